@@ -15,7 +15,8 @@ PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 PYTHON ?= $(firstword $(foreach one,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
 	$(one) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(one))))
 
-NATIVE := $(wildcard native/*.py native/*.h native/format/*.h native/src/*.[ch] native/hot/*.[ch])
+NATIVE := $(filter-out native/_native.c native/test/% native/fuzz/% native/race/%,$(wildcard \
+	native/*.py native/*.h native/*/*.[ch]))
 BUILT := $(VENV)/.native-built
 PYTEST := $(RUN) -m pytest -q
 

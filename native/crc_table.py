@@ -1,13 +1,13 @@
-"""Writes format/crc32_table.h: the numbers that src/checksum.c multiplies and looks up with.
+"""Write format/crc32_table.h: the constants and tables of base/checksum.c.
 
-Data:     polynomials over GF(2), held in an int: bit n is the coefficient of x^n.
-Holds:    every number is computed here from the CRC's polynomial; none is copied from anywhere.
-Source:   the division below; test/test_checksum.c compares the outcome with the definition.
+A polynomial over GF(2) is an int: bit n is the coefficient of x^n. All numbers are computed here
+from the polynomial of the CRC, by division. test/test_checksum.c compares the results with the
+definition of the CRC.
 
-In the CRC's "reflected" order the first bit of a byte stream, bit 0, has the highest power. So a
-64-bit half whose bit j stands for x^(63-j), times another such, gives bit k for x^(126-k), while
-a 128-bit register wants x^(127-k): each product comes out multiplied by x, and the factors below
-are one power short where that matters. checksum.c draws which factor goes where.
+In the CRC's "reflected" order the first bit of a byte stream, bit 0, has the highest power. In a
+64-bit half, bit j stands for x^(63-j). The product of two halves has bit k for x^(126-k), but a
+128-bit register has bit k for x^(127-k). So each product is multiplied by x, and the factors below
+are one power short to compensate. checksum.c shows the use of each factor.
 """
 
 import os
@@ -18,16 +18,16 @@ POLYNOMIAL = 0x104C11DB7
 """The CRC-32 of IEEE 802.3, of degree 32."""
 
 SLICES = 16
-LANE_BITS = 128
+REGISTER_BITS = 128
 
 
 def remainder(dividend: int) -> int:
-    """Give what is left of a polynomial after division by POLYNOMIAL."""
+    """Return the remainder of a polynomial divided by POLYNOMIAL."""
     return divide(dividend)[1]
 
 
 def divide(dividend: int) -> tuple[int, int]:
-    """Give quotient and remainder of a polynomial divided by POLYNOMIAL."""
+    """Return quotient and remainder of a polynomial divided by POLYNOMIAL."""
     quotient = 0
     while dividend.bit_length() >= POLYNOMIAL.bit_length():
         shift = dividend.bit_length() - POLYNOMIAL.bit_length()
@@ -37,12 +37,12 @@ def divide(dividend: int) -> tuple[int, int]:
 
 
 def reflect(value: int, bits: int) -> int:
-    """Give the same bits, the last first."""
+    """Return the bits in reverse order."""
     return int(format(value, f"0{bits}b")[::-1], 2)
 
 
 def slice_tables() -> list[list[int]]:
-    """Give tables[n][b]: what byte b adds to the CRC when n more bytes follow it, all zero."""
+    """Return tables[n][b]: the effect on the CRC of byte b, followed by n bytes of zero."""
     first = [reflect(remainder(reflect(byte, 8) << 32), 32) for byte in range(256)]
     tables = [first]
     for _ in range(SLICES - 1):
@@ -51,10 +51,10 @@ def slice_tables() -> list[list[int]]:
 
 
 def constants() -> dict[str, int]:
-    """Name the factors of the folding and of the last reduction."""
+    """Return the factors of the folding and of the last reduction, by name."""
     found: dict[str, int] = {}
-    for lanes in (1, 2, 4, 8, 16):
-        bits = lanes * LANE_BITS
+    for registers in (1, 2, 4, 8, 16):
+        bits = registers * REGISTER_BITS
         # Low half: 64 powers above the high half, hence 64 more.
         found[f"FOLD_{bits}_LOW"] = reflect(remainder(1 << (bits + 63)), 32) << 32
         found[f"FOLD_{bits}_HIGH"] = reflect(remainder(1 << (bits - 1)), 32) << 32
@@ -67,7 +67,7 @@ def constants() -> dict[str, int]:
 
 
 def crc_table_text() -> str:
-    """Give the whole header."""
+    """Return the text of the header."""
     lines = [
         "/* Made by native/crc_table.py, which says what the numbers mean. Not to be edited. */",
         "#ifndef TS_FORMAT_CRC32_TABLE_H",
@@ -89,9 +89,9 @@ def crc_table_text() -> str:
 
 
 def write_crc_table(path: str | os.PathLike[str]) -> None:
-    """Make the file at path say what it should; one that does is left alone, with its time.
+    """Write the header, unless the file has this text already: then its time does not change.
 
-    A build that runs beside this one sees the old file or the new one, never a part.
+    A concurrent build sees the old file or the new one, never a part of one.
     """
     text = crc_table_text()
     table = Path(path)

@@ -2,7 +2,7 @@
 
 Fails:    each class says whose fault it is and whether trying again can help (`retryable`).
 Holds:    a C status belongs to one class: CLASS_OF_CODE is built from the classes' `code`.
-Source:   the codes are enum ts_status of native/api.h, and native.py compares the two when it is
+Source:   the codes are enum ts_status of native/api/status.h; native.py compares the two when it is
           imported.
 """
 

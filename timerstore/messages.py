@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._hot import split
+from timerstore._fastpath import split
 from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.receipts import checked_index
 

@@ -1,7 +1,8 @@
-/* Big-endian load and store at any address: the only way to disk bytes.
+/* Big-endian load and store at any address. All code that accesses bytes of files uses these
+ * functions.
  *
- * memcpy keeps unaligned access defined; a compiler makes one load and one byte swap of it.
- * The caller has bounded the address: none of these knows a size.
+ * memcpy makes unaligned access well defined; a compiler turns it into one load and one byte swap.
+ * The caller has checked the address: these functions do not know a size.
  */
 #ifndef TS_FORMAT_BYTES_H
 #define TS_FORMAT_BYTES_H

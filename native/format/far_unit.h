@@ -1,27 +1,27 @@
-/* Far unit: a message that waits beyond the roll window, until it gets its slot on the wheel. Our
- * own: no broker reads it.
+/* Far unit: a message due after the roll window, until it gets its slot on the wheel. This format
+ * is timerstore's own; no broker reads it.
  *
  *  0          8    16           24       32     40     44           48    52
  *  | previous | id | log offset | due ms | slot | size | topic hash | CRC |
  *
  * | offset | bytes | type | unit  | meaning                                                    |
  * |--------|-------|------|-------|------------------------------------------------------------|
- * | 0      | 8     | i64  | units | number of the slot's unit before this one; -1: none        |
+ * | 0      | 8     | i64  | units | number of the slot's previous unit; -1: none               |
  * | 8      | 8     | i64  | -     | timer id                                                   |
  * | 16     | 8     | i64  | bytes | log offset of the message in the timer topic               |
- * | 24     | 8     | i64  | ms    | when it is due                                             |
- * | 32     | 8     | i64  | -     | far slot: so many wheel slots each (far_table.py has it)   |
+ * | 24     | 8     | i64  | ms    | due time                                                   |
+ * | 32     | 8     | i64  | -     | far slot; its width in wheel slots is in far_table.py      |
  * | 40     | 4     | i32  | bytes | size of that message                                       |
- * | 44     | 4     | i32  | -     | Java's hash of the real topic, 0 without                   |
+ * | 44     | 4     | i32  | -     | Java's hash of the real topic; 0 if there is none          |
  * | 48     | 4     | u32  | -     | CRC-32 of the unit's number as i64, then of bytes 0 - 47   |
  *
- * Byte order: big-endian. Units are numbered from 0, for as long as the store lives. A file holds
- * whole units; what is left at its end is unused: number n lies in file n / (file bytes / 52), at
- * 52 * (n mod (file bytes / 52)).
+ * Byte order: big-endian. Units are numbered from 0 for the lifetime of the store. A file holds
+ * whole units, and the rest at its end is unused: number n is in file n / (file bytes / 52), at
+ * offset 52 * (n mod (file bytes / 52)).
  *
- * Valid if and only if: the CRC holds, size > 0, previous is -1 or lower than the number.
+ * Valid if and only if: the CRC matches, size > 0, and previous is -1 or lower than the number.
  *
- * Three units of two slots: slot 4 leads to C, from there to A; slot 9 to B:
+ * Three units of two slots. Slot 4 points to C, which points to A; slot 9 points to B:
  *   0  A  previous -1, slot 4      1  B  previous -1, slot 9      2  C  previous 0, slot 4
  *
  * Versions: timerstore 0.3.
@@ -29,7 +29,7 @@
 #ifndef TS_FORMAT_FAR_UNIT_H
 #define TS_FORMAT_FAR_UNIT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_FAR_UNIT_BYTES 52
 

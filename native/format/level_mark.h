@@ -1,5 +1,5 @@
-/* Level mark as property text: the value of TS_LEVEL, a key of timerstore's own, on the delivered
- * copy of a message that waited for a fixed level.
+/* Level mark as property text: the value of TS_LEVEL, a property of timerstore's own. The delivered
+ * copy of a message that waited for a fixed level has it.
  *
  *  0          4        6              12             18 bytes     as text: 24 characters, 6 bits each
  *  | store id | queue  | queue offset | due          |   ----->   AAAAAQABAAAAAAAHAYvP5WgA
@@ -7,9 +7,9 @@
  * | offset | bytes | type | unit | meaning                                                      |
  * |--------|-------|------|------|--------------------------------------------------------------|
  * | 0      | 4     | u32  | -    | the store that delivered it                                  |
- * | 4      | 2     | u16  | -    | queue of the level topic that it waited in: level - 1        |
- * | 6      | 6     | u48  | unit | queue offset that it waited at                               |
- * | 12     | 6     | u48  | ms   | when it was due                                              |
+ * | 4      | 2     | u16  | -    | queue of the level topic in which it waited: level - 1       |
+ * | 6      | 6     | u48  | unit | queue offset at which it waited                              |
+ * | 12     | 6     | u48  | ms   | due time                                                     |
  *
  * Byte order: big-endian; then base64 with - and _ (URL-safe), without padding, as 18 is a
  * multiple of 3.
@@ -21,25 +21,25 @@
 #ifndef TS_FORMAT_LEVEL_MARK_H
 #define TS_FORMAT_LEVEL_MARK_H
 
-#include "timer_id.h"
+#include "format/timer_id.h"
 
 #define TS_LEVEL_MARK_BYTES 18
 #define TS_LEVEL_MARK_TEXT_BYTES 24
 #define TS_LEVEL_OFFSET_BITS 48 /* of a place: queue << 48 | queue offset */
-#define TS_LEVEL_QUEUE_MAX 32767 /* a place stays positive */
+#define TS_LEVEL_QUEUE_MAX 32767 /* keeps a place positive */
 
 _Static_assert(TS_LEVEL_MARK_BYTES / 3 * 4 == TS_LEVEL_MARK_TEXT_BYTES, "base64 without padding");
 
-/* place: queue << 48 | queue offset; due_ms below 2^48. */
+/* Write a level mark. place: queue << 48 | queue offset; due_ms is below 2^48. */
 static inline void ts_level_mark_put(uint8_t *at24, uint32_t store_id, int64_t place,
                                      int64_t due_ms)
 {
-    /* The same bytes as a timer id's 12, with the place for the id, then 6 more. */
+    /* The first 12 bytes have the form of a timer id, with the place as id. 6 bytes follow. */
     ts_timer_id_put(at24, store_id, (uint64_t)place);
     ts_base64_48_put(at24 + 16, (uint64_t)due_ms & 0xFFFFFFFFFFFFu);
 }
 
-/* 0, or -1 where the 24 characters are no level mark. */
+/* Read a level mark. Return 0, or -1 if the 24 characters are not a level mark. */
 static inline int ts_level_mark_get(const uint8_t *at24, uint32_t *store_id, int64_t *place,
                                     int64_t *due_ms)
 {

@@ -7,21 +7,21 @@
  * |--------|-------|------|-------|------------------------------------------------------------|
  * | 0      | 8     | i64  | bytes | log offset of the record                                   |
  * | 8      | 4     | i32  | bytes | size of the record                                         |
- * | 12     | 8     | i64  | -     | Java's hash of TAGS, sign-extended; 0 without; in the      |
- * |        |       |      |       | levels' topic the deliver time in ms                       |
+ * | 12     | 8     | i64  | -     | Java's hash of TAGS, sign-extended; 0 without tags; in the |
+ * |        |       |      |       | level topic the due time in ms                             |
  *
- * Byte order: big-endian. Unit k of a queue lies at byte 20 k of the queue's space.
+ * Byte order: big-endian. Unit k of a queue is at byte 20 k of the queue's space.
  *
- * Valid if and only if: log offset >= 0 and size > 0. A zeroed unit has size 0: the queue ends.
- * A padding unit (0, TS_QUEUE_PAD_SIZE, 0) stands before the first unit of a queue whose older
- * files are gone; it is valid and points at nothing of use.
+ * Valid if and only if: log offset >= 0 and size > 0. A zeroed unit has size 0: the queue ends
+ * there. If older files of a queue were removed, a padding unit (0, TS_QUEUE_PAD_SIZE, 0) precedes
+ * its first unit. A padding unit is valid and points to no message.
  *
  * Versions: one in every release.
  */
 #ifndef TS_FORMAT_QUEUE_UNIT_H
 #define TS_FORMAT_QUEUE_UNIT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_QUEUE_UNIT_BYTES 20
 #define TS_QUEUE_AT_LOG_OFFSET 0

@@ -15,14 +15,14 @@
  * | 8        | 4      | i32       | -       | CRC-32 of the stored body, top bit off; 0 if empty |
  * | 12       | 4      | i32       | -       | queue number                                      |
  * | 16       | 4      | i32       | -       | flag of the application, opaque                   |
- * | 20       | 8      | i64       | units   | queue offset; 0 where the record enters no queue  |
+ * | 20       | 8      | i64       | units   | queue offset; 0 if the record enters no queue     |
  * | 28       | 8      | i64       | bytes   | log offset of this record itself                  |
  * | 36       | 4      | i32       | bits    | TS_SYS_*                                          |
- * | 40       | 8      | i64       | ms      | when the producer made it, by its clock           |
+ * | 40       | 8      | i64       | ms      | creation time by the producer's clock             |
  * | 48       | 8, 20  | ip, i32   | -       | born host: address and port                       |
- * | 56       | 8      | i64       | ms      | when it was stored                                |
+ * | 56       | 8      | i64       | ms      | store time                                        |
  * | 64       | 8, 20  | ip, i32   | -       | store host                                        |
- * | 72       | 4      | i32       | -       | times that consumers gave it back                 |
+ * | 72       | 4      | i32       | -       | how often consumers returned it                   |
  * | 76       | 8      | i64       | bytes   | log offset of a transaction's half message, or 0  |
  * | 84       | 4      | i32       | bytes   | body size n, 0 allowed                            |
  * | 88       | n      | bytes     | -       | body, as the producer compressed it               |
@@ -31,38 +31,38 @@
  * | then     | 2      | i16       | bytes   | properties size p                                 |
  * | then     | p      | text      | -       | properties (properties.h)                         |
  *
- * Byte order: big-endian, two's complement. Offsets are for IPv4 hosts: each IPv6 host (bits
- * TS_SYS_BORN_HOST_IPV6, TS_SYS_STORE_HOST_IPV6) moves what follows it by 12.
+ * Byte order: big-endian, two's complement. The offsets are for IPv4 hosts. Each IPv6 host (bits
+ * TS_SYS_BORN_HOST_IPV6, TS_SYS_STORE_HOST_IPV6) moves the fields after it by 12.
  *
- * Valid if and only if: the magic is one of the two; the size lies within the bytes given; no
- * length is negative; the topic has 255 bytes at most, as many as the name of its folder may have;
- * the queue offset is 0 to 2^58, so that its unit lies where a file may; and size = 91 (92 in
- * version 2) + 12 an IPv6 host + n + t + p. Beyond this header: the log offset is the record's
- * position, and the CRC of the properties, where they end with one, or else of the body, fits. A
- * size of 0 is the end of the log.
+ * Valid if and only if: the magic is one of the two; the record lies within the available bytes; no
+ * length is negative; the topic has at most 255 bytes, the limit of a folder's name; the queue
+ * offset is 0 to 2^58, so that its unit has a valid file offset; and size = 91 (92 in version 2) +
+ * 12 per IPv6 host + n + t + p. Two further checks need more than this header: the log offset is
+ * the record's position; and the CRC of the properties matches, or that of the body if the
+ * properties end without a CRC. A size of 0 is the end of the log.
  *
- * Blank: the rest of a segment into which the next record did not fit. Any 8 bytes or more.
+ * Blank: the rest of a segment that the next record did not fit. It has at least 8 bytes.
  *
  * | 0        | 4      | i32       | bytes   | rest of the segment, this field included          |
  * | 4        | 4      | i32       | -       | TS_BLANK_MAGIC                                    |
  * | 8        | 8      | i64       | bytes   | log offset of this blank: timerstore only         |
  *
- * The last field is an extension: a broker leaves those bytes as they were and does not read
- * them. It tells a blank of this lap from a stale one. It is there if 16 bytes were left.
+ * The last field is an extension, present if 16 bytes were left. A broker neither writes nor reads
+ * these bytes. The field distinguishes a current blank from a stale one.
  *
- * Versions: 1 in every release; 2 since 5.0 of the broker, for topics beyond 127 UTF-16 units.
- * Properties CRC since 5.2. Blank with position: timerstore 0.1.
+ * Versions: 1 in every release; 2 since 5.0 of the broker, for topics of more than 127 UTF-16
+ * units. Properties CRC since 5.2. Blank with position: timerstore 0.1.
  */
 #ifndef TS_FORMAT_RECORD_H
 #define TS_FORMAT_RECORD_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_RECORD_MAGIC_V1 ((int32_t)(-626843481)) /* 0xDAA320A7 */
 #define TS_RECORD_MAGIC_V2 ((int32_t)(-626843477)) /* 0xDAA320AB */
 #define TS_BLANK_MAGIC ((int32_t)(-875286124))     /* 0xCBD43194 */
 
-#define TS_RECORD_FIXED_BYTES 91 /* version 1 and IPv4: all but body, topic, properties */
+#define TS_RECORD_FIXED_BYTES 91 /* version 1 and IPv4: without body, topic and properties */
 #define TS_HOST_IPV4_BYTES 8
 #define TS_HOST_IPV6_BYTES 20
 
@@ -76,7 +76,7 @@
 #define TS_RECORD_AT_SYS_FLAG 36
 #define TS_RECORD_AT_BORN_MS 40
 #define TS_RECORD_AT_BORN_HOST 48
-/* From here on only where both hosts are IPv4. */
+/* The following offsets hold only if both hosts are IPv4. */
 #define TS_RECORD_AT_STORE_MS 56
 #define TS_RECORD_AT_STORE_HOST 64
 #define TS_RECORD_AT_RECONSUME 72
@@ -99,10 +99,10 @@
 #define TS_SYS_STORE_HOST_IPV6 0x20
 #define TS_SYS_NEED_UNWRAP 0x40
 #define TS_SYS_INNER_BATCH 0x80
-#define TS_SYS_COMPRESSION 0x700 /* 0 and 3 zlib, 1 LZ4, 2 zstd, in these three bits */
+#define TS_SYS_COMPRESSION 0x700 /* these three bits: 0 and 3 zlib, 1 LZ4, 2 zstd */
 #define TS_SYS_COMPRESSION_SHIFT 8
 
-#define TS_BLANK_BYTES 16    /* as timerstore writes it, where so much is left */
+#define TS_BLANK_BYTES 16    /* as timerstore writes it, if so many bytes are left */
 #define TS_BLANK_BYTES_MIN 8 /* as a broker writes it */
 
 _Static_assert(TS_RECORD_AT_BODY + 1 + 2 == TS_RECORD_FIXED_BYTES, "fixed part of a record");
@@ -111,15 +111,15 @@ _Static_assert(TS_RECORD_MAGIC_V1 == (int32_t)0xDAA320A7u, "magic of version 1")
 _Static_assert(TS_RECORD_MAGIC_V2 == (int32_t)0xDAA320ABu, "magic of version 2");
 _Static_assert(TS_BLANK_MAGIC == (int32_t)0xCBD43194u, "magic of a blank");
 
-/* Why bytes are no record. */
+/* Why bytes are not a record. */
 enum ts_record_fault {
     TS_RECORD_ENDS = -1,    /* the size is 0: nothing was written here */
-    TS_RECORD_SHORT = -2,   /* the record reaches beyond the bytes given */
-    TS_RECORD_MAGIC = -3,   /* neither version; a blank is neither, too */
+    TS_RECORD_SHORT = -2,   /* the record reaches past the available bytes */
+    TS_RECORD_MAGIC = -3,   /* neither version; a blank has another magic, too */
     TS_RECORD_LENGTHS = -4  /* the lengths do not add up to the size */
 };
 
-/* A record read: numbers are copied, texts point into the bytes at base. */
+/* A decoded record: numbers are copied, texts point into the bytes at base. */
 typedef struct {
     const uint8_t *base;
     int32_t size;
@@ -146,7 +146,7 @@ typedef struct {
     int32_t properties_size;
 } ts_record;
 
-/* All but body, topic and properties, for a magic and a sys flag. */
+/* Return the size without body, topic and properties, for a magic and a sys flag. */
 static inline int32_t ts_record_fixed_bytes(int32_t magic, int32_t sys_flag)
 {
     return TS_RECORD_FIXED_BYTES + (magic == TS_RECORD_MAGIC_V2) +
@@ -154,9 +154,9 @@ static inline int32_t ts_record_fixed_bytes(int32_t magic, int32_t sys_flag)
            ((sys_flag & TS_SYS_STORE_HOST_IPV6) != 0 ? 12 : 0);
 }
 
-/* The record at `at`, of which `available` bytes may be read: 0, or an enum ts_record_fault.
- * Every length is bounded before it is used. CRCs and the position are the caller's to check.
- * After a fault *out holds nothing of use. */
+/* Decode the record at `at`, of which `available` bytes may be read. Return 0, or an enum
+ * ts_record_fault; then *out is undefined. Every length is checked before it is used. The caller
+ * checks the CRCs and the position. */
 static inline int ts_record_get(const uint8_t *at, int64_t available, ts_record *out)
 {
     const uint8_t *next;
@@ -223,8 +223,8 @@ static inline int ts_record_get(const uint8_t *at, int64_t available, ts_record 
     return out->properties_size == rest ? 0 : TS_RECORD_LENGTHS;
 }
 
-/* The whole record, from all fields but base and size; its size, which `at` must have room for.
- * The caller has checked the limits: topic 127 bytes in version 1, properties 32767. */
+/* Write a whole record from all fields except base and size. Return its size, for which `at` has
+ * space. The caller has checked the limits: topic 127 bytes in version 1, properties 32767. */
 static inline int32_t ts_record_put(uint8_t *at, const ts_record *record)
 {
     int32_t size = ts_record_fixed_bytes(record->magic, record->sys_flag) + record->body_size +
@@ -249,7 +249,7 @@ static inline int32_t ts_record_put(uint8_t *at, const ts_record *record)
     ts_put_i64(next + 4, record->prepared_offset);
     ts_put_i32(next + 12, record->body_size);
     next += 16;
-    if (record->body_size > 0) /* an empty body may have no address */
+    if (record->body_size > 0) /* an empty body may have a NULL address */
         memcpy(next, record->body, (size_t)record->body_size);
     next += record->body_size;
     if (record->magic == TS_RECORD_MAGIC_V2) {
@@ -268,8 +268,8 @@ static inline int32_t ts_record_put(uint8_t *at, const ts_record *record)
     return size;
 }
 
-/* A blank over the segment's `remaining` bytes, 8 or more: writes 16 of them, or 8 if fewer are
- * left. */
+/* Write a blank over the segment's `remaining` bytes, at least 8. Writes 16 bytes, or 8 if fewer
+ * than 16 are left. */
 static inline void ts_blank_put(uint8_t *at, int32_t remaining, int64_t own_position)
 {
     ts_put_i32(at, remaining);
@@ -278,7 +278,8 @@ static inline void ts_blank_put(uint8_t *at, int32_t remaining, int64_t own_posi
         ts_put_i64(at + 8, own_position);
 }
 
-/* Whether a blank lies at `at`, and how many bytes it spans: 8 or more, not bounded otherwise. */
+/* Return whether a blank is at `at`, and how many bytes it spans: 8 or more, without an upper
+ * limit. */
 static inline int ts_blank_is(const uint8_t *at, int64_t available, int32_t *remaining)
 {
     if (available < TS_BLANK_BYTES_MIN || ts_get_i32(at + 4) != TS_BLANK_MAGIC)
@@ -287,7 +288,8 @@ static inline int ts_blank_is(const uint8_t *at, int64_t available, int32_t *rem
     return *remaining >= TS_BLANK_BYTES_MIN;
 }
 
-/* The position that a blank names, 1 if it has room for one; a broker's may name anything. */
+/* Read the position in a blank. Return 1 if the blank is long enough to have one. A broker's blank
+ * may have any value there. */
 static inline int ts_blank_position_get(const uint8_t *at, int64_t available, int64_t *position)
 {
     int32_t remaining;

@@ -1,4 +1,5 @@
-/* Store checkpoint, file checkpoint: up to when log, queues and index are known flushed.
+/* Store checkpoint, file checkpoint: up to which time log, queues and index are known to be
+ * flushed.
  *
  *  0        8           16         24                32               40
  *  | log ms | queues ms | index ms | master flushed  | confirm offset |
@@ -13,15 +14,15 @@
  *
  * Byte order: big-endian. The file has 4096 bytes; zeros follow.
  *
- * Valid if and only if: 32 bytes are there; a missing last field reads as 0. There is neither
- * magic nor checksum, and zeros mean that nothing is known.
+ * Valid if and only if: 32 bytes are available; a missing last field reads as 0. There is neither
+ * magic nor checksum. Zeros mean that nothing is known.
  *
  * Versions: the confirm offset since 5.1.3 of the broker, zeros before.
  */
 #ifndef TS_FORMAT_STORE_CHECKPOINT_H
 #define TS_FORMAT_STORE_CHECKPOINT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_STORE_CHECKPOINT_BYTES 40
 #define TS_STORE_CHECKPOINT_BYTES_MIN 32
@@ -52,7 +53,7 @@ static inline void ts_store_checkpoint_put(uint8_t *at, const ts_store_checkpoin
     ts_put_i64(at + TS_STORE_CHECKPOINT_AT_CONFIRM_OFFSET, checkpoint->confirm_offset);
 }
 
-/* 0, or -1 where fewer than 32 bytes are there. */
+/* Decode a store checkpoint. Return 0, or -1 if fewer than 32 bytes are available. */
 static inline int ts_store_checkpoint_get(const uint8_t *at, int64_t available,
                                           ts_store_checkpoint *checkpoint)
 {

@@ -5,20 +5,20 @@
  * | decimal text | 1 to 20 | as Java prints and parses a long: sign, digits, nothing else      |
  * | hash         | i32     | h = 31 h + u over the text's UTF-16 units u, from 0, modulo 2^32  |
  *
- * Valid decimal text if and only if: an optional + or -, one ASCII digit or more, and the value
- * fits an i64. (Java takes other scripts' digits too; no writer makes them.)
+ * Valid decimal text if and only if: an optional + or -, at least one ASCII digit, and a value that
+ * fits an i64. (Java also parses digits of other scripts, but no writer makes them.)
  *
  * Versions: none; the hash is fixed by the queue units and timer units that carry it.
  */
 #ifndef TS_FORMAT_TEXT_H
 #define TS_FORMAT_TEXT_H
 
-#include "bytes.h"
-#include "digits.h"
+#include "format/bytes.h"
+#include "format/digits.h"
 
 #define TS_DECIMAL_BYTES_MAX 20 /* -9223372036854775808 */
 
-/* Writes up to 20 bytes; how many. */
+/* Write a number, at most 20 bytes. Return the size. */
 static inline int ts_decimal_put_i64(uint8_t *at, int64_t number)
 {
     static const char pairs[] = "00010203040506070809101112131415161718192021222324"
@@ -29,7 +29,7 @@ static inline int ts_decimal_put_i64(uint8_t *at, int64_t number)
     uint8_t digits[TS_DECIMAL_BYTES_MAX];
     int at_digit = TS_DECIMAL_BYTES_MAX, size;
 
-    if (ts_digits_is_time(number)) { /* most are */
+    if (ts_digits_is_time(number)) { /* most numbers are times */
         ts_digits_time_put(at, number);
         return TS_TIME_DIGITS;
     }
@@ -50,7 +50,7 @@ static inline int ts_decimal_put_i64(uint8_t *at, int64_t number)
     return size;
 }
 
-/* 0, or -1 where the text is not all of one decimal number that fits. */
+/* Parse a decimal number. Return 0, or -1 if the text is not exactly one number that fits. */
 static inline int ts_decimal_get_i64(const uint8_t *at, int32_t size, int64_t *number)
 {
     int32_t i = 0;
@@ -82,14 +82,14 @@ static inline int ts_decimal_get_i64(const uint8_t *at, int32_t size, int64_t *n
     return 0;
 }
 
-/* Whether a byte may follow the first of a UTF-8 sequence. */
+/* Return whether a byte may follow the first byte of a UTF-8 sequence. */
 static inline int ts_utf8_follows(const uint8_t *at, int32_t i, int32_t size)
 {
     return i < size && (at[i] & 0xC0) == 0x80;
 }
 
-/* One code point from *i on, which moves behind it. What is broken gives U+FFFD the way Java's
- * decoder does: one for as much as could have begun a sequence, one for a whole surrogate. */
+/* Decode one code point at *i, and move *i past it. Malformed input gives U+FFFD in the way of
+ * Java's decoder: one for the longest prefix of a valid sequence, and one for a whole surrogate. */
 static inline uint32_t ts_utf8_next(const uint8_t *at, int32_t size, int32_t *i)
 {
     const uint32_t broken = 0xFFFD;
@@ -120,7 +120,7 @@ static inline uint32_t ts_utf8_next(const uint8_t *at, int32_t size, int32_t *i)
     return (point << 6 | (at[from + 3] & 0x3Fu)) & 0x1FFFFFu;
 }
 
-/* String.hashCode of the text that the bytes mean. */
+/* Return String.hashCode of the decoded text. */
 static inline int32_t ts_java_hash(const uint8_t *utf8, int32_t size)
 {
     uint32_t hash = 0;

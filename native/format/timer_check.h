@@ -6,25 +6,25 @@
  * | offset | bytes | type | unit  | meaning                                                    |
  * |--------|-------|------|-------|------------------------------------------------------------|
  * | 0      | 8     | i64  | ms    | next slot time to deliver                                  |
- * | 8      | 8     | i64  | bytes | timer-log position known flushed                           |
- * | 16     | 8     | i64  | units | next queue offset of the timer topic, no more than below   |
- * | 24     | 8     | i64  | units | the same, as the broker that delivers last committed it    |
+ * | 8      | 8     | i64  | bytes | timer-log position known to be flushed                     |
+ * | 16     | 8     | i64  | units | next queue offset of the timer topic, at most the next one |
+ * | 24     | 8     | i64  | units | the same, as the delivering broker last committed it       |
  * | 32     | 8     | i64  | -     | data version: state version                                |
  * | 40     | 8     | i64  | ms    | data version: time                                         |
  * | 48     | 8     | i64  | -     | data version: counter                                      |
  *
  * Byte order: big-endian. The file has 4096 bytes; zeros follow.
  *
- * Valid if and only if: 32 bytes are there; what is missing of the last three reads as 0. There
- * is neither magic nor checksum, and a new file is all zeros: the reader weighs the numbers
- * against the files they speak of.
+ * Valid if and only if: 32 bytes are available; missing fields of the last three read as 0. There
+ * is neither magic nor checksum, and a new file is all zeros. So the reader compares the numbers
+ * with the files that they refer to.
  *
  * Versions: one in every release.
  */
 #ifndef TS_FORMAT_TIMER_CHECK_H
 #define TS_FORMAT_TIMER_CHECK_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_TIMER_CHECK_BYTES 56
 #define TS_TIMER_CHECK_BYTES_MIN 32
@@ -60,7 +60,7 @@ static inline void ts_timer_check_put(uint8_t *at, const ts_timer_check *check)
     ts_put_i64(at + TS_TIMER_CHECK_AT_COUNTER, check->counter);
 }
 
-/* 0, or -1 where fewer than 32 bytes are there. */
+/* Decode a timer checkpoint. Return 0, or -1 if fewer than 32 bytes are available. */
 static inline int ts_timer_check_get(const uint8_t *at, int64_t available, ts_timer_check *check)
 {
     if (available < TS_TIMER_CHECK_BYTES_MIN)

@@ -1,11 +1,11 @@
-/* Timer id as property text: the value of TS_ID, a key of timerstore's own.
+/* Timer id as property text: the value of TS_ID, a property of timerstore's own.
  *
  *  0          4           12 bytes          as text: 16 characters, 6 bits each
  *  | store id | timer id  |      ------->   AAAAAQAAAAAAAAAH
  *
  * | offset | bytes | type | unit | meaning                                                      |
  * |--------|-------|------|------|--------------------------------------------------------------|
- * | 0      | 4     | u32  | -    | the store that gave the id                                   |
+ * | 0      | 4     | u32  | -    | the store that assigned the id                               |
  * | 4      | 8     | u64  | -    | the id: queue offset of the timer's first record             |
  *
  * Byte order: big-endian; then base64 with - and _ (URL-safe), without padding, as 12 is a
@@ -13,23 +13,24 @@
  *
  * Valid if and only if: all 16 characters are of that alphabet.
  *
- * The same bytes are the value of TS_PLACE, on a copy that rolled or that retention moved: the
- * store, and instead of the id the copy's own queue offset. Where both fit, the copy vouches for
- * the store's id as a source does whose id is its own queue offset.
+ * TS_PLACE has a value of the same form, on a copy that rolled or that retention moved: the store,
+ * and the copy's own queue offset instead of the id. If both match, the copy's TS_ID is genuine. A
+ * source needs no TS_PLACE, because its id is its own queue offset.
  *
  * Versions: timerstore 0.1.
  */
 #ifndef TS_FORMAT_TIMER_ID_H
 #define TS_FORMAT_TIMER_ID_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_TIMER_ID_BYTES 12
 #define TS_TIMER_ID_TEXT_BYTES 16
 
 _Static_assert(TS_TIMER_ID_BYTES / 3 * 4 == TS_TIMER_ID_TEXT_BYTES, "base64 without padding");
 
-/* Of eight bytes, each below 64, a 1 in those that are not below `least`. */
+/* Return eight bytes with a 1 for each byte that is not below `least`. Each of the bytes is below
+ * 64. */
 static inline uint64_t ts_bytes_from(uint64_t bytes, uint64_t least)
 {
     const uint64_t ones = 0x0101010101010101u;
@@ -37,7 +38,7 @@ static inline uint64_t ts_bytes_from(uint64_t bytes, uint64_t least)
     return (bytes + ones * (128 - least)) >> 7 & ones;
 }
 
-/* Eight characters of six bits each: A-Z, a-z, 0-9, - and _, all eight at once. */
+/* Write eight characters of six bits each (A-Z, a-z, 0-9, - and _), all eight at once. */
 static inline void ts_base64_48_put(uint8_t *at8, uint64_t bits)
 {
     const uint64_t ones = 0x0101010101010101u;
@@ -45,7 +46,7 @@ static inline void ts_base64_48_put(uint8_t *at8, uint64_t bits)
 
     six = (six & 0x00000FFF00000FFFu) | (six & 0x00FFF00000FFF000u) << 4;
     six = (six & 0x003F003F003F003Fu) | (six & 0x0FC00FC00FC00FC0u) << 2;
-    /* Each range of the alphabet goes on from the one before it, moved by so much. */
+    /* Each range of the alphabet continues the range before it, shifted by a constant. */
     ts_put_u64(at8, six + ones * 'A' + ts_bytes_from(six, 26) * ('a' - 'Z' - 1) -
                         ts_bytes_from(six, 52) * ('z' + 1 - '0') -
                         ts_bytes_from(six, 62) * ('9' + 1 - '-') +
@@ -58,7 +59,7 @@ static inline void ts_timer_id_put(uint8_t *at16, uint32_t store_id, uint64_t id
     ts_base64_48_put(at16 + 8, id & 0xFFFFFFFFFFFFu);
 }
 
-/* Six bits of a character, or 64 and more where it is not of the alphabet. */
+/* Return the six bits of a character, or 64 or more if it is not of the alphabet. */
 static inline uint64_t ts_timer_id_digit(uint8_t c)
 {
     static const uint8_t digits[128] = {
@@ -75,7 +76,7 @@ static inline uint64_t ts_timer_id_digit(uint8_t c)
     return digits[c & 127] | (c & 128);
 }
 
-/* 0, or -1 where the 8 characters are not all of the alphabet. */
+/* Read eight characters. Return 0, or -1 if not all are of the alphabet. */
 static inline int ts_base64_48_get(const uint8_t *at8, uint64_t *bits)
 {
     uint64_t seen = 0, found = 0;
@@ -90,7 +91,7 @@ static inline int ts_base64_48_get(const uint8_t *at8, uint64_t *bits)
     return seen & 192 ? -1 : 0;
 }
 
-/* 48 bits of eight bytes of six bits each. */
+/* Join eight bytes of six bits each to 48 bits. */
 static inline uint64_t ts_six_bits_joined(const uint8_t *at8)
 {
     uint64_t six = ts_get_u64(at8);
@@ -100,8 +101,9 @@ static inline uint64_t ts_six_bits_joined(const uint8_t *at8)
     return (six & 0xFFFFFFu) | (six >> 32) << 24;
 }
 
-/* 0, or -1 where the 16 characters are no timer id. All are looked at at once, as every timer's id
- * is read on each of its ways; a character beyond 127 is negative, and so in no range. */
+/* Read a timer id. Return 0, or -1 if the 16 characters are not one. All characters are checked at
+ * once, because every timer's id is read at each step. A character above 127 is negative, so it is
+ * in no range. */
 static inline int ts_timer_id_get(const uint8_t *at16, uint32_t *store_id, uint64_t *id)
 {
     typedef int8_t sixteen __attribute__((vector_size(16)));

@@ -5,25 +5,25 @@
  *
  * | offset | bytes | type | unit  | meaning                                                    |
  * |--------|-------|------|-------|------------------------------------------------------------|
- * | 0      | 8     | i64  | slots | the slot's time, divided by the precision: not ms          |
+ * | 0      | 8     | i64  | slots | the slot's time divided by the precision (not ms)          |
  * | 8      | 8     | i64  | bytes | timer-log position of the oldest unit                      |
  * | 16     | 8     | i64  | bytes | timer-log position of the newest unit: head of the chain   |
- * | 24     | 4     | i32  | units | units that wait, fewer by deletes; a broker approximates   |
+ * | 24     | 4     | i32  | units | waiting units, less the deletes; a broker approximates it  |
  * | 28     | 4     | i32  | -     | magic: unused, 0                                           |
  *
- * Byte order: big-endian. The slot of time t lies at 32 (t / precision mod 1209600); the file is
- * the slots and nothing else. A broker refuses a file of another length, which is how an open
- * timerstore keeps it out: 32 bytes more.
+ * Byte order: big-endian. The slot of time t is at 32 (t / precision mod 1209600). The file
+ * consists of the slots only. A broker rejects a file of another length; an open timerstore makes
+ * the file 32 bytes longer to keep brokers out.
  *
- * Valid for slot number s if and only if: time = s, and s > 0. Zeros, or the time of another
- * lap, mean an empty slot.
+ * Valid for slot number s if and only if: time = s, and s > 0. Zeros, or the time of another lap,
+ * mean an empty slot.
  *
  * Versions: one in every release.
  */
 #ifndef TS_FORMAT_WHEEL_SLOT_H
 #define TS_FORMAT_WHEEL_SLOT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_SLOT_BYTES 32
 #define TS_SLOT_AT_TIME 0

@@ -1,16 +1,19 @@
-/* What the fuzz targets share: an input read as choices, then bytes; buffers of exactly their size.
+/* Shared by the fuzz targets: an input is read as choices, then as bytes; buffers have exactly
+ * their size.
  *
- * A target is a file fuzz_<family>.c with LLVMFuzzerTestOneInput: libFuzzer calls it, or replay.c. */
+ * A target is a file fuzz_<family>.c with LLVMFuzzerTestOneInput, which libFuzzer or replay.c
+ * calls.
+ */
 #ifndef TS_FUZZ_H
 #define TS_FUZZ_H
 
-#include "../test/check.h"
+#include "test/check.h"
 
-#include "../timerstore.h"
+#include "timerstore.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What is left of the input. Behind its end there are zeros. */
+/* The rest of the input. Past its end there are zeros. */
 typedef struct {
     const uint8_t *at;
     size_t left;
@@ -43,7 +46,8 @@ static inline int64_t fuzz_i64(fuzz_input *in)
     return (int64_t)fuzz_u64(in);
 }
 
-/* A number that is most often small: the first byte says how many bits the next ones may have. */
+/* Read a number that is small most of the time: the first byte limits the bits of the following
+ * ones. */
 static inline int64_t fuzz_number(fuzz_input *in)
 {
     int32_t bits = fuzz_below(in, 64);
@@ -52,7 +56,7 @@ static inline int64_t fuzz_number(fuzz_input *in)
     return (int64_t)(value >> 1);
 }
 
-/* As many bytes as there are, `size` at most, in a heap buffer of exactly that many; to be freed. */
+/* Read at most `size` bytes into a heap buffer of exactly that size, to be freed by the caller. */
 static inline uint8_t *fuzz_take(fuzz_input *in, size_t size, size_t *took)
 {
     uint8_t *copy;

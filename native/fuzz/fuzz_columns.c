@@ -1,11 +1,12 @@
-/* Tables: a window of a log becomes rows and columns, which are as long as the sums say.
+/* Tables: a window of a log becomes rows and columns of exactly the sums' sizes.
  *
- * Input: numbers, then the window's bytes. */
+ * Input: numbers, then the window's bytes.
+ */
 #include "log.h"
 
 enum { ROWS = 8, BASE = 3, SUMS = TS_SPAN_COUNT + 3 };
 
-/* Every column into buffers of exactly the sums. */
+/* Fill every column, in buffers of exactly the sums. */
 static void fill(const ts_window *window, const ts_table_row *rows, int32_t count,
                  const int64_t *sums, int32_t has_pairs)
 {
@@ -39,7 +40,7 @@ static void fill(const ts_window *window, const ts_table_row *rows, int32_t coun
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input in = {data, size};
-    int32_t wants = fuzz_below(&in, 8), kinds = fuzz_byte(&in), is_mended = fuzz_below(&in, 2);
+    int32_t wants = fuzz_below(&in, 8), kinds = fuzz_byte(&in), is_repaired = fuzz_below(&in, 2);
     int64_t segment_bytes = (int64_t)512 << fuzz_below(&in, 4), cut = fuzz_byte(&in);
     int32_t topic_offsets[2] = {0, 6};
     ts_table_filter filter = {.kinds = kinds & 1 ? kinds : 0, .has_due = kinds >> 1 & 1,
@@ -55,8 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t from = 0, next = 0, sums[SUMS];
     int32_t got;
 
-    if (is_mended)
-        fuzz_mend(bytes, window.size, segment_bytes);
+    if (is_repaired)
+        fuzz_repair(bytes, window.size, segment_bytes);
     while ((got = ts_table_scan(&window, 1000, &filter, wants, from, &next, 700, ROWS, rows,
                                 sums)) >= 0 && next > from) {
         CHECK(got <= ROWS);

@@ -1,12 +1,13 @@
-/* Copies: what is due is delivered, rolled, moved or given another time, whatever the log says; what
- * comes out is a record again.
+/* Copies: due messages are delivered, rolled, moved or rescheduled, whatever the log contains. The
+ * results are valid records.
  *
- * Input: numbers, two bytes of log.h, the log. */
+ * Input: numbers, two bytes of log.h, the log.
+ */
 #include "log.h"
 
-#include "../format/level_mark.h"
-#include "../format/timer_unit.h"
-#include "../src/encode.h"
+#include "format/level_mark.h"
+#include "format/timer_unit.h"
+#include "log/encode.h"
 
 enum { COUNT = 12, STAGING = 1 << 16 };
 
@@ -32,13 +33,14 @@ static void make(store *s, fuzz_input *in)
     }
     s->filled_mark = 0;
     s->end = (ts_log){.staging = malloc(STAGING), .filled_mark = &s->filled_mark,
-                      .staging_bytes = STAGING, .segment_bytes = STAGING, .room_end = STAGING - 16,
+                      .staging_bytes = STAGING, .segment_bytes = STAGING,
+                      .append_limit = STAGING - 16,
                       .precision_ms = 1000, .states = &s->log.states, .store_id = FUZZ_STORE_ID,
                       .timer_route = fuzz_route(&s->log, (const uint8_t *)TS_TIMER_TOPIC, 19, 0),
                       .property_crc = 1};
 }
 
-/* Every record that was appended is one, in its place, its CRCs right. */
+/* Check that every appended record is valid, in its place, with matching CRCs. */
 static void check_end(const store *s)
 {
     const uint8_t *segment = s->end.staging;
@@ -59,11 +61,11 @@ static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t co
     ts_tally tally = {.rolled_due_ms = INT64_MAX, .slots = slots, .counts = counts};
     int32_t got = ts_deliver_place(&s->end, scratch, drafts, 0, count, s->now, &tally);
 
-    CHECK(got >= 0 || got == TS_NEED_ROOM || got == TS_NEED_STATES);
+    CHECK(got >= 0 || got == TS_NEED_SPACE || got == TS_NEED_STATES);
     CHECK(tally.runs <= count);
 }
 
-/* Due entries as a slot gives them, then with what the input says of them. */
+/* Deliver due entries as a slot has them, then as the input changes them. */
 static void deliver(store *s, fuzz_input *in)
 {
     ts_chained chained[COUNT];
@@ -72,7 +74,7 @@ static void deliver(store *s, fuzz_input *in)
     int64_t scratch_bytes = 2048;
     uint8_t *scratch = malloc((size_t)scratch_bytes);
     int32_t got, count, at = 0;
-    int64_t id = 0, slot = fuzz_byte(in), frontier = fuzz_byte(in);
+    int64_t id = 0, slot = fuzz_byte(in), read_slot = fuzz_byte(in);
 
     for (int32_t i = 0; i < s->count; i++)
         chained[i] = (ts_chained){.log_offset = s->offsets[i], .slot = slot, .write_ms = s->now,
@@ -83,18 +85,18 @@ static void deliver(store *s, fuzz_input *in)
         chained[1].log_offset = fuzz_number(in);
     (void)ts_chained_find(&s->log.view, chained, s->count, (const uint8_t *)"orders", 6,
                           (const uint8_t *)"k", 1, 1000, &s->log.states, FUZZ_STORE_ID, &at, &id);
-    got = ts_due_load(&s->log.view, &s->log.states, FUZZ_STORE_ID, 1000, frontier, chained,
+    got = ts_due_load(&s->log.view, &s->log.states, FUZZ_STORE_ID, 1000, read_slot, chained,
                       s->count, due);
     count = got > 0 ? (int32_t)s->log.view.need : 0;
     CHECK(count <= COUNT && count >= 0);
     for (int32_t i = 0; i < count; i++)
         due[i].flags |= fuzz_below(in, 4) == 0 ? TS_FLAG_MOVE : 0;
     for (int32_t from = 0, tries = 0; from < count && tries < 64; tries++) {
-        got = ts_deliver_plan(&s->log.view, &s->log.known, &s->end, s->end.timer_route, frontier,
+        got = ts_deliver_plan(&s->log.view, &s->log.known, &s->end, s->end.timer_route, read_slot,
                               due + from, count - from, s->now, scratch, scratch_bytes, drafts);
         if (got == TS_NEED_ROUTE && fuzz_route_needed(&s->log))
             continue;
-        if (got == TS_NEED_ROOM && s->log.view.need > scratch_bytes) {
+        if (got == TS_NEED_SPACE && s->log.view.need > scratch_bytes) {
             scratch_bytes = s->log.view.need;
             free(scratch);
             scratch = malloc((size_t)scratch_bytes);
@@ -102,7 +104,7 @@ static void deliver(store *s, fuzz_input *in)
         }
         if (got > 0)
             place(s, scratch, drafts, got);
-        from += got > 0 ? got : 1; /* what is damaged is passed over here, as no store does */
+        from += got > 0 ? got : 1; /* skip damaged ones; a store would not */
     }
     free(scratch);
 }
@@ -150,7 +152,7 @@ static void reschedule(store *s)
                                             (const uint8_t *)text, sizeof text - 1, NULL, 0);
         uint8_t *out;
 
-        if (size != TS_NEED_ROOM)
+        if (size != TS_NEED_SPACE)
             continue;
         out = malloc((size_t)s->log.view.need);
         size = ts_reschedule_encode(&s->log.view, &s->end, s->offsets[i], target,

@@ -1,15 +1,16 @@
-/* The far wheel's units: chains wherever they lead, units side by side.
+/* Units of the far wheel: chains wherever they lead, and units in sequence.
  *
- * Input: numbers, then the files' bytes. The first byte's lowest bit has every unit's CRC put right,
- * so that what they say is looked at, too. */
+ * Input: numbers, then the files' bytes. If the lowest bit of the first byte is set, every unit's
+ * CRC is corrected, so that the fields are reached, too.
+ */
 #include "fuzz.h"
 
-#include "../format/far_unit.h"
-#include "../src/checksum.h"
+#include "base/checksum.h"
+#include "format/far_unit.h"
 
 enum { SEGMENTS = 8, CAPACITY = 3 };
 
-static void seal(uint8_t *at, int64_t number)
+static void set_crc(uint8_t *at, int64_t number)
 {
     uint8_t head[8];
 
@@ -39,7 +40,7 @@ static void read_all(ts_view *view, int64_t first, int64_t slot, int64_t units)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input in = {data, size};
-    int32_t is_sealed = fuzz_byte(&in) & 1;
+    int32_t has_checksum = fuzz_byte(&in) & 1;
     int64_t segment_bytes = 60 + (int64_t)fuzz_below(&in, 200), per, units;
     int64_t slot = fuzz_number(&in), first = fuzz_number(&in);
     uint8_t *segments[SEGMENTS] = {NULL}, *bytes;
@@ -53,8 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint8_t *segment = fuzz_zeros(segment_bytes, 1);
 
         memcpy(segment, bytes + at, (size_t)(left < segment_bytes ? left : segment_bytes));
-        for (int64_t k = 0; k < per && is_sealed; k++)
-            seal(segment + k * TS_FAR_UNIT_BYTES, at / segment_bytes * per + k);
+        for (int64_t k = 0; k < per && has_checksum; k++)
+            set_crc(segment + k * TS_FAR_UNIT_BYTES, at / segment_bytes * per + k);
         segments[at / segment_bytes] = segment;
     }
     units = ((int64_t)took + segment_bytes - 1) / segment_bytes * per;

@@ -1,10 +1,11 @@
-/* Tag filters: texts that were pulled, and tags that are looked for in them.
+/* Tag filters: pulled texts, and the tags to find in them.
  *
- * Input: how many tags and texts there are and how long, then their bytes. */
+ * Input: the number of tags and texts and their sizes, then their bytes.
+ */
 #include "fuzz.h"
 
-#include "../format/properties.h"
-#include "../src/parse.h"
+#include "format/properties.h"
+#include "log/parse.h"
 
 enum { TAGS = 4, TEXTS = 6 };
 
@@ -37,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int32_t i = 0; i < tag_count; i++)
         hashes[i] = ts_java_hash(tags.bytes + tags.offsets[i],
                                  (int32_t)(tags.offsets[i + 1] - tags.offsets[i]));
-    for (int32_t i = 1; i < tag_count; i++) { /* ascending, as the caller has them */
+    for (int32_t i = 1; i < tag_count; i++) { /* ascending, as the caller passes them */
         if (hashes[i] < hashes[i - 1])
             tag_count = i;
     }

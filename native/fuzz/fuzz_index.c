@@ -1,9 +1,10 @@
-/* Index files: slots and entries that say anything, searched, linked anew, appended to.
+/* Index files: any slots and entries, searched, relinked and appended to.
  *
- * Input: numbers, a header, slots, entries. */
+ * Input: numbers, a header, slots, entries.
+ */
 #include "fuzz.h"
 
-#include "../format/index_file.h"
+#include "format/index_file.h"
 
 enum { SLOTS = 8, ENTRIES = 24, FOUND = 5 };
 
@@ -19,7 +20,7 @@ static void find_all(const uint8_t *slots, const uint8_t *entries, const ts_inde
                             begin_ms > 0 ? begin_ms - 1 : INT64_MIN,
                             begin_ms < INT64_MAX - 5000 ? begin_ms + 5000 : INT64_MAX, &number,
                             offsets, FOUND);
-        CHECK(got <= FOUND && calls++ <= ENTRIES); /* chains lead down: they end */
+        CHECK(got <= FOUND && calls++ <= ENTRIES); /* chains lead to lower numbers, so they end */
         for (int32_t i = 0; i < got; i++)
             CHECK(offsets[i] >= 0);
     } while (got >= 0 && number > 0);
@@ -66,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(slots);
         return 0;
     }
-    /* What a file has of entries below the next: whoever reads them has seen that they are there. */
+    /* The file has all entries below the next one; its readers have checked that. */
     entries = fuzz_zeros(index.next_entry, TS_INDEX_ENTRY_BYTES);
     given = fuzz_take(&in, (size_t)index.next_entry * TS_INDEX_ENTRY_BYTES, &took);
     memcpy(entries, given, took);

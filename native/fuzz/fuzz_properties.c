@@ -1,12 +1,12 @@
-/* Property texts: every reader of them; the quick ones say what the thorough one says.
+/* Property texts, with every reader. The fast readers must agree with the complete one.
  *
- * Input: the text. The quick reader is asked twice: what it learned from the first text it compares
- * the second with. */
+ * Input: the text. The fast reader runs twice: the second time it knows the tail of the first text.
+ */
 #include "fuzz.h"
 
-#include "../format/properties.h"
-#include "../src/names.h"
-#include "../src/parse.h"
+#include "format/properties.h"
+#include "log/message_names.h"
+#include "log/parse.h"
 
 static int is_same(const ts_text *a, const ts_text *b)
 {

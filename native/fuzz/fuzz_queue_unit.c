@@ -1,9 +1,11 @@
-/* Dispatch and what reads its units: those that it makes of a log, and units that say anything.
+/* Dispatch and the readers of its units: units that dispatch makes of a log, and units with any
+ * bytes.
  *
- * Input: numbers, units to be changed, two bytes of log.h, the log. */
+ * Input: numbers, changes of units, two bytes of log.h, the log.
+ */
 #include "log.h"
 
-#include "../format/queue_unit.h"
+#include "format/queue_unit.h"
 
 enum { UNITS = 32, EDITS = 8 };
 
@@ -59,22 +61,23 @@ static void pull(fuzz_log *log, const ts_route *route, const uint8_t *units, int
     free(properties);
 }
 
-/* What was mended once stays as it is. */
-static void hold_against_log(fuzz_log *log, const ts_route *route, const uint8_t *units,
+/* A repaired unit does not change again. */
+static void compare_with_log(fuzz_log *log, const ts_route *route, const uint8_t *units,
                              int32_t count, int64_t queue_offset)
 {
     static const int64_t delays[2] = {1000, 7000};
     const size_t bytes = (size_t)count * TS_QUEUE_UNIT_BYTES;
-    uint8_t *mended = check_copy(units, bytes), *again;
+    uint8_t *repaired = check_copy(units, bytes), *again;
     int64_t store_ms[UNITS];
 
     CHECK(ts_units_store_ms(&log->view, route, units, count, queue_offset, store_ms) <= count);
     CHECK(ts_old_units_check(&log->view, route, units, count, queue_offset) <= count);
-    CHECK(ts_old_units_mend(&log->view, route, mended, count, queue_offset, delays, 2) <= count);
-    again = check_copy(mended, bytes);
-    CHECK(ts_old_units_mend(&log->view, route, again, count, queue_offset, delays, 2) <= count);
-    CHECK(bytes == 0 || memcmp(mended, again, bytes) == 0);
-    free(mended);
+    CHECK(ts_old_units_repair(&log->view, route, repaired, count, queue_offset, delays,
+                              2) <= count);
+    again = check_copy(repaired, bytes);
+    CHECK(ts_old_units_repair(&log->view, route, again, count, queue_offset, delays, 2) <= count);
+    CHECK(bytes == 0 || memcmp(repaired, again, bytes) == 0);
+    free(repaired);
     free(again);
 }
 
@@ -92,7 +95,7 @@ static void read_units(fuzz_log *log, const uint8_t *units, int32_t count, int64
     CHECK(tagged >= 0 && tagged <= count);
     for (int32_t i = 0; i < log->route_count; i++) {
         pull(log, &log->routes[i], units, count, queue_offset);
-        hold_against_log(log, &log->routes[i], units, count, queue_offset / 2); /* none is longer */
+        compare_with_log(log, &log->routes[i], units, count, queue_offset / 2); /* none is longer */
     }
 }
 

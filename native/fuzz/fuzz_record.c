@@ -1,6 +1,7 @@
-/* Records of the commit log: scanned as a recovery does, then each looked at by every other reader.
+/* Commit-log records: scanned as by a recovery, then read by every other reader.
  *
- * Input: two bytes of log.h, precision, then the log. */
+ * Input: two bytes of log.h, precision, then the log.
+ */
 #include "log.h"
 
 enum { FOUND = 64 };
@@ -34,16 +35,16 @@ static void read_ids(fuzz_log *log, int64_t precision_ms)
 {
     ts_id ids[5];
     int64_t at = 0, next = 0, id_offsets[2] = {0, 1};
-    const ts_rows rows = {.ids = (const uint8_t *)"K", .id_offsets = id_offsets};
+    const ts_column_batch rows = {.ids = (const uint8_t *)"K", .id_offsets = id_offsets};
     int32_t got, which = 0;
 
     while ((got = ts_ids_scan(&log->view, FUZZ_STORE_ID, at, &next, 5, ids)) >= 0 && next > at) {
         for (int32_t i = 0; i < got; i++) {
-            ts_first first = {.log_offset = ids[i].log_offset};
+            ts_first_message first = {.log_offset = ids[i].log_offset};
 
             CHECK(ids[i].log_offset >= 0 && ids[i].log_offset < next);
-            (void)ts_firsts(&log->view, &log->states, FUZZ_STORE_ID, precision_ms,
-                            (const uint8_t *)"orders", 6, &rows, &which, 1, &first);
+            (void)ts_first_messages(&log->view, &log->states, FUZZ_STORE_ID, precision_ms,
+                                    (const uint8_t *)"orders", 6, &rows, &which, 1, &first);
         }
         at = next;
     }
@@ -82,7 +83,7 @@ static void read_keys(fuzz_log *log, const int64_t *offsets, int32_t count)
     }
 }
 
-/* As the calendar is filled: where each record goes, one by one and all in one call. */
+/* Read the routes of records as the calendar does: one by one, and all in one call. */
 static void read_routes(fuzz_log *log, const int64_t *offsets, int32_t count)
 {
     int32_t sizes[FOUND] = {0}, one[FOUND], got = 0, is_level = count & 1;

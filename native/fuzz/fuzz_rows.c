@@ -1,9 +1,10 @@
-/* Puts: rows of any texts, in batches, groups and with ids; what lies in the log is what was put.
+/* Puts: rows with any texts, in batches, in groups and with ids. The log then holds what was put.
  *
- * Input: numbers, the sizes of each row's texts, then the texts. */
+ * Input: numbers, the sizes of each row's texts, then the texts.
+ */
 #include "log.h"
 
-#include "../src/ids.h"
+#include "log/message_ids.h"
 
 enum { ROWS = 6, SEGMENT = 4096, COLUMNS = 5, IDS = 8 };
 
@@ -11,7 +12,7 @@ typedef struct {
     int64_t offsets[COLUMNS][ROWS + 1]; /* bodies, extra, tags, keys, ids */
     uint8_t *bytes[COLUMNS];
     int64_t due[ROWS];
-    ts_rows rows;
+    ts_column_batch rows;
 } batch;
 
 static void take_batch(batch *b, fuzz_input *in)
@@ -70,7 +71,8 @@ static void make(store *s, int32_t property_crc)
     s->route = fuzz_route(log, (const uint8_t *)"orders", 6, 0);
     s->end = (ts_log){.staging = log->segments[0], .filled_mark = &s->filled_mark,
                       .staging_bytes = SEGMENT, .segment_bytes = SEGMENT, .precision_ms = 1000,
-                      .room_end = SEGMENT - 16, .states = &log->states, .store_id = FUZZ_STORE_ID,
+                      .append_limit = SEGMENT - 16, .states = &log->states,
+                      .store_id = FUZZ_STORE_ID,
                       .timer_route = fuzz_route(log, (const uint8_t *)TS_TIMER_TOPIC, 19, 0),
                       .property_crc = property_crc};
     memcpy(s->end.unique_prefix, "7F00000100000000ABCD", 20);
@@ -89,7 +91,7 @@ static int32_t put(store *s, const batch *b, int32_t way, int64_t now, int64_t *
     if (way == 1)
         return ts_put_once(&s->end, &s->ids, ts_identity((const uint8_t *)"orders", 6), s->route,
                            &b->rows, 0, b->rows.count, below, now, now, at, queue_offsets);
-    got = ts_rows_measure(&s->end, s->route, &b->rows, 0, ROWS, 3000, now, &bytes, &timers);
+    got = ts_batch_measure(&s->end, s->route, &b->rows, 0, ROWS, 3000, now, &bytes, &timers);
     if (got <= 0)
         return got;
     CHECK(bytes <= 3000 && timers <= got && got <= b->rows.count);
@@ -99,7 +101,7 @@ static int32_t put(store *s, const batch *b, int32_t way, int64_t now, int64_t *
     return got;
 }
 
-/* Bodies, in order of the log, are those of the rows; but of one whose id was given before. */
+/* Check that the bodies in log order are those of the rows, except rows whose id was known. */
 static void check_log(store *s, const batch *b, const int64_t *at, const int64_t *queue_offsets,
                       int32_t got)
 {
@@ -127,7 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     make(&s, property_crc);
     take_batch(&b, &in);
-    for (int32_t round = 0; round < 2; round++) { /* the second time all ids are known */
+    for (int32_t round = 0; round < 2; round++) { /* in the second round all ids are known */
         int32_t got = put(&s, &b, way, now, at, places);
 
         s.log.view.end = s.end.base + s.end.filled;
@@ -135,8 +137,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (got > 0)
             check_log(&s, &b, at, places, got);
     }
-    (void)ts_rows_digest(&b.rows, (const uint8_t *)"orders", 6, 0, b.rows.count, 1);
-    /* Records follow each other without a gap up to the end. */
+    (void)ts_batch_digest(&b.rows, (const uint8_t *)"orders", 6, 0, b.rows.count, 1);
+    /* Records are adjacent up to the end. */
     for (end = s.log.view.end; offset < end; offset = next) {
         CHECK(ts_view_record(&s.log.view, offset, &record) == TS_OK);
         next = offset + record.size;

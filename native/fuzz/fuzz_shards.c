@@ -1,6 +1,4 @@
-/* Rows of a column that a caller made: offsets that say anything.
- *
- * Input: numbers, offsets, then bytes. */
+/* Rows of a caller's column, with any offsets.¶Input: numbers, offsets, then bytes. */
 #include "fuzz.h"
 
 enum { ROWS = 8 };

@@ -1,16 +1,17 @@
-/* The fixed little files: timercheck, the broker's checkpoint, an index file's header; and texts of
- * numbers and ids.
+/* The small files of fixed size: timercheck, the broker's checkpoint, an index file's header; and
+ * texts of numbers and ids.
  *
- * Input: the bytes of the file. */
+ * Input: the bytes of the file.
+ */
 #include "fuzz.h"
 
-#include "../format/digits.h"
-#include "../format/group.h"
-#include "../format/index_file.h"
-#include "../format/level_mark.h"
-#include "../format/properties.h"
-#include "../format/store_checkpoint.h"
-#include "../format/timer_check.h"
+#include "format/digits.h"
+#include "format/group.h"
+#include "format/index_file.h"
+#include "format/level_mark.h"
+#include "format/properties.h"
+#include "format/store_checkpoint.h"
+#include "format/timer_check.h"
 
 static void check_timer(const uint8_t *bytes, int64_t size)
 {

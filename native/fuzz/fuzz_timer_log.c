@@ -1,10 +1,11 @@
-/* Wheel and timer log: slots whatever they say, chains wherever they lead.
+/* Wheel and timer log: slots with any contents, chains wherever they lead.
  *
- * Input: numbers, then the wheel's slots, then the timer log. */
+ * Input: numbers, then the wheel's slots, then the timer log.
+ */
 #include "fuzz.h"
 
-#include "../format/timer_unit.h"
-#include "../format/wheel_slot.h"
+#include "format/timer_unit.h"
+#include "format/wheel_slot.h"
 
 enum { SLOTS_MAX = 32, SEGMENTS = 16, CAPACITY = 8, PATCHES = 64 };
 
@@ -72,19 +73,19 @@ static void change(timer *t, const int64_t *slots, int32_t count, int64_t number
     for (int32_t i = 0; i < count; i++)
         (void)ts_wheel_recount(&t->view, &t->wheel, slots[i], &(ts_chain_walk){0});
     for (int32_t i = 0; i < count; i++) {
-        int64_t got = ts_wheel_rechain(&t->view, &t->wheel, slots[i], 1, living, is_kept, 4,
-                                       patches, PATCHES, &(ts_chain_walk){0});
+        int64_t got = ts_wheel_compact_chain(&t->view, &t->wheel, slots[i], 1, living, is_kept, 4,
+                                             patches, PATCHES, &(ts_chain_walk){0});
         CHECK(got <= PATCHES);
     }
     for (int32_t i = 0; i < count; i++) {
         ts_chain_walk walk = {0};
 
-        while (ts_wheel_held(&t->view, &t->wheel, slots[i], 1, held, 2, &walk) == 2)
+        while (ts_wheel_chain_positions(&t->view, &t->wheel, slots[i], 1, held, 2, &walk) == 2)
             CHECK(held[0] > held[1]);
     }
     for (int32_t pass = 0; pass < 2; pass++, at = 0)
-        while (ts_timer_log_loose(&t->view, &t->wheel, at, &next, 1, pass ? living : NULL, 4,
-                                  patches, 5) >= 0 && next > at)
+        while (ts_timer_log_unchained(&t->view, &t->wheel, at, &next, 1, pass ? living : NULL, 4,
+                                      patches, 5) >= 0 && next > at)
             at = next;
     (void)ts_wheel_cut(&t->view, &t->wheel, t->view.end / 2);
     (void)ts_wheel_empty(&t->wheel, 3, 9, slots, 1);
@@ -119,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     timer t;
 
     make(&t, &in);
-    /* As dequeue-get finds them, then one that only the input knows. */
+    /* The slots that dequeue-get would find, then one from the input. */
     for (int64_t from = 0; count < CAPACITY - 1; from = next + 1) {
         next = ts_wheel_next(&t.wheel, from, (int64_t)1 << 40);
         if (next < 0)

@@ -1,4 +1,4 @@
-/* A commit log made of an input's bytes, and the routes that its records ask for. */
+/* A commit log made of an input's bytes, and the routes that its records need. */
 #ifndef TS_FUZZ_LOG_H
 #define TS_FUZZ_LOG_H
 
@@ -6,14 +6,14 @@
 
 #include "fuzz.h"
 
-#include "../format/properties.h"
-#include "../src/checksum.h"
-#include "../src/encode.h"
-#include "../src/hash.h"
-#include "../src/parse.h"
-#include "../src/states.h"
-#include "../src/view.h"
-#include "../src/walk.h"
+#include "base/checksum.h"
+#include "base/hash.h"
+#include "format/properties.h"
+#include "log/encode.h"
+#include "log/parse.h"
+#include "log/view.h"
+#include "log/walk.h"
+#include "timer/states.h"
 
 enum { FUZZ_SEGMENTS = 16, FUZZ_ROUTES = 24, FUZZ_TABLE = 64, FUZZ_LOG_BYTES = 8192 };
 
@@ -33,7 +33,8 @@ typedef struct {
 
 enum { FUZZ_IDS = 4096 };
 
-/* The first ids of a block, which is the same for all inputs: most of it is never looked at. */
+/* Make the states of the first ids of a block. The block is shared by all inputs, because most of
+ * it is never read. */
 static inline void fuzz_states_make(fuzz_log *log)
 {
     static uint8_t block[TS_BLOCK_BYTES + TS_BLOCK_CHUNKS];
@@ -44,9 +45,9 @@ static inline void fuzz_states_make(fuzz_log *log)
     log->states = (ts_states){log->blocks, FUZZ_IDS, 0};
 }
 
-/* Gives each record that has sound lengths its place and its CRCs, as if the writer had meant it:
- * what lies behind the checks would be reached once in four billion inputs otherwise. */
-static inline void fuzz_mend(uint8_t *bytes, int64_t size, int64_t segment_bytes)
+/* Give each record with valid lengths its place and its CRCs. Otherwise the code after these checks
+ * would be reached by one input in four billion. */
+static inline void fuzz_repair(uint8_t *bytes, int64_t size, int64_t segment_bytes)
 {
     for (int64_t at = 0; at + 8 <= size;) {
         int64_t left = segment_bytes - at % segment_bytes;
@@ -66,24 +67,24 @@ static inline void fuzz_mend(uint8_t *bytes, int64_t size, int64_t segment_bytes
                    (int32_t)(ts_crc32(0, record.body, record.body_size) & 0x7FFFFFFFu));
         if (record.properties_size >= TS_PROPERTY_CRC_BYTES &&
             ts_property_crc_get(bytes + at + record.size - TS_PROPERTY_CRC_BYTES, &crc))
-            ts_property_crc_seal(bytes + at, record.size);
+            ts_property_crc_set(bytes + at, record.size);
         at += record.size;
     }
 }
 
-/* The log of what is left of the input: its first two bytes choose. A read beyond its end is seen as
- * one beyond a buffer is. */
+/* Make a log of the rest of the input; its first two bytes choose how. A read past the log's end is
+ * detected like one past a buffer. */
 static inline void fuzz_log_make(fuzz_log *log, fuzz_input *in)
 {
-    int32_t is_mended = fuzz_below(in, 2);
+    int32_t is_repaired = fuzz_below(in, 2);
     int64_t segment_bytes = (int64_t)512 << fuzz_below(in, 4), end;
     size_t took;
     uint8_t *bytes = fuzz_take(in, FUZZ_LOG_BYTES, &took);
 
     memset(log, 0, sizeof *log);
     end = (int64_t)took;
-    if (is_mended)
-        fuzz_mend(bytes, end, segment_bytes);
+    if (is_repaired)
+        fuzz_repair(bytes, end, segment_bytes);
     for (int64_t at = 0; at < end; at += segment_bytes) {
         int64_t size = end - at < segment_bytes ? end - at : segment_bytes;
         uint8_t *segment = fuzz_zeros(segment_bytes, 1);
@@ -135,8 +136,8 @@ static inline ts_route *fuzz_route(fuzz_log *log, const uint8_t *topic, int32_t 
     return route;
 }
 
-/* Makes the route that a call asked for, as Python does: of the record's own topic, or the one it is
- * on its way to. 0 where there are enough, or it is none that Python would make. */
+/* Make the route that a call needs, as Python does: of the record's own topic, or of its real
+ * topic. Return 0 if there are enough routes, or if Python would not make this one. */
 static inline int32_t fuzz_route_needed(fuzz_log *log)
 {
     int32_t before = log->route_count;
@@ -152,7 +153,8 @@ static inline int32_t fuzz_route_needed(fuzz_log *log)
     return log->route_count > before;
 }
 
-/* The states that a scan of the log folds to, and where its records lie: how many, `most` at most. */
+/* Fold a scan of the log to states, and collect the offsets of at most `most` records. Return their
+ * number. */
 static inline int32_t fuzz_log_fold(fuzz_log *log, int64_t precision_ms, int64_t *offsets,
                                     int32_t most)
 {
@@ -166,14 +168,14 @@ static inline int32_t fuzz_log_fold(fuzz_log *log, int64_t precision_ms, int64_t
             continue;
         if (got <= 0)
             return found;
-        /* Behind a blank that reaches beyond the end, the next segment's start. */
+        /* If a blank reaches past the end, this is the start of the next segment. */
         CHECK(next > at && next < log->view.end + log->view.segment_bytes);
         for (int32_t i = 0; i < got; i++) {
             CHECK(out[i].size >= TS_RECORD_FIXED_BYTES);
             if (found < most)
                 offsets[found++] = out[i].log_offset;
         }
-        for (int32_t i = 0; i < got; i++) /* one whose id has no block is passed over */
+        for (int32_t i = 0; i < got; i++) /* an id without a block is skipped */
             (void)ts_states_fold(&log->states, log->by_index, out + i, 1, FUZZ_STORE_ID, &need);
         at = next;
     }

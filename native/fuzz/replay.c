@@ -1,5 +1,5 @@
-/* Runs a target without libFuzzer: on files and folders of inputs; then, with -seconds=n, on inputs
- * that are changed blindly. For compilers that have no libFuzzer, and for the corpora in CI. */
+/* Run a target without libFuzzer: on files and folders of inputs; then, with -seconds=n, on
+ * randomly changed inputs. For compilers without libFuzzer, and for the corpora in CI. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -18,12 +18,13 @@ typedef struct {
 
 static input inputs[INPUTS_MAX];
 static int32_t input_count;
-static const uint8_t *running; /* what a crash is about */
+static const uint8_t *running; /* the current input, reported on a crash */
 static size_t running_size;
 
 static void run(const uint8_t *bytes, size_t size)
 {
-    uint8_t *copy = check_copy(bytes, size); /* of exactly its size: nothing is read behind it */
+    uint8_t *copy = check_copy(bytes, size); /* of exactly its size, so that a read past it is
+                                              * detected */
 
     running = copy;
     running_size = size;
@@ -90,7 +91,7 @@ static size_t change(uint8_t *bytes, size_t size, uint64_t *seed)
         return size;
     case 2:
         return at;
-    case 3: /* the rest is another's */
+    case 3: /* the rest comes from another input */
         if (at >= other->size)
             return size;
         memcpy(bytes + at, other->bytes + at, other->size - at);
@@ -104,8 +105,8 @@ static size_t change(uint8_t *bytes, size_t size, uint64_t *seed)
     }
 }
 
-/* Before the sanitizer ends it, or a CHECK does: what it was about. */
-static void tell(void)
+/* Report the current input before a sanitizer or a CHECK ends the process. */
+static void report(void)
 {
     FILE *file;
 
@@ -122,7 +123,7 @@ static void tell(void)
 void __asan_on_error(void);
 void __asan_on_error(void)
 {
-    tell();
+    report();
 }
 
 static int64_t change_for(long seconds, uint64_t seed)
@@ -150,7 +151,7 @@ int main(int count, char **arguments)
     uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     long seconds = 0;
 
-    atexit(tell);
+    atexit(report);
     for (int i = 1; i < count; i++) {
         if (strncmp(arguments[i], "-seconds=", 9) == 0)
             seconds = strtol(arguments[i] + 9, NULL, 10);

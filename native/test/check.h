@@ -1,4 +1,5 @@
-/* What the C tests share: a check that stops, hex text, buffers that end where they must. */
+/* Shared by the C tests: a check that ends the program, hex text, and buffers that end with their
+ * data. */
 #ifndef TS_TEST_CHECK_H
 #define TS_TEST_CHECK_H
 
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A macro for the sake of the line and the text; the work is in check_that. */
+/* A macro, to get the line and the text of the condition; check_that does the work. */
 #define CHECK(condition) check_that((condition) ? 1 : 0, #condition, __FILE__, __LINE__)
 
 static inline void check_that(int holds, const char *what, const char *file, int line)
@@ -18,7 +19,8 @@ static inline void check_that(int holds, const char *what, const char *file, int
     exit(1);
 }
 
-/* Exactly size bytes from the heap: the address sanitizer sees the first byte beyond. */
+/* Return a copy on the heap of exactly `size` bytes, so that AddressSanitizer detects a read past
+ * its end. */
 static inline uint8_t *check_copy(const uint8_t *from, size_t size)
 {
     uint8_t *copy = malloc(size);
@@ -38,7 +40,7 @@ static inline int check_digit(char c)
     return -1;
 }
 
-/* Bytes of a hex text, spaces passed over; how many. */
+/* Decode hex text, skipping spaces. Return the size. */
 static inline size_t check_hex(const char *text, uint8_t *out, size_t capacity)
 {
     size_t count = 0;
@@ -61,7 +63,7 @@ static inline size_t check_hex(const char *text, uint8_t *out, size_t capacity)
     return count;
 }
 
-/* Whether size bytes are those of a hex text. */
+/* Return whether the bytes are those of a hex text. */
 static inline int check_is_hex(const uint8_t *got, size_t size, const char *text)
 {
     uint8_t wanted[512];
@@ -69,11 +71,18 @@ static inline int check_is_hex(const uint8_t *got, size_t size, const char *text
     return check_hex(text, wanted, sizeof wanted) == size && memcmp(got, wanted, size) == 0;
 }
 
-/* The same numbers in every run (a linear congruential generator; its upper half is used). */
+/* Return the next random number, the same in every run (a linear congruential generator; its upper
+ * half is used). */
 static inline uint32_t check_random(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*state >> 32);
+}
+
+/* Return a random number from 0 to limit - 1. */
+static inline int32_t check_below(uint64_t *state, int32_t limit)
+{
+    return (int32_t)(check_random(state) % (uint32_t)limit);
 }
 
 #endif

@@ -1,6 +1,7 @@
-/* The calendar against plain arrays: any order of comings and goings, any bucket, any table size. */
-#include "../src/calendar.h"
+/* The calendar, compared with plain arrays: any order of additions and removals, any bucket, any
+ * table size. */
 #include "check.h"
+#include "timer/calendar.h"
 
 enum { CELLS = 1 << 12, SECONDS = 9000, TOPICS = 3 };
 
@@ -40,7 +41,7 @@ static void run(uint32_t seed, int64_t base_s, int32_t steps)
     for (int32_t t = 0; t < TOPICS; t++)
         routes[t].topic_number = t + 1;
     srand(seed);
-    for (int32_t i = 0; i < steps && ts_calendar_room(&calendar, 1); i++) {
+    for (int32_t i = 0; i < steps && ts_calendar_has_space(&calendar, 1); i++) {
         int32_t topic = rand() % TOPICS;
         int64_t second = rand() % 4 ? rand() % 40 : rand() % SECONDS;
         int64_t by = wanted[topic + 1][second] > 0 && rand() % 3 == 0 ? -1 : 1;
@@ -65,13 +66,13 @@ int main(void)
     memset(memory, 0, sizeof memory);
     memset(&route, 0, sizeof route);
     route.topic_number = 1;
-    CHECK(ts_calendar_room(NULL, 1000000));
-    CHECK(ts_calendar_room(&tiny, 10) && !ts_calendar_room(&tiny, 11));
-    ts_calendar_add(&tiny, &route, INT64_MAX, 1); /* beyond what a key holds, and before 1970 */
+    CHECK(ts_calendar_has_space(NULL, 1000000));
+    CHECK(ts_calendar_has_space(&tiny, 10) && !ts_calendar_has_space(&tiny, 11));
+    ts_calendar_add(&tiny, &route, INT64_MAX, 1); /* past what a key holds, and before 1970 */
     ts_calendar_add(&tiny, &route, -5, 1);
     ts_calendar_read(&tiny, 1, 1, 0, 1, got);
     CHECK(got[0] == 1);
-    CHECK(tiny.used == 8); /* the far one is in the last number there is */
+    CHECK(tiny.used == 8); /* the far one is counted at the last number */
     puts("test_calendar: ok");
     return 0;
 }

@@ -1,11 +1,12 @@
-/* CRC-32 against the definition, bit by bit: every size and offset, in one piece and in many. */
+/* CRC-32, compared with the definition bit by bit: every size and offset, at once and in parts. */
 #include "check.h"
 
-#include "../src/checksum.h"
+#include "base/checksum.h"
 
-/* The source once more under other names, to reach the ways that this machine does not take. */
+/* Include the source again under another name, to reach the implementations that this machine does
+ * not use. */
 #define ts_crc32 checksum_again
-#include "../src/checksum.c"
+#include "base/checksum.c"
 #undef ts_crc32
 
 enum { SIZE_MAX_TESTED = 2048, OFFSETS = 16 };
@@ -33,7 +34,7 @@ static void test_every_size_and_offset(void)
     uint64_t seed = 1;
 
     for (size_t size = 0; size <= SIZE_MAX_TESTED; size++) {
-        /* The buffer ends where the data does, so a byte read too far is seen. */
+        /* The buffer ends with the data, so that a read past it is detected. */
         for (size_t offset = 0; offset < OFFSETS; offset++) {
             uint8_t *buffer = malloc(size + offset + 1);
             uint8_t *data = buffer + offset + 1;

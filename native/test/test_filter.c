@@ -1,8 +1,8 @@
-/* Tags: units by hash, property texts exactly, and rows that move together. */
+/* Tag filters: units by hash, property texts exactly, and removal of rows. */
 #include "check.h"
 
-#include "../format/queue_unit.h"
-#include "../timerstore.h"
+#include "format/queue_unit.h"
+#include "timerstore.h"
 
 static void *bytes_of(int64_t size)
 {
@@ -12,7 +12,7 @@ static void *bytes_of(int64_t size)
     return at;
 }
 
-/* "Aa" and "BB" share hash 2112; "c" has 99. */
+/* "Aa" and "BB" have the same hash, 2112; "c" has 99. */
 static const int32_t hashes[] = {99, 2112, 2112};
 static const int64_t ends[] = {0, 1, 3, 5};
 
@@ -29,7 +29,8 @@ static void units_by_hash(const ts_tags *tags, const ts_tags *none)
         ts_queue_unit_put(units + 20 * i, 4096 * i, 200, codes[i]);
     CHECK(ts_units_tagged(units, COUNT, tags, positions) == 6);
     CHECK(memcmp(positions, wanted, sizeof wanted) == 0);
-    CHECK(ts_units_tagged(units, COUNT, none, positions) == 2); /* the two ext addresses */
+    CHECK(ts_units_tagged(units, COUNT, none, positions) == 2); /* the two addresses in an
+                                                                 * extension file */
     CHECK(ts_units_tagged(units, 0, tags, positions) == 0);
     free(units);
     free(positions);
@@ -38,7 +39,7 @@ static void units_by_hash(const ts_tags *tags, const ts_tags *none)
 static void texts_exactly(const ts_tags *tags)
 {
     static const char *const texts[] = {
-        "TAGS\001c\002", "TAGS\001Aa\002", "TAGS\001BB", "TAGS\001C#\002", /* C# has 2112 too */
+        "TAGS\001c\002", "TAGS\001Aa\002", "TAGS\001BB", "TAGS\001C#\002", /* C# has 2112, too */
         "", "TAGS", "TAGS\001", "TAGS\001\002", "TAGS\001x\002TAGS\001c\002TAGS\001\002",
         "TAGS\001c\002TAGS\001x\002", "tags\001c\002", "TAG\001c\002\002\001\002TAGS\001Aa",
     };
@@ -57,7 +58,7 @@ static void texts_exactly(const ts_tags *tags)
     free(joined);
 }
 
-/* Every mask over five rows of odd sizes, some empty. */
+/* Try every mask over five rows of odd sizes, some of them empty. */
 static void rows_move_together(void)
 {
     static const int32_t body[] = {3, 0, 70, 1, 5}, text[] = {0, 4, 2, 9, 33};

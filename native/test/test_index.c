@@ -1,7 +1,7 @@
-/* The index: the vector, chains over random keys, and that no bytes lead out of their buffers. */
+/* The index: a test vector, chains over random keys, and no access outside of its buffers. */
 #include "check.h"
 
-#include "../src/keys.h"
+#include "index/keys.h"
 
 enum { SLOTS = 11, ENTRIES = 200, KEYS = 300, RECORD_BYTES = 4096 };
 
@@ -84,7 +84,7 @@ static void test_chains(void)
     CHECK(ts_index_relink(&again.index, t.entries + 20, ENTRIES - 1) == TS_OK);
     CHECK(memcmp(again.slots, t.slots, SLOTS * 4) == 0);
     CHECK(ts_index_relink(&again.index, t.entries + 20, 1) == TS_CORRUPT); /* full */
-    for (int32_t i = 0; i < 3000; i++) { /* a changed byte: an end, or TS_CORRUPT, in bounds */
+    for (int32_t i = 0; i < 3000; i++) { /* a changed byte: an end or TS_CORRUPT, within bounds */
         uint8_t *at = t.entries + 20 + check_random(&seed) % (20 * (ENTRIES - 1));
         uint8_t before = *at;
         int64_t number = 1 + (int64_t)(check_random(&seed) % (ENTRIES - 1)), found[300];
@@ -102,7 +102,7 @@ static void test_chains(void)
     free_table(&again);
 }
 
-/* A record at the very end of a buffer, of exactly its size. */
+/* Make a record at the very end of a buffer of exactly its size. */
 static uint8_t *make_record(const char *text, int32_t *size)
 {
     static const uint8_t host[8] = {127, 0, 0, 1, 0, 0, 42, 159};
@@ -145,8 +145,8 @@ static void test_keys(void)
         uint8_t *record = make_record(cases[i].text, &size);
 
         CHECK(keys_of(record, size, found, 8) == cases[i].count);
-        if (cases[i].count > 1) /* none of a record's keys where not all fit */
-            CHECK(keys_of(record, size, found, cases[i].count - 1) == TS_NEED_ROOM);
+        if (cases[i].count > 1) /* no key of a record if not all fit */
+            CHECK(keys_of(record, size, found, cases[i].count - 1) == TS_NEED_SPACE);
         free(record);
     }
 }

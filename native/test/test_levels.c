@@ -1,14 +1,14 @@
-/* Copies of messages with a fixed level: what they carry, what is refused, what fits. */
+/* Copies of messages with a fixed level: their properties, rejected sources, and limits of size. */
 #include "check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../format/level_mark.h"
-#include "../format/properties.h"
-#include "../src/hash.h"
-#include "../src/parse.h"
-#include "../src/view.h"
+#include "base/hash.h"
+#include "format/level_mark.h"
+#include "format/properties.h"
+#include "log/parse.h"
+#include "log/view.h"
 
 enum { SEGMENT = 1 << 17, STAGING = 1 << 17, SCRATCH = 1 << 17, QUEUE = 3, OFFSET = 5 };
 
@@ -56,7 +56,7 @@ static bench *bench_new(const char *properties, int32_t size, int32_t property_c
     b->log.filled_mark = &b->filled_mark;
     b->log.staging_bytes = STAGING;
     b->log.base = 1000;
-    b->log.room_end = 1000 + STAGING;
+    b->log.append_limit = 1000 + STAGING;
     b->log.store_id = 77;
     b->log.property_crc = property_crc;
     b->due = (ts_level_due){.place = PLACE, .due_ms = DUE_MS, .size = record};
@@ -77,7 +77,7 @@ static int32_t encode(bench *b, int64_t now_ms, int64_t scratch_bytes)
                            scratch_bytes, &b->draft);
 }
 
-/* The placed copy, read as any reader would. */
+/* Read the placed copy like any reader. */
 static void read_copy(bench *b, ts_record *record, ts_marks *marks)
 {
     const uint8_t *segments[1];
@@ -120,12 +120,12 @@ static void test_refusals(void)
     bench *b = bench_new(WHOLE, (int32_t)sizeof WHOLE - 1, 1);
 
     CHECK(encode(b, DUE_MS - 1, SCRATCH) == TS_INVALID);
-    CHECK(encode(b, DUE_MS, b->due.size) == TS_NEED_ROOM && b->view.need > b->due.size);
+    CHECK(encode(b, DUE_MS, b->due.size) == TS_NEED_SPACE && b->view.need > b->due.size);
     CHECK(encode(b, DUE_MS, b->view.need) == 1);
-    b->log.room_end = 1000 + b->draft.size - 1;
-    CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS) == TS_NEED_ROOM);
+    b->log.append_limit = 1000 + b->draft.size - 1;
+    CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS) == TS_NEED_SPACE);
     CHECK(b->draft.placed == -1 && b->log.filled == 0 && b->route.next_offset == 41);
-    b->log.room_end++;
+    b->log.append_limit++;
     CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS) == 1);
     b->due.place++;
     CHECK(encode(b, DUE_MS, SCRATCH) == TS_CORRUPT && b->view.fault == TS_FAULT_TOPIC);
@@ -163,8 +163,9 @@ static void test_unusable(void)
     }
 }
 
-/* Sources whose properties leave no room: first the CRC goes, then what the head repeats. */
-static void test_no_room(void)
+/* Sources whose properties leave too little space: the copy first omits the CRC, then what the head
+ * repeats. */
+static void test_no_space(void)
 {
     static const char here[] = "REAL_TOPIC\001T\002REAL_QID\0012\002DELAY\0014\002p\001";
     const int32_t head = (int32_t)sizeof here - 1;
@@ -204,7 +205,7 @@ int main(void)
     test_copy(1);
     test_refusals();
     test_unusable();
-    test_no_room();
+    test_no_space();
     puts("test_levels: ok");
     return 0;
 }

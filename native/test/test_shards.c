@@ -1,8 +1,8 @@
-/* Rows to shards, and their CRCs: against the definition, at edges, on offsets that are wrong. */
+/* Shards and CRCs of rows, compared with the definition: edge cases, and invalid offsets. */
 #include "check.h"
 
-#include "../src/checksum.h"
-#include "../timerstore.h"
+#include "base/checksum.h"
+#include "timerstore.h"
 
 enum { ROWS = 5 };
 

@@ -6,7 +6,7 @@
         ...
 
 Data:     every function of `os` that takes a path or a descriptor and that something here calls,
-          and, as storage/disk.py sees them, mmap, record locks and the C calls of sync.c.
+          and, as storage/disk.py sees them, mmap, record locks and the C calls of file_io.c.
 Holds:    (1) only paths below the folder count, and descriptors that were opened there: Python's
           own calls go through; (2) a `close` that fails has closed, as Linux does; a write that
           fails has written nothing; (3) ENOSPC is only said by calls that take space or a name.

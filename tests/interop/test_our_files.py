@@ -434,7 +434,7 @@ class Linker:
         self.wheel.slot_count, self.wheel.precision_ms = 1_209_600, 1000
         self.link = ffi.new("ts_link *")
         self.link.segment_bytes = segment_bytes
-        self.link.write_slot = self.link.frontier = self.link.reuse_below = write_ms // 1000
+        self.link.write_slot = self.link.read_slot = self.link.reuse_below = write_ms // 1000
         self.link.roll_slots = 172_800
         self.chunk = ffi.new("uint8_t[]", bytes([0b01010101]) * (128 * 481))  # every id waits
         self.blocks = ffi.new("uint8_t *[]", [self.chunk])

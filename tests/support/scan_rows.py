@@ -1,4 +1,4 @@
-"""From records to the array that the fold reads: the scan of native/src/scan.c, in plain Python.
+"""The scan of native/recovery/scan.c in plain Python: from records to the array of the fold.
 
 Data:     disk_reader.Record in, fold.SCAN_DTYPE out.
 Holds:    one row a record, in log order. Identities are hashes of this file's own: rows of two

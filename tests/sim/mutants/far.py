@@ -180,7 +180,7 @@ def _late_not_kept() -> Patches:
 @mutant("PK-6", "slots that the last checkpoint did not find read are reused for another lap")
 def _not_of_the_checkpoint() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
-        link.read_below = link.frontier
+        link.read_below = link.read_slot
         return int(lib.ts_timer_link(one, link, *rest))
 
     yield swap(linker, "lib", Lib(ts_timer_link=link))

@@ -76,7 +76,7 @@ def _cancel_not_logged() -> Patches:
 @mutant("L-6", "a message can be linked into the slot that is being read")
 def _slot_in_progress() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
-        link.frontier -= 1
+        link.read_slot -= 1
         return int(lib.ts_timer_link(one, link, *rest))
 
     yield swap(linker, "lib", Lib(ts_timer_link=link))

@@ -149,11 +149,11 @@ def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
 
     def cut(drafts: Any, texts: Any) -> int:
         place(drafts[:2], texts)
-        log.native.room_end, kept = 0, log.native.room_end
+        log.native.append_limit, kept = 0, log.native.append_limit
         try:
             return place(drafts[2:], texts)
         finally:
-            log.native.room_end = kept
+            log.native.append_limit = kept
 
     monkeypatch.setattr(log, "serve", full)
     monkeypatch.setattr(*placing, cut)
@@ -179,7 +179,7 @@ def test_a_delete_text_has_room_or_is_refused(topic: bytes, key: bytes) -> None:
     need = 2 * (len(topic) + len(key)) + 192
     arguments = (topic, len(topic), key, len(key), 2**31 - 1, 2**63 - 2)
     out = ffi.new("uint8_t[]", need)
-    assert lib.ts_delete_text(out, need - 1, *arguments) == lib.TS_NEED_ROOM
+    assert lib.ts_delete_text(out, need - 1, *arguments) == lib.TS_NEED_SPACE
     size = lib.ts_delete_text(out, need, *arguments)
     assert need - 60 < size <= need
     pairs = dict(pair.split(b"\x01") for pair in bytes(ffi.buffer(out, size)).split(b"\x02")[:-1])

@@ -293,7 +293,7 @@ def test_the_largest_message_and_one_too_large_for_a_group(tmp_path: Path) -> No
 def test_a_full_disk_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     receipt = bench.store.put("t", b"x" * 3000, delay=10)
     log = inside(bench.store).log
-    log.native.room_end = log.end  # nothing more is reserved
+    log.native.append_limit = log.end  # nothing more is reserved
 
     def full(_size: int) -> None:
         raise FullError("no space")

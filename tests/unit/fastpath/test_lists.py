@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerstore._engine.base.native import join, read_named, split
+from timerstore._engine.base.native import join, read_handles, split
 from timerstore._engine.change.cancel_many import NAMED
 from timerstore._engine.format.handle import HANDLE_CHARACTERS_MAX, Handle, decode, of_receipt
 from timerstore.errors import MessageError
@@ -23,7 +23,7 @@ def handle(*fields: object) -> str:
 
 def read(given: list[Any], begin: int = 0) -> tuple[int, Any, bytearray]:
     named, names = np.zeros(len(given), NAMED), bytearray()
-    return read_named(given, begin, named, names, PutReceipt, ReceiptOrigin), named, names
+    return read_handles(given, begin, named, names, PutReceipt, ReceiptOrigin), named, names
 
 
 def told(given: Any) -> tuple[Any, ...] | None:
@@ -118,9 +118,9 @@ def test_a_receipt_of_another_kind_is_left_to_python(receipt: Any) -> None:
 def test_it_stops_at_what_it_leaves_and_goes_on_behind() -> None:
     given = [PLAIN, RECEIPT, "no handle", RECEIPT, PLAIN] * 50
     named, names = np.zeros(len(given), NAMED), bytearray(b"before")
-    reached = read_named(given, 0, named, names, PutReceipt, ReceiptOrigin)
+    reached = read_handles(given, 0, named, names, PutReceipt, ReceiptOrigin)
     assert reached == 2
-    reached = read_named(given, 3, named, names, PutReceipt, ReceiptOrigin)
+    reached = read_handles(given, 3, named, names, PutReceipt, ReceiptOrigin)
     assert reached == 7
     assert named["name_at"][:2].tolist() == [6, 6 + len("topic0123456789ABCDEF")]
     plain, ours = b"topic0123456789ABCDEF", b"orders0123456789ABCDEF0123000000000ABC"
@@ -168,9 +168,9 @@ def test_splitting_where_nothing_is(offsets: list[int], what: str) -> None:
     "call",
     [lambda: split(b"x"), lambda: split(b"x", b""), lambda: split(b"x", b"seven b"),
      lambda: join([b"x"], np.empty(1, np.int64)), lambda: join({b"x"}, np.empty(2, np.int64)),
-     lambda: join([b"x"]), lambda: read_named([], 0, np.zeros(1, NAMED), bytearray(), str, str),
-     lambda: read_named([], -1, np.zeros(0, NAMED), bytearray(), str, str),
-     lambda: read_named((), 0, np.zeros(0, NAMED), bytearray(), str, str)],
+     lambda: join([b"x"]), lambda: read_handles([], 0, np.zeros(1, NAMED), bytearray(), str, str),
+     lambda: read_handles([], -1, np.zeros(0, NAMED), bytearray(), str, str),
+     lambda: read_handles((), 0, np.zeros(0, NAMED), bytearray(), str, str)],
 )  # fmt: skip
 def test_a_call_of_another_shape_is_refused(call: Any) -> None:
     with pytest.raises(TypeError, match="called with other arguments"):

@@ -317,7 +317,7 @@ def test_dispatch_does_not_pause_behind_what_is_far(store: TimerStore, name: str
         assert dispatch.pause_s() == 0.0
         assert not dispatch.step()
         assert dispatch.idle_s() == store.config.flush_interval_ms / 1000
-        assert inside(store).log.native.dispatch_comes == 0
+        assert inside(store).log.native.dispatch_scheduled == 0
 
 
 @pytest.mark.parametrize("name", list(NEAR))
@@ -375,10 +375,10 @@ def test_what_came_near_as_dispatch_went_idle_is_seen(store: TimerStore) -> None
     NEAR["put"](store)
     assert woken(store) == set()
     assert dispatch.idle_s() == PAUSE_S
-    assert native.dispatch_comes == 1
+    assert native.dispatch_scheduled == 1
     assert dispatch.step()
     dispatch.idle_s()
-    assert native.dispatch_comes == 0
+    assert native.dispatch_scheduled == 0
 
 
 def test_a_dispatch_that_found_no_room_does_not_come(

@@ -68,13 +68,13 @@ def test_a_call_ends_for_want_of_room_alone(
     ended: list[int] = []
 
     def held(*arguments: Any) -> int:
-        got = int(lib.ts_put_many_held(*arguments))
+        got = int(lib.ts_put_many_locking(*arguments))
         ended.append(arguments[-2][0])
         return got
 
     class Watched:
         def __getattr__(self, name: str) -> Any:
-            return held if name == "ts_put_many_held" else getattr(lib, name)
+            return held if name == "ts_put_many_locking" else getattr(lib, name)
 
     monkeypatch.setattr("timerstore._engine.write.put_many.lib", Watched())
     bench = Bench(tmp_path / "store")
@@ -83,5 +83,5 @@ def test_a_call_ends_for_want_of_room_alone(
     bench.turn()
     assert bench.bodies() == bodies
     assert ended[-1] == lib.TS_OK
-    assert set(ended[:-1]) == {lib.TS_NEED_ROOM}  # and never one call to learn of it
+    assert set(ended[:-1]) == {lib.TS_NEED_SPACE}  # and never one call to learn of it
     bench.close()

@@ -652,7 +652,7 @@ def test_a_full_disk_keeps_what_waits_where_it_is(
     service = bench.store.services()["retention"]
     with monkeypatch.context() as patch:
         patch.setattr(inside(bench.store).log, "make_room", full)
-        inside(bench.store).log.native.room_end = 0
+        inside(bench.store).log.native.append_limit = 0
         with pytest.raises(FullError):
             run(service)
         assert bench.log_files[0] == 0

@@ -375,7 +375,7 @@ def test_the_wheels_file_is_compared_with_memory(bench: Bench) -> None:
 # --- states and side files ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["HANDED", "CANCELLED", "NONE"])
+@pytest.mark.parametrize("state", ["DELIVERED", "CANCELLED", "NONE"])
 def test_a_state_that_changed_in_memory_is_named(bench: Bench, state: str) -> None:
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
@@ -410,7 +410,7 @@ def test_states_that_are_not_those_of_the_log_are_named_after_a_checkpoint(bench
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
     parts = inside(bench.store)
-    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_HANDED)
+    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_DELIVERED)
     bench.store.flush()
     report = bench.store.verify()
     named(report, f"states: timer id {one.timer_id} ", bench.root / "timerstore" / "state")

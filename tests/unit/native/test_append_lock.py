@@ -49,8 +49,8 @@ def test_c_that_is_called_by_who_has_it_says_so() -> None:
     status, need = ffi.new("int32_t *"), ffi.new("int64_t *")
     null = ffi.NULL
     with lock:
-        assert lib.ts_put_many_held(log, null, null, 0, 1, 1, 0, null, null, status, need) == 0
-        assert status[0] == lib.TS_HELD
+        assert lib.ts_put_many_locking(log, null, null, 0, 1, 1, 0, null, null, status, need) == 0
+        assert status[0] == lib.TS_REENTRANT
         assert lock.locked()
     with pytest.raises(FailedError):
         raise_status(status[0], "put")

@@ -49,11 +49,11 @@ def test_dirty_chunks_are_copied_once() -> None:
     states = TimerStates()
     states.ensure(BLOCK_IDS)
     for timer_id in (0, CHUNK_IDS - 1, CHUNK_IDS, BLOCK_IDS):
-        lib.ts_state_set(states.native, timer_id, lib.TS_HANDED)
+        lib.ts_state_set(states.native, timer_id, lib.TS_DELIVERED)
     dirty = states.copy_dirty()
     assert dirty.chunks.tolist() == [0, 1, BLOCK_IDS // CHUNK_IDS]
-    assert dirty.payloads[0][0] == lib.TS_HANDED
-    assert dirty.payloads[0][-1] == lib.TS_HANDED << 6
+    assert dirty.payloads[0][0] == lib.TS_DELIVERED
+    assert dirty.payloads[0][-1] == lib.TS_DELIVERED << 6
     assert not len(states.copy_dirty().chunks)
     states.mark_dirty(dirty)
     assert states.copy_dirty().chunks.tolist() == dirty.chunks.tolist()

@@ -43,7 +43,7 @@ class Bench:
         self.link: Any = ffi.new("ts_link *")
         self.link.segment_bytes = segment_bytes
         self.link.write_slot = NOW
-        self.link.frontier = NOW + 1
+        self.link.read_slot = NOW + 1
         self.link.reuse_below = NOW
         self.link.roll_slots = WINDOW
         self.states = TimerStates()
@@ -176,7 +176,7 @@ def test_late_message_goes_to_the_open_slot_and_into_a_slot_already_read(
 def test_late_message_after_the_clock_went_back_is_linked_where_a_recovery_reads_it_in_time(
     bench: Bench,
 ) -> None:
-    bench.link.frontier = NOW + 10**7
+    bench.link.read_slot = NOW + 10**7
     count, late = bench.put(bench.request(slot_ms(NOW + 5) + 1), bench.request(slot_ms(NOW + 900)))
     assert (count, len(late)) == (2, 2)
     assert late["slot"].tolist() == [NOW, NOW]
@@ -187,7 +187,7 @@ def test_far_message_after_the_clock_went_back_waits_in_the_next_slot_not_read_y
     bench: Bench,
 ) -> None:
     frontier = NOW + 10**9  # more ms ahead than 32 bits hold
-    bench.link.frontier = frontier
+    bench.link.read_slot = frontier
     count, late = bench.put(bench.request(slot_ms(frontier + 5) + 1))
     assert (count, len(late)) == (1, 0)
     unit = bench.unit(0)
@@ -201,7 +201,7 @@ def test_slot_taken_by_another_lap_sends_the_message_to_an_earlier_one_that_roll
 ) -> None:
     bench.put(bench.request(slot_ms(NOW + 20) + 1))
     bench.link.write_slot = NOW + 128
-    bench.link.frontier = NOW + 120  # not beyond slot + 128
+    bench.link.read_slot = NOW + 120  # not beyond slot + 128
     bench.put(bench.request(slot_ms(NOW + 148) + 1))
     unit = bench.unit(52)
     assert unit.slot_ms == slot_ms(NOW + 147)
@@ -213,7 +213,7 @@ def test_slot_taken_by_another_lap_sends_the_message_to_an_earlier_one_that_roll
 def test_slot_of_a_lap_that_no_recovery_needs_is_taken_over(bench: Bench) -> None:
     bench.put(bench.request(slot_ms(NOW + 20) + 1))
     bench.link.write_slot = NOW + 128
-    bench.link.frontier = NOW + 129
+    bench.link.read_slot = NOW + 129
     bench.link.reuse_below = NOW + 20
     bench.put(bench.request(slot_ms(NOW + 148) + 1))
     assert bench.unit(52).slot_ms == slot_ms(NOW + 147)  # not below: it is needed
@@ -230,7 +230,7 @@ def test_nothing_is_linked_where_every_slot_is_needed(bench: Bench) -> None:
         bench.put(bench.request(slot_ms(NOW + ahead) + 1))
     bench.put(bench.request(slot_ms(NOW + 128) + 1))
     pos = bench.link.pos
-    bench.link.write_slot, bench.link.frontier = NOW + 128, NOW + 129
+    bench.link.write_slot, bench.link.read_slot = NOW + 128, NOW + 129
     bench.link.reuse_below = NOW
     count, late = bench.put(bench.request(slot_ms(NOW + 128 + 17) + 1))
     assert (count, len(late)) == (lib.TS_BLOCKED, 0)
@@ -369,7 +369,7 @@ def test_cut_takes_every_slot_back_to_what_lay_below(aheads: list[int], kept: in
 def test_next_used_finds_the_nearest_also_beyond_a_lap(bench: Bench) -> None:
     far = NOW + 1000 * 128
     for now in (far, NOW):
-        bench.link.write_slot, bench.link.frontier = now, now + 1
+        bench.link.write_slot, bench.link.read_slot = now, now + 1
         bench.put(bench.request(slot_ms(now + 3) + 1))
         bench.put(bench.request(slot_ms(now + 1) + 1))
     found, at = [], NOW

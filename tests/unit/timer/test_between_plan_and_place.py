@@ -82,11 +82,11 @@ def before_room(bench: Bench, service: str, *acts: Act) -> Iterator[list[str]]:
             left.pop(0)()
         serve(status, need, what)
         if what == service and left:
-            log.native.room_end = 0  # once more
+            log.native.append_limit = 0  # once more
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "serve_hold", between)
-        log.native.room_end = 0
+        log.native.append_limit = 0
         yield run
     assert len(run) == len(acts), "the service never placed anything"
 
@@ -184,7 +184,7 @@ def test_disk_is_full_again_and_again_when_it_is_placed(
             with pytest.raises(FullError):
                 turn_seconds(bench, LAP_S)
             assert recounted(bench) == 5
-            inside(bench.store).log.native.room_end = 0
+            inside(bench.store).log.native.append_limit = 0
     over(bench, [b"%d" % k for k in range(5)])
 
 
@@ -223,7 +223,7 @@ def test_turns_are_given_back_over_two_parts(bench: Bench, placed: int, times: i
     with before_room(bench, "dequeue-put", *[full] * times):
         for lap in range(times):
             room = size * placed + size // 2 if lap == 0 else 0
-            log.native.room_end = log.end + room
+            log.native.append_limit = log.end + room
             with pytest.raises(FullError):
                 bench.stepper.settle()
             assert bench.store.stats()["dequeue_put_messages"] == 2 + placed
@@ -277,7 +277,7 @@ def test_disk_is_full_again_and_again_when_a_level_is_placed(
     with before_room(bench, "schedule-deliver", *[full] * times):
         for lap in range(times):
             bench.clock.set(bench.clock.now_ms + 2 * SECOND)  # it tries again later
-            log.native.room_end = log.end + (size * placed + size // 2 if lap == 0 else 0)
+            log.native.append_limit = log.end + (size * placed + size // 2 if lap == 0 else 0)
             with pytest.raises(FullError):
                 bench.stepper.settle()
             assert recounted(bench) == 5 - placed
@@ -365,7 +365,7 @@ def test_disk_is_full_again_and_again_when_it_is_moved(retaining: Bench, times: 
     log = inside(retaining.store).log
 
     def without_room() -> None:
-        log.native.room_end = 0
+        log.native.append_limit = 0
 
     with (
         before_room(retaining, "retention", *[full] * times),
@@ -439,7 +439,7 @@ def test_disk_is_full_again_and_again_when_it_is_rescheduled(limited: Bench, tim
     bench.turn()
     with before_room(bench, "reschedule", *[full] * times):
         for _ in range(times):
-            inside(bench.store).log.native.room_end = 0
+            inside(bench.store).log.native.append_limit = 0
             with pytest.raises(FullError):
                 bench.store.reschedule(first, deliver_ms=there)
             assert recounted(bench) == 1
@@ -516,7 +516,7 @@ def test_disk_is_full_again_and_again_when_a_lease_is_moved(bench: Bench, times:
     bench.turn()
     with before_room(bench, "reschedule", *[full] * times):
         for _ in range(times):
-            inside(bench.store).log.native.room_end = 0
+            inside(bench.store).log.native.append_limit = 0
             with pytest.raises(FullError):
                 bench.store.nack(lease, delay=60)
             assert recounted(bench) == 1

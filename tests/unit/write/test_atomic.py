@@ -106,7 +106,7 @@ def test_the_disk_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
         raise FullError("no space", where="test")
 
     monkeypatch.setattr(inside(bench.store).log.segments, "reserve", full)
-    monkeypatch.setattr(inside(bench.store).log.native, "room_end", 500)
+    monkeypatch.setattr(inside(bench.store).log.native, "append_limit", 500)
     with pytest.raises(FullError) as caught:
         bench.store.put_many("t", [b"x" * 100] * 5, atomic=True)
     assert caught.value.stored_count == 0

@@ -1,6 +1,6 @@
 """Rows: messages to put, as columns that C reads where they lie.
 
-Data:     ts_rows (native/api.h).
+Data:     ts_column_batch (native/api/batch.h).
 Holds:    what its columns point to lives as long as it does.
 Fails:    AssertionError where a column has another length: callers have checked.
 """
@@ -32,7 +32,7 @@ class Rows:
     def __init__(
         self, bodies: Any, body_offsets: Any, due_ms: Any, text: bytes, *, first: int = 0
     ) -> None:
-        native: Any = ffi.new("ts_rows *")
+        native: Any = ffi.new("ts_column_batch *")
         self.native = native
         self._kept: list[Any] = []  # C sees addresses only
         self.count = len(body_offsets) - 1
@@ -63,7 +63,7 @@ class Rows:
     def measure(self, log: Any, route: Any, begin: int, most: int, limit: int, now_ms: int) -> Part:
         """Give the rows from `begin` on, `most` at most, that make a group of `limit` bytes."""
         size, timers = ffi.new("int64_t *"), ffi.new("int32_t *")
-        count = lib.ts_rows_measure(
+        count = lib.ts_batch_measure(
             log, route, self.native, begin, most, limit, now_ms, size, timers
         )
         return Part(begin, int(count), int(size[0]), int(timers[0]), now_ms)

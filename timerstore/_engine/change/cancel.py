@@ -23,7 +23,7 @@ from timerstore.reports import CancelResult
 ANSWERS = {
     lib.TS_NONE: CancelResult.UNKNOWN,
     lib.TS_WAITING: CancelResult.CANCELLED,
-    lib.TS_HANDED: CancelResult.ALREADY_DELIVERED,
+    lib.TS_DELIVERED: CancelResult.ALREADY_DELIVERED,
     lib.TS_CANCELLED: CancelResult.ALREADY_CANCELLED,
 }
 """By what the id was when it was looked at."""

@@ -1,6 +1,6 @@
 """Cancelling many at a time: what `Canceller` does, in C where the handles' hints settle it.
 
-Data:     ts_named and ts_cancel_draft of native/api.h.
+Data:     ts_handle and ts_cancel_draft of native/api/change.h.
           receipts and handles -> what they name, columns -> drafts -> delete records
 Threads:  any.
 Locks:    the append lock, for at most 512 delete records at a time.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base.native import ffi, lib, pointer, read_named
+from timerstore._engine.base.native import ffi, lib, pointer, read_handles
 from timerstore._engine.change.cancel import ANSWERS, Canceller
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.queue_unit import UNIT_BYTES
@@ -53,8 +53,8 @@ DRAFT = np.dtype(
         ("state", np.int32),
     ]
 )
-assert NAMED.itemsize == ffi.sizeof("ts_named"), "cancel_many.py and api.h disagree"
-assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and api.h disagree"
+assert NAMED.itemsize == ffi.sizeof("ts_handle"), "cancel_many.py and native/api disagree"
+assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and native/api disagree"
 
 _CHUNK = 4096
 _HOLD = 512
@@ -178,7 +178,7 @@ class ManyCanceller:
                     view,
                     self._routes.native,
                     self._precision_ms,
-                    ffi.from_buffer("ts_named[]", named),
+                    ffi.from_buffer("ts_handle[]", named),
                     ffi.from_buffer("uint8_t[]", names),
                     len(named),
                     ffi.from_buffer("uint8_t[]", texts),
@@ -228,7 +228,7 @@ class ManyCanceller:
 class _Meant(NamedTuple):
     """What all that is given names."""
 
-    named: Any  # ts_named, by place
+    named: Any  # ts_handle, by place
     names: bytearray
     read: Callable[[int], Handle]
 
@@ -238,7 +238,7 @@ def _meant(given: list[PutReceipt | str], read: Callable[[int], Handle]) -> _Mea
     named, names = np.empty(len(given), NAMED), bytearray()
     at = 0
     while True:
-        at = read_named(given, at, named, names, PutReceipt, ReceiptOrigin)
+        at = read_handles(given, at, named, names, PutReceipt, ReceiptOrigin)
         if at == len(given):
             return _Meant(named, names, read)
         one = read(at)

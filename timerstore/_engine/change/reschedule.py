@@ -190,7 +190,7 @@ class Rescheduler:
                 )
                 if size > 0:
                     return record, _once_ms(kept)
-                if size == lib.TS_NEED_ROOM:
+                if size == lib.TS_NEED_SPACE:
                     record = bytearray(int(view.need))
                 elif size == lib.TS_INVALID:
                     raise_status(size, f"properties: {len(kept)} bytes leave no room for our own")

@@ -30,7 +30,9 @@ FIRST_DTYPE = np.dtype(
         ("is_cancelled", np.int32),
     ]
 )
-assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first"), "api.h and first_messages.py disagree"
+assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first_message"), (
+    "native/api and first_messages.py disagree"
+)
 
 FirstRows = npt.NDArray[np.void]
 
@@ -129,7 +131,7 @@ class Firsts:
         done = 0
         with self._log.segments.view(self._log.written) as view:
             while done < len(which):
-                got = lib.ts_firsts(
+                got = lib.ts_first_messages(
                     view,
                     self._states,
                     self._store_id,
@@ -139,7 +141,7 @@ class Firsts:
                     rows.native,
                     ffi.from_buffer("int32_t[]", which[done:]),
                     len(which) - done,
-                    ffi.cast("ts_first *", address(firsts[done:])),
+                    ffi.cast("ts_first_message *", address(firsts[done:])),
                 )
                 if got > 0:
                     done += got

@@ -1,9 +1,9 @@
 """Ids: the tables of message ids, and their side file.
 
-Data:     ts_ids (native/api.h); timerstore/ids-<n>: entries one after another as ts_id, little
-          endian. How many bytes of which file count, and their CRC-32, is in timerstore/counts, by
-          watermark. A cache of the log as far as that goes: where it does not fit, the log is read.
-          Of messages that retention has removed it alone tells.
+Data:     ts_ids (native/api/message_ids.h); timerstore/ids-<n>: entries one after another as
+          ts_id, little endian. How many bytes of which file count, and their CRC-32, is in
+          timerstore/counts, by watermark. A cache of the log as far as that goes: where it does not
+          fit, the log is read. Of messages that retention has removed it alone tells.
 Threads:  any put; the checkpoint takes and saves.
 Locks:    the append lock for the tables; `_grow_lock` before it for who adds a table.
 Holds:    (1) what is in the log below a completed checkpoint and in the window is in the file;
@@ -30,7 +30,7 @@ from timerstore.clock import Clock
 from timerstore.errors import BusyError, FailedError
 
 ENTRY_DTYPE = np.dtype([("hash", "<u8"), ("log_offset", "<i8"), ("store_ms", "<i8")])
-assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "api.h and the side file disagree"
+assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "native/api and the side file disagree"
 
 _CAPACITY_MIN = 4096
 _CAPACITY_MAX = 1 << 20

@@ -16,7 +16,7 @@ def parse_level_delays(text: str) -> list[int]:
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """Give topic and queue that a level message goes to; None where it can never be delivered, as
-    ts_level_usable (native/src/parse.h) has it.
+    ts_level_usable (native/log/parse.h) has it.
     """
     topic = properties.get("REAL_TOPIC", "")
     queue_id = whole_number(properties.get("REAL_QID", ""), QUEUE_COUNT_MAX - 1)

@@ -4,7 +4,7 @@ Data:     JSON in ASCII, without spaces. A chunk's header, the first record of i
               {"format":1,"source":"orders","version":7,"chunk":0,"rows":4000,"rows_so_far":4000,
                "bytes":1234567,"digest":"0123456789abcdef","last":false}
           `bytes`: of the chunk's messages in the log. `digest`: of all rows of the version so far
-          (ts_rows_digest). And what is known of a source, which stands for all its headers before:
+          (ts_batch_digest). And what is known of a source, which stands for all its headers before:
               {"format":1,"source":"orders","versions":[[0,7]],"done":[[6,9000,"..."],...],
                "open":[[7,2,8000,"..."]]}
           `versions`: complete, from and below. `done`: rows and digest of the last of them. `open`:

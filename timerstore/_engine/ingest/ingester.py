@@ -254,7 +254,7 @@ class Ingester(Owner):
 def _digest(batch: Checked, begin: int, end: int, digest: int) -> int:
     """Digest of all rows so far, with those of [begin, end) behind them."""
     name = batch.name
-    return int(lib.ts_rows_digest(batch.rows.native, name, len(name), begin, end, digest))
+    return int(lib.ts_batch_digest(batch.rows.native, name, len(name), begin, end, digest))
 
 
 def _other_rows(source: str, version: int, known: Known, count: int, digest: int) -> MessageError:

@@ -1,6 +1,6 @@
 """Calendar: how many messages wait, by topic and second, kept up to date as they come and go.
 
-Data:     ts_calendar (native/src/calendar.h), in memory alone: 16 bytes a cell, and four cells at
+Data:     ts_calendar (native/timer/calendar.h), in memory alone: 16 bytes a cell, and four cells at
           most a message: its second and its hour, of its topic and of all. It counts from the first
           call of `read` on; before that it costs nothing.
 Threads:  any.

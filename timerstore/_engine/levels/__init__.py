@@ -9,7 +9,7 @@ pending_counts.py         how many messages are pending, by real topic
 broker_offsets.py         config/delayOffset.json, for a broker that opens the directory after us
 
 See also: format/delay_levels.py (the table of delays), queues/level_cursors.py (which places are
-delivered), native/src/levels.c (the copies that are appended).
+delivered), native/timer/levels.c (the copies that are appended).
 Invariants:
     1. A message is delivered once and not before its time.
     2. A message is not delayed by one that is due later (docs/decisions/0007-delay-levels.md).

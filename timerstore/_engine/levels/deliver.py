@@ -47,7 +47,7 @@ _DRAFT = np.dtype(
         ("unusable", np.int32),
     ]
 )
-assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "deliver.py and api.h disagree"
+assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "deliver.py and native/api disagree"
 
 
 class _Sent(NamedTuple):
@@ -223,7 +223,7 @@ class ScheduleDeliver(Service):
                 return int(count)
             if count == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, self._routes, now_ms)
-            elif count == lib.TS_NEED_ROOM:
+            elif count == lib.TS_NEED_SPACE:
                 self._scratch = np.empty(2 * int(view.need), np.uint8)
             elif count == lib.TS_INVALID:
                 raise_status(count, "a level message was released before it was due")

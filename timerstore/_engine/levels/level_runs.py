@@ -32,7 +32,7 @@ LEVEL_DUE = np.dtype(
         ("run", np.int32),
     ]
 )
-assert LEVEL_DUE.itemsize == ffi.sizeof("ts_level_due"), "level_runs.py and api.h disagree"
+assert LEVEL_DUE.itemsize == ffi.sizeof("ts_level_due"), "level_runs.py and native/api disagree"
 
 Entries = npt.NDArray[np.void]
 

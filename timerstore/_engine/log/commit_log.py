@@ -4,8 +4,8 @@ Data:     native/format/record.h; segments in commitlog/, staging.py before that
 Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`) or syncs
           (group_commit.py).
 Locks:    _write_lock, then lock; the leader of a sync round takes both. `lock` is held for copying
-          only: no system call under it. C takes it, too (hold.h): what stands under it may not
-          count on the GIL.
+          only: no system call under it. C takes it, too (critical_section.h): what stands under it
+          may not count on the GIL.
           A half that is full is left for dispatch to write out, and appending goes on in the other;
           it waits only where that one is full too.
 Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a
@@ -87,18 +87,18 @@ class CommitLog(Owner):
         self.native: Any = ffi.new("ts_log *")
         self.native.lock = ffi.cast("void *", self.lock.address)
         self._point_at(end)
-        self._notes = ffi.new("ts_note[]", _NOTES)
-        self.notes: Any = ffi.new("ts_notes *", {"at": self._notes, "capacity": _NOTES})
-        self.native.notes = self.notes  # dispatch takes them
-        self._kept = ffi.new("uint8_t[]", lib.ts_kept_bytes())
-        self.native.kept = self._kept
+        self._notes = ffi.new("ts_append_hint[]", _NOTES)
+        self.notes: Any = ffi.new("ts_append_hints *", {"at": self._notes, "capacity": _NOTES})
+        self.native.hints = self.notes  # dispatch takes them
+        self._kept = ffi.new("uint8_t[]", lib.ts_template_cache_bytes())
+        self.native.templates = self._kept
         self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
         self.group_bytes_max = min(staging.half_bytes, segments.segment_bytes) - _BLANK_BYTES
         self.native.staging_bytes = min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES)
         self.native.segment_bytes = segments.segment_bytes
         self.native.precision_ms = config.precision_ms
         self.native.property_crc = config.property_crc
-        self.native.room_end = end  # nothing is reserved yet
+        self.native.append_limit = end  # nothing is reserved yet
 
     @property
     def end(self) -> int:
@@ -143,13 +143,13 @@ class CommitLog(Owner):
 
     def serve(self, status: int, need: int, what: str) -> None:
         """Get what an append lacked, so that it can go on; raise what it found otherwise."""
-        if status == lib.TS_NEED_ROOM:
+        if status == lib.TS_NEED_SPACE:
             self.wait_for_checkpoint()
         self.serve_hold(status, need, what)
 
     def serve_hold(self, status: int, need: int, what: str) -> None:
         """The same amid a batch, whose caller has waited for the checkpoint before it."""
-        if status == lib.TS_NEED_ROOM:
+        if status == lib.TS_NEED_SPACE:
             self.make_room(need)
         elif status == lib.TS_NEED_STATES:
             self._signals.states_needed(need)
@@ -188,7 +188,7 @@ class CommitLog(Owner):
             end = self.end
             segment_end = end - end % self.segments.segment_bytes + self.segments.segment_bytes
             if self.failed is None:
-                self.native.room_end = min(reserved, segment_end - _BLANK_BYTES)
+                self.native.append_limit = min(reserved, segment_end - _BLANK_BYTES)
 
     def write_out(self) -> int:
         """Write what is staged to the segments; the log offset behind it."""
@@ -231,7 +231,7 @@ class CommitLog(Owner):
         base = int(self.native.base)
         if roll:
             status = lib.ts_blank(self.native)
-            assert status == 0, "a blank always fits: room_end keeps its bytes"
+            assert status == 0, "a blank always fits: append_limit keeps its bytes"
         size = int(self.native.filled)
         end = base + size
         if roll:
@@ -239,7 +239,7 @@ class CommitLog(Owner):
         self._left = _Left(base, size, end, self._staging.swap(end))
         self._point_at(end)
         if roll:
-            self.native.room_end = end
+            self.native.append_limit = end
 
     def _write_left(self) -> None:
         left = self._left
@@ -309,7 +309,7 @@ class CommitLog(Owner):
         if self.failed is None:
             self.failed = error
         with self.lock:
-            self.native.room_end = 0  # every append now asks for room, and is told
+            self.native.append_limit = 0  # every append now asks for room, and is told
         self._signals.durable()
 
     def close(self) -> None:

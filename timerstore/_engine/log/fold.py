@@ -9,7 +9,7 @@ imported. Two kinds of evidence are folded, in this order:
    or if a source vouches for it: its `q` is its own queue offset, and no source of that store id
    has a `q` above its queue offset. So does a copy that rolled or was moved by retention, where it
    lies where it says (TS_PLACE): its source may be gone. Other store ids count as no TS_ID at all;
-   nor does a TS_ID that a client left on a message that it sent on (native/src/parse.h), also
+   nor does a TS_ID that a client left on a message that it sent on (native/log/parse.h), also
    where a roll count was left beside it, or a broker rolled that message (`_settle_unsure`).
 2. *By matching*, for what a broker wrote: groups of equal (identity, out_ms), read in log order.
 
@@ -114,7 +114,7 @@ SCAN_DTYPE: np.dtype[np.void] = np.dtype(
 
 
 class Kind(IntEnum):
-    """What a scanned record is to the fold; the numbers are enum ts_kind of native/api.h."""
+    """What a scanned record is to the fold: enum ts_kind of native/api/recovery.h."""
 
     ORDINARY = 0
     TIMER = 1

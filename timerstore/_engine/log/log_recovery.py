@@ -18,7 +18,7 @@ from timerstore._engine.log.fold import SCAN_DTYPE, Scan
 from timerstore._engine.storage.segments import Segments
 from timerstore.errors import CorruptError
 
-assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "fold.py and api.h disagree"
+assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "fold.py and native/api disagree"
 
 _BATCH = 65_536
 

@@ -19,7 +19,7 @@ Ids = npt.NDArray[np.int64]
 NAMES = {
     lib.TS_NONE: "no state",
     lib.TS_WAITING: "waiting",
-    lib.TS_HANDED: "handed",
+    lib.TS_DELIVERED: "handed",
     lib.TS_CANCELLED: "cancelled",
 }
 _SLICE_BYTES = 1 << 20
@@ -59,7 +59,7 @@ def of_fold(found: Fold) -> Packed:
     states = IdStates()
     for ids, state in (
         (found.ids_waiting, lib.TS_WAITING),
-        (found.ids_handed, lib.TS_HANDED),
+        (found.ids_handed, lib.TS_DELIVERED),
         (found.ids_cancelled, lib.TS_CANCELLED),
     ):
         states.put(ids.astype(np.int64), np.full(len(ids), state, np.uint8))
@@ -151,7 +151,7 @@ class LogFold:
         repeated = np.ones(len(rows), bool)
         repeated[decides] = False
         is_delete = rows["kind"] == lib.TS_KIND_DELETE
-        after = np.where(is_delete[decides], lib.TS_CANCELLED, lib.TS_HANDED).astype(np.uint8)
+        after = np.where(is_delete[decides], lib.TS_CANCELLED, lib.TS_DELIVERED).astype(np.uint8)
         self.states.put(rows["timer_id"][decides], after)
         waited = first[before == lib.TS_WAITING]
         self._count(rows["route"][waited], -1)

@@ -86,7 +86,7 @@ class Dispatch(Service):
         try:
             is_busy = self._dispatch(self._log.write_out_once)
         except BaseException:
-            self._log.native.dispatch_comes = 0  # tried again later, or by who wakes it
+            self._log.native.dispatch_scheduled = 0  # tried again later, or by who wakes it
             raise
         self._was_idle &= not is_busy
         return is_busy
@@ -95,7 +95,8 @@ class Dispatch(Service):
         """Somebody synced: what may be wanted soon is dispatched now, else within the interval."""
         native = self._log.native
         is_wanted = native.soon_end > self.dispatched or (
-            not native.dispatch_comes and (native.near_end > self.dispatched or not self._is_coming)
+            not native.dispatch_scheduled
+            and (native.near_end > self.dispatched or not self._is_coming)
         )
         if is_wanted or self._log.failed is not None:
             self.wake()
@@ -108,7 +109,7 @@ class Dispatch(Service):
         native = self._log.native
         if native.near_end <= self._began:
             return 0.0
-        native.dispatch_comes = 1
+        native.dispatch_scheduled = 1
         behind = self._log.end - self.dispatched
         if native.soon_end > self.dispatched or behind > _PAUSE_BYTES_MAX:
             return 0.0
@@ -119,7 +120,7 @@ class Dispatch(Service):
         later wakes nobody, and flush may be busy with a checkpoint.
         """
         native = self._log.native
-        native.dispatch_comes = 0  # before the look: who puts from here on wakes it
+        native.dispatch_scheduled = 0  # before the look: who puts from here on wakes it
         if native.near_end > self.dispatched:
             return self.pause_s()
         if self._was_idle:

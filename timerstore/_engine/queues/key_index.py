@@ -37,7 +37,7 @@ _CAPACITY = 2 * KEYS_MAX
 _BATCH = 16_384  # records in one step of catching up
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
-assert _KEY.itemsize == ffi.sizeof("ts_key"), "key_index.py and api.h disagree"
+assert _KEY.itemsize == ffi.sizeof("ts_key"), "key_index.py and native/api disagree"
 
 
 class Index(Owner):

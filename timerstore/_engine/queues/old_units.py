@@ -74,7 +74,7 @@ class LevelUnits(Owner):
         done, units = 0, ffi.from_buffer("uint8_t[]", data)
         with self._log.segments.view(self._log.written) as view:
             while done < count:
-                got = lib.ts_old_units_mend(
+                got = lib.ts_old_units_repair(
                     view,
                     route.native,
                     units + done * UNIT_BYTES,

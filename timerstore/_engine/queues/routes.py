@@ -1,6 +1,6 @@
 """Routes: topic and queue number to the queue, for Python and for C.
 
-Data:     config/topics.json; one ts_route (native/api.h) a queue.
+Data:     config/topics.json; one ts_route (native/api/route.h) a queue.
 Threads:  any may look up; making one takes `_lock`.
 Locks:    `_lock`, then nothing.
 Holds:    (1) a route lives as long as the store; (2) a topic's name and queue count are in

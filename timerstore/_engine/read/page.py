@@ -1,6 +1,6 @@
 """Page: what one pull has got so far, rows and bytes, as C writes them and a filter thins them.
 
-Data:     rows as ts_pulled of native/api.h; bodies and property texts lie in the rows' order.
+Data:     rows as ts_pulled of native/api/read.h; bodies and property texts lie in the rows' order.
 Threads:  one pull's own.
 Holds:    the first `count` rows and the bytes they speak of are whole; what lies behind is free.
 """
@@ -38,7 +38,7 @@ PULLED = np.dtype(
         ("store_host_size", np.int32),
     ]
 )
-assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and api.h disagree"
+assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and native/api disagree"
 
 
 class Page:

@@ -65,7 +65,7 @@ _FOUND = np.dtype(
         ("size", np.int32),
     ]
 )
-assert _FOUND.itemsize == ffi.sizeof("ts_found"), "query.py and api.h disagree"
+assert _FOUND.itemsize == ffi.sizeof("ts_found"), "query.py and native/api disagree"
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 
@@ -392,7 +392,7 @@ class Querier(Owner):
                 )
                 if size >= 0:
                     break
-                if size == lib.TS_NEED_ROOM:
+                if size == lib.TS_NEED_SPACE:
                     room = int(view.need)
                 else:
                     segments.serve(view, size, "query")

@@ -180,9 +180,9 @@ class _Reading:
                 done += got
                 if wanted is not None:
                     self.page.thin(wanted.keep(*self.page.texts(got)))
-            elif got == lib.TS_NEED_ROOM and self._makes_room(int(view.need)):
+            elif got == lib.TS_NEED_SPACE and self._makes_room(int(view.need)):
                 continue
-            elif self.page.count and got in {0, lib.TS_NEED_ROOM, lib.TS_CORRUPT}:
+            elif self.page.count and got in {0, lib.TS_NEED_SPACE, lib.TS_CORRUPT}:
                 break  # the next call begins with what did not go well
             elif got == 0:  # only units below one that is visible are read
                 at = done if positions is None else int(positions[done])

@@ -236,7 +236,7 @@ class RecurringCalls(Owner):
         """
         found = self._finder.find(self._handle(one))
         states = {self._states.get(each.timer_id) for each in found}
-        if lib.TS_WAITING in states or lib.TS_HANDED in states:
+        if lib.TS_WAITING in states or lib.TS_DELIVERED in states:
             return lib.TS_WAITING in states
         if one.topic not in due:
             found_due = self._pending.read(None, now_ms + 1, one.topic)

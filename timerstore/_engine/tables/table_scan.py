@@ -1,6 +1,6 @@
 """Scan: what to read, and the rows of one part of one table as numpy arrays.
 
-Data:     native/src/columns.c; a part is [begin, end) of commit log, timer log or wheel.
+Data:     native/table/message_rows.c; a part is [begin, end) of commit log, timer log or wheel.
 Holds:    rows are good until the next ones are asked for: they point into a window.
 """
 

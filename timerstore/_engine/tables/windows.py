@@ -136,7 +136,7 @@ class Windows(Owner):
             got = int(call(self.native))
             if got == lib.TS_CORRUPT:
                 raise self.fault(what)
-            if got != lib.TS_NEED_ROOM:
+            if got != lib.TS_NEED_SPACE:
                 return got
             asked = int(self.native.need)
             if not asked and int(self.native.offset) == offset:

@@ -30,7 +30,7 @@ from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 
 PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
-assert PATCH.itemsize == ffi.sizeof("ts_patch"), "chain_compaction.py and api.h disagree"
+assert PATCH.itemsize == ffi.sizeof("ts_patch"), "chain_compaction.py and native/api disagree"
 _BATCH = 65_536
 
 
@@ -123,7 +123,7 @@ class ChainCompactor:
         walk = ffi.new("ts_chain_walk *")
         with timer_log.segments.view(timer_log.end) as view:
             while True:
-                got = lib.ts_wheel_rechain(
+                got = lib.ts_wheel_compact_chain(
                     view,
                     self._wheel.native,
                     slot,
@@ -182,7 +182,7 @@ def _held(wheel: Wheel, timer_log: TimerLog, read_slot: int) -> Int64Array:
         for slot in _slots(wheel, read_slot):
             walk, got = ffi.new("ts_chain_walk *"), 1
             while got:
-                got = lib.ts_wheel_held(
+                got = lib.ts_wheel_chain_positions(
                     view,
                     wheel.native,
                     slot,
@@ -206,7 +206,7 @@ def _loose(
     with timer_log.segments.view(timer_log.end) as view:
         while at < timer_log.end:
             patches = np.empty(_BATCH, PATCH)
-            got = lib.ts_timer_log_loose(
+            got = lib.ts_timer_log_unchained(
                 view,
                 wheel.native,
                 at,

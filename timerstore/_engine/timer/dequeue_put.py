@@ -222,9 +222,9 @@ class DequeuePut(Service):
             self._behind.append(_Progress(queue_end, int(tally.rolled_due_ms)))
         if late_count:
             self.metrics.observe("lateness_ms", self._late_ms[:late_count])
-        self.metrics.add("dequeue_put_messages", int(tally.handed))
+        self.metrics.add("dequeue_put_messages", int(tally.delivered))
         self.metrics.add("dequeue_put_rolled_messages", int(tally.rolled))
-        skipped = int(tally.skipped + tally.misfits + tally.gone)
+        skipped = int(tally.skipped + tally.unroutable + tally.gone)
         self.metrics.add("dequeue_put_skipped_messages", skipped)
 
     def _deliver(self, view: Any, due: Records, frontier: int, delivery: Any, tally: Any) -> int:
@@ -233,7 +233,7 @@ class DequeuePut(Service):
         entries = ffi.from_buffer("ts_due[]", due)
         while True:
             now_ms = self._clock.now_ms
-            misfits = tally.misfits
+            misfits = tally.unroutable
             got = lib.ts_deliver_many(
                 view,
                 self._routes.native,
@@ -248,14 +248,14 @@ class DequeuePut(Service):
             )
             if got > 0:
                 self._dealt += got
-                if tally.misfits > misfits:
+                if tally.unroutable > misfits:
                     self._keep_unroutable(due[:got], delivery)
                 return int(got)
             if delivery.is_placing:
                 self._log.serve_hold(got, int(delivery.need), self.name)
             elif got == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, self._routes, now_ms)
-            elif got == lib.TS_NEED_ROOM:
+            elif got == lib.TS_NEED_SPACE:
                 self._scratch = ffi.new("uint8_t[]", 2 * int(view.need))
                 delivery.scratch, delivery.scratch_bytes = self._scratch, len(self._scratch)
             elif got == lib.TS_INVALID:

@@ -146,14 +146,14 @@ class Linker(Owner):
         link.write_slot = now_slot
         if wheel.follow_back(max(1, now_slot), self._open_slot.outstanding):
             self._open_slot.follow_back(wheel.frontier, wheel.back_count)
-        link.frontier = wheel.frontier
+        link.read_slot = wheel.frontier
         link.reuse_below = min(
             wheel.completed_read_slot, self._open_slot.lowest_slot(wheel.frontier)
         )
         link.read_below = min(wheel.reading.frontier, wheel.frontier)
         kept = wheel.kept()
         link.kept, link.kept_count = ffi.from_buffer("int64_t[]", kept), len(kept)
-        link.parks, link.parked = parks, self._far.overflow_slot
+        link.overflows, link.overflow_slot = parks, self._far.overflow_slot
         link.roll_slots = config.roll_slots
         link.near_slots = link.far_width = link.spread_slots = 0
         if for_broker:

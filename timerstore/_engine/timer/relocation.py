@@ -217,7 +217,7 @@ class Relocator(Owner):
                 return int(count)
             if count == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, routes, now_ms)
-            elif count == lib.TS_NEED_ROOM:
+            elif count == lib.TS_NEED_SPACE:
                 self._scratch = ffi.new("uint8_t[]", 2 * int(view.need))
             else:
                 self._log.segments.serve(view, count, "retention")

@@ -1,4 +1,4 @@
-"""What travels between the six services: arrays of C structs (native/api.h), never objects."""
+"""What travels between the six services: arrays of C structs (native/api), never objects."""
 
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ DRAFT = np.dtype(
         ("plain_size", np.int32),
         ("size", np.int32),
         ("flags", np.int32),
-        ("is_noted", np.int32),
+        ("has_hint", np.int32),
         ("tags", np.int32),
         ("has_tags", np.int32),
         ("key_hash", np.int32),
@@ -87,7 +87,7 @@ for _dtype, _name in (
     (DRAFT, "ts_draft"),
     (FAR, "ts_far_unit"),
 ):
-    assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: timer_arrays.py and api.h disagree"
+    assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: timer_arrays.py and native/api disagree"
 
 Records = npt.NDArray[np.void]
 Int64Array = npt.NDArray[np.int64]

@@ -80,7 +80,7 @@ def fold_from_empty(states: TimerStates, routes: Routes, scanned: Scan, found: F
     states.ensure(max(found.next_id, 1))
     for ids, state in (
         (found.ids_waiting, lib.TS_WAITING),
-        (found.ids_handed, lib.TS_HANDED),
+        (found.ids_handed, lib.TS_DELIVERED),
         (found.ids_cancelled, lib.TS_CANCELLED),
     ):
         each = np.ascontiguousarray(ids, np.int64)

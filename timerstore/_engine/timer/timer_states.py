@@ -1,6 +1,6 @@
 """States of timer ids: pending, delivered or cancelled; in memory and as a side file.
 
-Data:     native/src/states.h in memory, format/state_sector.py on disk.
+Data:     native/timer/states.h in memory, format/state_sector.py on disk.
 Threads:  changed under the append lock; written by whoever checkpoints.
 Holds:    (1) ids below `native.end` have memory; a record with a new id is appended only then;
           (2) of a chunk's two sectors the one of the last completed checkpoint is not written to,

@@ -251,7 +251,7 @@ class Wheel(Owner):
         how many those are.
         """
         count = ffi.new("int32_t *")
-        slot = int(lib.ts_wheel_crowd(self.native, begin, end, count_min, count))
+        slot = int(lib.ts_wheel_burst(self.native, begin, end, count_min, count))
         return None if slot < 0 else (slot, int(count[0]))
 
     def units_from(self, begin: int, timer_log_end: int) -> int:

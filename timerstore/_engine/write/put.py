@@ -62,7 +62,7 @@ class _Target:
 
 
 class Level(NamedTuple):
-    """A level of a topic's queue that was put to. hot.c reads it by place."""
+    """A level of a topic's queue that was put to. put_one.c reads it by place."""
 
     address: int  # of the ts_route
     text: bytes
@@ -210,11 +210,11 @@ class Putting(Owner):
 
     def _tell(self, due_ms: int, now_ms: int) -> None:
         """Wake who must hear of a message that is due then and was not synced, as who syncs wakes
-        them for all; `tell` (hot.c) is the same.
+        them for all; `notify_services` (put_one.c) is the same.
         """
         native = self._native
         if due_ms <= now_ms + native.soon_ms or (
-            not native.dispatch_comes
+            not native.dispatch_scheduled
             and (due_ms <= now_ms + native.near_ms or not native.flush_armed)
         ):
             self._dispatch.wake()

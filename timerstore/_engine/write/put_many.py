@@ -323,7 +323,7 @@ class ManyPutting(Putting):
         """
         status, need = ffi.new("int32_t *"), ffi.new("int64_t *")
         got = int(
-            lib.ts_put_many_held(
+            lib.ts_put_many_locking(
                 self._native, way.route.native, rows.native, begin, end, _MANY_HOLD, now_ms,
                 *places.native, status, need,
             )

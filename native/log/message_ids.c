@@ -1,0 +1,173 @@
+/* Deduplication by message id: look-up, insertion, and the scan of the log. */
+#include "log/message_ids.h"
+
+#include "format/digits.h"
+#include "log/column_batch.h"
+#include "log/parse.h"
+#include "log/view.h"
+#include "log/walk.h"
+#include "timer/states.h"
+
+int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows,
+                    int32_t from,
+                    int32_t to, const int64_t *below, int64_t now_ms, int64_t *log_offsets)
+{
+    int64_t known = 0, store_ms;
+
+    for (int32_t i = from; i < to; i++) {
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, i);
+
+        log_offsets[i] = -1;
+        if (id.size > 0)
+            log_offsets[i] = ts_id_find(ids, ts_id_hash(topic_hash, id.at, id.size),
+                                        below == NULL ? INT64_MAX : below[i], now_ms, &store_ms);
+        known += log_offsets[i] >= 0;
+    }
+    return known;
+}
+
+int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from,
+                   int32_t to, const int64_t *log_offsets, int64_t store_ms)
+{
+    int32_t i;
+
+    for (i = from; i < to; i++) {
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, i);
+
+        if (id.size == 0)
+            continue;
+        if (ts_ids_full(ids))
+            break;
+        ts_id_add(ids, ts_id_hash(topic_hash, id.at, id.size), log_offsets[i], store_ms);
+    }
+    return i - from;
+}
+
+int32_t ts_ids_load(ts_ids *ids, const ts_id *entries, int32_t count)
+{
+    int32_t i;
+
+    for (i = 0; i < count && !ts_ids_full(ids); i++)
+        ts_id_add(ids, entries[i].hash, entries[i].log_offset, entries[i].store_ms);
+    return i;
+}
+
+int32_t ts_ids_move(ts_ids *ids, const uint8_t *topic, int32_t topic_size, const uint8_t *id,
+                    int32_t size, int64_t log_offset, int64_t now_ms)
+{
+    uint64_t hash = ts_id_hash(ts_identity(topic, topic_size), id, size);
+    int64_t store_ms = 0;
+
+    if (ts_id_find(ids, hash, log_offset, now_ms, &store_ms) < 0)
+        return 0;
+    if (ts_ids_full(ids))
+        return TS_NEED_IDS;
+    ts_id_add(ids, hash, log_offset, store_ms);
+    return 1;
+}
+
+static int32_t is_topic(const ts_record *record, const char *topic, int32_t size)
+{
+    return record->topic_size == size && memcmp(record->topic, topic, (size_t)size) == 0;
+}
+
+/* Return whether the record is a message's first, or the one that rescheduling made. Delivered and
+ * rolled copies are not. */
+static int32_t is_first(const ts_record *record, const ts_marks *marks, uint32_t store_id)
+{
+    if (marks->unique_key.at == NULL || marks->delete_key.at != NULL)
+        return 0;
+    if (is_topic(record, TS_TIMER_TOPIC, (int32_t)sizeof TS_TIMER_TOPIC - 1))
+        return marks->timer_id == record->queue_offset && marks->store_id == store_id &&
+               marks->roll_times == 0 && marks->real_topic.at != NULL;
+    if (is_topic(record, TS_LEVELS_TOPIC, (int32_t)sizeof TS_LEVELS_TOPIC - 1))
+        return marks->real_topic.at != NULL;
+    return marks->timer_id < 0 && marks->out_ms < 0 && marks->delay_level <= 0;
+}
+
+/* Return when the message was first put, as its TS_ONCE says, or -1. */
+static int64_t once_ms(const ts_record *record)
+{
+    ts_text name, value;
+    int64_t ms = -1;
+    int32_t at = 0;
+
+    while (ts_pair_next(record->properties, record->properties_size, &at, &name, &value)) {
+        if (TS_IS(&name, "TS_ONCE") && ts_decimal_get_i64(value.at, value.size, &ms) != 0)
+            ms = -1;
+    }
+    return ms;
+}
+
+int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *next, int32_t capacity,
+                    ts_id *entries)
+{
+    int64_t offset = from;
+    int32_t count = 0;
+
+    *next = from;
+    while (count < capacity && offset < view->end) {
+        ts_record record;
+        ts_marks marks;
+        int64_t ms;
+        int32_t status = ts_walk(view, &offset, &record);
+
+        if (status == TS_CORRUPT && view->fault == TS_FAULT_END && offset >= view->end) {
+            *next = offset;
+            break;
+        }
+        if (status != TS_OK)
+            return count > 0 ? count : status;
+        ms = once_ms(&record);
+        if (ms >= 0) {
+            ts_marks_get(record.properties, record.properties_size, &marks);
+            if (is_first(&record, &marks, store_id)) {
+                ts_text topic = {record.topic, record.topic_size};
+
+                if (marks.real_topic.at != NULL && marks.real_queue >= 0)
+                    topic = marks.real_topic;
+                entries[count++] = (ts_id){
+                    ts_id_hash(ts_identity(topic.at, topic.size), marks.unique_key.at,
+                               marks.unique_key.size),
+                    record.log_offset, ms};
+            }
+        }
+        offset += record.size;
+        *next = offset;
+    }
+    return count;
+}
+
+int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store_id,
+                          int64_t precision_ms,
+                          const uint8_t *topic, int32_t topic_size, const ts_column_batch *rows,
+                          const int32_t *which, int32_t count, ts_first_message *firsts)
+{
+    for (int32_t k = 0; k < count; k++) {
+        ts_first_message *first = &firsts[k];
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, which[k]);
+        ts_record record;
+        ts_marks marks;
+        int32_t status = ts_view_record(view, first->log_offset, &record), waited;
+
+        if (status != TS_OK)
+            return k > 0 ? k : status;
+        ts_marks_get(record.properties, record.properties_size, &marks);
+        waited = is_first(&record, &marks, store_id) && marks.real_topic.at != NULL &&
+                 marks.real_queue >= 0;
+        if (!waited)
+            marks.real_topic = (ts_text){record.topic, record.topic_size};
+        first->is_same = marks.unique_key.size == id.size && marks.real_topic.size == topic_size &&
+                         memcmp(marks.unique_key.at, id.at, (size_t)id.size) == 0 &&
+                         memcmp(marks.real_topic.at, topic, (size_t)topic_size) == 0;
+        first->store_ms = record.store_ms;
+        first->level = waited && marks.timer_id < 0 ? marks.delay_level : 0;
+        first->queue_id = waited ? marks.real_queue : record.queue_id;
+        first->timer_id = waited ? marks.timer_id : -1;
+        first->queue_offset = waited ? -1 : record.queue_offset;
+        first->due_ms = first->timer_id >= 0 ? ts_marks_due(&marks, precision_ms) : record.store_ms;
+        first->is_cancelled = first->timer_id >= 0 &&
+                              ts_state_get(states, first->timer_id) == TS_CANCELLED;
+    }
+    return count;
+}

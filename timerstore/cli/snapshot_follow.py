@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timerstore._engine.tables.arrow_batches import read_part
-from timerstore._engine.tables.file_limits import Snapshot, refreshed
-from timerstore._engine.tables.store_summary import StoreSummary, look
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.columns.arrow_batches import read_part
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import refreshed
+from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
 from timerstore.cli.reading import Tell

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.tables.live_stats import LiveStats, Watch
+from timerstore._engine.snapshot.live_stats import LiveStats, Watch
 from timerstore.clock import SystemClock
 from timerstore.dashboard.rates import lateness_of
 from timerstore.dashboard.source import TOPICS_SHOWN, Json, Source, ring_of, topics_of, turn_of

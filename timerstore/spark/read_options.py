@@ -40,10 +40,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT
+from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Wanted
 from timerstore._engine.storage.paths import anchored
-from timerstore._engine.tables.damage_policy import ON_CORRUPT
-from timerstore._engine.tables.schemas import TABLES, chosen
-from timerstore._engine.tables.table_scan import Bounds, Wanted
 from timerstore.errors import ConfigError
 from timerstore.shards.write_options import OPTION_NAMES
 from timerstore.spark import offsets

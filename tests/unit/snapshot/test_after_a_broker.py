@@ -8,8 +8,8 @@ import timerstore
 from tests.support.bench import NOW, Bench, copied_at
 from tests.support.beside import fill, same
 from tests.support.broker import resent as sent_on
-from tests.support.inside import look_at_moment, room_of
-from timerstore._engine.tables.file_limits import take
+from tests.support.inside import look_at_position, view_of
+from timerstore._engine.snapshot.position import take
 
 
 def _went_on(bench: Bench) -> None:
@@ -71,7 +71,7 @@ def test_a_broker_whose_first_record_did_not_fit_in_our_last_file(
     if not is_open:
         one = timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True)
     with one:
-        assert look_at_moment(room_of(one)).mark is None
+        assert look_at_position(view_of(one)).mark is None
         assert [message.body for message in one.follow("t")][-1] == b"sent on"
     found = take(bench.root)
     assert (found.store_id, found.log_end > before.log_end) == (None, True)

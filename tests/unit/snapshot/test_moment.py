@@ -15,13 +15,13 @@ from tests.support.inside import (
     SYNC_INTERVAL_NS,
     TAIL_UNITS_MAX,
     distrusted_version,
+    followed_position_of,
     is_time_to_sync,
-    log_at_moment,
-    moment_steps,
-    moments_of,
+    log_at_position,
+    position_steps,
     queue_files,
-    room_of,
     units_in_memory,
+    view_of,
 )
 from timerstore import (
     FailedError,
@@ -150,12 +150,12 @@ def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
         (bench.root / "timerstore" / name).rename(bench.root.parent / name)
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
         monkeypatch.setattr("timerstore._engine.snapshot.position.holder_of", lambda *_: 1)
-        moments = moments_of(room_of(one))
-        assert moments.last.mark is None
-        assert is_time_to_sync(moments)
-        assert not is_time_to_sync(moments)
+        followed = followed_position_of(view_of(one))
+        assert followed.last.mark is None
+        assert is_time_to_sync(followed)
+        assert not is_time_to_sync(followed)
         monkeypatch.setattr(*SYNC_INTERVAL_NS, 0)
-        assert is_time_to_sync(moments)
+        assert is_time_to_sync(followed)
     for name in ("watermark", "counts", "state"):
         (bench.root.parent / name).rename(bench.root / "timerstore" / name)
 
@@ -243,10 +243,10 @@ def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
     bench.close()
     shutil.rmtree(bench.root / "timerstore")
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
-        room = room_of(one)
+        view = view_of(one)
         assert one.pull("t", 0, 0).min_offset == 0
         for gone in (0, 1):
-            room.log.segments.start_over()
+            view.log.segments.start_over()
             (bench.root / "commitlog" / f"{gone * 65536:020}").unlink()
             begin = one.pull("t", 0, 0).next_offset
             assert [message.body[:2] for message in one.follow("t")] == [
@@ -254,10 +254,10 @@ def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
             ]
             assert begin > 0
             assert one.stats()["log_begin_bytes"] == (gone + 1) * 65536
-        assert distrusted_version(room) is None
+        assert distrusted_version(view) is None
         (bench.root / "commitlog" / f"{2 * 65536:020}").unlink()
-        synced = log_at_moment(room)
-        synced.sync_range(0, room.moment.log_end)  # what is gone needs none
+        synced = log_at_position(view)
+        synced.sync_range(0, view.position.log_end)  # what is gone needs none
         synced.close()
 
 
@@ -291,11 +291,11 @@ def test_a_look_that_is_cut_off_is_made_again(
     bench.store.put("t", b"next")
     bench.turn()
     bench.store.flush()
-    room = room_of(read)
-    step = moment_steps(room)[where]
+    view = view_of(read)
+    step = position_steps(view)[where]
     if where in {"forget", "units"}:
         read.topics()
-        room.distrust_queues()
+        view.distrust_queues()
     done = step.value
 
     def interrupt(*given: Any, **how: Any) -> None:
@@ -305,7 +305,7 @@ def test_a_look_that_is_cut_off_is_made_again(
     with monkeypatch.context() as patched:
         patched.setattr(*step, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            room.start_over() if where == "forget" else read.pull("t", 0, 0)
+            view.start_over() if where == "forget" else read.pull("t", 0, 0)
     same(read, bench.store)
     assert [message.body for message in read.follow("t")][-1] == b"next"
 
@@ -330,7 +330,7 @@ def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_ma
         got = one.config
         assert (got.precision_ms, got.commit_log_segment_bytes) == (100, 1 << 20)
         assert (got.queue_segment_bytes, got.timer_log_segment_bytes) == (2000, 64 * 1024)
-        assert not distrusted_version(room_of(one))
+        assert not distrusted_version(view_of(one))
     bench.close()
 
 
@@ -358,6 +358,6 @@ def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
             assert list(one.pull("t", 0, 0).messages) == told
             shutil.copytree(bench.root / "consumequeue", copy / "consumequeue", dirs_exist_ok=True)
             assert list(one.pull("t", 0, 0).messages) == told
-            assert units_in_memory(room_of(one)) == 0
-            for queue in room_of(one).routes.queues():
+            assert units_in_memory(view_of(one)) == 0
+            for queue in view_of(one).routes.queues():
                 assert queue_files(queue).tail_begin is None

@@ -11,7 +11,7 @@ import timerstore
 import timerstore.aio
 from tests.support.bench import Bench, small
 from tests.support.beside import fill, same, trace
-from tests.support.inside import read_only_lock, room_of
+from tests.support.inside import read_only_lock, view_of
 from timerstore import (
     ClosedError,
     ConfigError,
@@ -213,7 +213,7 @@ def test_it_is_not_closed_amid_a_call_of_the_same_thread(
     read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(room_of(read), "advance", read.close)  # as by a signal handler
+        patched.setattr(view_of(read), "advance", read.close)  # as by a signal handler
         with pytest.raises(ReentrantCallError, match="during another call"):
             read.topics()
     assert read.topics()

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows, rows_of
-from timerstore._engine.tables import Snapshot, arrow_batches, take
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.columns import arrow_batches
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import take
 from timerstore.errors import ConfigError, CorruptError
 
 NOW = 1_700_000_000_000
@@ -104,7 +106,7 @@ def test_messages_are_the_records_of_the_log(
     root = scratch / str(next(COUNTER))
     write_log(root, records)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timerstore._engine.tables.windows.WINDOW_BYTES", window)
+        patch.setattr("timerstore._engine.snapshot.log_windows.WINDOW_BYTES", window)
         got = read_rows(root, batch_rows=batch_rows, batch_bytes=batch_bytes)
         delivered = read_rows(root, "deliveries", batch_rows=batch_rows)
     assert got == tables_expected.messages(root, 1000)
@@ -316,6 +318,6 @@ def test_an_open_with_less_memory_than_a_record_says_which_setting(
             raise MemoryError
         return bytearray()
 
-    monkeypatch.setattr("timerstore._engine.tables.windows.bytearray", full, raising=False)
+    monkeypatch.setattr("timerstore._engine.snapshot.log_windows.bytearray", full, raising=False)
     with pytest.raises(ConfigError, match=r"spark\.executor\.pyspark\.memory"):
         read_rows(tmp_path / "s")

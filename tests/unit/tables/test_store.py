@@ -9,8 +9,7 @@ from tests.support import disk_reader as disk
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows
 from tests.support.bench import DAY, NOW, Bench, small
-from timerstore._engine.tables import take
-from timerstore._engine.tables.file_limits import refreshed
+from timerstore._engine.snapshot.position import refreshed, take
 from timerstore.errors import ConfigError, CorruptError
 
 ALL = ("messages", "timers", "slots", "deliveries")

@@ -15,8 +15,8 @@ from timerstore._engine.format import ledger_json
 from timerstore._engine.format.ledger_json import Begun, Done, SourceState
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.ingest.row_batch import RowBatch
-from timerstore._engine.tables import take
-from timerstore._engine.tables.table_scan import Bounds
+from timerstore._engine.snapshot.columns.table_scan import Bounds
+from timerstore._engine.snapshot.position import take
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_what_only_a_state_tells_is_null(bench: Bench, monkeypatch: pytest.Monke
     bench.store.ingest("orders", 6, [batch(4)])
     bench.store.flush()
     text = ledger_json.write_state(state)
-    from timerstore._engine.tables import transactions as room
+    from timerstore._engine.snapshot.columns import transactions as room
 
     found = room.Transaction
     records = [(ledger_json.read(text), NOW)]

@@ -1,7 +1,7 @@
-"""The commit log as it is read beside its owner: what rooms that read ask of a log, and no more.
+"""`SnapshotLog`: the commit log of a read-only store, as components that read expect it.
 
-Threads:  one at a time.
-Holds:    `durable`, `written` and `end` are one: how far the log is read.
+Thread safety: one thread at a time.
+Invariants: `durable`, `written` and `end` are the same: how far the log is read.
 """
 
 import threading
@@ -27,7 +27,7 @@ class SnapshotLog(Owner):
 
     @property
     def durable(self) -> int:
-        """Offset behind the last record that is read."""
+        """The offset after the last record that is read."""
         return self.end
 
     @property
@@ -36,7 +36,7 @@ class SnapshotLog(Owner):
         return self.end
 
     def write_out(self) -> int:
-        """The same: nobody here writes."""
+        """The same, because a read-only store has nothing to write."""
         return self.end
 
     def written_through(self, offset: int) -> int:  # noqa: ARG002
@@ -44,4 +44,4 @@ class SnapshotLog(Owner):
         return self.end
 
     def check_alive(self) -> None:
-        """Always."""
+        """Return: a log that is only read cannot fail."""

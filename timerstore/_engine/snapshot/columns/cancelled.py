@@ -1,34 +1,32 @@
-"""Which timers were cancelled: a fold of the whole log, where there is any delete at all.
+"""Find the timers that were cancelled, by a fold of the whole log.
 
-Cost:     one pass over the log, about 1 GB/s, and 130 bytes a timer; nothing but a look
-          through the timer log where no unit is a delete's and every entry of the timer topic has
-          its unit.
+The fold reads the log once, at about 1 GB/s, and needs 130 bytes of memory for each timer. It is
+left out if no timer unit is a delete's and every entry of the timer topic has its unit: then only
+the timer log is read.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format import timer_unit
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
 from timerstore._engine.log.fold import SCAN_DTYPE, Kind, Scan, fold
-from timerstore._engine.tables.damage_policy import Damage, OnCorrupt
-from timerstore._engine.tables.file_limits import Snapshot
-from timerstore._engine.tables.log_walk import QueueUnits
-from timerstore._engine.tables.table_scan import Part, Wanted, units
+from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
+from timerstore._engine.snapshot.columns.record_starts import QueueUnits
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units
+from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore.errors import CorruptError
-
-Int64Array = npt.NDArray[np.int64]
+from timerstore.messages import Int64Array
 
 _BATCH = 65_536
-_DELETE = 4  # a unit's magic (native/format/timer_unit.h)
 
 
 def cancelled_offsets(
     store: Snapshot, shard: int = 0, on_corrupt: OnCorrupt = "fail"
 ) -> Int64Array:
-    """Give the log offsets of all copies of cancelled messages, ascending."""
+    """Return the log offsets of all copies of cancelled messages, ascending."""
     if not _has_deletes(store, shard):
         return np.empty(0, np.int64)
     scanned = scan_all(store, shard, on_corrupt)
@@ -43,14 +41,13 @@ def cancelled_offsets(
 
 
 def _has_deletes(store: Snapshot, shard: int) -> bool:
-    """Whether a unit of the timer log is a delete's, or the timer topic has entries behind it,
-    which may be.
+    """Return whether the timer log has a delete unit, or the timer topic has entries after the
+    last unit, which may be deletes.
     """
     wanted = Wanted("timers", (), on_corrupt="stop", batch_rows=_BATCH)
-    part = Part(shard, store, store.timer_log_begin, store.timer_log_end)
     last = store.log_begin - 1
-    for rows in units(part, wanted):
-        if (rows["magic"] & _DELETE).any():
+    for rows in units(Part.whole(store, "timers", shard), wanted):
+        if (rows["magic"] & timer_unit.MAGIC_DELETE).any():
             return True
         last = max(last, int(rows["log_offset"].max()))
     queue = QueueUnits(store.tree.queue(WHEEL_TIMER_TOPIC, 0), store.queue_segment_bytes)
@@ -59,7 +56,7 @@ def _has_deletes(store: Snapshot, shard: int) -> bool:
 
 
 def scan_all(store: Snapshot, shard: int = 0, on_corrupt: OnCorrupt = "fail") -> Scan:
-    """Read every record as the fold wants it."""
+    """Read every record as a row of the fold."""
     windows = store.log()
     damage = Damage(on_corrupt, shard, store)
     following = ffi.new("int64_t *", store.log_begin)

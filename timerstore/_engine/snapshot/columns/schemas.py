@@ -1,7 +1,5 @@
 """The tables that a store is read as, and their columns.
 
-Holds:    names and types stay; columns are added at a table's end.
-
 | table        | one row for                            | read from                             |
 |--------------|----------------------------------------|---------------------------------------|
 | messages     | each record of the commit log          | commit log                            |
@@ -11,22 +9,26 @@ Holds:    names and types stay; columns are added at a table's end.
 |              | into its real topic                    |                                       |
 | transactions | each ingested version of a source      | commit log                            |
 
-messages: `body` is as stored, and `body_len`, `body_crc` are of these bytes; bit 0 of `flags`, the
-SYSFLAG, tells which are compressed. `msg_id` is UNIQ_KEY, `key` is KEYS (several: with a space
-between), `real_topic` where it waits to go, `timer_id` our own id (null on what a broker wrote).
-`deliver_at` is null where there is none, or where only the level's table knows it.
+messages: `body` is as stored, and `body_len` and `body_crc` are of these bytes. Bit 0 of `flags`,
+the SYSFLAG, marks compressed bodies. `msg_id` is UNIQ_KEY. `key` is KEYS, separated by spaces.
+`real_topic` is the topic that a timer or level delivers to. `timer_id` is our own id, null in
+records of a broker. `deliver_at` is null if there is none, or if only the level's table knows it.
 
-timers: `deliver_at` is the end of the unit's slot: the message is due then or less than a precision
-before; of a unit with `rolled`, when it rolls. Units of messages that were delivered stay until
-their segment goes. `cancelled`: a delete names the message, and nothing delivered it before.
-A message on the far wheel (decision 0044) has a unit that says the slot before it was enqueued;
-once it comes near, another with its time. Until then its time stands in `messages`.
+timers: `deliver_at` is the end of the unit's slot. The message is due then, or less than a
+precision before. For a unit with `rolled` it is the time of the roll. Units of delivered messages
+stay until their segment is removed. `cancelled`: a delete names the message, and nothing delivered
+it before. A message on the far wheel (decision 0044) has a unit with the slot before it was
+enqueued. When its far slot comes near, it gets another unit with its time. Until then only
+`messages` has that time.
 
-transactions: `rows` in all chunks, `bytes` of their messages in the log, `applied_at` the store
-time of the last chunk; null where retention left no more than the name.
+transactions: `rows` is the number of rows in all chunks. `bytes` is the size of their messages in
+the log. `applied_at` is the store time of the last chunk. If retention removed the chunks, `bytes`
+and `applied_at` are null, and so is `rows` if the log has only the version's number.
 
-deliveries: `lateness_ms` = delivered - due, null where only the level's table knows when it was
-due: what a broker delivered for a level. Two rows for one message are a doubled delivery.
+deliveries: `lateness_ms` = delivered - due. It is null if only the level's table knows the due
+time, as for what a broker delivered for a level. Two rows for one message are a double delivery.
+
+Invariants: names and types do not change. Columns are added at the end of a table.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,7 @@ Kind = Literal["int", "long", "string", "binary", "time", "boolean", "map"]
 
 
 class Column(NamedTuple):
-    """A column; `time` is a timestamp (us, UTC), or a long (ms) where that is asked for."""
+    """A column. `time` is a timestamp (us, UTC), or with `times_as_long` a long (ms)."""
 
     name: str
     kind: Kind
@@ -78,7 +80,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = MappingProxyType(
 
 
 def chosen(table: str, names: tuple[str, ...] | None) -> tuple[Column, ...]:
-    """Give some columns of a table in the order of `names`; all where that is None."""
+    """Return columns of a table in the order of `names`; all of them if that is None."""
     if table not in TABLES:
         raise ConfigError(f"table: wanted one of {', '.join(TABLES)}, got {table!r}")
     known = {column.name: column for column in TABLES[table]}
@@ -92,5 +94,5 @@ def chosen(table: str, names: tuple[str, ...] | None) -> tuple[Column, ...]:
         )
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
-        raise ConfigError(f"columns: {', '.join(map(repr, sorted(repeated)))} stands there twice")
+        raise ConfigError(f"columns: {', '.join(map(repr, sorted(repeated)))} is there twice")
     return tuple(known[name] for name in names)

@@ -1,50 +1,50 @@
-"""A summary of a store that another process may own: as of its last checkpoint.
+"""A summary of a store, as of its last checkpoint. Another process may have the store open.
 
-Threads:  none; nothing here takes a lock or writes.
-Holds:    what is told was durable. Numbers of a broker's store, which has none of ours, are None.
-Fails:    ConfigError where there is no store; CorruptError on what does not read.
+Thread safety: takes no lock and writes nothing.
+Invariants: what a summary has was durable. Its counts are None for a broker's store, whose files do
+not have them.
+Raises: ConfigError if there is no store. CorruptError if a file cannot be read.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.format import counts_json, topics_json
 from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import (
     INGEST_TOPIC,
     SCHEDULE_TOPIC,
     WHEEL_TIMER_TOPIC,
     Tree,
-    backup_of,
 )
 from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import PositionReader
+from timerstore._engine.snapshot.queue_files import read_topics
 from timerstore._engine.storage.directory import holder_of
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.file_limits import Snapshot, read_watermark, take
 
 SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC})
-_TRIES = 5  # a checkpoint may complete between two reads
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """One store, as of one moment."""
+    """One store, as of one checkpoint."""
 
     path: Path
     shard: int | None
     holder: int | None
-    """The process that has it open; 0: some process; None: none has."""
+    """The process that has it open. 0: an unknown process. None: no process."""
     store: Snapshot
     mark: Watermark | None
     counts: Counts | None
     queue_counts: dict[str, int]
     has_ends: bool = True
-    """Whether the counts tell where queues end."""
+    """Whether the counts have the ends of queues."""
 
     @property
     def topics(self) -> list[str]:
-        """All topics but the engine's own, by name."""
+        """All topics except the engine's own, by name."""
         known = set(self.queue_counts)
         if self.counts is not None:
             known |= set(self.counts.ends) | set(self.counts.pending)
@@ -53,11 +53,11 @@ class StoreSummary:
 
     @property
     def is_brokers(self) -> bool:
-        """Whether a broker wrote it, and nobody opened it here since."""
+        """Whether a broker wrote it, and it was not opened here since."""
         return self.store.store_id is None and self.store.log_end > self.store.log_begin
 
     def waiting(self, topic: str | None = None) -> int | None:
-        """How many messages wait, of a topic or in all."""
+        """Return the number of pending messages, of one topic or all."""
         if self.counts is None:
             return None
         parts = (self.counts.pending, self.counts.level_pending)
@@ -66,36 +66,24 @@ class StoreSummary:
         return sum(sum(part.get(topic, {}).values()) for part in parts)
 
     def end(self, topic: str) -> int | None:
-        """How many messages have come into a topic, ever."""
+        """Return the number of messages that a topic ever received."""
         if self.counts is None or not self.has_ends:
             return None
         return sum(self.counts.ends.get(topic, {}).values())
 
 
 def look(path: Path, shard: int | None = None) -> StoreSummary:
-    """Look at one store."""
+    """Summarize one store."""
     path = path.absolute()
     disk, tree = Disk(), Tree(path)
-    mark, counts = None, None
-    for _ in range(_TRIES):
-        mark = read_watermark(tree)
-        if mark is None:
-            break
-        counts = counts_json.read_counts(disk.read_small(tree.counts), mark.log_end, mark.sequence)
-        if counts is not None:
-            break
-    store = take(path)
-    if store.store_id is None:
-        mark, counts = None, None  # a broker was here since
-    topics = topics_json.read(
-        disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
-    )
-    queue_counts = {name: one.read_queue_count for name, one in topics.topics.items()}
+    store, mark, counts = PositionReader(disk, tree).find()
+    topics = read_topics(disk, tree).topics
+    queue_counts = {name: one.read_queue_count for name, one in topics.items()}
     return StoreSummary(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
 
 
 def read_slot(found: StoreSummary) -> int:
-    """The first slot that was not read yet, as far as is known."""
+    """Return the first slot of the wheel that was not read yet, as the files show it."""
     if found.mark is not None:
         return found.mark.read_slot
     raw = Disk().read_small(found.store.tree.timer_check)

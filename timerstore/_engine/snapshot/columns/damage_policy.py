@@ -1,18 +1,18 @@
-"""Damage: what to do where the log's bytes are none of a record.
+"""`Damage`: what a scan does at bytes of the log that are not a record.
 
-| on_corrupt | then                                                                              |
-|------------|-----------------------------------------------------------------------------------|
-| fail       | CorruptError, with shard, file, offset and what can be done                        |
-| skip       | log it; go on at the next record that a queue or a segment's start tells of        |
-| stop       | log it; this part of the table ends here                                           |
+| on_corrupt | behaviour                                                                          |
+|------------|------------------------------------------------------------------------------------|
+| fail       | raise CorruptError with shard, file, offset and the options                        |
+| skip       | log a warning; go on at the next record that a queue or a segment's start shows    |
+| stop       | log a warning; end this part of the table                                          |
 """
 
 import logging
 from typing import Final, Literal, get_args
 
-from timerstore._engine.tables.file_limits import Snapshot
-from timerstore._engine.tables.log_walk import Edges
-from timerstore._engine.tables.windows import Windows
+from timerstore._engine.snapshot.columns.record_starts import RecordStarts
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.log_windows import Windows
 from timerstore.errors import CorruptError
 
 OnCorrupt = Literal["fail", "skip", "stop"]
@@ -31,16 +31,16 @@ class Damage:
         self.skipped: list[tuple[int, int]] = []
 
     def in_records(self, windows: Windows, error: CorruptError) -> int:
-        """Give the log offset to go on from; the windows' end where nothing more is read."""
+        """Return the log offset to go on from, or the windows' end to stop."""
         offset = self._met(windows, error)
         if self._on_corrupt == "stop":
             return windows.end
-        edges = Edges(self._store.tree, self._store.queue_segment_bytes, windows)
-        following = edges.first_from(offset + 1, self._store.log_segment_bytes)
+        starts = RecordStarts(self._store.tree, self._store.queue_segment_bytes, windows)
+        following = starts.first_from(offset + 1, self._store.log_segment_bytes)
         return self._skip(offset, following)
 
     def in_units(self, windows: Windows, error: CorruptError, unit_bytes: int) -> int:
-        """Give the timer-log position to go on from."""
+        """Return the timer log position to go on from."""
         pos = self._met(windows, error)
         if self._on_corrupt == "stop":
             return windows.end
@@ -52,7 +52,7 @@ class Damage:
     def _met(self, windows: Windows, error: CorruptError) -> int:
         if self._on_corrupt == "fail":
             raise CorruptError(
-                f"shard {self._shard}: {error}; on_corrupt=skip goes on behind it, "
+                f"shard {self._shard}: {error}; on_corrupt=skip goes on after it, "
                 "on_corrupt=stop ends this part there"
             ) from error
         offset = int(windows.native.fault_offset)

@@ -1,10 +1,14 @@
-"""Windows: parts of a log's files in memory, one at a time; never a whole segment.
+"""`Windows`: copies of parts of a log's files, one part at a time.
 
-Threads:  none: one reader, one Windows.
-Holds:    (1) bytes are copied, so that what C looks at twice is the same twice, and a file that
-          is cut meanwhile is an error, not a signal; (2) nothing beyond `end` is read.
-Fails:    CorruptError on a segment that is gone or short; ConfigError where memory is not had.
-Source:   spark.executor.pyspark.memory limits a worker's address space: whole maps do not fit.
+The point reader maps whole segments instead (snapshot_segments.py). A Spark worker cannot: the
+option spark.executor.pyspark.memory limits its address space.
+
+Thread safety: one thread for each `Windows`.
+Invariants:
+    1. Bytes are copied. C finds the same bytes when it looks twice, and a file that another process
+       cuts is an error instead of a signal.
+    2. Nothing past `end` is read.
+Raises: CorruptError if a segment is missing or short. ConfigError if there is no memory.
 """
 
 from pathlib import Path
@@ -20,7 +24,7 @@ WINDOW_BYTES = 8 << 20
 
 
 class Windows(Owner):
-    """The bytes of one log below `end`, as `ts_window`s."""
+    """The bytes of one log below `end`, as a `ts_window` that moves."""
 
     def __init__(
         self,
@@ -47,25 +51,27 @@ class Windows(Owner):
 
     @property
     def end(self) -> int:
-        """Offset that nothing is read beyond."""
+        """The offset that reading stops at."""
         return int(self.native.end)
 
     @property
     def segment_bytes(self) -> int:
-        """Size of each file."""
+        """The size of each file."""
         return self._segment_bytes
 
     def path(self, offset: int) -> Path:
-        """Give the file that holds an offset."""
+        """Return the file that holds an offset."""
         return self.directory / segment_name(offset - offset % self._segment_bytes)
 
     def has(self, offset: int) -> bool:
-        """Whether the window holds the byte at an offset."""
+        """Return whether the window holds the byte at an offset."""
         begin = int(self.native.offset)
         return begin <= offset < begin + int(self.native.size)
 
     def load(self, offset: int, need: int = 0, *, only: bool = False) -> Any:
-        """Have a window that begins at an offset, at least `need` bytes long, `only` so many."""
+        """Load a window that begins at an offset. It has at least `need` bytes, or exactly so many
+        with `only`.
+        """
         left = min(self._segment_bytes - offset % self._segment_bytes, self.end - offset)
         size = min(need if only else max(need, self._window_bytes), left)
         self._grow(size)
@@ -89,7 +95,7 @@ class Windows(Owner):
     def _open(self, offset: int) -> File:
         number = offset // self._segment_bytes
         if self._file is None or number != self._number:
-            self._file = None  # its descriptor goes before the next is opened
+            self._file = None  # close its descriptor before the next one is opened
             path = self.path(offset)
             if not self._disk.exists(path):
                 raise CorruptError(
@@ -114,20 +120,22 @@ class Windows(Owner):
         self._view = ffi.from_buffer("uint8_t[]", grown)
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Give bytes as they are; good until the next call."""
+        """Return bytes without a check. They are valid until the next call."""
         self.load(offset, size, only=True)
         return memoryview(self._buffer)[: int(self.native.size)]
 
     def fault(self, what: str, hint: str = "") -> CorruptError:
-        """Make an error of what C found."""
+        """Return an error for the damage that C found."""
         offset = int(self.native.fault_offset)
         why = FAULTS.get(int(self.native.fault), "damaged")
         return CorruptError(f"{what}: {why}{hint}", where=f"{self.path(offset)} offset {offset}")
 
     def step(self, call: Any, offset: int, what: str) -> int:
-        """Call C, `call(window)`, at an offset until it does not ask for more bytes; its answer.
+        """Run `call(window)` at an offset, with more bytes each time that C asks for them, and
+        return its result.
 
-        CorruptError where it finds damage.
+        Raises:
+            CorruptError: C found damage.
         """
         need = 0
         while True:

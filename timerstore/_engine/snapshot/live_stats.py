@@ -1,8 +1,9 @@
-"""What `top` and the dashboard show, measured while another process owns the store: the
-wheel, rates, lateness.
+"""Statistics of stores that another process owns: the wheel, rates and lateness.
 
-Cost:     a look reads the wheel's file (32 bytes a slot) and what the log grew by.
-Holds:    numbers are as of the last checkpoint; a rate is over the last few looks.
+`timerstore top` and the dashboard show them. Each look reads the wheel's file (32 bytes a slot) and
+the new part of the log.
+
+Invariants: numbers are as of the last checkpoint. A rate is measured over the last few looks.
 """
 
 from collections import deque
@@ -14,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base.metrics import LATE_MS
-from timerstore._engine.tables.store_summary import StoreSummary, look, read_slot
-from timerstore._engine.tables.table_scan import Part, Wanted, records, slots
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, records, slots
+from timerstore._engine.snapshot.store_summary import StoreSummary, look, read_slot
 from timerstore.errors import CorruptError
 from timerstore.messages import Int64Array
 
@@ -39,7 +40,7 @@ BUCKETS: tuple[tuple[str, int], ...] = (
 
 
 class Lateness(NamedTuple):
-    """Of the last deliveries, ms."""
+    """The lateness of the last deliveries, ms."""
 
     number: int
     p50: float
@@ -49,41 +50,44 @@ class Lateness(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveStats:
-    """One moment."""
+    """Statistics of all stores at one time."""
 
     now_ms: int
     looks: tuple[StoreSummary, ...]
     due_ms: Int64Array
-    """Beginning of each slot in use, ascending ..."""
+    """The begin of each slot in use, ascending."""
     counts: Int64Array
-    """... and how many are in it."""
+    """The number of messages in each of these slots."""
     precision_ms: int
     waiting: int | None
     by_topic: Mapping[str, tuple[int, int, float]]
-    """Waiting, arrived, arrived a second."""
+    """By topic: pending messages, arrived messages, arrived messages per second."""
     put_per_s: float
     arrived_per_s: float
     log_per_s: float
     lateness: Lateness | None
     history: tuple[float, ...]
-    """Arrived a second, the newest last."""
+    """Arrived messages per second, the newest value last."""
     late_counts: tuple[int, ...] = ()
-    """Of the last deliveries, how many lie at or below each of LATE_MS, and beyond the last."""
+    """How many of the last deliveries were at most each of LATE_MS late, and how many later."""
 
     @property
     def late(self) -> int:
-        """What should be out by now. Of a store that is open, what a checkpoint may not know yet
-        is not counted.
+        """The number of messages that are overdue.
+
+        An open store delivers them before its checkpoint knows. So a message of an open store
+        counts as overdue only 2 s after its time.
         """
         grace_ms = _GRACE_MS if any(one.holder is not None for one in self.looks) else 0
         ends = self.due_ms + self.precision_ms + grace_ms
         return int(self.counts[ends <= self.now_ms].sum())
 
     def by_time(self) -> list[tuple[str, int]]:
-        """How many the wheel turns up within a second, ten, ...; each bound without those before.
+        """Return how many messages the wheel reaches within each span of BUCKETS, each without the
+        shorter spans.
 
-        What rolls counts where it lies on the wheel. What waits and is not on it: far, of a fixed
-        level, or put a moment ago.
+        A message that rolls counts at its present slot. The last row counts pending messages that
+        are not on the wheel: on the far wheel, on a fixed level, or just put.
         """
         late, ahead = self.late, self.due_ms - self.now_ms
         rows = [("late", late)]
@@ -98,20 +102,20 @@ class LiveStats:
         return rows
 
     def ahead(self, unit_ms: int, places: int) -> Int64Array:
-        """How many are due in each of so many units from the one of now on."""
+        """Return how many messages are due in each unit of time, from the present one on."""
         numbers = self.due_ms // unit_ms - self.now_ms // unit_ms
         chosen = (numbers >= 0) & (numbers < places)
         ring = np.bincount(numbers[chosen], weights=self.counts[chosen], minlength=places)
         return ring.astype(np.int64)
 
     def ring(self, unit_ms: int, places: int) -> Int64Array:
-        """The same by their places on a ring that begins at the epoch."""
+        """Return the same by place on a ring that begins at the epoch."""
         return np.roll(self.ahead(unit_ms, places), self.now_ms // unit_ms % places)
 
 
 @dataclass
 class Watch:
-    """Looks again and again."""
+    """Measures stores again and again."""
 
     stores: Mapping[int | None, Path]
     _before: deque[tuple[float, tuple[StoreSummary, ...]]] = field(
@@ -121,7 +125,7 @@ class Watch:
     _late: deque[Int64Array] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
     def look(self, now_ms: int, now_s: float) -> LiveStats:
-        """Look once. `now_s`: of a clock that is never set."""
+        """Measure once. `now_s` is the time of a monotonic clock."""
         looks = tuple(look(path, shard) for shard, path in self.stores.items())
         if self._before:
             for before, now in zip(self._before[-1][1], looks, strict=True):
@@ -184,14 +188,13 @@ def _topics(
 
 
 def _wheel(looks: tuple[StoreSummary, ...]) -> tuple[Int64Array, Int64Array]:
-    """Slots of all wheels that were not read yet, by when they begin."""
+    """Return the slots of all wheels that were not read yet, by their begin."""
     times, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for one in looks:
         store = one.store
-        part = Part(0, store, 0, store.wheel_slot_count)
         floor = read_slot(one)
         mine = [np.empty(0, ROW)]
-        for rows in slots(part, Wanted("slots", (), batch_rows=_SLOT_ROWS)):
+        for rows in slots(Part.whole(store, "slots"), Wanted("slots", (), batch_rows=_SLOT_ROWS)):
             kept = rows[(rows["time"] >= floor) & (rows["count"] > 0)]
             mine.append(np.rec.fromarrays((kept["time"], kept["count"]), ROW))
         used = np.concatenate(mine)
@@ -204,9 +207,11 @@ def _wheel(looks: tuple[StoreSummary, ...]) -> tuple[Int64Array, Int64Array]:
 
 
 def _without_delivered(counts: Int64Array, found: StoreSummary) -> Int64Array:
-    """A slot keeps its count while it is read: what is beyond all that waits came out of the first.
+    """Subtract delivered messages from the counts of slots.
 
-    The slots are a little newer than the numbers of the checkpoint, so it is nearly exact.
+    A slot keeps its count while it is read. So the counts of all slots may exceed the number of
+    pending messages; the difference is subtracted from the first slots. The result is nearly exact,
+    as the slots are slightly newer than the counts of the checkpoint.
     """
     if found.counts is None:
         return counts
@@ -217,7 +222,7 @@ def _without_delivered(counts: Int64Array, found: StoreSummary) -> Int64Array:
 
 
 def _lateness(before: StoreSummary, now: StoreSummary) -> Int64Array:
-    """Of what was delivered between two looks."""
+    """Return the lateness of the deliveries between two looks."""
     begin, end = before.store.log_end, now.store.log_end
     if end - begin > _LATENESS_BYTES_MAX or begin < now.store.log_begin:
         return np.empty(0, np.int64)
@@ -227,7 +232,7 @@ def _lateness(before: StoreSummary, now: StoreSummary) -> Int64Array:
             known = rows.rows[rows.rows["due_ms"] != 0]
             found.append((known["store_ms"] - known["due_ms"]).astype(np.int64))
     except CorruptError:
-        pass  # verify names it; a screen goes on
+        pass  # `verify` reports damage; a screen goes on
     return np.concatenate(found)
 
 

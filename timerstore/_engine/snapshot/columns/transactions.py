@@ -1,9 +1,12 @@
-"""Transactions: which versions of which source are in the log, from the headers of their chunks.
+"""`transactions`: the complete ingested versions of each source, from the headers of their chunks.
 
-Data:     format/ledger_json.py; the headers are found by the queue of their topic, one read each,
-          since what lies between them is the rows. Where the queue is gone or behind, by the log.
-Holds:    a version is a row once its last chunk is below the limit; its group is there whole then.
-          Of a version that only a source's state tells of, what that does not say is None.
+The queue of the ledger's topic shows where the headers are, so only they are read. If the queue is
+missing or incomplete, the whole log is read.
+
+Invariants:
+    1. A version is a row once its last chunk lies below the limit. Then its group is complete.
+    2. A field is None if the version is known only from a source's state, which does not have it.
+On-disk format: format/ledger_json.py.
 """
 
 from collections.abc import Iterator
@@ -13,10 +16,10 @@ from typing import NamedTuple
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.ledger_json import ChunkHeader, SourceState, read
 from timerstore._engine.format.store_paths import INGEST_TOPIC
-from timerstore._engine.tables.file_limits import Snapshot
-from timerstore._engine.tables.log_walk import QueueUnits
-from timerstore._engine.tables.queue_cover import is_covered
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted, records
+from timerstore._engine.snapshot.columns.queue_cover import is_covered
+from timerstore._engine.snapshot.columns.record_starts import QueueUnits
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records
+from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore.errors import CorruptError
 
 _LOOK_BYTES = 1 << 14
@@ -38,7 +41,7 @@ class _Open(NamedTuple):
 
 
 def transactions(part: Part, bounds: Bounds) -> list[Transaction]:
-    """Give the complete versions, in the order in which they were completed."""
+    """Return the complete versions, in the order in which they were completed."""
     begun: dict[tuple[str, int], _Open] = {}
     done: dict[tuple[str, int], Transaction] = {}
     ranges: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -50,7 +53,7 @@ def transactions(part: Part, bounds: Bounds) -> list[Transaction]:
         key = (record.source, record.version)
         before = begun.get(key, _Open())
         if key in done or record.chunk < before.chunks:
-            continue  # known already
+            continue
         size = None if before.bytes is None else before.bytes + record.bytes
         begun[key] = _Open(record.chunk + 1, size)
         if record.last:

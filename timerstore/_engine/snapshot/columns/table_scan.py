@@ -1,7 +1,8 @@
-"""Scan: what to read, and the rows of one part of one table as numpy arrays.
+"""What a scan reads, and the rows of one part of one table as numpy arrays.
 
-Data:     native/src/columns.c; a part is [begin, end) of commit log, timer log or wheel.
-Holds:    rows are good until the next ones are asked for: they point into a window.
+A part is [begin, end) of the commit log, the timer log or the wheel. native/src/columns.c reads it.
+
+Invariants: rows are valid until the next ones are read, because they point into a window.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.format.timer_unit import UNIT_BYTES
+from timerstore._engine.format.timer_unit import MAGIC_DELETE, UNIT_BYTES
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
+from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.log_walk import whole_units
+from timerstore._engine.snapshot.log_windows import Windows
+from timerstore._engine.snapshot.row_types import ROW, SLOT_ROW, UNIT_ROW, RowArray
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.damage_policy import Damage, OnCorrupt
-from timerstore._engine.tables.file_limits import Snapshot
-from timerstore._engine.tables.windows import Windows
 from timerstore.errors import CorruptError
-
-RowArray = npt.NDArray[np.void]
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 DELIVERED_KINDS = 1 << lib.TS_KIND_DELIVERED | 1 << lib.TS_KIND_LEVEL_DELIVERED
@@ -28,15 +29,14 @@ _UNIT_ROWS = 32_768
 _SUMS = int(lib.TS_SPAN_COUNT) + 3
 _MARKS = {"deliver_at", "kind", "real_topic", "timer_id", "rolls", "lateness_ms", "level"}
 _NAMES = {"msg_id", "key", "tags"}
-_DELETE = 4  # a unit's magic (native/format/timer_unit.h)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which rows are asked for. Times in ms: from, and below; None: no bound.
+    """Which rows are read. Times are in ms: from (inclusive) and to (exclusive). None is no bound.
 
-    A row without that time is none where it is bounded. `stored` is the record's store time, of
-    `deliveries` thus delivered_at; `deliver` is the deliver_at of the table.
+    A row that lacks a bounded time is left out. `stored` is the record's store time, which is
+    delivered_at in the table `deliveries`. `deliver` is deliver_at of the table.
     """
 
     deliver_from_ms: int | None = None
@@ -47,7 +47,7 @@ class Bounds:
 
     @property
     def are_impossible(self) -> bool:
-        """Whether no row can be within."""
+        """Whether no row can lie within them."""
         return (
             self.topics == ()
             or _is_empty(self.deliver_from_ms, self.deliver_to_ms)
@@ -61,7 +61,7 @@ def _is_empty(begin: int | None, end: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a table, and how. Plain values: it travels to other processes."""
+    """What is read of a table, and how. A value that is sent to other processes."""
 
     table: str
     columns: tuple[str, ...]
@@ -74,7 +74,7 @@ class Wanted:
 
     @property
     def wants(self) -> int:
-        """What C has to look at: enum ts_table_want."""
+        """What C has to read of a record: enum ts_table_want."""
         names = set(self.columns)
         return (
             (lib.TS_WANT_MARKS if names & _MARKS else 0)
@@ -92,37 +92,26 @@ class Part:
     begin: int
     end: int
 
+    @classmethod
+    def whole(cls, store: Snapshot, table: str, shard: int = 0) -> "Part":
+        """Return the part that is the whole table of a store."""
+        if table == "timers":
+            return cls(shard, store, store.timer_log_begin, store.timer_log_end)
+        if table == "slots":
+            return cls(shard, store, 0, store.wheel_slot_count)
+        return cls(shard, store, store.log_begin, store.log_end)
+
 
 class Records(NamedTuple):
-    """Rows of records, and where their texts lie."""
+    """Rows of records, and the window that holds their texts."""
 
     window: Any
     rows: RowArray
     sums: npt.NDArray[np.int64]
 
 
-def dtype_of(name: str) -> np.dtype[np.void]:
-    """Give the numpy type of a C struct of whole numbers and arrays of them."""
-    names, formats, offsets = [], [], []
-    for field_name, about in ffi.typeof(name).fields:
-        kind = about.type
-        shape: tuple[int, ...] = ()
-        if kind.kind == "array":
-            shape, kind = (kind.length,), kind.item
-        names.append(field_name)
-        formats.append((f"i{ffi.sizeof(kind)}", shape))
-        offsets.append(about.offset)
-    size = ffi.sizeof(name)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
-
-
-ROW = dtype_of("ts_table_row")
-UNIT_ROW = dtype_of("ts_unit_row")
-SLOT_ROW = dtype_of("ts_slot_row")
-
-
 def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
-    """Give the filter for C, and what it points at."""
+    """Return the filter for C, and the buffers that it points to."""
     topics = [] if bounds.topics is None else [one.encode() for one in bounds.topics]
     text = ffi.new("uint8_t[]", b"".join(topics))
     ends = np.cumsum([0, *map(len, topics)]).tolist()
@@ -140,7 +129,7 @@ def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
 
 
 def _range(begin: int | None, end: int | None) -> tuple[int, int, bool]:
-    """Give the bounds as C takes them, and whether there are any."""
+    """Return the bounds as 64-bit numbers, and whether there are any."""
     low = INT64_MIN if begin is None else max(INT64_MIN, min(begin, INT64_MAX))
     high = INT64_MAX if end is None else max(INT64_MIN, min(end, INT64_MAX))
     return low, high, begin is not None or end is not None
@@ -189,19 +178,19 @@ def _careful(
     following: Any,
     on_damage: Callable[[CorruptError], int],
 ) -> int:
-    """Take a step; where there is damage, move over it as the policy says, without rows."""
+    """Take one step. At damage, move past it as the policy says, and return no rows."""
     begin = int(following[0])
     try:
         return windows.step(scan, begin, "a record" if windows.native.verify else "an item")
     except CorruptError as error:
         if windows.native.fault == lib.TS_FAULT_NONE:
-            raise  # not the bytes: a file is missing or short
+            raise  # a file is missing or short
         following[0] = on_damage(error)
         return 0
 
 
 def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
-    """Read the timer units of a part, those within the bounds of the slot's end."""
+    """Read the timer units of a part whose slot ends within the bounds."""
     windows = part.store.timer_log(end=part.end)
     if wanted.bounds.are_impossible:
         return
@@ -227,7 +216,7 @@ def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
             begin = part.store.timer_log_begin_now
             if begin <= following[0]:
                 raise
-            following[0] = begin  # retention took the file meanwhile: all in it is past
+            following[0] = begin  # retention removed the file: its messages were delivered
             continue
         if not count:
             continue
@@ -241,10 +230,10 @@ def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
 
 
 def slots(part: Part, wanted: Wanted) -> Iterator[RowArray]:
-    """Read the used slots of the wheel, as they stood where the timer log ends."""
+    """Read the used slots of the wheel, as they were at the end of the timer log."""
     disk, path = Disk(), part.store.tree.timer_wheel
     if part.store.timer_log_end == part.store.timer_log_begin or not disk.exists(path):
-        return  # no unit that a slot could point at
+        return  # a slot points to units
     if wanted.bounds.are_impossible:
         return
     file = disk.open(path, read_only=True)
@@ -269,7 +258,7 @@ def slots(part: Part, wanted: Wanted) -> Iterator[RowArray]:
 
 
 def _within(rows: RowArray, store: Snapshot, bounds: Bounds) -> RowArray:
-    """Those whose slot begins within the bounds."""
+    """Return the slots that begin within the bounds."""
     low, high, _ = _range(bounds.deliver_from_ms, bounds.deliver_to_ms)
     begins = rows["time"] * store.precision_ms
     keep = (begins >= low) & ((begins < high) if high < INT64_MAX else True)
@@ -278,31 +267,20 @@ def _within(rows: RowArray, store: Snapshot, bounds: Bounds) -> RowArray:
 
 
 def _units_beyond(store: Snapshot) -> RowArray:
-    """Units behind the limit: the wheel may point at them already, as pages are written first."""
-    size = store.timer_log_segment_bytes
-    begin = store.timer_log_end
+    """Return the units past the limit. The wheel's file may point to them already, because its
+    pages are written before the watermark.
+    """
+    size, begin = store.timer_log_segment_bytes, store.timer_log_end
     windows = store.timer_log(end=(begin // size + 2) * size)
-    following = ffi.new("int64_t *", begin)
-    parts = [np.empty(0, UNIT_ROW)]
-    disk = Disk()
-    while following[0] < windows.end and disk.exists(windows.path(int(following[0]))):
-        rows = np.empty(_UNIT_ROWS, UNIT_ROW)
-
-        def scan(window: Any, rows: RowArray = rows) -> int:
-            native = ffi.from_buffer("ts_unit_row[]", rows)
-            return int(lib.ts_units_scan(window, following[0], following, len(rows), native))
-
-        try:
-            parts.append(rows[: windows.step(scan, int(following[0]), "timer log")])
-        except CorruptError:
-            break  # zeros: nobody wrote there
-    return np.concatenate(parts)
+    return np.concatenate(
+        [np.empty(0, UNIT_ROW), *(rows for rows, _ in whole_units(windows, begin))]
+    )
 
 
 def _cut_back(rows: RowArray, end: int, later: RowArray) -> RowArray:
-    """Slots as they were before the later units came: those that point below `end`.
+    """Return the slots as they were before the later units: those that point below `end`.
 
-    Each later unit of a slot's chain leads to the one before it; it counts one, a delete minus one.
+    Each later unit of a slot's chain points to the previous one. It counts one, a delete minus one.
     """
     if not len(rows) or not (rows["last_pos"] >= end).any():
         return rows
@@ -313,7 +291,7 @@ def _cut_back(rows: RowArray, end: int, later: RowArray) -> RowArray:
         pos = int(rows["last_pos"][k])
         while pos >= end and pos in before:
             pos, magic = before.pop(pos)  # each is in one chain
-            rows["count"][k] += 1 if magic & _DELETE else -1
+            rows["count"][k] += 1 if magic & MAGIC_DELETE else -1
         rows["last_pos"][k] = pos
     kept: RowArray = rows[(rows["last_pos"] >= 0) & (rows["last_pos"] < end)]
     return kept

@@ -1,8 +1,9 @@
 """Run a call of a read-only store at a position, and again if files changed below it.
 
-Threads:  any; calls take turns under `_lock`.
-Holds:    (1) no answer is as of an earlier moment than the one before; (2) what its owner removed
-          or wrote anew meanwhile is no error: it is asked for again.
+Thread safety: any thread. Calls take turns under `_lock`.
+Invariants:
+    1. No result is as of an earlier position than the result before it.
+    2. Files that the owner removes or rewrites during a call are no error: the call runs again.
 Raises: ClosedError, ForkedError, ReentrantCallError; and disk errors that persist when retried.
 """
 
@@ -48,7 +49,7 @@ _EXIT_WAIT_S = 5.0  # how long closing at interpreter exit waits for a call of a
 def answered(
     method: Callable[Concatenate[Store, Arguments], Answer],
 ) -> Callable[Concatenate[Store, Arguments], Answer]:
-    """A call that is answered as of the moment of now."""
+    """Run a method at the position of now; a decorator."""
 
     @wraps(method)
     def call(self: Store, /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
@@ -58,7 +59,7 @@ def answered(
 
 
 class SnapshotCalls(Closing):
-    """What every part of a store that is read stands on."""
+    """Opening, closing and running calls: the base of a read-only store."""
 
     def __init__(
         self,
@@ -79,19 +80,19 @@ class SnapshotCalls(Closing):
                 f"{root}: wanted a store's folder, got a backup; restore it into another folder"
             )
         self._polling = SnapshotPolling(self._clock)
-        self._make_rooms()
+        self._make_view()
         close_at_exit(self)
 
-    def _make_rooms(self) -> None:
-        room = SnapshotView(self._root, self._given, self._clock)
-        log: Any = room.log
-        timers, reader = SnapshotTimers(room, self._clock), Reader(room.config, log)
-        self._timers, self._reader, self._room = timers, reader, room
+    def _make_view(self) -> None:
+        view = SnapshotView(self._root, self._given, self._clock)
+        log: Any = view.log
+        timers, reader = SnapshotTimers(view, self._clock), Reader(view.config, log)
+        self._timers, self._reader, self._view = timers, reader, view
 
-    # --- answering ---
+    # --- running calls ---
 
     def check_open(self) -> None:
-        """ClosedError, ForkedError where it cannot be asked."""
+        """Raise ClosedError or ForkedError if the store cannot be used."""
         if os.getpid() != self._pid:
             raise ForkedError(
                 "a store belongs to the process that opened it",
@@ -104,64 +105,64 @@ class SnapshotCalls(Closing):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Have the rooms alone. ClosedError, ForkedError where they cannot be asked."""
-        self.check_open()  # not behind the lock, which a fork may have left locked
+        """Use the view alone. Raises ClosedError or ForkedError."""
+        self.check_open()  # before the lock, which a fork may have left locked
         with self._lock:
             self.check_open()
             yield
 
     def answer(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask as of the moment of now. What its owner removed or wrote anew meanwhile is asked for
-        again; queues that do not fit the log are read from the log.
+        """Run `ask` at the position of now. It runs again if the owner removed or rewrote files
+        during it. Queues that do not fit the log are then read from the log.
         """
         with self.turn():
             for turn in range(_TRIES):
                 self.check_open()
-                before = self._room.moment
+                before = self._view.position
                 try:
-                    self._room.advance()
-                    if self._room.is_outgrown():
-                        outgrown = self._room
-                        self._make_rooms()
+                    self._view.advance()
+                    if self._view.is_outgrown():
+                        outgrown = self._view
+                        self._make_view()
                         outgrown.close()
-                    before = self._room.moment
+                    before = self._view.position
                     return ask()
                 except (CorruptError, FailedError) as error:
                     self._look_again(error, before, turn)
             raise AssertionError("the last turn raises")
 
     def _look_again(self, error: TimerStoreError, before: SnapshotPosition, turn: int) -> None:
-        """Where that may help, else raise it."""
-        room = self._room
+        """Prepare another try if it may help; otherwise raise the error."""
+        view = self._view
         if turn == _TRIES - 1:
             raise error
         is_gone = isinstance(error, GoneError)
         try:
-            room.advance()
-            if room.moment == before and not is_gone:
-                is_queue = str(error.where).startswith(str(room.tree.queues))
-                if not (is_queue and room.distrust_queues()):
+            view.advance()
+            if view.position == before and not is_gone:
+                is_queue = str(error.where).startswith(str(view.tree.queues))
+                if not (is_queue and view.distrust_queues()):
                     raise error
             elif is_gone and turn == _TRIES - 2:
-                room.distrust_queues()
-            room.start_over()
+                view.distrust_queues()
+            view.start_over()
         except (CorruptError, FailedError) as again:
             raise error from again
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """The store's directory."""
         return self._root
 
     @property
     def clock(self) -> Clock:
-        """The clock that it goes by."""
+        """The clock of the store."""
         return self._clock
 
     @property
     def config(self) -> StoreConfig:
-        """What was given, with the sizes that the store's files have."""
-        return self._room.config
+        """The given configuration, with the sizes of the store's files."""
+        return self._view.config
 
     def close(self) -> None:
         """Close the files and end waiting calls. A second call does nothing.
@@ -175,7 +176,7 @@ class SnapshotCalls(Closing):
         self._close(_EXIT_WAIT_S)
 
     def _close(self, within_s: float) -> None:
-        """Close; LockedError where a call of another thread takes longer (-1: any time)."""
+        """Close. Raises LockedError if a call of another thread takes longer (-1: wait for it)."""
         if self._is_released:  # first: at exit the modules used below may be gone
             return
         if os.getpid() != self._pid:
@@ -187,14 +188,14 @@ class SnapshotCalls(Closing):
         if not self._lock.acquire(timeout=0 if sys.is_finalizing() else within_s):
             raise stopped_at_exit(self._root)
         try:
-            self._room.close()
+            self._view.close()
             self._is_released = True
         finally:
             self._lock.release()
 
     def __del__(self) -> None:
-        room = getattr(self, "_room", None)  # None: opening it failed
-        if room is not None and not self._is_released and os.getpid() == self._pid:
+        view = getattr(self, "_view", None)  # None: opening it failed
+        if view is not None and not self._is_released and os.getpid() == self._pid:
             warn_unclosed(self, self._root)
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""Tables as pyarrow.RecordBatch: buffers that C filled, handed over without a copy.
+"""Tables as pyarrow.RecordBatch. C fills the buffers, and Arrow takes them without a copy.
 
-Holds:    every column of a batch is as long as its rows, its type that of `schema_of`; nothing in
-          a batch points into a window, so batches may be kept.
+Invariants:
+    1. Every column of a batch has one value for each row, and the type of `schema_of`.
+    2. Nothing in a batch points into a window, so a batch stays valid.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.tables import table_scan
-from timerstore._engine.tables.cancelled import Int64Array, cancelled_offsets
-from timerstore._engine.tables.file_limits import Snapshot, take
-from timerstore._engine.tables.schemas import Column, Kind, chosen
-from timerstore._engine.tables.table_scan import Bounds, Part, Records, RowArray, Wanted
-from timerstore._engine.tables.transactions import Transaction, transactions
+from timerstore._engine.snapshot.columns import table_scan
+from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
+from timerstore._engine.snapshot.columns.schemas import Column, Kind, chosen
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Records, Wanted
+from timerstore._engine.snapshot.columns.transactions import Transaction, transactions
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import take
+from timerstore._engine.snapshot.row_types import RowArray
+from timerstore.messages import Int64Array
 
 try:
     import pyarrow as pa
@@ -45,7 +49,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def type_of(kind: Kind, *, times_as_long: bool = False) -> Any:
-    """Give the Arrow type of a column's kind; those that Spark expects."""
+    """Return the Arrow type of a column's kind. They are the types that Spark expects."""
     types = {
         "int": pa.int32(),
         "long": pa.int64(),
@@ -59,7 +63,7 @@ def type_of(kind: Kind, *, times_as_long: bool = False) -> Any:
 
 
 def schema_of(wanted: Wanted) -> Any:
-    """Give the Arrow schema of what is wanted."""
+    """Return the Arrow schema of a scan."""
     return pa.schema(
         [
             pa.field(one.name, type_of(one.kind, times_as_long=wanted.times_as_long))
@@ -69,8 +73,11 @@ def schema_of(wanted: Wanted) -> Any:
 
 
 def read_part(part: Part, wanted: Wanted, cancelled: Int64Array | None = None) -> Iterator[Any]:
-    """Read one part of a table as record batches; `cancelled`: of that store, ascending."""
-    make = _Maker(part, wanted, cancelled)
+    """Read one part of a table as record batches.
+
+    `cancelled`: `cancelled_offsets` of the store, for the column of that name.
+    """
+    make = _BatchMaker(part, wanted, cancelled)
     if wanted.table in ("messages", "deliveries"):
         yield from map(make.of_records, table_scan.records(part, wanted))
     elif wanted.table == "timers":
@@ -90,10 +97,10 @@ def read(
     snapshot: Snapshot | None = None,
     **how: Any,
 ) -> Iterator[Any]:
-    """Read a table of one store as record batches, beside whoever writes it; without Spark.
+    """Read a table of one store as record batches. Another process may have the store open.
 
-    `snapshot`: of `take(path)`, so that several reads see the same. `how`: fields of Wanted
-    (`times_as_long`, `verify_crc`, `on_corrupt`, `batch_rows`, `batch_bytes`).
+    `snapshot`: the result of `take(path)`; several reads with it see the same. `how`: fields of
+    Wanted (`times_as_long`, `verify_crc`, `on_corrupt`, `batch_rows`, `batch_bytes`).
     """
     names = tuple(one.name for one in chosen(table, columns))
     wanted = Wanted(table, names, bounds or Bounds(), **how)
@@ -105,24 +112,14 @@ def _batches(store: Snapshot, wanted: Wanted) -> Iterator[Any]:
     cancelled = None
     if "cancelled" in wanted.columns:
         cancelled = cancelled_offsets(store, on_corrupt=wanted.on_corrupt)
-    begin, end = whole(store, wanted.table)
-    yield from read_part(Part(0, store, begin, end), wanted, cancelled)
-
-
-def whole(store: Snapshot, table: str) -> tuple[int, int]:
-    """Give the range of a store that a table is read from."""
-    if table == "timers":
-        return store.timer_log_begin, store.timer_log_end
-    if table == "slots":
-        return 0, store.wheel_slot_count
-    return store.log_begin, store.log_end
+    yield from read_part(Part.whole(store, wanted.table), wanted, cancelled)
 
 
 # --- columns --------------------------------------------------------------------------------------
 
 
 def _fixed(kind: Any, values: Any, valid: Mask | None = None) -> Any:
-    """An array of numbers; None in it where `valid` says so."""
+    """Return an array of numbers, with None where `valid` is false."""
     mask = None
     if valid is not None and not valid.all():
         mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -131,8 +128,8 @@ def _fixed(kind: Any, values: Any, valid: Mask | None = None) -> Any:
     )
 
 
-class _Maker:
-    """Makes batches of one part."""
+class _BatchMaker:
+    """Makes the batches of one part."""
 
     def __init__(self, part: Part, wanted: Wanted, cancelled: Int64Array | None) -> None:
         self._part = part
@@ -150,7 +147,7 @@ class _Maker:
             else make(column)
             for column in self._columns
         ]
-        if not arrays:  # no columns: only how many rows
+        if not arrays:  # without columns a batch has only a number of rows
             return pa.RecordBatch.from_struct_array(pa.array([{}] * count, type=pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -158,7 +155,7 @@ class _Maker:
         ms = np.ascontiguousarray(ms, np.int64)
         if self._long:
             return _fixed(pa.int64(), ms, valid)
-        us = np.clip(ms, -_US_MAX, _US_MAX) * 1000  # what is beyond, no timestamp can say
+        us = np.clip(ms, -_US_MAX, _US_MAX) * 1000  # the range of a timestamp in us
         return _fixed(pa.timestamp("us", tz=_UTC), us, valid)
 
     # --- records ---
@@ -267,7 +264,7 @@ class _Maker:
             return _fixed(pa.int32(), rows["slot"])
         return _fixed(pa.int64(), rows[column.name].astype(np.int64))
 
-    # --- transactions: few, and made of Python's own values ---
+    # --- transactions ---
 
     def of_transactions(self, found: list[Transaction], step: int) -> Iterator[Any]:
         for begin in range(0, len(found), step):
@@ -283,7 +280,7 @@ class _Maker:
 
 
 def _is_in(values: Any, sorted_ones: Int64Array) -> Mask:
-    """Whether each value is one of these."""
+    """Return for each value whether it is one of these."""
     if not len(sorted_ones):
         return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(sorted_ones, values), len(sorted_ones) - 1)

@@ -1,16 +1,18 @@
-"""Whether consume queues may be asked where a topic's records are: they are disposable.
+"""Decide whether consume queues can be used to find a topic's records. They are derived files, and
+may be missing or incomplete.
 
-Holds:    a yes means that the topics' queues are there, and reach as far as the log that is read.
-Fails:    never: what cannot be read is a no.
+Invariants: `is_covered` is true only if the topics' queues exist and reach the end of the log that
+is read. It is false if anything cannot be read.
 """
 
 from collections.abc import Iterable, Iterator
 
-from timerstore._engine.format import topics_json
-from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, backup_of
+from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from timerstore._engine.snapshot.columns.record_starts import QueueUnits
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.log_walk import skip_records
+from timerstore._engine.snapshot.queue_files import queue_folders, read_topics
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.file_limits import Snapshot
-from timerstore._engine.tables.log_walk import QueueUnits, queues_of, skip_records
 from timerstore.errors import TimerStoreError
 
 _UNLISTED = {WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC}
@@ -18,9 +20,10 @@ _UNLISTED = {WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC}
 
 
 def is_covered(store: Snapshot, topics: Iterable[str]) -> bool:
-    """Whether every record of these topics below the limit has its unit, as far as can be told.
+    """Return whether every record of these topics below the limit has its queue unit.
 
-    Queues are made in the log's order: where any of them has the last record, all were that far.
+    Queues are written in the order of the log. If one of them has the last record, all of them
+    reached it.
     """
     try:
         asked = set(topics)
@@ -35,11 +38,10 @@ def _are_there(store: Snapshot, topics: set[str]) -> bool:
     missing = topics - folders
     if not missing:
         return True
-    text = disk.read_small(tree.topics_json)
-    if text is None or missing & _UNLISTED:
+    if not disk.exists(tree.topics_json) or missing & _UNLISTED:
         return False
-    known = topics_json.read(text, disk.read_small(backup_of(tree.topics_json))).topics
-    return not missing & known.keys()  # of a topic that was never made no record is there
+    known = read_topics(disk, tree).topics
+    return not missing & known.keys()  # a topic that was never created has no record
 
 
 def _is_reached(store: Snapshot, topics: set[str]) -> bool:
@@ -50,10 +52,10 @@ def _is_reached(store: Snapshot, topics: set[str]) -> bool:
         reached = max(reached, high) if low < high else reached
         if reached == end:
             return True
-    # What fills up a segment has no unit.
+    # A blank at the end of a segment has no unit.
     return begin == end or skip_records(store.log(verify=False), reached, 1)[0] == 0
 
 
 def _queues(store: Snapshot, first: set[str]) -> Iterator[QueueUnits]:
-    found = sorted(queues_of(store.tree), key=lambda one: one[0] not in first)
+    found = sorted(queue_folders(Disk(), store.tree), key=lambda one: one[0] not in first)
     return (QueueUnits(folder, store.queue_segment_bytes) for _, _, folder in found)

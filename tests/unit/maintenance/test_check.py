@@ -189,7 +189,7 @@ def test_bytes_behind_the_end_of_the_log(bench: Bench) -> None:
     number, offset = divmod(bench.store.stats()["log_end_bytes"], size)
     path = segment(bench.root, "commitlog", number, size)
     flip(path, offset + 777)
-    named(bench.store.verify(), "behind the end", path, f"offset {offset + 777}")
+    named(bench.store.verify(), "past the end", path, f"offset {offset + 777}")
 
 
 def test_a_record_of_a_waiting_timer_is_gone(bench: Bench) -> None:
@@ -241,7 +241,7 @@ def test_a_queue_unit_behind_the_end_is_named(bench: Bench) -> None:
     at = count * 20 % CONFIG.queue_segment_bytes
     path = bench.root / "consumequeue/topic-0/0" / f"{count * 20 - at:020d}"
     flip(path, at + 3)
-    named(bench.store.verify(), "behind the end", path, f"offset {at + 3}")
+    named(bench.store.verify(), "past the end", path, f"offset {at + 3}")
 
 
 def test_a_queue_file_that_is_gone_is_named(bench: Bench) -> None:
@@ -271,10 +271,10 @@ def test_a_queue_that_lost_its_last_unit_is_named(bench: Bench) -> None:
         (15, "timer unit"),
         (23, "timer unit"),
         (27, "timer unit"),
-        (35, "timer unit does not stand for its record"),
-        (39, "timer unit does not stand for its record"),
-        (43, "timer unit does not stand for its record"),
-        (51, "timer unit: seal"),
+        (35, "timer unit does not match its record"),
+        (39, "timer unit does not match its record"),
+        (43, "timer unit does not match its record"),
+        (51, "timer unit: checksum"),
     ],
 )
 def test_a_timer_unit_that_changed_is_named(bench: Bench, at: int, what: str) -> None:
@@ -298,7 +298,7 @@ def test_a_blank_and_what_lies_behind_the_timer_log(bench: Bench) -> None:
     flip(first, blank + 12)
     last = segment(bench.root, "timerlog", end // size, size)
     flip(last, end % size + 60)
-    named(bench.store.verify(), "behind the end", last, f"offset {end % size + 60}")
+    named(bench.store.verify(), "past the end", last, f"offset {end % size + 60}")
 
 
 def slot_of_a_waiting_one(bench: Bench) -> int:
@@ -345,7 +345,7 @@ def test_a_slot_that_is_gone_leaves_its_ids_unreached(bench: Bench) -> None:
     slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
     at = slot % wheel.slot_count * 32
     ffi.buffer(wheel.native.slots + at, 32)[:] = bytes(32)
-    named(bench.store.verify(), "waits, but nothing leads to it", bench.root / "timerwheel")
+    named(bench.store.verify(), "is pending, but nothing leads to it", bench.root / "timerwheel")
 
 
 def test_a_chain_into_another_slot_is_named(bench: Bench) -> None:
@@ -369,7 +369,7 @@ def test_the_wheels_file_is_compared_with_memory(bench: Bench) -> None:
     for page in range(0, wheel.slot_count * 32, 4096):  # a page of its own, as a used one is
         wheel.native.slots[page] ^= 0
     flip(path, at)
-    named(bench.store.verify(), "the file is not what the memory is", path, f"offset {at}")
+    named(bench.store.verify(), "the file differs from memory", path, f"offset {at}")
 
 
 # --- states and side files ------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_a_count_that_changed_is_named(bench: Bench) -> None:
     bench.stepper.settle()
     parts = inside(bench.store)
     parts.states.native.waiting += 1
-    named(bench.store.verify(), "how many wait")
+    named(bench.store.verify(), "number of pending timers")
     parts.states.native.waiting -= 1
     route = parts.routes.get("topic-1", 0)
     assert route is not None
@@ -402,7 +402,7 @@ def test_a_sector_of_the_states_file_that_changed_is_named(bench: Bench) -> None
     path = bench.root / "timerstore" / "state"
     for sector in range(path.stat().st_size // 512):
         flip(path, 512 * sector + 40)
-    named(bench.store.verify(), "no sector that counts", path)
+    named(bench.store.verify(), "no valid sector", path)
 
 
 def test_states_that_are_not_those_of_the_log_are_named_after_a_checkpoint(bench: Bench) -> None:
@@ -440,7 +440,7 @@ def test_damage_is_still_named_after_reopening(bench: Bench) -> None:
     flip(queue, 20 * 2 + 10)
     bench.open()
     report = bench.store.verify()
-    named(report, "timer unit does not stand for its record", timer_log, f"offset {52 * 9}")
+    named(report, "timer unit does not match its record", timer_log, f"offset {52 * 9}")
     named(report, "queue unit", queue, "offset 40")
 
 

@@ -15,6 +15,6 @@ index, wheel, timer log and states are derived: the first opening of a restored 
 from timerstore._engine.maintenance.backup import Copier
 from timerstore._engine.maintenance.repair import repair_directory
 from timerstore._engine.maintenance.restore_backup import check_backup, restore
-from timerstore._engine.maintenance.verify_at_rest import verify_directory
+from timerstore._engine.maintenance.verify import verify_directory
 
 __all__ = ["Copier", "check_backup", "repair_directory", "restore", "verify_directory"]

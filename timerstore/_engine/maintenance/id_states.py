@@ -116,7 +116,7 @@ class LogFold:
     ) -> None:
         """`floor`: sources of ids below it are gone from the log; `level_floors`: so by level."""
         self.store_id = store_id
-        self._floor = floor
+        self.floor = floor
         self.inherited: list[tuple[int, int]] = []  # ids that waited where the log begins; route
         self.states = IdStates()
         self.pending: dict[int, int] = {}  # by index of route
@@ -160,12 +160,12 @@ class LogFold:
             self.doubled.append((int(row["log_offset"]), int(row["timer_id"]), is_delivery))
         orphans = rows[first[before == lib.TS_NONE]]
         self._inherit(orphans)
-        for row in orphans[orphans["timer_id"] >= self._floor]:
+        for row in orphans[orphans["timer_id"] >= self.floor]:
             self.orphans.append((int(row["log_offset"]), int(row["timer_id"])))
 
     def _inherit(self, rows: Scan) -> None:
         """The first that the log tells of these ids: of one below the floor, that it waited."""
-        rows = rows[rows["timer_id"] < self._floor]
+        rows = rows[rows["timer_id"] < self.floor]
         pairs = zip(rows["timer_id"].tolist(), rows["route"].tolist(), strict=True)
         self.inherited += pairs
 

@@ -39,12 +39,13 @@ from timerstore._engine.format import (
 from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore._engine.log.staging import read_staged
-from timerstore._engine.log.survey import Files, Gap, Records, look_at_files
+from timerstore._engine.log.survey import Files, Gap, look_at_files
+from timerstore._engine.maintenance.at_rest_view import StoreFiles, find_store
 from timerstore._engine.maintenance.bootstrap_files import refuse_ends, write_unbuilt
-from timerstore._engine.maintenance.check_log_files import LogState, Progress, read_log
 from timerstore._engine.maintenance.findings import Findings
-from timerstore._engine.maintenance.log_units import LogUnits, Run
-from timerstore._engine.maintenance.verify_at_rest import Found, look_at
+from timerstore._engine.maintenance.log_reader import LogReader, Progress
+from timerstore._engine.maintenance.log_units import LogUnits
+from timerstore._engine.maintenance.store_view import Run
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.paths import anchored, led_to
 from timerstore._engine.storage.staged_directory import built, refuse_taken
@@ -96,7 +97,7 @@ class _Queues:
 class _Plan:
     """What to put into each damaged range."""
 
-    def __init__(self, log: LogState, queues: _Queues, topics: list[str]) -> None:
+    def __init__(self, log: LogReader, queues: _Queues, topics: list[str]) -> None:
         self._log = log
         self._ranges = [g for g in log.damaged if log.begin <= g.begin and g.end <= log.end]
         self._free = {gap.begin: gap.end - gap.begin for gap in self._ranges}
@@ -177,25 +178,15 @@ def repair_directory(
     root, into = led_to("repair", source), led_to("repair", into)
     if into == root or root in into.parents or into in root.parents:
         raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
-    found = look_at(disk, source)
+    found = find_store(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
     findings = Findings()
     files = files._replace(staged=_staged(disk, findings, found, files))
     units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
-
-    def take(piece: Records) -> None:
+    log = LogReader(disk, files, found.mark, found.durable_end)
+    for piece in log.records(found.config.precision_ms, progress):
         for run in units.of(piece):
             queues.add(run)
-
-    log = read_log(
-        disk,
-        files,
-        found.mark,
-        found.durable_end,
-        found.config.precision_ms,
-        on_records=take,
-        progress=progress,
-    )
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
     with built(disk, into, "repair", ".repairing") as tree:
@@ -208,7 +199,7 @@ def repair_directory(
 
 
 def _staged(
-    disk: Disk, findings: Findings, found: Found, files: Files
+    disk: Disk, findings: Findings, found: StoreFiles, files: Files
 ) -> tuple[tuple[int, bytes], ...]:
     """Return the staged pieces that a kill left and that may go on where the log's files end."""
     was_open, is_clean = disk.exists(found.tree.abort), found.mark is None or found.mark.is_clean
@@ -238,7 +229,7 @@ def _fits(staged: bytes, there: bytearray) -> bool:
 class _Copy:
     """Copies what reads, and fills what does not."""
 
-    def __init__(self, disk: Disk, log: LogState, plan: _Plan, target: Tree) -> None:
+    def __init__(self, disk: Disk, log: LogReader, plan: _Plan, target: Tree) -> None:
         self._disk = disk
         self._log = log
         self._plan = plan
@@ -281,7 +272,9 @@ class _Copy:
         return int(rows["store_ms"][max(before, 0)]) if len(rows) else 0
 
 
-def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, target: Tree) -> None:
+def _write_rest(
+    disk: Disk, findings: Findings, found: StoreFiles, log: LogReader, target: Tree
+) -> None:
     """What the log does not say: the files of config/, sizes of files, and what it said once."""
     disk.make_directory(target.config)
     readers: dict[Path, Callable[[bytes], object]] = {
@@ -319,7 +312,7 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
 
 
 def _numbers(
-    disk: Disk, findings: Findings, found: Found
+    disk: Disk, findings: Findings, found: StoreFiles
 ) -> tuple[counts_json.Pending, Entries | None]:
     """Give where queues ended, and message ids, as far as the newest numbers tell that are whole;
     of which watermark does not matter.
@@ -346,7 +339,7 @@ def _numbers(
         return {}, None
 
 
-def _tell(findings: Findings, log: LogState, plan: _Plan) -> None:
+def _tell(findings: Findings, log: LogReader, plan: _Plan) -> None:
     """Say of each range what it held, as far as the queues' gaps tell, and what that may mean."""
     waiting = delivered = 0
     for gap in log.damaged:

@@ -315,9 +315,9 @@ def test_another_folder_is_left_alone(source: Bench, tmp_path: Path) -> None:
         (other.root, "backup.json"),
         (tmp_path / "others", "of store"),
         (tmp_path / "file", "folder"),
-        (source.root, "apart"),
-        (source.root / "inside", "apart"),
-        (tmp_path, "apart"),
+        (source.root, "outside"),
+        (source.root / "inside", "outside"),
+        (tmp_path, "outside"),
     ):
         with pytest.raises(ConfigError, match=match):
             source.store.backup(target)
@@ -533,7 +533,7 @@ def test_who_reads_a_backup_and_who_writes_it_keep_each_other_out(
     backup = tmp_path / "backup"
     told: list[str] = []
     source.store.backup(tmp_path / "other")
-    with pytest.raises(ConfigError, match="progress: wanted something to call, got int 7"):
+    with pytest.raises(ConfigError, match="progress: wanted a callable, got int 7"):
         timerstore.restore(tmp_path / "other", tmp_path / "torn", progress=7)  # type: ignore[arg-type]
 
     def refused(call: Callable[[], object]) -> None:
@@ -595,7 +595,7 @@ def test_nothing_is_restored_into_the_backup_itself(source: Bench, tmp_path: Pat
     source.store.backup(backup)
     (tmp_path / "link").symlink_to(backup)
     for path in (backup / "timerwheel", backup / "a" / "b", tmp_path / "link" / "new"):
-        with pytest.raises(ConfigError, match="restore: wanted a folder apart from the backup"):
+        with pytest.raises(ConfigError, match="restore: wanted a folder outside the backup"):
             timerstore.restore(backup, path)
     source.store.backup(backup)
     assert sorted(one.name for one in backup.iterdir()) == ["backup.json", "commitlog", "lock"]

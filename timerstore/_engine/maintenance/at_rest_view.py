@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format import far_table, watermark, wheel_slot
-from timerstore._engine.format.queue_unit import UNIT_BYTES
+from timerstore._engine.format import watermark, wheel_slot
+from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
+from timerstore._engine.format.queue_unit import UNIT_BYTES as QUEUE_UNIT_BYTES
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.staging import read_staged
@@ -105,6 +107,28 @@ def _durable_end(disk: Disk, tree: Tree, mark: Watermark | None, findings: Findi
     return max(mark.log_end, staged_end)
 
 
+class _FileRange(Segments):
+    """The files of a space that have [begin, end), whether they exist or not."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, segment_bytes: int, begin: int, end: int
+    ) -> None:
+        super().__init__(disk, directory, segment_bytes, segment_bytes)
+        self.numbers = list(range(begin // segment_bytes, -(-end // segment_bytes)))
+
+
+class _FarFiles(FarWheel):
+    """The files of the far wheel that have the units of a table."""
+
+    def __init__(self, disk: Disk, tree: Tree, segment_bytes: int, table: FarTable) -> None:
+        super().__init__(disk, tree, segment_bytes, segment_bytes)
+        per_file = segment_bytes // UNIT_BYTES
+        begin = table.begin // per_file * segment_bytes
+        end = -(-table.end // per_file) * segment_bytes
+        self.segments = _FileRange(disk, tree.far_log, segment_bytes, begin, end)
+        self.begin, self.end = table.begin, table.end
+
+
 class AtRestView(Owner):
     """One directory."""
 
@@ -140,19 +164,12 @@ class AtRestView(Owner):
         self.timer_log: Segments | None = None
         if self.mark is not None:
             size, mark = self.config.timer_log_segment_bytes, self.mark
-            self.timer_log = self._segments(
-                self.tree.timer_log, size, mark.timer_log_begin, mark.timer_log_end
-            )
+            begin, end = mark.timer_log_begin, mark.timer_log_end
+            self.timer_log = _FileRange(self.disk, self.tree.timer_log, size, begin, end)
 
     def derived(self, how: str = "opening makes it again") -> str:
         """Return how a damaged derived file is repaired."""
         return f" (derived: {how})"
-
-    def _segments(self, directory: Path, size: int, begin: int, end: int) -> Segments:
-        """Return the files of a space that have [begin, end), whether they exist or not."""
-        segments = Segments(self.disk, directory, size, size)
-        segments.numbers = list(range(begin // size, -(-end // size)))
-        return segments
 
     def take(self) -> bool:
         """Read the side files and the wheel."""
@@ -192,10 +209,15 @@ class AtRestView(Owner):
         is_clean = not self.is_open and self.mark is not None
         self.is_quiet = is_clean and self.mark is not None and log.end == self.mark.log_end
         yield from damage_of(log)
-        findings.count("records", len(log.rows))
+        findings.count("records", len(log.offsets))
         findings.count("log bytes", log.end - log.begin)
         findings.count("damaged bytes", sum(gap.end - gap.begin for gap in log.damaged))
         findings.count("torn tail bytes", sum(g.end - g.begin for g in log.tail if not g.is_zero))
+
+    @property
+    def record_offsets(self) -> Int64Array:
+        """The log offsets of all records, after `log_parts`."""
+        return self._log.offsets
 
     def queue_units(self, route: Route, offset: int, count: int) -> bytes | None:
         """Return the units that the files of a queue have. None: a file is missing or short, which
@@ -204,7 +226,7 @@ class AtRestView(Owner):
         folder = self.tree.queue(route.topic, route.queue_id)
         file_bytes = self.config.queue_segment_bytes
         parts = []
-        at, end = offset * UNIT_BYTES, (offset + count) * UNIT_BYTES
+        at, end = offset * QUEUE_UNIT_BYTES, (offset + count) * QUEUE_UNIT_BYTES
         while at < end:
             begin = at - at % file_bytes
             size = min(end, begin + file_bytes) - at
@@ -262,11 +284,7 @@ class AtRestView(Owner):
         if table is None:
             yield None
             return
-        far = FarWheel(self.disk, self.tree, size, size)
-        per_file = size // far_table.UNIT_BYTES
-        last = -(-table.end // per_file) * size
-        far.segments = self._segments(self.tree.far_log, size, table.begin // per_file * size, last)
-        far.begin, far.end = table.begin, table.end
+        far = _FarFiles(self.disk, self.tree, size, table)
         for path, got in far.segments.wrong_files():
             found = "none" if got is None else f"{got} bytes"
             what = f"a file of the far wheel{self.derived('removing the table makes it again')}"

@@ -30,8 +30,6 @@ class LogResult(NamedTuple):
     """What a walk over the log found."""
 
     is_damaged: bool
-    record_offsets: Any
-    """Log offsets of all records; None in an open store, whose log may be too long for memory."""
     fold: LogFold | None = None
     at_mark: Expected | None = None
     """What the fold expects at the watermark."""
@@ -47,7 +45,7 @@ def check_log(view: StoreView) -> LogResult:
     if engine is None:
         walk = _Walk(view, None, None)
         walk.run(view.log_begin, view.log_end)
-        return LogResult(walk.is_damaged, walk.offsets())
+        return LogResult(walk.is_damaged)
     begin, end = view.log_begin, view.log_end
     floor = engine.timer_route.queue.first_at(begin)
     levels = {
@@ -70,7 +68,7 @@ def check_log(view: StoreView) -> LogResult:
     walk.queues.check_ends(end, is_damaged=walk.is_damaged)
     _check_log_tail(view.findings, engine, end)
     inherited = fold.inherited[counts[0] :], fold.levels.inherited[counts[1] :]
-    return LogResult(walk.is_damaged, None, fold, at_mark, at_end, inherited, mark_end)
+    return LogResult(walk.is_damaged, fold, at_mark, at_end, inherited, mark_end)
 
 
 class _Walk:
@@ -80,7 +78,6 @@ class _Walk:
         self._view = view
         self._fold = fold
         self._order = order
-        self._offsets = [np.empty(0, np.int64)]
         self.queues = QueueCheck(view)
         self.is_damaged = False
 
@@ -93,15 +90,9 @@ class _Walk:
             else:
                 self._add(part)
 
-    def offsets(self) -> Any:
-        """Return the log offsets of all records."""
-        return np.concatenate(self._offsets)
-
     def _add(self, part: LogPart) -> None:
         for run in part.runs:
             self.queues.add(run)
-        if self._fold is None:
-            self._offsets.append(part.rows["log_offset"].copy())
         if self._fold is None or self._order is None or not len(part.rows):
             return
         rows = part.rows

@@ -80,9 +80,9 @@ def _check_units(
         ),
         ("checksum", "seal", ~timer_unit.is_sound(data, begin), "one that fits, or 0"),
     ]
-    if log.record_offsets is not None and not log.is_damaged:
+    if view.record_offsets is not None and not log.is_damaged:
         offsets = units["log_offset"].astype(np.int64)
-        is_lost = ~np.isin(offsets, log.record_offsets) & (offsets >= view.log_begin)
+        is_lost = ~np.isin(offsets, view.record_offsets) & (offsets >= view.log_begin)
         checks.append(("log offset", "log_offset", is_lost, "one of a record"))
     for what, name, wrong, wanted in checks:
         for at in np.flatnonzero(wrong).tolist():

@@ -54,9 +54,7 @@ def _check_pages(view: StoreView, copy: WheelCopy, dirty: Any) -> None:
 
 
 def _check_sectors(view: StoreView, copy: WheelCopy) -> bool:
-    """Check that each sector of the wheel's file has the checksum of the checks file. Return whether
-    all have.
-    """
+    """Check that each sector of the wheel's file has its checksum; return whether all have."""
     mark, disk, findings = view.mark, view.disk, view.findings
     if mark is None or mark.wheel_writes < 0:
         return True

@@ -51,6 +51,7 @@ class LiveView(Owner):
     is_built = True
     is_quiet = False
     knows_delays = False  # the table may have changed since units were written
+    record_offsets = None  # there may be too many for memory
 
     def __init__(self, findings: Findings, engine: LiveStore) -> None:
         engine.log.check_alive()

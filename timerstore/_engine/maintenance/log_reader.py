@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.fold import SCAN_DTYPE, Scan
 from timerstore._engine.log.survey import Files, Gap, Records, survey
 from timerstore._engine.storage.disk import Disk
 
@@ -31,13 +31,15 @@ class LogReader:
         self.begin = self.end = files.begin
         self.damaged: list[Gap] = []
         self.tail: list[Gap] = []
-        self.rows: Scan = np.empty(0, SCAN_DTYPE)
-        """A row of 96 bytes for every record."""
+        self.offsets: Int64Array = np.empty(0, np.int64)
+        """The log offset of every record."""
+        self.store_ms: Int64Array = np.empty(0, np.int64)
+        """The store time of every record."""
 
     def records(self, precision_ms: int, progress: Progress | None = None) -> Iterator[Records]:
         """Return the records that belong to the log. `end` is then after the last of them."""
         files, mark, durable = self.files, self._mark, self._durable
-        parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
+        offsets, store_ms = [self.offsets], [self.store_ms]
         gaps: list[Gap] = []
         if mark is not None and mark.log_begin < files.begin:
             gaps.append(Gap(mark.log_begin, files.begin, "the file is missing", is_zero=False))
@@ -45,12 +47,13 @@ class LogReader:
             if isinstance(piece, Gap):
                 gaps.append(piece)
             elif mark is None or piece.begin < durable or not _has_ended(gaps, durable):
-                parts.append(piece.rows)
+                offsets.append(piece.rows["log_offset"].copy())
+                store_ms.append(piece.rows["store_ms"].copy())
                 self.end = piece.end
                 yield piece
             if progress is not None:
                 progress(min(piece.end, files.end) - files.begin, files.end - files.begin)
-        self.rows = np.concatenate(parts)
+        self.offsets, self.store_ms = np.concatenate(offsets), np.concatenate(store_ms)
         self._judge(gaps)
 
     def _judge(self, gaps: list[Gap]) -> None:

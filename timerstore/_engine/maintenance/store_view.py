@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.format.counts_json import Levels
 from timerstore._engine.format.far_table import FarTable
 from timerstore._engine.format.store_paths import Tree
@@ -208,6 +209,10 @@ class StoreView(Protocol):
 
     def log_parts(self, begin: int, end: int) -> Iterator[LogPart | Problem]:
         """Read the records of [begin, end), past damage."""
+
+    @property
+    def record_offsets(self) -> Int64Array | None:
+        """The log offsets of all records, after `log_parts`; None: not kept."""
 
     def queue_units(self, route: Route, offset: int, count: int) -> bytes | None:
         """Return at most `count` units of a queue. None: a file is missing, which is reported."""

@@ -19,13 +19,13 @@ def read(bench: Bench) -> Path:
     return bench.root / "config/consumerOffset.json"
 
 
-def test_committed_offsets_are_counted(bench: Bench, read: Path) -> None:
+def test_verify_counts_committed_offsets(bench: Bench, read: Path) -> None:
     report = bench.store.verify()
     assert report.clean
     assert report.counts["committed offsets"] == 2
 
 
-def test_an_offset_beyond_the_end_is_named(bench: Bench, read: Path) -> None:
+def test_verify_reports_offset_past_queue_end(bench: Bench, read: Path) -> None:
     text = read.read_text().rstrip()  # without its seal
     read.write_text(text.replace("{0:2,1:2", "{0:2,1:3,2:1"))
     problems = bench.store.verify().problems
@@ -40,7 +40,7 @@ def test_an_offset_beyond_the_end_is_named(bench: Bench, read: Path) -> None:
     read.write_text(text)
 
 
-def test_offsets_of_strange_topics_are_let_be(bench: Bench, read: Path) -> None:
+def test_verify_ignores_offsets_of_unknown_topics(bench: Bench, read: Path) -> None:
     text = read.read_text().rstrip()  # without its seal
     read.write_text(
         text.replace('"t@g"', '"u@g":{0:7\n\t\t},\n\t\t"strange":{0:7\n\t\t},\n\t\t"t@g"')
@@ -51,7 +51,7 @@ def test_offsets_of_strange_topics_are_let_be(bench: Bench, read: Path) -> None:
     assert '"strange":{0:7' in read.read_text()
 
 
-def test_a_file_that_does_not_read_is_named(bench: Bench, read: Path) -> None:
+def test_verify_reports_unreadable_offsets_file(bench: Bench, read: Path) -> None:
     text = read.read_text().rstrip()  # without its seal
     read.write_text(text[:-5])
     (problem,) = bench.store.verify().problems

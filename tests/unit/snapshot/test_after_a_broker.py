@@ -23,7 +23,7 @@ def _went_on(bench: Bench) -> None:
     )
 
 
-def test_a_reader_that_looks_again_behind_a_brokers_session(bench: Bench) -> None:
+def test_reader_follows_broker_session_over_clean_store(bench: Bench) -> None:
     fill(bench)
     bench.close()
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
@@ -40,7 +40,7 @@ def test_a_reader_that_looks_again_behind_a_brokers_session(bench: Bench) -> Non
         same(one, bench.store)
 
 
-def test_an_opening_behind_a_broker_that_was_killed(
+def test_open_recovers_when_broker_was_killed(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wheel says that it is open, and the watermark is the one from before that broker."""
@@ -57,7 +57,7 @@ def test_an_opening_behind_a_broker_that_was_killed(
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_broker_whose_first_record_did_not_fit_in_our_last_file(
+def test_reader_follows_broker_when_its_first_record_began_a_file(
     bench: Bench, *, is_open: bool
 ) -> None:
     """A blank at our end, and the record in the next file."""

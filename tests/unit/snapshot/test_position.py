@@ -36,7 +36,7 @@ def _killed(bench: Bench, copy: Path) -> None:
     shutil.copytree(bench.root, copy)
 
 
-def test_what_was_killed_is_read_to_the_end_of_its_log(bench: Bench, tmp_path: Path) -> None:
+def test_position_reaches_log_end_when_owner_was_killed(bench: Bench, tmp_path: Path) -> None:
     fill(bench)
     bench.store.put("t", b"behind the checkpoint", flush="sync")
     waits = bench.store.put("t", b"waits behind it", delay=100, keys=("late",), flush="sync")
@@ -57,7 +57,7 @@ def test_what_was_killed_is_read_to_the_end_of_its_log(bench: Bench, tmp_path: P
     assert trace(tmp_path / "killed") == before
 
 
-def test_versions_behind_the_checkpoint_of_what_was_killed_are_told(
+def test_ingested_has_versions_past_checkpoint_when_owner_was_killed(
     bench: Bench, tmp_path: Path
 ) -> None:
     for version in (0, 1):
@@ -70,7 +70,7 @@ def test_versions_behind_the_checkpoint_of_what_was_killed_are_told(
         assert one.ingested("source").ranges == bench.store.ingested("source").ranges
 
 
-def test_half_a_group_is_not_read(bench: Bench, tmp_path: Path) -> None:
+def test_position_excludes_half_a_group(bench: Bench, tmp_path: Path) -> None:
     bench.store.put("t", b"first", flush="sync")
     bench.turn()
     bench.store.flush()
@@ -89,9 +89,7 @@ def test_half_a_group_is_not_read(bench: Bench, tmp_path: Path) -> None:
         assert [message.body for message in one.pull("t", 0, 0).messages] == [b"first"]
 
 
-def test_what_lies_behind_the_checkpoint_of_a_live_owner_is_not_seen(
-    bench: Bench, read: ReadOnlyStore
-) -> None:
+def test_position_ends_at_checkpoint_when_owner_is_live(bench: Bench, read: ReadOnlyStore) -> None:
     known = len(read.pull("t", 0, 0).messages)
     bench.store.put("t", b"more", flush="sync")
     bench.stepper.step("dispatch")
@@ -101,7 +99,7 @@ def test_what_lies_behind_the_checkpoint_of_a_live_owner_is_not_seen(
 
 
 @pytest.mark.parametrize("is_same_folder", [True, False])
-def test_another_store_in_its_place_is_told(bench: Bench, is_same_folder: bool) -> None:
+def test_position_fails_when_another_store_has_the_name(bench: Bench, is_same_folder: bool) -> None:
     fill(bench)
     bench.close()
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
@@ -116,7 +114,7 @@ def test_another_store_in_its_place_is_told(bench: Bench, is_same_folder: bool) 
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_broker_that_went_on_is_followed(
+def test_position_follows_broker(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
 ) -> None:
     """Records behind a clean end, by somebody who left no watermark: the log alone is believed."""
@@ -142,7 +140,7 @@ def test_a_broker_that_went_on_is_followed(
         bench.open()
 
 
-def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
+def test_position_syncs_open_log_of_broker_at_intervals(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bench)
@@ -160,7 +158,7 @@ def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
         (bench.root.parent / name).rename(bench.root / "timerstore" / name)
 
 
-def test_its_owner_is_not_kept_out(bench: Bench) -> None:
+def test_read_only_store_does_not_lock_out_owner(bench: Bench) -> None:
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
         bench.close()
         bench.open()
@@ -170,7 +168,7 @@ def test_its_owner_is_not_kept_out(bench: Bench) -> None:
         assert [message.body for message in one.follow("t")] == [b"x"]
 
 
-def test_what_the_disk_does_not_say_it_has_is_not_shown(
+def test_position_excludes_records_that_cannot_be_synced(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.store.put("t", b"first")
@@ -192,7 +190,7 @@ def test_what_the_disk_does_not_say_it_has_is_not_shown(
         assert [message.body for message in one.follow("t")] == [b"first", b"behind"]
 
 
-def test_a_copy_in_its_place_is_told(bench: Bench, tmp_path: Path) -> None:
+def test_position_fails_when_a_copy_has_the_name(bench: Bench, tmp_path: Path) -> None:
     fill(bench)
     bench.close()
     shutil.copytree(bench.root, tmp_path / "copy")
@@ -211,7 +209,7 @@ def _held() -> tuple[int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), sum("/commitlog/" in line for line in maps)
 
 
-def test_looking_again_and_again_keeps_nothing_open(bench: Bench, tmp_path: Path) -> None:
+def test_repeated_reads_keep_no_file_open(bench: Bench, tmp_path: Path) -> None:
     fill(bench)
     bench.store.put("t", b"behind", flush="sync")
     _killed(bench, tmp_path / "killed")
@@ -235,7 +233,7 @@ def test_looking_again_and_again_keeps_nothing_open(bench: Bench, tmp_path: Path
     assert _held() == before
 
 
-def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
+def test_position_follows_retention_of_broker(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024, message_bytes_max=9000))
     for k in range(30):
         bench.store.put("t", b"%02d" % k + bytes(8000), queue_id=0)
@@ -261,7 +259,7 @@ def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
         synced.close()
 
 
-def test_a_brokers_log_that_the_disk_does_not_say_it_has_is_not_shown(
+def test_open_fails_when_log_of_broker_cannot_be_synced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.store.put("t", b"first")
@@ -284,7 +282,7 @@ def test_a_brokers_log_that_the_disk_does_not_say_it_has_is_not_shown(
 
 
 @pytest.mark.parametrize("where", ["counts", "show", "covered", "forget", "units"])
-def test_a_look_that_is_cut_off_is_made_again(
+def test_view_repeats_step_when_interrupted(
     bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     same(read, bench.store)
@@ -311,7 +309,7 @@ def test_a_look_that_is_cut_off_is_made_again(
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_made: bool) -> None:
+def test_view_adopts_sizes_of_first_files(tmp_path: Path, *, is_made: bool) -> None:
     config = small(precision_ms=100)
     if is_made:
         bench = Bench(tmp_path / "s", config)
@@ -334,7 +332,7 @@ def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_ma
     bench.close()
 
 
-def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
+def test_view_drops_units_when_broker_has_written_them(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*TAIL_UNITS_MAX, 8)

@@ -53,7 +53,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_would_change_it_is_refused(bench: Bench, name: str) -> None:
+def test_read_only_store_rejects_calls_that_change_it(bench: Bench, name: str) -> None:
     before = trace(bench.root)
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
         with pytest.raises(ReadOnlyError, match=rf"{name}: .*read-only.*{bench.root}"):
@@ -63,12 +63,12 @@ def test_what_would_change_it_is_refused(bench: Bench, name: str) -> None:
         CHANGES[name](one)
 
 
-def test_every_call_of_a_store_is_answered_or_refused() -> None:
+def test_read_only_store_has_every_call_of_a_store() -> None:
     calls = {name for name in vars(TimerStore) if not name.startswith("_")}
     assert calls <= {name for name in dir(ReadOnlyStore) if not name.startswith("_")}
 
 
-def test_nothing_is_put_while_its_owner_does_nothing(bench: Bench, read: ReadOnlyStore) -> None:
+def test_read_only_store_puts_nothing_when_owner_is_idle(bench: Bench, read: ReadOnlyStore) -> None:
     before = trace(bench.root)
     same(read, bench.store)
     read.verify()
@@ -76,7 +76,7 @@ def test_nothing_is_put_while_its_owner_does_nothing(bench: Bench, read: ReadOnl
     assert trace(bench.root) == before
 
 
-def test_a_closed_store_is_read_and_left_as_it_is(bench: Bench) -> None:
+def test_read_only_store_leaves_closed_store_unchanged(bench: Bench) -> None:
     fill(bench)
     told = [list(bench.store.pending()), bench.out("t"), bench.store.query("u", "lev")]
     bench.close()
@@ -93,7 +93,7 @@ def test_a_closed_store_is_read_and_left_as_it_is(bench: Bench) -> None:
     bench.open()
 
 
-def test_a_folder_that_cannot_be_written_to_is_read(bench: Bench) -> None:
+def test_read_only_store_reads_folder_without_write_permission(bench: Bench) -> None:
     fill(bench)
     bench.close()
     paths = [bench.root, *bench.root.rglob("*")]
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_to_is_read(bench: Bench) -> None:
     bench.open()
 
 
-def test_where_there_is_no_store_none_is_made(tmp_path: Path) -> None:
+def test_read_only_open_makes_no_store(tmp_path: Path) -> None:
     for path, match in (
         (tmp_path / "none", "is no directory"),
         (tmp_path, "holds no store"),
@@ -138,7 +138,7 @@ def test_where_there_is_no_store_none_is_made(tmp_path: Path) -> None:
         timerstore.open(tmp_path, read_only=1)  # type: ignore[call-overload]
 
 
-def test_a_backup_and_shards_are_none(bench: Bench, tmp_path: Path) -> None:
+def test_read_only_open_rejects_backup_and_shards(bench: Bench, tmp_path: Path) -> None:
     bench.store.put("t", b"x")
     bench.store.backup(tmp_path / "backup")
     with pytest.raises(ConfigError, match="backup"):
@@ -148,7 +148,7 @@ def test_a_backup_and_shards_are_none(bench: Bench, tmp_path: Path) -> None:
         timerstore.open(tmp_path / "shards", read_only=True)
 
 
-def test_a_shard_is_read_and_shards_are_not(tmp_path: Path) -> None:
+def test_read_only_open_reads_one_shard(tmp_path: Path) -> None:
     config = small()
     with timerstore.open_shards(tmp_path / "s", 2, config, ingest_every=None) as shards:
         shards.put("t", b"x", keys="k")
@@ -166,7 +166,7 @@ def test_a_shard_is_read_and_shards_are_not(tmp_path: Path) -> None:
         timerstore.aio.open(folders[0], read_only=True)
 
 
-def test_a_forked_child_opens_its_own(bench: Bench, read: ReadOnlyStore) -> None:
+def test_forked_child_must_open_its_own_store(bench: Bench, read: ReadOnlyStore) -> None:
     child = os.fork()
     if not child:
         status = 1
@@ -181,7 +181,7 @@ def test_a_forked_child_opens_its_own(bench: Bench, read: ReadOnlyStore) -> None
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(read: ReadOnlyStore) -> None:
+def test_forked_child_does_not_wait_for_lock_of_parent(read: ReadOnlyStore) -> None:
     pending = read.pending()
     next(pending)
     is_held, is_over = threading.Event(), threading.Event()
@@ -209,7 +209,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(read: ReadOnlySto
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_it_is_not_closed_amid_a_call_of_the_same_thread(
+def test_close_raises_when_same_thread_is_in_a_call(
     read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -221,7 +221,7 @@ def test_it_is_not_closed_amid_a_call_of_the_same_thread(
     read.close()
 
 
-def test_a_link_in_a_store_is_not_followed(bench: Bench, tmp_path: Path) -> None:
+def test_read_only_store_follows_no_link_in_store(bench: Bench, tmp_path: Path) -> None:
     fill(bench)
     bench.close()
     queues = bench.root / "consumequeue"
@@ -234,7 +234,7 @@ def test_a_link_in_a_store_is_not_followed(bench: Bench, tmp_path: Path) -> None
     bench.open()
 
 
-def test_a_read_only_disk_writes_nothing(tmp_path: Path) -> None:
+def test_read_only_disk_rejects_every_write(tmp_path: Path) -> None:
     disk, path = ReadOnlyDisk(), tmp_path / "file"
     path.write_bytes(b"as it was")
     (tmp_path / "empty").mkdir()
@@ -270,7 +270,7 @@ def test_a_read_only_disk_writes_nothing(tmp_path: Path) -> None:
     assert everything - reads <= set(vars(ReadOnlyDisk))
 
 
-def test_every_call_of_a_store_is_answered_or_refused_with_a_reason() -> None:
+def test_every_rejected_call_has_a_reason() -> None:
     calls = {name.removeprefix("_do_") for name in vars(StoreApi) if name.startswith("_do_")}
     assert len(calls) > 30
     for name in calls - UNSUPPORTED.keys():

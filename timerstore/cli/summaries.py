@@ -1,4 +1,4 @@
-"""Summarize a store that another process may have open (tables/store_summary.py).
+"""Summarize a store that another process may have open (snapshot/store_summary.py).
 
 Threads:  none; nothing here takes a lock or writes.
 """

@@ -41,7 +41,7 @@ class SnapshotSource(Owner, Source):
         self._stats: LiveStats | None = None
 
     def about(self) -> Json:
-        """Return what does not change."""
+        """Return the constant facts of the stores."""
         return {
             "path": str(self._path),
             "shards": self._shards,

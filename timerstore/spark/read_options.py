@@ -16,7 +16,7 @@
 | time_type               | timestamp | or long: epoch ms; 1.3 times as fast to group by           |
 | max_partition_bytes     | 128m      | bytes of the log a task reads, about                       |
 | batch_bytes, batch_rows | 4m, 10000 | a batch ends where either is reached                       |
-| on_corrupt              | fail      | skip, stop: tables/damage_policy.py                        |
+| on_corrupt              | fail      | skip, stop: columns/damage_policy.py                       |
 | verify_crc              | true      |                                                            |
 | as_of                   | now       | latest_offsets(path): two reads see the same               |
 | precision_ms            | found out | of a broker's store whose wheel shows none                 |

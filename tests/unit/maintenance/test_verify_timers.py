@@ -11,7 +11,7 @@ from tests.support.driver import START_MS
 from tests.support.filled_bench import CONFIG, FilledBench, check_reports, flip, segment
 from tests.support.inside import inside
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.format import timer_unit
+from timerstore._engine.format import timer_unit, wheel_slot
 from timerstore._engine.log.fold import SCAN_DTYPE
 from timerstore._engine.maintenance.id_states import IdStates, LogFold, differing, waiting
 from timerstore.errors import CorruptError
@@ -39,6 +39,44 @@ def test_verify_reports_changed_timer_unit(filled: FilledBench, at: int, what: s
     check_reports(filled.store.verify(), what, path, f"offset {52 * 30}")
     flip(path, 52 * 30 + at, 0x55)
     assert filled.store.verify().clean
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "what"),
+    [
+        ("timerlog", 3, "timer unit: size"),
+        ("timerlog", 11, "timer unit: previous position"),
+        ("timerlog", 35, "timer unit: log offset"),
+        ("timerlog", 51, "timer unit: checksum"),
+    ],
+)
+def test_verify_directory_reports_changed_timer_unit(
+    filled: FilledBench, name: str, at: int, what: str
+) -> None:
+    """The checks of an open store, on the view of a directory."""
+    filled.stepper.settle()
+    filled.store.close()
+    assert timerstore.verify_directory(filled.root).clean
+    path = segment(filled.root, name, 0, CONFIG.timer_log_segment_bytes)
+    flip(path, 52 * 30 + at, 0x55)
+    report = timerstore.verify_directory(filled.root)
+    check_reports(report, what, path, f"offset {52 * 30}")
+    assert all("derived" in one.what for one in report.problems)
+
+
+def test_verify_directory_walks_chains_of_slots(filled: FilledBench) -> None:
+    """A unit that leads into another slot is found from the slot whose chain it is in."""
+    filled.stepper.settle()
+    filled.store.close()
+    slots = wheel_slot.read((filled.root / "timerwheel").read_bytes()[: 128 * 32])
+    slot = slots[slots["count"] > 1][0]
+    size = CONFIG.timer_log_segment_bytes
+    number, at = divmod(int(slot["last_pos"]), size)
+    path = segment(filled.root, "timerlog", number, size)
+    flip(path, at + 11, 52 ^ 104)
+    report = timerstore.verify_directory(filled.root)
+    check_reports(report, "timer unit: checksum (derived", path, f"offset {at}")
+    check_reports(report, f"slot {slot['time']}: ")
 
 
 def test_verify_reports_changed_blank_and_bytes_past_timer_log_end(filled: FilledBench) -> None:

@@ -1,11 +1,12 @@
 """Maintain a store: verify, repair, back up, restore.
 
     verify.py            every check, on a view of a store
-    store_view.py        what checks read; live_view.py: an open store; at_rest_view.py: a directory
+    store_view.py        the view that checks read; live_view.py: an open store;
+                         at_rest_view.py: a directory
     check_*.py           the checks: log, queues, states, index, timer log, wheel, far wheel, config
     repair.py            copy a damaged directory's log into a new one
     log_reader.py        read a log at rest past damage
-    backup.py            copy a live store into a backup, and later what is new since
+    backup.py            copy a live store into a backup, and later the new part
     restore_backup.py    copy a backup into a store, and check every byte
     bootstrap_files.py   the side files that repair and restore write for the first opening
 

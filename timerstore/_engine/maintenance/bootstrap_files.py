@@ -1,7 +1,7 @@
 """The files that a restored or repaired store has in addition to its log, until it is opened.
 
     queues      empty, each with the end to go on from if the log has no record of it
-    the wheel   zeros; its length tells the number of slots
+    the wheel   zeros; its length gives the number of slots
     counts      the ends of queues, and the valid length of the file of message ids
     watermark   the log is whole and durable; its states do not exist (watermark.py)
 

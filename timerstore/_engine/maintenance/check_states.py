@@ -1,7 +1,7 @@
 """Check the states of timers and levels in memory, in the side files and in the log.
 
-In an open store the fold of the log at its end must be what memory has, and the fold at the
-watermark must be what the side files have. Of a directory only the side files are checked.
+In an open store the fold of the log at its end must equal memory, and the fold at the watermark
+must equal the side files. Of a directory only the side files are checked.
 """
 
 import numpy as np

@@ -72,8 +72,8 @@ class LiveView(Owner):
     # --- copies ---
 
     def take(self) -> bool:
-        """Copy side files, wheel and memory, in an order in which what is copied later can only
-        have grown. Return False if a file is too short to be mapped.
+        """Copy side files, wheel and memory. Each copy has at least the records of the one before.
+        Return False if a file is too short to be mapped.
         """
         self._take_files()
         self.memory = self._take_memory()

@@ -1,4 +1,4 @@
-"""`LogReader`: read a commit log at rest past any damage, and tell damage from a torn tail.
+"""`LogReader`: read a commit log at rest past any damage, and separate damage from a torn tail.
 
 Below the end that is known to be durable every byte must read. Bytes past it that do not read are a
 tail that was not durable. A broker's store has no watermark: there, bytes that whole records follow

@@ -7,7 +7,7 @@ states and commits stay valid. Damaged ranges are filled:
     640  placeholder of orders 1, offset 7        740  placeholder of orders 1, offset 8
     840  padding, 260 bytes, in no queue
 
-The new directory also has what the log does not contain: topics, committed offsets, recurring
+The new directory also has data that the log does not contain: topics, committed offsets, recurring
 definitions, ends of queues, message ids. Its first opening builds the rest.
 
 Thread safety: one caller. The source is only read. It should not be open, as records that are
@@ -17,7 +17,7 @@ Invariants:
     2. The target has its name only when it is whole and durable.
     3. No queue of the target has a gap.
 Raises: ConfigError if there is no store, or the target exists. CorruptError if a range is too small
-for what it held. FullError and FailedError from the disk.
+for the lost messages. FullError and FailedError from the disk.
 See also: decision 0030.
 """
 
@@ -88,10 +88,10 @@ class _Queues:
         first, last = units[0], units[-1]
         at = int(first["log_offset"])
         begins_at = 0 if self._log_begin == 0 else run.offset  # retention removed earlier messages
-        expected, behind = self._next.get(key, (begins_at, 0))
+        expected, after = self._next.get(key, (begins_at, 0))
         if run.offset > expected:
             is_front = key not in self._next
-            self.missing.append(_Missing(*key, expected, run.offset, behind, at, is_front))
+            self.missing.append(_Missing(*key, expected, run.offset, after, at, is_front))
         end = int(last["log_offset"]) + int(last["size"])
         self._next[key] = run.offset + len(units), end
 
@@ -118,7 +118,7 @@ class _Plan:
                 ranges.pop(0)
             if not ranges:
                 raise CorruptError(
-                    "the damaged ranges are too small for what they held",
+                    "the damaged ranges are too small for the lost messages",
                     where=self._log.files.path(one.log_begin),
                     wanted=f"{one.end - offset} messages of topic {one.topic} queue {one.queue_id}",
                 )
@@ -172,12 +172,12 @@ def repair_directory(
     """Copy a damaged store into a new directory, which is durable on return. The source is not
     changed. Open the target to use it.
 
-    The Report has every damaged range and what is known to be lost. It is clean if nothing was
+    The Report has every damaged range and the messages known to be lost. It is clean if nothing was
     damaged. `progress` is called with the number of bytes that were read, and of all bytes.
 
     Raises:
         ConfigError: there is no store, or the target exists. CorruptError: a damaged range is too
-            small for what it held.
+            small for the lost messages.
     """
     disk, source = Disk(), anchored("repair", path)
     into = anchored("repair", target)
@@ -283,7 +283,7 @@ class _Copy:
 def _write_rest(
     disk: Disk, findings: Findings, found: StoreFiles, log: LogReader, target: Tree
 ) -> None:
-    """Write what the log does not contain: files of config/, sizes, ends of queues, ids."""
+    """Write the files of config/, sizes, ends of queues and ids, which the log does not have."""
     disk.make_directory(target.config)
     readers: dict[Path, Callable[[bytes], object]] = {
         found.tree.topics_json: lambda text: topics_json.read(text, None),
@@ -348,7 +348,7 @@ def _numbers(
 
 
 def _tell(findings: Findings, log: LogReader, plan: _Plan) -> None:
-    """Report for each range what it held, as the gaps in queues show, and what was lost."""
+    """Report for each range its lost messages, as the gaps in queues show them."""
     waiting = delivered = 0
     for gap in log.damaged:
         places = plan.places.get(gap.begin, [])

@@ -221,7 +221,7 @@ def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: Manifest) -> IdsMa
 
 
 def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> None:
-    """Write what the log does not contain: config, sizes, ends of queues, message ids."""
+    """Write config, sizes, ends of queues and message ids, which the log does not have."""
     disk.make_directory(tree.config)
     for name in CONFIG_NAMES:
         if name in manifest.config:

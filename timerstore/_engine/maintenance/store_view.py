@@ -1,4 +1,4 @@
-"""`StoreView`: what the checks of `verify` read of a store.
+"""`StoreView`: a store as the checks of `verify` read it.
 
     live_view.py       a store that is open, from the components of its engine
     at_rest_view.py    a directory that no process needs to have open, from its files
@@ -203,8 +203,8 @@ class StoreView(Protocol):
         """
 
     def take(self) -> bool:
-        """Copy what must not change during the checks. Return False if files are so damaged that
-        they must not be mapped.
+        """Copy files and memory that must not change during the checks. Return False if files are
+        so damaged that they must not be mapped.
         """
 
     def log_parts(self, begin: int, end: int) -> Iterator[LogPart | Problem]:

@@ -1,6 +1,6 @@
 """Verify a store: every check once, on a view of an open store or of a directory.
 
-    store_view.py     what the checks read; live_view.py and at_rest_view.py provide it
+    store_view.py     the view that checks read; live_view.py and at_rest_view.py implement it
     log               records, and their queue units and timer units   check_log, check_queues
     states            memory, side files and the fold of the log       check_states, check_side
     timer log, wheel  units, slots, chains, checksums                  check_timer_log, check_wheel
@@ -35,7 +35,7 @@ from timerstore.reports import Report
 
 
 def verify(view: StoreView) -> Report:
-    """Run every check, in an order in which what is read later can only have grown."""
+    """Run every check. A file that is read later can only have grown."""
     offsets = read_offsets(view)
     if not view.take():
         return view.findings.report()

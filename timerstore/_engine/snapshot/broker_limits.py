@@ -25,7 +25,7 @@ _PRECISION_MS_MAX = 3_600_000
 
 
 def broker_limits(tree: Tree, config: StoreConfig, precision_ms: int | None) -> Snapshot:
-    """Walk both logs of a broker's store. `precision_ms` counts before what the files show."""
+    """Walk both logs of a broker's store. `precision_ms` overrides the files' own."""
     log = _walked(tree.commit_log, config.commit_log_segment_bytes, records_end)
     timer_log = _walked(tree.timer_log, config.timer_log_segment_bytes, units_end)
     found = limits(tree.root, config, log, timer_log)

@@ -1,14 +1,15 @@
 """Decide how far a store may be read. All readers of a live store take their limits from here.
 
-    the store's files are           they are read up to
-    ours, and a process has it open  the log end of the watermark: the last completed checkpoint
-    ours, and no process has it open the same; a `FollowedPosition` reads the whole records after it
-    a broker's                       the last whole record (broker_limits.py)
+    files                             they are read up to
+    ours, and a process has them open the log end of the watermark: the last completed checkpoint
+    ours, and no process has them     the same; a `FollowedPosition` also reads the whole records
+                                      after it
+    a broker's                        the last whole record (broker_limits.py)
 
 Thread safety: one thread at a time for each object.
 Invariants:
-    1. What lies below the end of a position of ours is durable, because the watermark is written
-       after it. A `FollowedPosition` syncs the files before it reads past a watermark, so no
+    1. Records below the end of a position of ours are durable, because the watermark is written
+       after them. A `FollowedPosition` syncs the files before it reads past a watermark, so no
        recovery ends the log before it.
     2. A followed position never ends before the one it returned last.
 Raises: ConfigError if there is no store. FailedError or ConfigError if another store has its name.

@@ -37,7 +37,7 @@ class SnapshotPullCalls(SnapshotCalls):
     def _pulled(self, request: PullRequest) -> MessageBatch:
         """Pull as an open store does, but look every 50 ms (snapshot_polling.py) while waiting:
         the store's owner completes a checkpoint every `checkpoint_interval_ms` while there is
-        something new. Closed while it waits, it returns what it found last.
+        something new. A pull whose store is closed while it waits returns its last result.
         """
         topic, wait = request.topic, request.wait
         refuse_shard(request.shard)

@@ -1,8 +1,8 @@
 """A summary of a store, as of its last checkpoint. Another process may have the store open.
 
 Thread safety: takes no lock and writes nothing.
-Invariants: what a summary has was durable. Its counts are None for a broker's store, whose files do
-not have them.
+Invariants: a summary has only durable messages. Its counts are None for a broker's store, which has
+no counts file.
 Raises: ConfigError if there is no store. CorruptError if a file cannot be read.
 """
 

@@ -5,7 +5,7 @@
 
 Thread safety: one thread at a time.
 Invariants: a queue is read only after `settle` or `settle_all`.
-Raises: GoneError if the owner removed what was to be read. Then call `advance` and read again.
+Raises: GoneError if the owner removed a file that is needed. Then call `advance` and read again.
 """
 
 import dataclasses
@@ -61,8 +61,8 @@ class SnapshotView(Owner):
         self._tail_units = 0  # in memory
         self._tail_units_max: int | None = None  # None: not known until the next read of the tail
         self._is_torn = False  # a step was interrupted, as by Ctrl-C: read everything again
-        self._covered = 0  # the files have the units of what lies below this log offset
-        self._tail_end = 0  # the files or memory have the units of what lies below this one
+        self._covered = 0  # the files have all units of the log below this offset
+        self._tail_end = 0  # the files and memory have all units of the log below this one
         self._take(self.position, from_scratch=True)
 
     # --- the position ---
@@ -253,7 +253,7 @@ class SnapshotView(Owner):
 
 
 def _version(position: SnapshotPosition) -> int:
-    """Return a number that tells the files of one position from those of another: the sequence of
-    the watermark, or below zero the begin of the log.
+    """Return a number that differs for positions with other files: the sequence of the watermark,
+    or below zero the begin of the log.
     """
     return -1 - position.store.log_begin if position.mark is None else position.mark.sequence

@@ -1,4 +1,4 @@
-"""`Damage`: what a scan does at bytes of the log that are not a record.
+"""`Damage`: the behaviour of a scan at bytes of the log that are not a record.
 
 | on_corrupt | behaviour                                                                          |
 |------------|------------------------------------------------------------------------------------|

@@ -26,7 +26,7 @@ the log. `applied_at` is the store time of the last chunk. If retention removed 
 and `applied_at` are null, and so is `rows` if the log has only the version's number.
 
 deliveries: `lateness_ms` = delivered - due. It is null if only the level's table knows the due
-time, as for what a broker delivered for a level. Two rows for one message are a double delivery.
+time, as for deliveries of a broker from a level. Two rows for one message are a double delivery.
 
 Invariants: names and types do not change. Columns are added at the end of a table.
 """

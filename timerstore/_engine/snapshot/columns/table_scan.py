@@ -1,4 +1,4 @@
-"""What a scan reads, and the rows of one part of one table as numpy arrays.
+"""The options of a scan, and the rows of one part of one table as numpy arrays.
 
 A part is [begin, end) of the commit log, the timer log or the wheel. native/src/columns.c reads it.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timerstore._engine.base.sorted_values import are_in
 from timerstore._engine.format import timer_unit
 from timerstore._engine.maintenance.check_log import LogResult
 from timerstore._engine.maintenance.check_queues import add_not_zero
@@ -82,7 +83,7 @@ def _check_units(
     ]
     if view.record_offsets is not None and not log.is_damaged:
         offsets = units["log_offset"].astype(np.int64)
-        is_lost = ~np.isin(offsets, view.record_offsets) & (offsets >= view.log_begin)
+        is_lost = ~are_in(offsets, view.record_offsets) & (offsets >= view.log_begin)
         checks.append(("log offset", "log_offset", is_lost, "one of a record"))
     for what, name, wrong, wanted in checks:
         for at in np.flatnonzero(wrong).tolist():

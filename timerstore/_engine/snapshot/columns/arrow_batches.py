@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.base.sorted_values import are_in
 from timerstore._engine.snapshot.columns import table_scan
 from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
 from timerstore._engine.snapshot.columns.schemas import Column, Kind, chosen
@@ -249,7 +250,7 @@ class _BatchMaker:
         if name == "rolled":
             return pa.array((rows["magic"] & _ROLL) != 0)
         if name == "cancelled":
-            return pa.array(_is_in(rows["log_offset"], self._cancelled))
+            return pa.array(are_in(rows["log_offset"], self._cancelled))
         if name in ("size", "flags"):
             return _fixed(pa.int32(), rows["magic" if name == "flags" else name])
         return _fixed(pa.int64(), rows[name])
@@ -277,12 +278,3 @@ class _BatchMaker:
             return pa.array([getattr(one, column.name) for one in some], type=kind)
         known = np.array([one.applied_ms is not None for one in some], bool)
         return self._time([one.applied_ms or 0 for one in some], known)
-
-
-def _is_in(values: Any, sorted_ones: Int64Array) -> Mask:
-    """Return for each value whether it is one of these."""
-    if not len(sorted_ones):
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(sorted_ones, values), len(sorted_ones) - 1)
-    found: Mask = sorted_ones[at] == values
-    return found

@@ -25,7 +25,7 @@ def test_restore_keeps_all_pending_messages(source: Bench, tmp_path: Path) -> No
     report = source.store.backup(tmp_path / "backup")
     assert report.copied_bytes == report.log_end - report.log_begin > 2 * SEGMENT
     assert report.segment_count == len(list((tmp_path / "backup" / "commitlog").iterdir()))
-    fill(source, 5, 200)  # behind the backup: not in it
+    fill(source, 5, 200)  # put after the backup
     other = restored(source, tmp_path / "backup")
     assert other.store.verify().clean
     assert sorted(numbers(other)) == delivered
@@ -66,7 +66,7 @@ def test_backup_copies_only_new_bytes_when_repeated(source: Bench, tmp_path: Pat
 
 
 def test_backup_lets_store_calls_run_during_copy(source: Bench, tmp_path: Path) -> None:
-    """Also by who is told how far it is: the calls that keep retention off do not wait for it."""
+    """Calls that hold off retention do not exclude each other, so verify runs during a backup."""
     fill(source, 5)
     store, answers = source.store, []
 
@@ -145,7 +145,7 @@ def test_backup_is_old_or_new_when_interrupted(
 def test_restore_keeps_queue_ends_when_retention_removed_messages(
     source: Bench, tmp_path: Path
 ) -> None:
-    """backup.json tells where queues end: nothing in the log may say so any more."""
+    """backup.json has the ends of queues, which the log may have lost."""
     fill(source, 3, delay_s=0)
     source.turn()
     source.store.backup(tmp_path / "backup")

@@ -39,13 +39,13 @@ def at_point(monkeypatch: pytest.MonkeyPatch, point: str, call: Callable[[], obj
     monkeypatch.setattr(failpoints, "hook", hook)
 
 
-MOMENTS = ["", "checkpoint_taken", "checkpoint_log_synced", "checkpoint_watermark_written"]
+POINTS = ["", "checkpoint_taken", "checkpoint_log_synced", "checkpoint_watermark_written"]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("flushes", [False, True])
 def test_backup_has_recurring_definitions_and_runs_of_one_checkpoint(
-    source: Bench, monkeypatch: pytest.MonkeyPatch, moment: str, flushes: bool
+    source: Bench, monkeypatch: pytest.MonkeyPatch, point: str, flushes: bool
 ) -> None:
     source.store.put_every("t", b"old", every=60, name="old")
     source.turn()
@@ -56,9 +56,9 @@ def test_backup_has_recurring_definitions_and_runs_of_one_checkpoint(
         if flushes:
             source.store.flush()
 
-    if moment:
+    if point:
         flushes = False
-        at_point(monkeypatch, moment, change)
+        at_point(monkeypatch, point, change)
     else:
         between_reads(monkeypatch, change)
     source.store.backup(source.root.parent / "backup")
@@ -74,9 +74,9 @@ def test_backup_has_recurring_definitions_and_runs_of_one_checkpoint(
     again.close()
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_backup_keeps_messages_that_are_leased_during_copy(
-    source: Bench, monkeypatch: pytest.MonkeyPatch, moment: str
+    source: Bench, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """What says how far a group is must not be ahead of the leases that are in the backup."""
     source.store.put_many("t", [b"a", b"b", b"c"])
@@ -87,8 +87,8 @@ def test_backup_keeps_messages_that_are_leased_during_copy(
     def lease() -> None:
         source.store.receive("t", "g", lease=30)
 
-    if moment:
-        at_point(monkeypatch, moment, lease)
+    if point:
+        at_point(monkeypatch, point, lease)
     else:
         between_reads(monkeypatch, lease)
     source.store.backup(source.root.parent / "backup")

@@ -34,7 +34,7 @@ def test_backup_rejects_log_that_diverged(source: Bench, tmp_path: Path) -> None
 
 
 def end_on_an_edge(bench: Bench) -> None:
-    """The log ends where a segment does: what the next one was made for is not put."""
+    """Let the log end at the end of a segment. The message for the next segment is not put."""
     log = inside(bench.store).log
     log.make_room(SEGMENT - 16)
     assert log.end % SEGMENT == 0

@@ -69,7 +69,7 @@ def test_restore_rejects_flipped_bit_by_place(source: Bench, tmp_path: Path) -> 
 
 
 def test_check_backup_reports_damage_of_the_store(source: Bench, tmp_path: Path) -> None:
-    """The bytes were those of the store, so it was clean: and what was restored did not open."""
+    """The backup has the bytes of the store, but the restored store could not be opened."""
     backup = tmp_path / "backup"
     receipts = fill(source, 100)
     source.store.flush()

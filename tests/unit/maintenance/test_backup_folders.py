@@ -57,7 +57,7 @@ def test_open_rejects_backup(source: Bench, tmp_path: Path) -> None:
 
 
 def test_backup_rejects_backup_that_was_opened_as_store(source: Bench, tmp_path: Path) -> None:
-    """As versions before could make one of it: what was put there since is nowhere else."""
+    """Earlier versions could open a backup as a store. Its new messages exist only there."""
     fill(source, 12)
     backup = tmp_path / "backup"
     source.store.backup(backup)
@@ -122,7 +122,7 @@ def test_restore_accepts_relative_target(
 def test_restore_rejects_mount_point_before_copying(
     source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be given the name of a disk of its own: it was told when all had been copied."""
+    """A mount point cannot be renamed over. The error must come before the copy."""
     source.store.backup(tmp_path / "backup")
     mounted = tmp_path / "mounted"
     mounted.mkdir()
@@ -167,7 +167,7 @@ def test_invalid_path_raises_config_error(source: Bench, tmp_path: Path) -> None
 def test_restore_rejects_bind_mount_of_same_disk(
     source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its device is that of the folder above: only the system's table of mounts tells."""
+    """It has the device of its parent folder, so only the system's table of mounts shows it."""
     source.store.backup(tmp_path / "backup")
     mounted = tmp_path / "with space" / "mounted"
     mounted.mkdir(parents=True)

@@ -46,7 +46,7 @@ def test_backup_readers_and_writers_exclude_each_other(source: Bench, tmp_path: 
 
     def writes(_done: int, _all: int) -> None:
         refused(lambda: source.store.backup(backup))
-        assert timerstore.check_backup(backup).clean  # who reads keeps out nobody who reads
+        assert timerstore.check_backup(backup).clean  # readers do not exclude each other
 
     source.store.backup(backup, progress=reads)
     assert not (tmp_path / "torn").exists()
@@ -104,7 +104,7 @@ def test_restore_rejects_second_restore_into_same_folder(source: Bench, tmp_path
     with pytest.raises(ConfigError, match="empty"):
         timerstore.restore(backup, path)
     assert not path.with_name("restored.restoring").exists()
-    held = Directory(Disk(), path)  # nobody holds what has its name
+    held = Directory(Disk(), path)  # no process holds this directory
     held.release()
 
 

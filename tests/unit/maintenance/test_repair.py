@@ -19,7 +19,7 @@ def bench_config() -> StoreConfig:
 
 
 def repair(bench: Bench) -> Report:
-    """Go on with what comes of it."""
+    """Repair the store, and go on with the result."""
     bench.close()
     target = bench.root.with_name(f"{bench.root.name}-repaired")
     report = timerstore.repair(bench.root, target)
@@ -61,7 +61,7 @@ def test_repair_keeps_ids_and_queue_ends_of_expired_messages(bench: Bench, is_ma
     fill(bench, int(bench.store.stats()["log_end_bytes"]))
     begin = begin_of(bench)
     bench.close()
-    if not is_marked:  # then what stands beside it tells
+    if not is_marked:  # then the counts file has the ids
         (bench.root / "timerstore" / "watermark").unlink()
     repair(bench)
     assert begin_of(bench) == begin

@@ -1,4 +1,4 @@
-"""verify: offsets beyond their queue's end, and a file that does not read."""
+"""verify: committed offsets past the end of a queue, and a file that cannot be read."""
 
 from pathlib import Path
 

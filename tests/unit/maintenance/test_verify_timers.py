@@ -255,8 +255,9 @@ def test_verify_reports_double_delivery(filled: FilledBench) -> None:
 def test_verify_reports_delivery_with_impossible_timer_id(
     tmp_path: Path, *, is_source: bool
 ) -> None:
-    """It is taken for a client's, who may name any: on a source it does no harm; a delivery with it
-    is named, as no source waited for it. Folding it would take memory for all ids up to it.
+    """Verify takes it for the id of a client, which may be any. On a source it does no harm. A
+    delivery with it is reported, as it has no source. Folding it would take memory for all ids
+    up to it.
     """
     config = dataclasses.replace(CONFIG, property_crc=False)
     clock = ManualClock(START_MS)

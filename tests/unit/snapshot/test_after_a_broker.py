@@ -13,7 +13,7 @@ from timerstore._engine.snapshot.position import take
 
 
 def _went_on(bench: Bench) -> None:
-    """A broker's session: its clients' messages of each kind, and what it delivered of ours."""
+    """A broker's session: messages of its clients of each kind, and deliveries of our messages."""
     root, at_ms = bench.root, bench.clock.now_ms
     sent_on.delayed(root, "K1", at_ms + 40_000, store_ms=at_ms)
     due = sent_on.delayed(root, "K2", at_ms + 1000, store_ms=at_ms)

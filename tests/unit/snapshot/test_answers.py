@@ -1,4 +1,4 @@
-"""A store that is opened read-only says what its owner says."""
+"""A read-only store returns the same as its owner."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who waits for what an owner makes visible."""
+"""Waiting calls of a read-only store, until the owner makes messages visible."""
 
 from typing import Any
 

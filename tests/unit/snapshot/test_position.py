@@ -1,4 +1,4 @@
-"""How far a store is read, and that nobody takes back what was shown."""
+"""How far a store is read, and that visible messages stay visible."""
 
 import gc
 import shutil
@@ -32,7 +32,7 @@ from timerstore.testing import ManualClock
 
 
 def _killed(bench: Bench, copy: Path) -> None:
-    """What a kill would leave, without `lock`, which nobody holds there."""
+    """Copy a store as a kill would leave it, without `lock`, which no process holds then."""
     shutil.copytree(bench.root, copy)
 
 
@@ -117,7 +117,7 @@ def test_position_fails_when_another_store_has_the_name(bench: Bench, is_same_fo
 def test_position_follows_broker(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
 ) -> None:
-    """Records behind a clean end, by somebody who left no watermark: the log alone is believed."""
+    """A broker appended records to a clean store and left no watermark: the log decides."""
     if is_held:
         monkeypatch.setattr("timerstore._engine.snapshot.position.holder_of", lambda *_: 1)
     copy, log = tmp_path / "copy", "commitlog/" + "0" * 20
@@ -213,7 +213,7 @@ def test_repeated_reads_keep_no_file_open(bench: Bench, tmp_path: Path) -> None:
     fill(bench)
     bench.store.put("t", b"behind", flush="sync")
     _killed(bench, tmp_path / "killed")
-    gc.collect()  # what earlier tests left
+    gc.collect()  # files of earlier tests
     before = _held()
     with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
         one.pull("t", 0, 0)
@@ -255,7 +255,7 @@ def test_position_follows_retention_of_broker(tmp_path: Path) -> None:
         assert distrusted_version(view) is None
         (bench.root / "commitlog" / f"{2 * 65536:020}").unlink()
         synced = log_at_position(view)
-        synced.sync_range(0, view.position.log_end)  # what is gone needs none
+        synced.sync_range(0, view.position.log_end)  # a removed file needs none
         synced.close()
 
 

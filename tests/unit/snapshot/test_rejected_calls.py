@@ -1,4 +1,4 @@
-"""What is opened read-only changes nothing, and refuses what would."""
+"""A read-only store changes nothing, and rejects calls that would."""
 
 import os
 import signal

@@ -302,7 +302,7 @@ def test_take_raises_when_there_is_no_store(tmp_path: Path) -> None:
     for path, text in ((tmp_path / "none", "no directory"), (tmp_path, "holds no store")):
         with pytest.raises(ConfigError, match=text):
             take(path)
-    (tmp_path / "timerstore").mkdir()  # somebody opens it for the first time
+    (tmp_path / "timerstore").mkdir()  # its first opening has begun
     assert read_rows(tmp_path) == []
     (tmp_path / "commitlog").mkdir()
     assert read_rows(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Columns beside a store that is open: its limits, its states, its wheel."""
+"""Tables of a store that is open: its limits, its states, its wheel."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def expected(root: Path, cancelled: set[int], precision_ms: int = 1000) -> dict[
 
 
 def used(bench: Bench) -> set[int]:
-    """A store that has seen all there is; log offsets of what was cancelled."""
+    """Use a store in every way; return the log offsets of the cancelled messages."""
     gone = set()
     for n in range(40):
         bench.store.put("t", b"now %d" % n, tags="green", keys=[f"k{n}"])
@@ -168,7 +168,7 @@ def test_read_takes_no_lock_and_writes_nothing(bench: Bench) -> None:
 
 
 def test_take_reads_log_past_watermark_when_broker_went_on(bench: Bench) -> None:
-    """A cleanly closed store whose log goes on behind our watermark: a broker was here."""
+    """The log of a cleanly closed store goes on past the watermark: a broker had it."""
     bench.store.put("t", b"ours")
     bench.close()
     store = take(bench.root)

@@ -1,4 +1,4 @@
-"""The table of ingested versions against what the store itself says of them."""
+"""The table of ingested versions, compared with the store's own list."""
 
 import contextlib
 import shutil
@@ -89,7 +89,7 @@ def test_transactions_of_snapshot_stay_when_store_goes_on(bench: Bench) -> None:
 def test_transaction_known_from_state_has_nulls(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after retention: headers went, and one record says what they said."""
+    """Retention removed the headers, and a record of the source's state has their contents."""
     state = SourceState("orders", ((0, 3), (5, 6)), (Done(5, 9, 1),), (Begun(6, 1, 4, 2),))
     bench.store.ingest("orders", 6, [batch(4)])
     bench.store.flush()

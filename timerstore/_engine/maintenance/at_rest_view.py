@@ -49,7 +49,7 @@ _DEFAULT = StoreConfig(index_enabled=False)
 
 
 class StoreFiles(NamedTuple):
-    """What must be known of a directory before its files are read."""
+    """The basic facts of a directory, which are needed to read its files."""
 
     tree: Tree
     config: StoreConfig

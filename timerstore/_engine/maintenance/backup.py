@@ -89,7 +89,7 @@ class Copier:
         root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
             raise ConfigError(f"backup: wanted a folder outside the store {store}, got {root}")
-        refuse_other_folder(self._disk, root)
+        check_folder(self._disk, root)
         directory = Directory(self._disk, root)
         try:
             return self._copy(directory.tree, _silent if progress is None else progress)
@@ -308,7 +308,7 @@ def read_manifest(disk: Disk, root: Path) -> Manifest | None:
         raise type(error)(str(error), where=path) from error
 
 
-def refuse_other_folder(disk: Disk, root: Path) -> None:
+def check_folder(disk: Disk, root: Path) -> None:
     """Raise ConfigError for a folder that is neither empty nor a backup."""
     if disk.exists(root) and not disk.is_directory(root):
         raise ConfigError(f"backup: wanted a folder, got {root}")

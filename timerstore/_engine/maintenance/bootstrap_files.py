@@ -21,7 +21,7 @@ QUEUE_END_MAX = 1 << 58
 """The units of such a queue take 5 EiB. Their offset in bytes is still a valid file offset."""
 
 
-def refuse_ends(ends: Pending) -> None:
+def check_ends(ends: Pending) -> None:
     """Raise CorruptError if a queue with such an end cannot exist."""
     for topic, queues in ends.items():
         for queue_id, end in queues.items():
@@ -43,7 +43,7 @@ def write_unbuilt(
     Raises:
         CorruptError: a queue with such an end cannot exist.
     """
-    refuse_ends(ends)
+    check_ends(ends)
     for topic, queues in ends.items():
         for queue_id, end in queues.items():
             _make_queue(disk, tree, topic, queue_id, end, queue_segment_bytes)

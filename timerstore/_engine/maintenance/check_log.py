@@ -27,12 +27,12 @@ _IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
 class LogResult(NamedTuple):
-    """What a walk over the log found."""
+    """The results of a walk over the log."""
 
     is_damaged: bool
     fold: LogFold | None = None
     at_mark: Expected | None = None
-    """What the fold expects at the watermark."""
+    """States that the fold requires at the watermark."""
     at_end: Expected | None = None
     inherited: tuple[list[tuple[int, int]], list[int]] = ([], [])
     """Timers and level messages that only records past the watermark show to have been pending."""

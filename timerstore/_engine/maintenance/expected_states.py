@@ -13,7 +13,7 @@ from timerstore._engine.maintenance.id_states import LogFold, Packed
 
 
 class Expected(NamedTuple):
-    """What the log requires at one log end."""
+    """States and counts that the log requires at one log end."""
 
     states: Packed
     pending: dict[int, int] | None  # by index of route; None: not known

@@ -43,7 +43,7 @@ from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TO
 from timerstore._engine.log.staging import read_staged
 from timerstore._engine.log.survey import Files, Gap, look_at_files
 from timerstore._engine.maintenance.at_rest_view import StoreFiles, find_store
-from timerstore._engine.maintenance.bootstrap_files import refuse_ends, write_unbuilt
+from timerstore._engine.maintenance.bootstrap_files import check_ends, write_unbuilt
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.log_reader import LogReader, Progress
 from timerstore._engine.maintenance.log_units import LogUnits
@@ -97,7 +97,7 @@ class _Queues:
 
 
 class _Plan:
-    """What fills each damaged range."""
+    """The records that fill each damaged range."""
 
     def __init__(self, log: LogReader, queues: _Queues, topics: list[str]) -> None:
         self._log = log
@@ -181,7 +181,7 @@ def repair_directory(
     """
     disk, source = Disk(), anchored("repair", path)
     into = anchored("repair", target)
-    refuse_taken(disk, into, "repair")  # a link that leads nowhere, too
+    refuse_taken(disk, into, "repair")  # also a link to nothing
     root, into = led_to("repair", source), led_to("repair", into)
     if into == root or root in into.parents or into in root.parents:
         raise ConfigError(f"repair: wanted a folder outside the store {source}, got {into}")
@@ -333,7 +333,7 @@ def _numbers(
             if found.mark is not None and not found.mark.is_unbuilt:
                 findings.add("not taken over", tree.counts, "where queues end, message ids", "none")
             return {}, None
-        refuse_ends(counts.ends)
+        check_ends(counts.ends)
         ids = read_ids(disk, tree, counts.ids)
         if ids is None:
             ids = read_newest(disk, tree, counts_json.ids_marks(raw))

@@ -89,7 +89,7 @@ class SideFiles(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What an open store has in memory at one end of its log."""
+    """The memory of an open store at one end of its log."""
 
     log_end: int
     states: Packed
@@ -187,7 +187,7 @@ class StoreView(Protocol):
 
     @property
     def memory(self) -> Memory | None:
-        """What memory has; None of a directory."""
+        """The memory of an open store; None for a directory."""
 
     @property
     def wheel(self) -> WheelCopy | None:

@@ -32,15 +32,15 @@ class SnapshotLog(Owner):
 
     @property
     def written(self) -> int:
-        """The same."""
+        """The offset after the last record that is read."""
         return self.end
 
     def write_out(self) -> int:
-        """The same, because a read-only store has nothing to write."""
+        """Return the end, because a read-only store has nothing to write."""
         return self.end
 
     def written_through(self, offset: int) -> int:  # noqa: ARG002
-        """The same."""
+        """The offset after the last record that is read."""
         return self.end
 
     def check_alive(self) -> None:

@@ -61,7 +61,7 @@ def _is_empty(begin: int | None, end: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a table, and how. A value that is sent to other processes."""
+    """Table, columns, bounds and options of a scan. A value that is sent to other processes."""
 
     table: str
     columns: tuple[str, ...]
@@ -74,7 +74,7 @@ class Wanted:
 
     @property
     def wants(self) -> int:
-        """What C has to read of a record: enum ts_table_want."""
+        """The parts of a record that C must read: enum ts_table_want."""
         names = set(self.columns)
         return (
             (lib.TS_WANT_MARKS if names & _MARKS else 0)

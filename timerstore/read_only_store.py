@@ -1,12 +1,15 @@
-"""ReadOnlyStore: a store that is read, whoever has it open.
+"""`ReadOnlyStore`: a store that is only read, whether or not a process has it open.
 
     timerstore.open(path, read_only=True)
 
-Threads:  every method from any thread; calls take turns, who waits does so beside them.
-Holds:    (1) nothing in the directory is made, changed or locked; (2) an answer is as of one moment
-          (position.py), and no later answer as of an earlier one.
-Fails:    ReadOnlyError for what would change something (unsupported.py); CorruptError for damage.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Thread safety: every method can be called from any thread. Calls take turns; a waiting call does not
+hold up the others.
+Invariants:
+    1. Nothing in the directory is created, changed or locked.
+    2. A result is as of one position (_engine/snapshot/position.py), and no later result is as of
+       an earlier one.
+Raises: ReadOnlyError from calls that would change the store. CorruptError for damage.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections import Counter
@@ -22,99 +25,100 @@ from timerstore._engine.read.consumer_offsets import read_file
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.recurring.definition import shown
-from timerstore._engine.snapshot.calls import answered
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part
+from timerstore._engine.snapshot.columns.transactions import transactions
+from timerstore._engine.snapshot.snapshot_calls import answered
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
-from timerstore._engine.snapshot.unsupported import refuse_unsupported
+from timerstore._engine.snapshot.unsupported import reject_unsupported
 from timerstore._engine.storage.directory import holder_of
-from timerstore._engine.tables.table_scan import Bounds, Part
-from timerstore._engine.tables.transactions import transactions
 from timerstore.api import StoreApi
 from timerstore.messages import Message
 from timerstore.reports import Report
 
 
-@refuse_unsupported
+@reject_unsupported
 class ReadOnlyStore(
     SnapshotPullCalls,
     SnapshotIntrospectionCalls,
     StoreApi[Any, Any, Message, Any, Recurring, Any, Any],
 ):
-    """A store that is only read. `timerstore.open(path, read_only=True)` makes it.
+    """A store that is only read. `timerstore.open(path, read_only=True)` returns it.
 
-    Beside whoever has it open it reads up to the last completed checkpoint, one of which begins
-    every `checkpoint_interval_ms` (500): what was put since is not there yet. Of a store that
-    nobody has open, and of a broker's, it reads every whole record. What was seen is never taken
-    back.
+    While another process has the store open, this reads up to the last completed checkpoint. A
+    checkpoint begins every `checkpoint_interval_ms` (500), so newer messages are not visible yet.
+    Of a store that no process has open, and of a broker's store, it reads every whole record. A
+    message that was visible stays visible, until retention removes it.
 
     Calls differ from those of a TimerStore as follows.
 
-    pull, pull_batch: with `wait` they look every 50 ms for what a checkpoint has made visible.
-        Closed while it waits, a pull returns what it found last.
-    query, explain: read the log; query looks at every record of the topic. No index is used.
+    pull, pull_batch: with `wait` they look every 50 ms for messages that a checkpoint has made
+        visible. If the store is closed while it waits, a pull returns its last result.
+    query, explain: read the log. query reads every record of the topic; no index is used.
     pending: as of its first step. histogram: reads all pending messages with each call.
-    committed: includes what was committed since the last checkpoint.
-    recurring: how far each definition is, as of the last checkpoint.
-    stats: some of TimerStore's names, and `as_of_ms`: when the checkpoint was written, by the
-        file's time (0: a broker's); `open_in`: the process that has the store open, 0 if it is
-        unknown, None if there is none.
+    committed: includes commits since the last checkpoint.
+    recurring: the progress of each definition as of the last checkpoint.
+    stats: some of TimerStore's names, and two more. `as_of_ms` is when the checkpoint was written,
+        by the file's time (0: a broker's store). `open_in` is the process that has the store open
+        (0: unknown, None: no process).
     """
 
     @answered
     def _do_topics(self) -> dict[str, int]:
-        return self._room.routes.topics()
+        return self._view.routes.topics()
 
     @answered
     def _do_committed(self, topic: str, group: str) -> dict[int, int]:
         topic, group = check_name("topic", topic), check_name("group", group)
-        table = read_file(self._room.disk, self._room.tree).table
+        table = read_file(self._view.disk, self._view.tree).table
         return dict(table.get(entry_name(topic, group), {}))
 
     @answered
     def _do_recurring(self) -> list[Recurring]:
-        text = self._room.disk.read_small(self._room.tree.recurring_json)
+        text = self._view.disk.read_small(self._view.tree.recurring_json)
         now_ms = self._clock.now_ms
         found = [shown(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
         return sorted(found, key=lambda one: one.name)
 
     @answered
     def ingested(self, source: str) -> IngestedVersions:
-        """Give the versions of a source that are complete."""
-        store = self._room.moment.store
-        part = Part(0, store, store.log_begin, store.log_end)
+        """Return the complete versions of a source."""
+        part = Part.whole(self._view.position.store, "transactions")
         versions = VersionSet()
         for one in transactions(part, Bounds()):
             if one.source == source:
                 versions.add(one.version)
         return IngestedVersions(source, tuple(range(*one) for one in versions.ranges()))
 
-    # --- the whole ---
+    # --- statistics and verification ---
 
     @answered
     def _do_stats(self) -> dict[str, Any]:
         self._timers.catch_up()
-        room, store = self._room, self._room.moment.store
-        by_topic, on_level = (Counter(one) for one in pending_by_topic(room.routes))
-        as_of_ms = room.disk.changed_ms(room.tree.watermark) if room.moment.mark else None
+        view, store = self._view, self._view.position.store
+        by_topic, on_level = (Counter(one) for one in pending_by_topic(view.routes))
+        as_of_ms = view.disk.changed_ms(view.tree.watermark) if view.position.mark else None
         return {
             "as_of_ms": as_of_ms or 0,
-            "open_in": holder_of(room.disk, room.tree),
+            "open_in": holder_of(view.disk, view.tree),
             "pending_messages": sum(by_topic.values()) + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
             "level_pending_messages": sum(on_level.values()),
             "log_begin_bytes": store.log_begin,
-            "log_end_bytes": room.moment.log_end,
-            "log_durable_bytes": room.moment.log_end,
+            "log_end_bytes": view.position.log_end,
+            "log_durable_bytes": view.position.log_end,
             "timer_log_end_bytes": store.timer_log_end,
         }
 
     def verify(self) -> Report:
-        """Read the whole store and tell all damage, as `verify_directory` does. Of a store that
-        somebody has open only what is found twice counts: it changes meanwhile.
+        """Read the whole store and report all damage, as `verify_directory` does.
+
+        A store that another process has open changes during the reading. Then only problems that
+        are found twice are reported.
         """
         self.check_open()
         found = verify_directory(self._root, self._given)
-        if found.clean or holder_of(self._room.disk, self._room.tree) is None:
+        if found.clean or holder_of(self._view.disk, self._view.tree) is None:
             return found
         again = verify_directory(self._root, self._given)
         both = tuple(one for one in again.problems if one in found.problems)

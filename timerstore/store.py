@@ -574,17 +574,7 @@ class TimerStore(
         """
         engine = self._engine
         with engine.retention.still():
-            return check_store(
-                engine.config,
-                engine.clock,
-                engine.disk,
-                engine.directory.tree,
-                engine,
-                engine.timer_route,
-                engine.store_id,
-                engine.checkpoint,
-                engine.pending,
-            )
+            return check_store(engine)
 
     @_counted
     def backup(

@@ -3,12 +3,14 @@
     for batch in timerstore.tables.read("orders.store", "deliveries"):
         print(batch.num_rows)
 
-Another process may have the store open. `take` fixes how far the files are read, so that several
-reads see the same.
+Another process may have the store open. `take` returns a Snapshot, which fixes how far the files
+are read. Several reads with one Snapshot see the same.
 """
 
-from timerstore._engine.tables import TABLES, Column, Snapshot, take
-from timerstore._engine.tables.arrow_batches import read
-from timerstore._engine.tables.table_scan import Bounds
+from timerstore._engine.snapshot.columns.arrow_batches import read
+from timerstore._engine.snapshot.columns.schemas import TABLES, Column
+from timerstore._engine.snapshot.columns.table_scan import Bounds
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import take
 
 __all__ = ["TABLES", "Bounds", "Column", "Snapshot", "read", "take"]

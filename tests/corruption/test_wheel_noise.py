@@ -9,7 +9,7 @@ from tests.support.bench import NOW, SECOND, Bench
 from tests.support.inside import inside
 from timerstore._engine.base import failpoints
 from timerstore._engine.format import wheel_slot
-from timerstore._engine.maintenance.verify_at_rest import verify_directory
+from timerstore._engine.maintenance.verify import verify_directory
 
 COUNT = 8
 

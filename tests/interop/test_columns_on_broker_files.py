@@ -14,7 +14,7 @@ from tests.support import tables_expected
 from tests.support.amounts import sample
 from tests.support.arrow_rows import read_rows
 from tests.support.broker import fixtures as broker
-from timerstore._engine.tables import take
+from timerstore._engine.snapshot.position import take
 
 
 @pytest.fixture(scope="module", params=sample(broker.names(), "broker stores"))

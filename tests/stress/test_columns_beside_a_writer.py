@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 import timerstore
 from tests.support.arrow_rows import read_rows
 from tests.support.bench import small
-from timerstore._engine.tables import take
+from timerstore._engine.snapshot.position import take
 
 pytestmark = pytest.mark.more
 

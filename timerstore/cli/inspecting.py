@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from timerstore._engine.introspection.due_buckets import UNIT_S, buckets_of
-from timerstore._engine.tables.file_limits import take
+from timerstore._engine.snapshot.position import take
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.tables.store_summary import StoreSummary, look
+from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.store_summary import look
 from timerstore.cli.opening import Store, opened, require, stores_in
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.params import SPAN, config_of, config_option, json_option, path_argument

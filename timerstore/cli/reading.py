@@ -13,7 +13,7 @@ import click
 
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.validation import check_queues
-from timerstore._engine.tables.store_summary import StoreSummary, look
+from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.exits import Exit
 from timerstore.cli.opening import Store, opened, parts_of, stores_in
 from timerstore.cli.output import emit, note, raw, say

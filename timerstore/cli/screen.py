@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from timerstore._engine.tables.live_stats import LiveStats
+from timerstore._engine.snapshot.live_stats import LiveStats
 from timerstore.cli.summaries import holder_text
 from timerstore.cli.text import safe, size_text, span_text, time_text
 from timerstore.cli.wheel_ring import draw

@@ -1,16 +1,17 @@
-"""Messages of a topic, read beside the process that has the store open.
+"""Read the messages of a topic while another process may have the store open.
 
-Holds:    each record once, in the log's order; as far as the last checkpoint says.
+Invariants: each record is returned once, in the order of the log, up to the last checkpoint.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timerstore._engine.tables.arrow_batches import read_part
-from timerstore._engine.tables.file_limits import Snapshot, refreshed
-from timerstore._engine.tables.store_summary import StoreSummary, look
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.columns.arrow_batches import read_part
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import refreshed
+from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
 from timerstore.cli.reading import Tell
@@ -39,7 +40,7 @@ _EVERY_S = 0.25
 
 
 def messages(path: Path, topic: str, given: dict[str, Any]) -> Iterator[Fields]:
-    """Give what is in a topic now, of a queue and from an offset on where that was asked for."""
+    """Return the messages that a topic has now, optionally of one queue and from an offset on."""
     for shard, one in stores_in(path).items():
         store = look(one).store
         for fields in _records(store, shard, Bounds(topics=(topic,)), store.log_begin):
@@ -50,7 +51,7 @@ def messages(path: Path, topic: str, given: dict[str, Any]) -> Iterator[Fields]:
 
 
 def follow(given: dict[str, Any], before: list[StoreSummary], stop: Stop, tell: Tell) -> None:
-    """Tell what comes, until the end is asked for."""
+    """Report new messages until the caller stops."""
     bounds = Bounds(topics=(given["topic"],), stored_from_ms=ms_of(given["begin"]))
     is_old = given["from_start"] or given["begin"] is not None
     stores = [one.store for one in before]
@@ -84,7 +85,7 @@ def _has_tag(fields: Fields, tags: str | None) -> bool:
 
 
 def _fields(row: dict[str, Any], shard: int | None) -> Fields:
-    """A row as `words.message_fields` gives a message."""
+    """Return a row in the form of `text.message_fields`."""
     delivered: int = row["stored_at"]
     due: int = delivered if row["deliver_at"] is None else row["deliver_at"]
     return {
@@ -112,4 +113,4 @@ def _body(row: dict[str, Any]) -> bytes:
     try:
         return inflate_body(raw, row["flags"])
     except TimerStoreError:
-        return raw  # what is not read here is given as it is stored
+        return raw  # a body that cannot be inflated is returned as it is stored

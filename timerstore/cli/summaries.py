@@ -1,4 +1,4 @@
-"""Summarize a store that another process may have open (tables/store_summary.py).
+"""Summarize a store that another process may have open (snapshot/store_summary.py).
 
 Threads:  none; nothing here takes a lock or writes.
 """
@@ -12,8 +12,8 @@ from typing import Any
 from timerstore._engine.format import consumer_offset_json
 from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, backup_of
+from timerstore._engine.snapshot.store_summary import StoreSummary
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.store_summary import StoreSummary
 
 
 def counted(found: StoreSummary) -> StoreSummary:

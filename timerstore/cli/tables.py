@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore._engine.base.message_fields import is_utf8
+from timerstore._engine.snapshot.columns.arrow_batches import read_part, schema_of
+from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
+from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT, OnCorrupt
+from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.arrow_batches import read_part, schema_of, whole
-from timerstore._engine.tables.cancelled import cancelled_offsets
-from timerstore._engine.tables.damage_policy import ON_CORRUPT, OnCorrupt
-from timerstore._engine.tables.schemas import TABLES, chosen
-from timerstore._engine.tables.store_summary import look
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.opening import stores_in
@@ -105,13 +105,13 @@ def _batches(path: Path, asked: Asked, tell: Tell) -> Iterator[Any]:
         cancelled = None
         if "cancelled" in wanted.columns:
             cancelled = cancelled_offsets(store, on_corrupt=asked.on_corrupt)
-        begin, end = whole(store, asked.table)
+        part = Part.whole(store, asked.table, shard or 0)
         place = _PLACES.get(asked.table)
-        for batch in read_part(Part(shard or 0, store, begin, end), wanted, cancelled):
+        for batch in read_part(part, wanted, cancelled):
             yield batch
             if place in wanted.columns and len(batch):
                 at = batch.column(wanted.columns.index(place))[-1].as_py()
-                tell(at - begin, end - begin)
+                tell(at - part.begin, part.end - part.begin)
 
 
 def _of_topics(batches: Iterator[Any], topics: tuple[str, ...]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from timerstore._engine.tables.live_stats import LiveStats, Watch
+from timerstore._engine.snapshot.live_stats import LiveStats, Watch
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say

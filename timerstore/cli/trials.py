@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from timerstore import store as single
-from timerstore._engine.tables.live_stats import Watch
+from timerstore._engine.snapshot.live_stats import Watch
 from timerstore.cli.exits import Exit
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, note, say, table

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore._engine.log.fold import fold
-from timerstore._engine.tables.arrow_batches import read_part
-from timerstore._engine.tables.cancelled import scan_all
-from timerstore._engine.tables.file_limits import Snapshot
-from timerstore._engine.tables.table_scan import Part, Wanted
+from timerstore._engine.snapshot.columns.arrow_batches import read_part
+from timerstore._engine.snapshot.columns.cancelled import scan_all
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted
+from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.progress import Tell
 from timerstore.cli.text import own_properties
@@ -43,7 +43,7 @@ def waiting(store: Snapshot, tell: Tell) -> Iterator[Any]:
     if not len(offsets):
         return
     wanted = Wanted("messages", _COLUMNS, times_as_long=True)
-    part = Part(0, store, store.log_begin, store.log_end)
+    part = Part.whole(store, "messages")
     for batch in read_part(part, wanted):
         at = batch.column(0).to_numpy()
         chosen = np.flatnonzero(np.isin(at, offsets))
@@ -58,7 +58,7 @@ def by_topic(store: Snapshot) -> Counter[str]:
     offsets = _offsets(store)
     wanted = Wanted("messages", ("log_offset", "real_topic"))
     found: Counter[str] = Counter()
-    for batch in read_part(Part(0, store, store.log_begin, store.log_end), wanted):
+    for batch in read_part(Part.whole(store, "messages"), wanted):
         keep = np.flatnonzero(np.isin(batch.column(0).to_numpy(), offsets))
         found.update(batch.column(1).take(pa.array(keep)).to_pylist())
     return found
@@ -70,7 +70,7 @@ def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
     found = [np.empty(0, np.int64)]
     names = ("log_offset", "real_topic", "deliver_at", "stored_at", "properties")
     wanted = Wanted("messages", names, times_as_long=True)
-    for batch in read_part(Part(0, store, store.log_begin, store.log_end), wanted):
+    for batch in read_part(Part.whole(store, "messages"), wanted):
         keep = np.isin(batch.column(0).to_numpy(), offsets)
         if topic is not None:
             keep &= np.array([name == topic for name in batch.column(1).to_pylist()], bool)

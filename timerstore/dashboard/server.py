@@ -25,9 +25,9 @@ import uvicorn
 
 from timerstore import store as single
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import anchored
-from timerstore._engine.tables.store_summary import look
 from timerstore.config import StoreConfig
 from timerstore.dashboard.app import App
 from timerstore.dashboard.open_source import OpenSource, Store

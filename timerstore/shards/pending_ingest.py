@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part
+from timerstore._engine.snapshot.columns.transactions import transactions
+from timerstore._engine.snapshot.position import take
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.file_limits import take
-from timerstore._engine.tables.table_scan import Bounds, Part
-from timerstore._engine.tables.transactions import transactions
 from timerstore.errors import ConfigError
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards import manifest as manifests
@@ -74,7 +74,7 @@ def _taken(disk: Disk, shard: Path) -> set[_Version]:
     if not disk.exists(files.commit_log) and not disk.exists(files.watermark):
         return set()  # nobody has opened it yet
     store = take(shard)
-    part = Part(0, store, store.log_begin, store.log_end)
+    part = Part.whole(store, "transactions")
     return {(one.source, one.version) for one in transactions(part, Bounds())}
 
 

@@ -13,7 +13,7 @@ Holds:    options, plan, offsets and session need neither pyspark nor a JVM, and
 Fails:    errors carry what, where and what to do in their text: Spark keeps no more of them.
 """
 
-from timerstore._engine.tables.schemas import TABLES
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.spark.plan import latest_offsets
 from timerstore.spark.session import configure, register
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from timerstore._engine.tables.arrow_batches import read_part
-from timerstore._engine.tables.table_scan import Wanted
+from timerstore._engine.snapshot.columns.arrow_batches import read_part
+from timerstore._engine.snapshot.columns.table_scan import Wanted
 from timerstore.errors import FailedError
 from timerstore.spark.plan import PLAN_FORMAT, Task, plan
 from timerstore.spark.read_options import ReadOptions

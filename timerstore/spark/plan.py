@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timerstore._engine.format.timer_unit import UNIT_BYTES
+from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
+from timerstore._engine.snapshot.columns.queue_cover import is_covered
+from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records
+from timerstore._engine.snapshot.file_limits import Snapshot, empty
+from timerstore._engine.snapshot.position import take
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.cancelled import Int64Array, cancelled_offsets
-from timerstore._engine.tables.file_limits import Snapshot, empty, take
-from timerstore._engine.tables.log_walk import Edges, QueueUnits
-from timerstore._engine.tables.queue_cover import is_covered
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted, records
 from timerstore.errors import ConfigError
+from timerstore.messages import Int64Array
 from timerstore.shards import cluster
 from timerstore.shards.shard_paths import ShardsTree, shard_number
 from timerstore.spark import offsets
@@ -195,13 +197,13 @@ def split_log(shard: int, store: Snapshot, begin: int, end: int, max_bytes: int)
     if begin >= end:
         return []
     windows = store.log()
-    edges: Edges | None = None
+    edges: RecordStarts | None = None
     cuts = [begin]
     for target in _targets(begin, end, max_bytes):
         if target <= cuts[-1]:
             continue
         if edges is None:
-            edges = Edges(store.tree, store.queue_segment_bytes, windows)
+            edges = RecordStarts(store.tree, store.queue_segment_bytes, windows)
         cut = edges.first_from(target, store.log_segment_bytes)
         if cuts[-1] < cut < end:
             cuts.append(cut)

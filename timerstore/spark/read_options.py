@@ -16,7 +16,7 @@
 | time_type               | timestamp | or long: epoch ms; 1.3 times as fast to group by           |
 | max_partition_bytes     | 128m      | bytes of the log a task reads, about                       |
 | batch_bytes, batch_rows | 4m, 10000 | a batch ends where either is reached                       |
-| on_corrupt              | fail      | skip, stop: tables/damage_policy.py                        |
+| on_corrupt              | fail      | skip, stop: columns/damage_policy.py                       |
 | verify_crc              | true      |                                                            |
 | as_of                   | now       | latest_offsets(path): two reads see the same               |
 | precision_ms            | found out | of a broker's store whose wheel shows none                 |
@@ -40,10 +40,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT
+from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Wanted
 from timerstore._engine.storage.paths import anchored
-from timerstore._engine.tables.damage_policy import ON_CORRUPT
-from timerstore._engine.tables.schemas import TABLES, chosen
-from timerstore._engine.tables.table_scan import Bounds, Wanted
 from timerstore.errors import ConfigError
 from timerstore.shards.write_options import OPTION_NAMES
 from timerstore.spark import offsets

@@ -24,10 +24,11 @@ from pyspark.sql.streaming.datasource import (
 
 from timerstore._engine.base.native import lib
 from timerstore._engine.format import timer_unit
-from timerstore._engine.tables.damage_policy import Damage
-from timerstore._engine.tables.file_limits import Snapshot, refreshed
-from timerstore._engine.tables.log_walk import is_record, skip_records
-from timerstore._engine.tables.table_scan import Bounds, Wanted
+from timerstore._engine.snapshot.columns.damage_policy import Damage
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Wanted
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.log_walk import is_record, skip_records
+from timerstore._engine.snapshot.position import refreshed
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.spark import offsets
 from timerstore.spark.batch import TimerStorePartition, read_task

@@ -128,16 +128,16 @@ from tests.support.inside.shards import (
 )
 from tests.support.inside.snapshots import (
     distrusted_version,
+    followed_position_of,
     is_time_to_sync,
-    log_at_moment,
-    look_at_moment,
-    moment_steps,
-    moments_of,
+    log_at_position,
+    look_at_position,
     polling_of,
+    position_steps,
     queue_files,
     read_only_lock,
-    room_of,
     units_in_memory,
+    view_of,
 )
 from tests.support.inside.store import Inside, inside
 from tests.support.inside.timer import (

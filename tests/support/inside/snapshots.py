@@ -1,13 +1,13 @@
-"""A store that is read beside its owner."""
+"""Private parts of a read-only store."""
 
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
 
 
-def room_of(store: Any) -> Any:
+def view_of(store: Any) -> Any:
     """The log and the queues of a ReadOnlyStore: snapshot/view.py."""
-    return store._room
+    return store._view
 
 
 def read_only_lock(store: Any) -> Any:
@@ -16,39 +16,39 @@ def read_only_lock(store: Any) -> Any:
 
 
 def polling_of(store: Any) -> Any:
-    """What the pulls of a ReadOnlyStore wait by: snapshot/snapshot_polling.py."""
+    """The polling of the waiting pulls of a ReadOnlyStore: snapshot/snapshot_polling.py."""
     return store._polling
 
 
-def moments_of(room: Any) -> Any:
-    """What looks for a store's newest moment: snapshot/position.py."""
-    return room._moments
+def followed_position_of(view: Any) -> Any:
+    """What follows a store's position: snapshot/position.py."""
+    return view._followed
 
 
-def look_at_moment(room: Any) -> Any:
-    """Look for the newest moment, and do not move the room on to it."""
-    return room._moments.look(room._records_end)
+def look_at_position(view: Any) -> Any:
+    """Look for the newest position without moving the view to it."""
+    return view._followed.look(view._records_end)
 
 
-def is_time_to_sync(moments: Any) -> bool:
-    """Whether the log of a broker that has the store open is to be synced."""
-    return bool(moments._is_time())
+def is_time_to_sync(position: Any) -> bool:
+    """Whether the log of a broker that has the store open is due for a sync."""
+    return bool(position._is_time())
 
 
-def log_at_moment(room: Any) -> Any:
-    """The log's files as of the room's moment, to sync them."""
-    return room._moments._log(room.moment.store)
+def log_at_position(view: Any) -> Any:
+    """The log's files at the view's position, to sync them."""
+    return view._followed._log(view.position.store)
 
 
-def distrusted_version(room: Any) -> int | None:
-    """As of which version a room does not believe the queues' files; None: it does."""
-    found: int | None = room._distrusted
+def distrusted_version(view: Any) -> int | None:
+    """The version of the queues' files that a view does not trust; None: it trusts them."""
+    found: int | None = view._distrusted
     return found
 
 
-def units_in_memory(room: Any) -> int:
-    """How many queue units a room holds in memory."""
-    return int(room._tail_units)
+def units_in_memory(view: Any) -> int:
+    """How many queue units a view holds in memory."""
+    return int(view._tail_units)
 
 
 def queue_files(queue: Any) -> Any:
@@ -56,12 +56,12 @@ def queue_files(queue: Any) -> Any:
     return queue._files
 
 
-def moment_steps(room: Any) -> dict[str, Attribute]:
-    """The steps by which a room moves on to a moment, in order."""
+def position_steps(view: Any) -> dict[str, Attribute]:
+    """The steps by which a view moves to a position, in order."""
     return {
-        "counts": Attribute(room._moments, "_counts"),
-        "show": Attribute(room.log.segments, "show"),
-        "covered": Attribute(room, "_covered_by_files"),
-        "forget": Attribute(room.routes.by_index[0].queue, "forget"),
-        "units": Attribute(room, "_add"),
+        "counts": Attribute(view._followed, "counts"),
+        "show": Attribute(view.log.segments, "show"),
+        "covered": Attribute(view, "_covered_by_files"),
+        "forget": Attribute(view.routes.by_index[0].queue, "forget"),
+        "units": Attribute(view, "_add"),
     }

@@ -9,21 +9,21 @@ from tests.support.inside.attribute import Attribute
 
 def ledger_of_part() -> Attribute:
     """The function that reads the headers of ingested chunks for the table of transactions."""
-    from timerstore._engine.tables import transactions
+    from timerstore._engine.snapshot.columns import transactions
 
     return Attribute(transactions, "_ledger")
 
 
 def late_by_bound(late: Any) -> tuple[int, ...]:
     """How many deliveries were late, by bound, and beyond the last one."""
-    from timerstore._engine.tables import live_stats
+    from timerstore._engine.snapshot import live_stats
 
     return live_stats._by_bound(late)
 
 
 def without_delivered(counts: Any, look: Any) -> Any:
     """The counts of what waits, without what was delivered since they were taken."""
-    from timerstore._engine.tables import live_stats
+    from timerstore._engine.snapshot import live_stats
 
     return live_stats._without_delivered(counts, look)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tests.support.inside import late_by_bound, without_delivered
 from timerstore._engine.base.metrics import LATE_MS
-from timerstore._engine.tables.live_stats import Lateness, LiveStats
+from timerstore._engine.snapshot.live_stats import Lateness, LiveStats
 from timerstore.cli.screen import TURNS, Spark, choose_turn, make_screen
 from timerstore.cli.wheel_ring import draw
 

@@ -19,7 +19,7 @@ def bench_config() -> StoreConfig:
 
 
 def repair(bench: Bench) -> Report:
-    """Go on with what comes of it."""
+    """Repair the store, and go on with the result."""
     bench.close()
     target = bench.root.with_name(f"{bench.root.name}-repaired")
     report = timerstore.repair(bench.root, target)
@@ -29,7 +29,7 @@ def repair(bench: Bench) -> Report:
     return report
 
 
-def test_what_recurs_goes_on(bench: Bench) -> None:
+def test_repair_keeps_recurring_definitions(bench: Bench) -> None:
     bench.store.put_every("t", b"again", every=60, name="nightly")
     bench.turn(61_000)
     (before,) = bench.store.recurring()
@@ -40,7 +40,7 @@ def test_what_recurs_goes_on(bench: Bench) -> None:
     assert bench.store.verify().clean
 
 
-def test_what_recurs_is_named_where_its_file_is_damaged(bench: Bench) -> None:
+def test_repair_reports_damaged_recurring_file(bench: Bench) -> None:
     bench.store.put_every("t", b"again", every=60, name="nightly")
     bench.close()
     path = bench.root / "config" / "timerstoreRecurring.json"
@@ -54,14 +54,14 @@ def test_what_recurs_is_named_where_its_file_is_damaged(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_ids_and_queues_of_what_retention_removed(bench: Bench, is_marked: bool) -> None:
+def test_repair_keeps_ids_and_queue_ends_of_expired_messages(bench: Bench, is_marked: bool) -> None:
     first = bench.store.put("t", b"x", message_id="a")
     timer = bench.store.put("t", b"y", delay=1)
     bench.turn(1000)
     fill(bench, int(bench.store.stats()["log_end_bytes"]))
     begin = begin_of(bench)
     bench.close()
-    if not is_marked:  # then what stands beside it tells
+    if not is_marked:  # then the counts file has the ids
         (bench.root / "timerstore" / "watermark").unlink()
     repair(bench)
     assert begin_of(bench) == begin
@@ -75,7 +75,7 @@ def test_ids_and_queues_of_what_retention_removed(bench: Bench, is_marked: bool)
     assert bench.store.cancel(timer.handle) is not CancelResult.CANCELLED
 
 
-def test_a_store_keeps_its_id_where_no_record_tells_it(bench: Bench) -> None:
+def test_repair_keeps_store_id_when_no_record_has_it(bench: Bench) -> None:
     bench.store.put("t", b"x")
     bench.store.flush()
     before = store_id(bench)
@@ -84,7 +84,7 @@ def test_a_store_keeps_its_id_where_no_record_tells_it(bench: Bench) -> None:
     assert store_id(bench) == before
 
 
-def test_a_watermark_without_a_store_id_is_not_believed(bench: Bench) -> None:
+def test_repair_ignores_watermark_without_store_id(bench: Bench) -> None:
     """As `repair` left it once."""
     bench.store.put("t", b"x")
     bench.close()
@@ -114,7 +114,7 @@ def retained(bench: Bench) -> Path:
     return path
 
 
-def test_ids_as_far_as_an_older_number_tells(bench: Bench) -> None:
+def test_repair_uses_older_message_ids_when_newest_are_damaged(bench: Bench) -> None:
     path = retained(bench)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     target = bench.root.with_name("repaired")
@@ -127,7 +127,7 @@ def test_ids_as_far_as_an_older_number_tells(bench: Bench) -> None:
     assert bench.store.put("t", b"y", message_id="b").duplicate, "the log tells"
 
 
-def test_a_target_that_cannot_be_written_is_none(
+def test_repair_leaves_no_target_when_it_cannot_be_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retained(bench)

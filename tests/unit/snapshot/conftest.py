@@ -1,4 +1,4 @@
-"""Fixtures of stores that are read beside their owner."""
+"""Fixtures of stores that are read while their owner has them open."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from timerstore import (
 
 @pytest.fixture
 def read(bench: Bench) -> Iterator[ReadOnlyStore]:
-    """A store with messages, its owner in the same process, read beside it."""
+    """A read-only store with messages, whose owner is in the same process."""
     fill(bench)
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
         yield one

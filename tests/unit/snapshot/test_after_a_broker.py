@@ -8,12 +8,12 @@ import timerstore
 from tests.support.bench import NOW, Bench, copied_at
 from tests.support.beside import fill, same
 from tests.support.broker import resent as sent_on
-from tests.support.inside import look_at_moment, room_of
-from timerstore._engine.tables.file_limits import take
+from tests.support.inside import look_at_position, view_of
+from timerstore._engine.snapshot.position import take
 
 
 def _went_on(bench: Bench) -> None:
-    """A broker's session: its clients' messages of each kind, and what it delivered of ours."""
+    """A broker's session: messages of its clients of each kind, and deliveries of our messages."""
     root, at_ms = bench.root, bench.clock.now_ms
     sent_on.delayed(root, "K1", at_ms + 40_000, store_ms=at_ms)
     due = sent_on.delayed(root, "K2", at_ms + 1000, store_ms=at_ms)
@@ -23,7 +23,7 @@ def _went_on(bench: Bench) -> None:
     )
 
 
-def test_a_reader_that_looks_again_behind_a_brokers_session(bench: Bench) -> None:
+def test_reader_follows_broker_session_over_clean_store(bench: Bench) -> None:
     fill(bench)
     bench.close()
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
@@ -40,7 +40,7 @@ def test_a_reader_that_looks_again_behind_a_brokers_session(bench: Bench) -> Non
         same(one, bench.store)
 
 
-def test_an_opening_behind_a_broker_that_was_killed(
+def test_open_recovers_when_broker_was_killed(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wheel says that it is open, and the watermark is the one from before that broker."""
@@ -57,7 +57,7 @@ def test_an_opening_behind_a_broker_that_was_killed(
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_broker_whose_first_record_did_not_fit_in_our_last_file(
+def test_reader_follows_broker_when_its_first_record_began_a_file(
     bench: Bench, *, is_open: bool
 ) -> None:
     """A blank at our end, and the record in the next file."""
@@ -71,7 +71,7 @@ def test_a_broker_whose_first_record_did_not_fit_in_our_last_file(
     if not is_open:
         one = timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True)
     with one:
-        assert look_at_moment(room_of(one)).mark is None
+        assert look_at_position(view_of(one)).mark is None
         assert [message.body for message in one.follow("t")][-1] == b"sent on"
     found = take(bench.root)
     assert (found.store_id, found.log_end > before.log_end) == (None, True)

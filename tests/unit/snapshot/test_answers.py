@@ -1,4 +1,4 @@
-"""A store that is opened read-only says what its owner says."""
+"""A read-only store returns the same as its owner."""
 
 import os
 from pathlib import Path
@@ -15,13 +15,13 @@ from timerstore import (
 )
 
 
-def test_it_says_what_its_owner_says(bench: Bench, read: ReadOnlyStore) -> None:
+def test_read_only_store_returns_what_owner_returns(bench: Bench, read: ReadOnlyStore) -> None:
     same(read, bench.store)
     assert read.verify().clean
     assert read.stats()["open_in"] == os.getpid()
 
 
-def test_explanations_are_those_of_its_owner(bench: Bench) -> None:
+def test_explain_returns_what_owner_explains(bench: Bench) -> None:
     known = fill(bench)
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
         for name in ("waits", "now"):
@@ -32,7 +32,7 @@ def test_explanations_are_those_of_its_owner(bench: Bench) -> None:
         assert one.explain("none", topic="t").state == "unknown"
 
 
-def test_it_follows_its_owner_over_closing_and_opening(bench: Bench, read: ReadOnlyStore) -> None:
+def test_read_only_store_follows_owner_when_it_reopens(bench: Bench, read: ReadOnlyStore) -> None:
     bench.reopen()
     same(read, bench.store)
     bench.turn(70_000)
@@ -43,7 +43,7 @@ def test_it_follows_its_owner_over_closing_and_opening(bench: Bench, read: ReadO
     assert [message.body for message in read.follow("later")] == [b"new topic"]
 
 
-def test_retention_moves_on_under_it(bench: Bench) -> None:
+def test_read_only_store_follows_retention(bench: Bench) -> None:
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
         waits = bench.store.put("t", b"waits", delay=500, keys=("w",))
         for turn in range(6):
@@ -60,7 +60,7 @@ def test_retention_moves_on_under_it(bench: Bench) -> None:
         assert [message.body for message in one.query("t", "w")] == [b"waits"]
 
 
-def test_follow_gives_each_message_once_from_where_it_is_told(
+def test_follow_returns_each_message_once_from_given_offsets(
     bench: Bench, read: ReadOnlyStore
 ) -> None:
     every = [message.body for message in read.follow("t")]
@@ -75,7 +75,7 @@ def test_follow_gives_each_message_once_from_where_it_is_told(
         read.follow("t", wait=-1)
 
 
-def test_levels_are_due_as_their_owner_wrote_them(tmp_path: Path) -> None:
+def test_level_messages_have_due_times_of_owner(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(level_delays="7s 9s"))
     bench.store.put("t", b"x", level=2, keys=("x",))
     bench.turn()
@@ -87,7 +87,7 @@ def test_levels_are_due_as_their_owner_wrote_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["own", "shared"])
-def test_what_waits_on_the_far_wheel_is_told(tmp_path: Path, kind: str) -> None:
+def test_pending_returns_messages_on_far_wheel(tmp_path: Path, kind: str) -> None:
     bench = Bench(tmp_path / "s", small(far_wheel=kind))
     far = [bench.store.put("t", b"%d" % k, delay=3600 * k + 600, keys=("f",)) for k in range(5)]
     bench.store.cancel(far[1])
@@ -105,7 +105,7 @@ def test_what_waits_on_the_far_wheel_is_told(tmp_path: Path, kind: str) -> None:
     bench.close()
 
 
-def test_versions_that_were_ingested_are_told(bench: Bench) -> None:
+def test_ingested_returns_complete_versions(bench: Bench) -> None:
     batch = timerstore.RowBatch("t", b"ab", [0, 1, 2], [0, 0])
     for version in (0, 1, 3):
         bench.store.ingest("source", version, [batch])
@@ -116,7 +116,7 @@ def test_versions_that_were_ingested_are_told(bench: Bench) -> None:
         assert one.ingested("other").ranges == ()
 
 
-def test_wrong_arguments_are_told_as_by_a_store(read: ReadOnlyStore) -> None:
+def test_read_only_store_rejects_arguments_like_a_store(read: ReadOnlyStore) -> None:
     with pytest.raises(MessageError, match="topic 'none' has 0 queues"):
         read.pull("none", 0, 0)
     with pytest.raises(MessageError, match=r"offset: .*max_count: .*wait: "):

@@ -13,7 +13,7 @@ from timerstore import (
 )
 
 
-def test_damage_is_told_with_its_place(bench: Bench) -> None:
+def test_read_only_store_reports_damage_with_place(bench: Bench) -> None:
     fill(bench)
     place = bench.store.pull("t", 0, 1).messages[0].log_offset
     bench.close()
@@ -34,7 +34,7 @@ def test_damage_is_told_with_its_place(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "lost", ["consumequeue", "timerstore/state", "timerstore/counts", "timerwheel"]
 )
-def test_what_is_derived_may_be_gone(bench: Bench, lost: str) -> None:
+def test_read_only_store_reads_without_derived_files(bench: Bench, lost: str) -> None:
     fill(bench)
     told = [list(bench.store.pending()), bench.out("t"), bench.store.query("u", "lev")]
     bench.close()
@@ -51,7 +51,9 @@ def test_what_is_derived_may_be_gone(bench: Bench, lost: str) -> None:
     bench.open()
 
 
-def test_what_was_restored_and_never_opened_is_read(bench: Bench, tmp_path: Path) -> None:
+def test_read_only_store_reads_restored_store_before_first_opening(
+    bench: Bench, tmp_path: Path
+) -> None:
     fill(bench)
     told = [list(bench.store.pending()), bench.out("t")]
     bench.store.backup(tmp_path / "backup")
@@ -64,7 +66,7 @@ def test_what_was_restored_and_never_opened_is_read(bench: Bench, tmp_path: Path
     assert trace(tmp_path / "again") == before
 
 
-def test_queues_that_an_owner_is_building_anew_are_not_believed(bench: Bench) -> None:
+def test_read_only_store_distrusts_queues_that_owner_rebuilds(bench: Bench) -> None:
     fill(bench)
     told = bench.out("t")
     bench.close()
@@ -75,7 +77,7 @@ def test_queues_that_an_owner_is_building_anew_are_not_believed(bench: Bench) ->
     bench.open()
 
 
-def test_queues_that_are_gone_begin_where_retention_let_them(bench: Bench) -> None:
+def test_missing_queues_begin_where_retention_left_them(bench: Bench) -> None:
     bench.store.put("u", b"once")
     for turn in range(6):
         for k in range(40):
@@ -93,7 +95,7 @@ def test_queues_that_are_gone_begin_where_retention_let_them(bench: Bench) -> No
     bench.open()
 
 
-def test_a_message_that_waits_and_does_not_read_is_told(bench: Bench) -> None:
+def test_pending_reports_unreadable_message(bench: Bench) -> None:
     receipt = bench.store.put("t", b"waits", delay=50)
     bench.store.put("t", b"waits, too", delay=60)
     bench.turn()

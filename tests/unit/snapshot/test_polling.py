@@ -1,4 +1,4 @@
-"""Who waits for what an owner makes visible."""
+"""Waiting calls of a read-only store, until the owner makes messages visible."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from timerstore import (
 )
 
 
-def test_a_wait_ends_by_the_clock_and_by_closing(
+def test_wait_ends_by_clock_and_by_close(
     bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read.pull("t", 0, 4, wait=0).status is PullStatus.OFFSET_OVERFLOW_ONE
@@ -41,7 +41,7 @@ def test_a_wait_ends_by_the_clock_and_by_closing(
         read.topics()
 
 
-def test_a_wait_answers_what_it_knew_where_it_is_closed_before_it_looks(
+def test_wait_returns_last_result_when_closed_before_a_look(
     read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, asked = read.answer, []
@@ -57,7 +57,7 @@ def test_a_wait_answers_what_it_knew_where_it_is_closed_before_it_looks(
     assert len(asked) == 2
 
 
-def test_a_wait_is_answered_by_the_next_checkpoint(
+def test_wait_returns_messages_of_next_checkpoint(
     bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checkpointing(_end_ns: int | None) -> bool:
@@ -74,7 +74,7 @@ def test_a_wait_is_answered_by_the_next_checkpoint(
     assert [next(follower).queue_offset for _ in range(2)] == [offset + 1, offset + 2]
 
 
-def test_who_follows_from_beyond_the_end_is_given_nothing_before(
+def test_follow_returns_nothing_below_an_offset_past_the_end(
     bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that was opened while its owner recovers may see less for a moment."""

@@ -13,8 +13,8 @@ from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
 from tests.support.spark.session import AUTOLOAD, ROOT
-from timerstore._engine.tables.file_limits import take
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted, records, units
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records, units
+from timerstore._engine.snapshot.position import take
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark import latest_offsets, plan
 from timerstore.spark.plan import both, split_log, split_timers

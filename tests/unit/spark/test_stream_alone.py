@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow")
 
 from tests.support import disk_reader as disk
 from tests.support.bench import Bench, small
-from timerstore._engine.tables.file_limits import refreshed, take
-from timerstore._engine.tables.table_scan import records, units
+from timerstore._engine.snapshot.columns.table_scan import records, units
+from timerstore._engine.snapshot.position import refreshed, take
 from timerstore.errors import CorruptError, FailedError
 from timerstore.spark.offsets import ends_of, make
 from timerstore.spark.read_options import parse

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows, rows_of
-from timerstore._engine.tables import Snapshot, arrow_batches, take
-from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.columns import arrow_batches
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import take
 from timerstore.errors import ConfigError, CorruptError
 
 NOW = 1_700_000_000_000
@@ -98,13 +100,13 @@ COUNTER = iter(range(10**9))
     batch_rows=st.integers(1, 40),
     batch_bytes=st.sampled_from([1, 500, 1 << 20]),
 )
-def test_messages_are_the_records_of_the_log(
+def test_messages_table_has_the_records_of_the_log(
     scratch: Path, records: list[dict[str, Any]], window: int, batch_rows: int, batch_bytes: int
 ) -> None:
     root = scratch / str(next(COUNTER))
     write_log(root, records)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timerstore._engine.tables.windows.WINDOW_BYTES", window)
+        patch.setattr("timerstore._engine.snapshot.log_windows.WINDOW_BYTES", window)
         got = read_rows(root, batch_rows=batch_rows, batch_bytes=batch_bytes)
         delivered = read_rows(root, "deliveries", batch_rows=batch_rows)
     assert got == tables_expected.messages(root, 1000)
@@ -117,7 +119,7 @@ def test_messages_are_the_records_of_the_log(
     stored=st.tuples(*2 * [st.none() | st.integers(NOW - 5001, NOW + 5001)]),
     topics=st.none() | st.lists(st.sampled_from(["t", "orders", "none"]), max_size=2),
 )
-def test_bounds_let_through_what_plain_python_does(
+def test_bounds_keep_the_rows_that_plain_python_keeps(
     scratch: Path,
     records: list[dict[str, Any]],
     due: tuple[int | None, int | None],
@@ -174,7 +176,7 @@ def damaged(root: Path, at: int) -> tuple[list[int], Snapshot]:
     return starts, store
 
 
-def test_damage_fails_and_says_where_and_what_to_do(tmp_path: Path) -> None:
+def test_damage_raises_with_place_and_options(tmp_path: Path) -> None:
     starts, store = damaged(tmp_path / "s", 10)
     with pytest.raises(CorruptError) as caught:
         list(arrow_batches.read(store.root, snapshot=store))
@@ -184,7 +186,7 @@ def test_damage_fails_and_says_where_and_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 10, 59])
-def test_damage_is_skipped_to_the_next_record(
+def test_damage_is_skipped_to_next_record_when_asked(
     tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts, store = damaged(tmp_path / "s", at)
@@ -194,13 +196,13 @@ def test_damage_is_skipped_to_the_next_record(
     assert f"offset={starts[at]}" in caplog.text
 
 
-def test_damage_stops(tmp_path: Path) -> None:
+def test_damage_ends_the_part_when_asked(tmp_path: Path) -> None:
     starts, store = damaged(tmp_path / "s", 10)
     got = read_rows(store.root, snapshot=store, on_corrupt="stop")
     assert [row["log_offset"] for row in got] == starts[:10]
 
 
-def test_without_crcs_a_flipped_body_is_read(tmp_path: Path) -> None:
+def test_flipped_body_is_read_without_crc_checks(tmp_path: Path) -> None:
     starts, store = damaged(tmp_path / "s", 10)
     got = read_rows(store.root, snapshot=store, verify_crc=False)
     assert [row["log_offset"] for row in got] == starts
@@ -213,7 +215,7 @@ def overwritten(root: Path, offset: int, raw: bytes) -> None:
         file.write(raw)
 
 
-def test_a_blank_that_does_not_reach_the_segments_end_is_damage(tmp_path: Path) -> None:
+def test_blank_that_ends_before_segment_end_is_damage(tmp_path: Path) -> None:
     starts = write_log(tmp_path / "s", [plain() for _ in range(60)])
     store = take(tmp_path / "s")
     last = max(at for at in starts if at < SEGMENT)
@@ -225,7 +227,7 @@ def test_a_blank_that_does_not_reach_the_segments_end_is_damage(tmp_path: Path) 
     assert [row["log_offset"] for row in got] == starts
 
 
-def test_a_record_that_says_it_lies_elsewhere_is_damage(tmp_path: Path) -> None:
+def test_record_with_wrong_position_is_damage(tmp_path: Path) -> None:
     """What a segment that was used before may still hold."""
     starts = write_log(tmp_path / "s", [plain() for _ in range(9)])
     store = take(tmp_path / "s")
@@ -235,7 +237,7 @@ def test_a_record_that_says_it_lies_elsewhere_is_damage(tmp_path: Path) -> None:
         read_rows(store.root, snapshot=store)
 
 
-def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_missing_segment_is_reported_by_name(tmp_path: Path) -> None:
     _, store = damaged(tmp_path / "s", 10)
     gone = tmp_path / "s" / "commitlog" / f"{SEGMENT:020d}"
     gone.unlink()
@@ -244,7 +246,7 @@ def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
             read_rows(store.root, snapshot=store, on_corrupt=policy, verify_crc=False)
 
 
-def test_columns_come_in_the_order_asked_for_and_alone(tmp_path: Path) -> None:
+def test_columns_have_the_order_of_the_request(tmp_path: Path) -> None:
     write_log(tmp_path / "s", [plain(), plain(b"")])
     [batch] = arrow_batches.read(tmp_path / "s", columns=("body_len", "topic", "shard"))
     assert batch.schema.names == ["body_len", "topic", "shard"]
@@ -254,12 +256,12 @@ def test_columns_come_in_the_order_asked_for_and_alone(tmp_path: Path) -> None:
             list(arrow_batches.read(tmp_path / "s", columns=names))
 
 
-def test_no_columns_are_rows_all_the_same(tmp_path: Path) -> None:
+def test_batch_without_columns_has_row_count(tmp_path: Path) -> None:
     write_log(tmp_path / "s", [plain()] * 7)
     assert sum(batch.num_rows for batch in arrow_batches.read(tmp_path / "s", columns=())) == 7
 
 
-def test_what_no_timestamp_can_say_is_clamped(tmp_path: Path) -> None:
+def test_time_outside_timestamp_range_is_clamped(tmp_path: Path) -> None:
     far = 2**63 - 2
     given = plain()
     given["timed"] = {"TIMER_OUT_MS": str(far - 1000), "TIMER_DELIVER_MS": str(far)}
@@ -272,14 +274,14 @@ def test_what_no_timestamp_can_say_is_clamped(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "s", columns=("deliver_at",)) == [{"deliver_at": far}]
 
 
-def test_batches_may_be_kept(tmp_path: Path) -> None:
+def test_batch_stays_valid_after_next_read(tmp_path: Path) -> None:
     """A batch points at nothing that the next one changes."""
     write_log(tmp_path / "s", [plain(bytes([n]) * 40) for n in range(60)])
     kept = list(arrow_batches.read(tmp_path / "s", batch_rows=7))
     assert [row["body"][0] for row in rows_of(kept)] == list(range(60))
 
 
-def test_a_record_larger_than_a_window_is_read(tmp_path: Path) -> None:
+def test_record_larger_than_window_is_read(tmp_path: Path) -> None:
     body = bytes(range(256)) * 80_000
     write_log(tmp_path / "s", [plain(body), plain()], segment=32 << 20)
     assert [row["body"] for row in read_rows(tmp_path / "s", columns=("body",))] == [
@@ -288,7 +290,7 @@ def test_a_record_larger_than_a_window_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_a_part_is_read_alone(tmp_path: Path) -> None:
+def test_part_has_only_its_rows(tmp_path: Path) -> None:
     starts = write_log(tmp_path / "s", [plain()] * 9)
     store = take(tmp_path / "s")
     wanted = Wanted("messages", ("log_offset", "shard"))
@@ -296,17 +298,17 @@ def test_a_part_is_read_alone(tmp_path: Path) -> None:
     assert got == [{"log_offset": at, "shard": 4} for at in starts[3:5]]
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_take_raises_when_there_is_no_store(tmp_path: Path) -> None:
     for path, text in ((tmp_path / "none", "no directory"), (tmp_path, "holds no store")):
         with pytest.raises(ConfigError, match=text):
             take(path)
-    (tmp_path / "timerstore").mkdir()  # somebody opens it for the first time
+    (tmp_path / "timerstore").mkdir()  # its first opening has begun
     assert read_rows(tmp_path) == []
     (tmp_path / "commitlog").mkdir()
     assert read_rows(tmp_path) == []
 
 
-def test_an_open_with_less_memory_than_a_record_says_which_setting(
+def test_window_names_spark_setting_when_memory_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_log(tmp_path / "s", [plain()])
@@ -316,6 +318,6 @@ def test_an_open_with_less_memory_than_a_record_says_which_setting(
             raise MemoryError
         return bytearray()
 
-    monkeypatch.setattr("timerstore._engine.tables.windows.bytearray", full, raising=False)
+    monkeypatch.setattr("timerstore._engine.snapshot.log_windows.bytearray", full, raising=False)
     with pytest.raises(ConfigError, match=r"spark\.executor\.pyspark\.memory"):
         read_rows(tmp_path / "s")

@@ -1,4 +1,4 @@
-"""Columns beside a store that is open: its limits, its states, its wheel."""
+"""Tables of a store that is open: its limits, its states, its wheel."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,7 @@ from tests.support import disk_reader as disk
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows
 from tests.support.bench import DAY, NOW, Bench, small
-from timerstore._engine.tables import take
-from timerstore._engine.tables.file_limits import refreshed
+from timerstore._engine.snapshot.position import refreshed, take
 from timerstore.errors import ConfigError, CorruptError
 
 ALL = ("messages", "timers", "slots", "deliveries")
@@ -30,7 +29,7 @@ def expected(root: Path, cancelled: set[int], precision_ms: int = 1000) -> dict[
 
 
 def used(bench: Bench) -> set[int]:
-    """A store that has seen all there is; log offsets of what was cancelled."""
+    """Use a store in every way; return the log offsets of the cancelled messages."""
     gone = set()
     for n in range(40):
         bench.store.put("t", b"now %d" % n, tags="green", keys=[f"k{n}"])
@@ -58,7 +57,7 @@ def _waits_as(record: disk.Record, message_id: str) -> bool:
     )
 
 
-def test_tables_are_what_the_files_say(bench: Bench) -> None:
+def test_tables_have_what_the_files_have(bench: Bench) -> None:
     gone = used(bench)
     bench.store.flush()
     got = read_all(bench.root)
@@ -74,14 +73,14 @@ def test_tables_are_what_the_files_say(bench: Bench) -> None:
     assert rolled["log_offset"] in gone
 
 
-def test_a_closed_store_reads_the_same(bench: Bench) -> None:
+def test_closed_store_has_same_tables(bench: Bench) -> None:
     gone = used(bench)
     bench.close()
     assert read_all(bench.root) == expected(bench.root, gone)
     bench.open()
 
 
-def test_another_precision_is_read(tmp_path: Path) -> None:
+def test_tables_have_precision_of_store(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(precision_ms=100))
     gone = used(bench)
     bench.store.flush()
@@ -89,7 +88,7 @@ def test_another_precision_is_read(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_what_is_not_durable_is_not_there_yet(bench: Bench) -> None:
+def test_messages_past_checkpoint_are_not_read(bench: Bench) -> None:
     bench.store.put("t", b"1")
     bench.store.flush()
     bench.store.put("t", b"2")
@@ -98,7 +97,7 @@ def test_what_is_not_durable_is_not_there_yet(bench: Bench) -> None:
     assert [row["body"] for row in read_rows(bench.root)] == [b"1", b"2"]
 
 
-def test_a_snapshot_stays_what_it_was(bench: Bench) -> None:
+def test_snapshot_has_same_rows_when_store_goes_on(bench: Bench) -> None:
     """The wheel too: its slots go back to the units below the limit."""
     waiting = [bench.store.put("t", b"x", delay=10 + n % 3) for n in range(30)]
     bench.turn()
@@ -118,7 +117,7 @@ def test_a_snapshot_stays_what_it_was(bench: Bench) -> None:
     assert sum(row["count"] for row in before["slots"]) == 30
 
 
-def test_a_cancel_behind_a_snapshot_is_none(bench: Bench) -> None:
+def test_cancel_past_snapshot_does_not_count(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
     bench.turn()
     bench.store.flush()
@@ -130,7 +129,7 @@ def test_a_cancel_behind_a_snapshot_is_none(bench: Bench) -> None:
     assert [row["cancelled"] for row in read_rows(bench.root, "timers")] == [True, False]
 
 
-def test_a_cancel_that_has_no_unit_yet_counts(bench: Bench) -> None:
+def test_cancel_without_timer_unit_counts(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
     bench.turn()
     bench.store.cancel(receipt)
@@ -139,7 +138,7 @@ def test_a_cancel_that_has_no_unit_yet_counts(bench: Bench) -> None:
     assert [row["cancelled"] for row in read_rows(bench.root, "timers")] == [True]
 
 
-def test_a_position_that_was_not_reached_is_refused(bench: Bench) -> None:
+def test_pinned_rejects_limit_past_the_end(bench: Bench) -> None:
     bench.store.put("t", b"x")
     bench.store.flush()
     store = take(bench.root)
@@ -149,13 +148,13 @@ def test_a_position_that_was_not_reached_is_refused(bench: Bench) -> None:
             store.pinned(log_end, timers)
 
 
-def test_an_empty_store_has_no_rows(bench: Bench) -> None:
+def test_empty_store_has_no_rows(bench: Bench) -> None:
     assert read_all(bench.root) == {key: [] for key in ALL}
     bench.store.flush()
     assert read_all(bench.root) == {key: [] for key in ALL}
 
 
-def test_reading_takes_no_lock_and_writes_nothing(bench: Bench) -> None:
+def test_read_takes_no_lock_and_writes_nothing(bench: Bench) -> None:
     used(bench)
     bench.store.flush()
 
@@ -168,8 +167,8 @@ def test_reading_takes_no_lock_and_writes_nothing(bench: Bench) -> None:
     assert state() == before
 
 
-def test_a_broker_that_went_on_is_noticed(bench: Bench) -> None:
-    """A cleanly closed store whose log goes on behind our watermark: a broker was here."""
+def test_take_reads_log_past_watermark_when_broker_went_on(bench: Bench) -> None:
+    """The log of a cleanly closed store goes on past the watermark: a broker had it."""
     bench.store.put("t", b"ours")
     bench.close()
     store = take(bench.root)
@@ -187,7 +186,7 @@ def test_a_broker_that_went_on_is_noticed(bench: Bench) -> None:
     bench.open()
 
 
-def test_years_ahead_are_read(bench: Bench) -> None:
+def test_timers_years_ahead_are_read(bench: Bench) -> None:
     due = NOW + 3000 * DAY
     bench.store.put("t", b"x", deliver_ms=due)
     bench.turn()
@@ -195,7 +194,7 @@ def test_years_ahead_are_read(bench: Bench) -> None:
     assert next(row["deliver_at"] for row in read_rows(bench.root)) == due
 
 
-def test_what_is_past_may_go_under_who_reads(tmp_path: Path) -> None:
+def test_units_read_on_when_retention_removes_a_file(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=256))
     for n in range(40):
         bench.store.put("t", b"soon", delay=2 + n % 3)

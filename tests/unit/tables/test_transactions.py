@@ -1,4 +1,4 @@
-"""The table of ingested versions against what the store itself says of them."""
+"""The table of ingested versions, compared with the store's own list."""
 
 import contextlib
 import shutil
@@ -15,8 +15,8 @@ from timerstore._engine.format import ledger_json
 from timerstore._engine.format.ledger_json import Begun, Done, SourceState
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.ingest.row_batch import RowBatch
-from timerstore._engine.tables import take
-from timerstore._engine.tables.table_scan import Bounds
+from timerstore._engine.snapshot.columns.table_scan import Bounds
+from timerstore._engine.snapshot.position import take
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def told(bench: Bench, root: Path | None = None, **how: Any) -> list[tuple[Any, 
     return [(r["source"], r["version"], r["rows"], r["applied_at"]) for r in rows]
 
 
-def test_each_version_is_a_row_once(bench: Bench) -> None:
+def test_transactions_have_each_version_once(bench: Bench) -> None:
     for version, count in ((0, 3), (1, 400), (7, 0)):
         bench.store.ingest("orders", version, [batch(count)])
         bench.clock.advance(1000)
@@ -60,7 +60,7 @@ def test_each_version_is_a_row_once(bench: Bench) -> None:
     )
 
 
-def test_one_that_is_not_complete_is_none(bench: Bench) -> None:
+def test_transactions_leave_out_incomplete_version(bench: Bench) -> None:
     def broken() -> Any:
         yield batch(400)
         yield batch(3, first=400)  # one batch is read ahead
@@ -76,7 +76,7 @@ def test_one_that_is_not_complete_is_none(bench: Bench) -> None:
     assert told(bench) == [("orders", 0, 405, NOW)]
 
 
-def test_a_snapshot_has_what_was_there(bench: Bench) -> None:
+def test_transactions_of_snapshot_stay_when_store_goes_on(bench: Bench) -> None:
     bench.store.ingest("orders", 0, [batch(3)])
     bench.store.flush()
     then = take(bench.root)
@@ -86,13 +86,15 @@ def test_a_snapshot_has_what_was_there(bench: Bench) -> None:
     assert [row[1] for row in told(bench)] == [0, 1]
 
 
-def test_what_only_a_state_tells_is_null(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after retention: headers went, and one record says what they said."""
+def test_transaction_known_from_state_has_nulls(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention removed the headers, and a record of the source's state has their contents."""
     state = SourceState("orders", ((0, 3), (5, 6)), (Done(5, 9, 1),), (Begun(6, 1, 4, 2),))
     bench.store.ingest("orders", 6, [batch(4)])
     bench.store.flush()
     text = ledger_json.write_state(state)
-    from timerstore._engine.tables import transactions as room
+    from timerstore._engine.snapshot.columns import transactions as room
 
     found = room.Transaction
     records = [(ledger_json.read(text), NOW)]
@@ -112,14 +114,16 @@ def test_what_only_a_state_tells_is_null(bench: Bench, monkeypatch: pytest.Monke
     assert all(one.bytes is None and one.applied_ms is None for one in got)
 
 
-def test_a_store_without_any_has_none(bench: Bench) -> None:
+def test_transactions_are_empty_without_ingest(bench: Bench) -> None:
     bench.store.put("t", b"x")
     bench.store.flush()
     assert told(bench) == []
 
 
 @pytest.mark.parametrize("what", ["gone", "behind"])
-def test_without_the_queue_the_log_tells(bench: Bench, tmp_path: Path, what: str) -> None:
+def test_transactions_are_read_from_log_without_queue(
+    bench: Bench, tmp_path: Path, what: str
+) -> None:
     for version in range(5):
         bench.store.ingest("orders", version, [batch(3)])
     bench.store.flush()

@@ -1,22 +1,25 @@
-"""Copier: a live store into a backup, while it goes on.
+"""`Copier`: copy a live store into a backup, while its services go on.
 
-Threads:  one caller at a time in one backup, by the lock on its folder; the store's services and
-          callers go on.
-Moment:   a backup is of the moment at which a completed checkpoint noted the log's end, in a hold
-          of the append lock. What recurs is copied in that hold. Committed offsets are read before
-          that checkpoint begins: they may lie behind the log, never beyond it, and leases that they
-          do not cover are in the log. Topics are read after it: one that has no message yet does no
-          harm. Where queues end, and message ids, are of the checkpoint.
-Holds:    (1) what backup.json speaks of was durable before it was written: a backup that is cut off
-          leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
-          which is a record's edge; (3) a segment that is in the backup whole is not read again,
-          but for the last one there: what was copied of that is read and compared, also where
-          nothing came since, so that no two logs are mixed; (4) one that is gone from the folder,
-          or shorter than it was, is compared and copied anew; (5) with it are the message ids in
-          the window whose messages retention has removed from that prefix.
-Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
-          log is not the one that was backed up; FullError, FailedError as the disk says.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+A backup is as of one completed checkpoint: it is a prefix of the log that ends at a record's edge.
+
+    recurring definitions   copied in the critical section in which the checkpoint notes the log end
+    committed offsets       read before the checkpoint begins, so they never lie past the log; the
+                            log has the leases that they do not cover
+    topics                  read after the checkpoint; a topic without a message does no harm
+    ends of queues, ids     those of the checkpoint
+
+Thread safety: one caller at a time for each backup, by the lock on its folder.
+Invariants:
+    1. All that backup.json names was durable before it was written. A backup that is interrupted
+       leaves the previous one.
+    2. A segment that the backup has whole is not read again, except the last one. The copied part
+       of that one is read and compared, even if it is complete, so that two logs are never mixed.
+    3. A segment that is missing from the folder, or shorter than before, is compared and copied
+       again.
+    4. The backup has the message ids of the dedupe window whose messages retention has removed.
+Raises: ConfigError if the folder is not a backup of this store. CorruptError if the log is not the
+one that was backed up. FullError and FailedError from the disk.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import zlib
@@ -45,20 +48,20 @@ from timerstore.reports import BackupReport
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
-"""Files of config/ that say what the log does not."""
+"""Files of config/ whose contents are not in the log."""
 MANIFEST = BACKUP_JSON
 _TRIES = 100  # a checkpoint may end between reading the counts and reading the message ids
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are copied, and of how many."""
+"""Called with the number of bytes that were copied, and of all bytes."""
 
 
 class _Held(NamedTuple):
-    """A segment of the store, kept open: it may lose its name meanwhile, not its bytes."""
+    """A segment of the store that is kept open. Retention may remove its name, not its bytes."""
 
     offset: int
     file: File
-    size_bytes: int  # that count, from its beginning
+    size_bytes: int  # the bytes from its begin that belong to the backup
 
 
 class Copier:
@@ -81,12 +84,12 @@ class Copier:
         self._checkpoint = checkpoint
 
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
-        """Complete a checkpoint and bring a backup up to it; durable on return."""
+        """Complete a checkpoint and copy the store up to it. The backup is durable on return."""
         check_progress(progress)
         root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
-            raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
-        refuse_other_folder(self._disk, root)
+            raise ConfigError(f"backup: wanted a folder outside the store {store}, got {root}")
+        check_folder(self._disk, root)
         directory = Directory(self._disk, root)
         try:
             return self._copy(directory.tree, _silent if progress is None else progress)
@@ -109,7 +112,7 @@ class Copier:
         transfer.left = sum(transfer.missing_bytes(one) for one in held)
         rows = tuple(transfer.bring(one) for one in held)
         self._disk.sync_directory(target.commit_log)
-        self._disk.sync_directory(target.root)  # a backup that was killed may have made the folder
+        self._disk.sync_directory(target.root)  # an interrupted backup may have made the folder
         new = new._replace(segments=rows, ids=self._bring_ids(target, before.ids, ids, begin))
         reach("backup_copied")
         _write_manifest(self._disk, target.root, new)
@@ -120,20 +123,20 @@ class Copier:
         return BackupReport(begin, mark.log_end, len(rows), transfer.copied, kept)
 
     def _remove_below(self, target: Tree, begin: int) -> None:
-        """What retention has dropped goes, also where a kill left it to this backup."""
+        """Remove segments that retention has removed from the store."""
         for name in self._disk.list(target.commit_log):
-            with suppress(CorruptError):  # somebody else's
+            with suppress(CorruptError):  # not a segment
                 if segment_offset(name) < begin:
                     self._disk.unlink(target.commit_log / name)
         self._disk.sync_directory(target.commit_log)
 
     def _config_texts(self) -> dict[str, str]:
-        """Give the files of config/ that must not be ahead of the log."""
+        """Return the files of config/ that must not be ahead of the log."""
         return _texts(self._disk, [self._tree.consumer_offset_json])
 
     def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries | None, list[Definition]]:
-        """Give the last completed checkpoint's watermark, its counts, its message ids where they
-        are whole, and what recurred when it noted the log's end.
+        """Return the last completed checkpoint: its watermark, counts and recurring definitions,
+        and its message ids if they are whole.
         """
         for _ in range(_TRIES):
             with self._checkpoint.still():
@@ -150,8 +153,8 @@ class Copier:
         raise FailedError("no checkpoint can be read", where=self._tree.watermark)
 
     def _bring_ids(self, target: Tree, saved: IdsMark, ids: Entries | None, begin: int) -> IdsMark:
-        """Copy the ids that the segments from `begin` on do not tell. Where they are what is there,
-        or the store's own are damaged, those that are there stay.
+        """Copy the message ids whose records lie below `begin`. The backup's ids stay if they are
+        the same, or if the store's own are damaged.
         """
         if ids is None:
             return saved
@@ -162,7 +165,7 @@ class Copier:
         return write_ids(self._disk, target, saved.number + 1, wanted)
 
     def _hold(self, log_end: int) -> list[_Held]:
-        """Open every segment that counts."""
+        """Open every segment below the log end."""
         size = self._segments.segment_bytes
         held = []
         for number in list(self._segments.numbers):
@@ -192,7 +195,7 @@ class Copier:
         )
 
     def _before(self, target: Tree, new: Manifest) -> Manifest:
-        """Give what the backup holds by now; a new one is told to be one before it has anything."""
+        """Return what the backup has. A new one gets a manifest before anything is copied."""
         found = read_manifest(self._disk, target.root)
         if found is None:
             found = new._replace(log_end=new.log_begin, queue_ends={}, config={})
@@ -214,10 +217,10 @@ class Copier:
 
 
 class _Transfer:
-    """Brings segments into one backup, and counts."""
+    """Copies segments into one backup."""
 
     def __init__(self, disk: Disk, target: Tree, before: Manifest, progress: Progress) -> None:
-        """`before`: what the backup is said to hold."""
+        """`before`: the manifest of the backup as it is."""
         self._disk = disk
         self._target = target
         self._saved = {row.offset: row for row in before.segments}
@@ -234,12 +237,12 @@ class _Transfer:
         return (self._disk.file_bytes(self._path(row.offset)) or 0) >= row.size_bytes
 
     def missing_bytes(self, one: _Held) -> int:
-        """Give how much of a segment is to be copied."""
+        """Return how many bytes of a segment must be copied."""
         is_there = one.offset in self._saved and one.offset not in self._lost
         return one.size_bytes - (self._saved[one.offset].size_bytes if is_there else 0)
 
     def bring(self, one: _Held) -> SavedSegment:
-        """Copy what of a segment is not there yet."""
+        """Copy the part of a segment that the backup does not have."""
         saved = self._saved.get(one.offset, SavedSegment(one.offset, 0, 0))
         is_lost = one.offset in self._lost
         is_compared = is_lost or one.offset == self._last
@@ -253,7 +256,7 @@ class _Transfer:
         if done == one.size_bytes:
             return saved
         path = self._path(one.offset)
-        # What was lost stands in backup.json by its length: under its name only when it is whole.
+        # backup.json has the length of a lost segment. So it gets its name only when it is whole.
         path = path.with_name(f"{path.name}.part") if is_lost else path
         file = self._disk.open(path, create=True)
         while done < one.size_bytes:
@@ -272,19 +275,19 @@ class _Transfer:
 
 
 def _texts(disk: Disk, paths: list[Path]) -> dict[str, str]:
-    """Give the small files that are there, by name."""
+    """Return the small files that exist, by name."""
     found = {path.name: disk.read_small(path) for path in paths}
     return {name: text.decode() for name, text in found.items() if text is not None}
 
 
 def check_progress(progress: object) -> None:
-    """Refuse what cannot be told how far a copy is."""
+    """Raise ConfigError if `progress` cannot be called."""
     if progress is not None and not callable(progress):
-        raise ConfigError(f"progress: wanted something to call, got {typed(progress)}")
+        raise ConfigError(f"progress: wanted a callable, got {typed(progress)}")
 
 
 def crc_of(file: File, size: int) -> int:
-    """Give the CRC-32 of a file's first bytes."""
+    """Return the CRC-32 of a file's first bytes."""
     crc, done = 0, 0
     while done < size:
         data = file.read(done, min(CHUNK_BYTES, size - done))
@@ -294,7 +297,7 @@ def crc_of(file: File, size: int) -> int:
 
 
 def read_manifest(disk: Disk, root: Path) -> Manifest | None:
-    """Read what a backup holds; None where there is none. CorruptError names the file."""
+    """Return the manifest of a backup; None if there is none. A CorruptError names the file."""
     path = root / MANIFEST
     text = disk.read_small(path)
     if text is None:
@@ -305,15 +308,15 @@ def read_manifest(disk: Disk, root: Path) -> Manifest | None:
         raise type(error)(str(error), where=path) from error
 
 
-def refuse_other_folder(disk: Disk, root: Path) -> None:
-    """A folder that is not empty is used only where it is a backup."""
+def check_folder(disk: Disk, root: Path) -> None:
+    """Raise ConfigError for a folder that is neither empty nor a backup."""
     if disk.exists(root) and not disk.is_directory(root):
         raise ConfigError(f"backup: wanted a folder, got {root}")
-    # A first backup that was cut off in its first step leaves the manifest's temporary file alone.
+    # A first backup that was interrupted in its first step leaves only this temporary file.
     names = [name for name in disk.list(root) if name not in ("lock", f"{MANIFEST}.tmp")]
     if MANIFEST in names and Tree(root).timer_wheel.name in names:
         raise ConfigError(
-            f"backup {root}: wanted a backup, got one that was opened as a store since: it has a "
+            f"backup {root}: wanted a backup, got one that was opened as a store: it has a "
             f"timerwheel, and maybe messages of its own"
         )
     if names and MANIFEST not in names:

@@ -1,11 +1,11 @@
-"""Unbuilt: what a store that is put together has beside its log, before it is opened first.
+"""The files that a restored or repaired store has in addition to its log, until it is opened.
 
-    queues      empty, each with the end to go on from, should the log have no record of it any more
-    the wheel   of zeros, which says its size
-    counts      where queues end, and how much of a file of message ids counts
-    watermark   that the log is whole and durable; it wants states that are nowhere (watermark.py)
+    queues      empty, each with the end to go on from if the log has no record of it
+    the wheel   zeros; its length gives the number of slots
+    counts      the ends of queues, and the valid length of the file of message ids
+    watermark   the log is whole and durable; its states do not exist (watermark.py)
 
-The first opening builds all else from the log.
+The first opening builds all other files from the log.
 """
 
 from timerstore._engine.format import counts_json, watermark
@@ -18,11 +18,11 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError
 
 QUEUE_END_MAX = 1 << 58
-"""Its units would be 5 EiB: times 20 that still is a number of a file."""
+"""The units of such a queue take 5 EiB. Their offset in bytes is still a valid file offset."""
 
 
-def refuse_ends(ends: Pending) -> None:
-    """CorruptError where there can be no such queue."""
+def check_ends(ends: Pending) -> None:
+    """Raise CorruptError if a queue with such an end cannot exist."""
     for topic, queues in ends.items():
         for queue_id, end in queues.items():
             if not can_have_queue(topic, queue_id) or not 0 <= end < QUEUE_END_MAX:
@@ -36,11 +36,14 @@ def refuse_ends(ends: Pending) -> None:
 def write_bootstrap(
     disk: Disk, tree: Tree, mark: Watermark, ends: Pending, ids: IdsMark, queue_segment_bytes: int
 ) -> None:
-    """Write it, the watermark last; durable on return. `ids`: of the file that is there already.
+    """Write the files, the watermark last. They are durable on return.
 
-    CorruptError where there can be no queue with such an end.
+    `ids`: the file of message ids, which exists already.
+
+    Raises:
+        CorruptError: a queue with such an end cannot exist.
     """
-    refuse_ends(ends)
+    check_ends(ends)
     for topic, queues in ends.items():
         for queue_id, end in queues.items():
             _make_queue(disk, tree, topic, queue_id, end, queue_segment_bytes)

@@ -1,78 +1,83 @@
-"""Check of the far wheel: its table on disk, its chains, and every unit's CRC.
+"""Check the far wheel: its table, its chains, and every unit's CRC."""
 
-Holds:    the table is copied with the wheel's lock held, and units of its chains stay while they
-          are walked, so that services go on.
-"""
-
-from contextlib import ExitStack
-from typing import NamedTuple
+import zlib
 
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.format import far_table
-from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.maintenance.findings import Findings
-from timerstore._engine.maintenance.live_store import LiveStore
-from timerstore._engine.storage.disk import Disk
+from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
+from timerstore._engine.maintenance.findings import at_offset
+from timerstore._engine.maintenance.store_view import FarChains, StoreView
 from timerstore._engine.timer.timer_arrays import slots_of
 from timerstore.errors import TimerStoreError
 
-
-class _Wanted(NamedTuple):
-    slot: int
-    newest: int
-    oldest: int
-    size: int
+_HOW = "removing the table makes it again"
 
 
-def check_far_file(findings: Findings, disk: Disk, tree: Tree, mark: Watermark | None) -> None:
-    """The table that the watermark names is there; between two checkpoints."""
-    if mark is not None and mark.far_number:
-        path = tree.far_table(mark.far_number)
-        if far_table.read(disk.read_small(path), mark.far_number) is None:
-            findings.add("far table", path, f"table {mark.far_number}", "another, or none")
+def check_far(view: StoreView) -> None:
+    """Check that the table that the watermark names exists, and that all chains are those of the
+    table. Of a directory also check the units that belong to no chain.
+    """
+    mark, side, findings = view.mark, view.side, view.findings
+    if mark is not None and side is not None and mark.far_number and side.far_table is None:
+        path = view.tree.far_table(mark.far_number)
+        wanted = f"table {mark.far_number}"
+        findings.add(f"far table{view.derived(_HOW)}", path, wanted, "another, or none")
+    with view.far_chains() as far:
+        if far is None:
+            return
+        is_sound = True
+        if view.engine is None and side is not None and side.far_table is not None:
+            is_sound = _check_units(view, far, side.far_table)
+        if is_sound:
+            for row in far.rows.tolist():
+                _check_chain(view, far, row)
 
 
-def check_far_wheel(findings: Findings, store: LiveStore, precision_ms: int) -> None:
-    """Each chain has as many units as the table says, from the newest to the oldest, all sound."""
-    far = store.far
-    with ExitStack() as held:
-        with store.wheel.lock:
-            rows, width = far.table().rows, far.width
-            view = held.enter_context(far.view())
-        for row in rows.tolist():
-            _check_chain(findings, store, view, _Wanted(*row), width, precision_ms)
-
-
-def _check_chain(
-    findings: Findings,
-    store: LiveStore,
-    view: object,
-    wanted: _Wanted,
-    width: int,
-    precision_ms: int,
-) -> None:
-    where = f"{store.far.segments.directory} slot {wanted.slot}"
+def _check_chain(view: StoreView, far: FarChains, row: list[int]) -> None:
+    """Check that a chain has as many units as the table says, from the newest to the oldest."""
+    slot, newest, *wanted = row
+    findings = view.findings
+    where = f"{far.wheel.segments.directory} slot {slot}"
     size, oldest = 0, -1
     try:
-        for units in store.far.walk(view, wanted.slot, wanted.newest):
+        for units in far.wheel.walk(far.view, slot, newest):
             size += len(units)
             oldest = int(units["number"][-1])
-            _check_slots(findings, units, where, width, precision_ms)
+            _check_slots(view, units, where, far.width)
     except TimerStoreError as error:
-        findings.raised("far wheel", where, error)
+        findings.raised(f"far wheel{view.derived(_HOW)}", where, error)
         return
-    findings.count("far units", size)
-    if (oldest, size) != (wanted.oldest, wanted.size):
-        findings.add("far chain", where, wanted, f"{size} units down to {oldest}")
+    if view.engine is not None:
+        findings.count("far units", size)
+    if [oldest, size] != wanted:
+        got = f"{size} units down to {oldest}"
+        findings.add(f"far chain{view.derived(_HOW)}", where, row, got)
 
 
-def _check_slots(
-    findings: Findings, units: npt.NDArray[np.void], where: str, width: int, precision_ms: int
-) -> None:
-    """No unit waits in a far slot behind its time."""
-    late = units["slot"] > slots_of(units["due_ms"], precision_ms) // width
+def _check_slots(view: StoreView, units: npt.NDArray[np.void], where: str, width: int) -> None:
+    """Check that no unit is in a far slot after its due time."""
+    late = units["slot"] > slots_of(units["due_ms"], view.config.precision_ms) // width
     for unit in units[late].tolist():
-        findings.add("far unit in a slot after its time", where, "its own, or one before", unit)
+        what = f"far unit in a slot after its time{view.derived(_HOW)}"
+        view.findings.add(what, where, "its own, or one before", unit)
+
+
+def _check_units(view: StoreView, far: FarChains, table: FarTable) -> bool:
+    """Check the CRC of every unit from the table's begin to its end; return whether all fit."""
+    segments, is_sound = far.wheel.segments, True
+    per_file = segments.segment_bytes // UNIT_BYTES
+    for number in segments.numbers:
+        first = number * per_file
+        raw = segments.read(number * segments.segment_bytes, per_file * UNIT_BYTES)
+        for one in range(max(first, table.begin), min(first + per_file, table.end)):
+            at = (one - first) * UNIT_BYTES
+            unit = raw[at : at + UNIT_BYTES]
+            crc = zlib.crc32(unit[:48], zlib.crc32(one.to_bytes(8, "big")))
+            if crc != int.from_bytes(unit[48:], "big"):
+                is_sound = False
+                where = at_offset(segments.path(number), at)
+                what = f"a far unit{view.derived(_HOW)}"
+                view.findings.add(what, where, "one whose CRC fits", unit.hex())
+    view.findings.count("far units", table.end - table.begin)
+    return is_sound

@@ -1,6 +1,6 @@
-"""Check of the index: made once more from the log, in memory, it has the same bytes.
+"""Check the key index: built again from the log, in memory, it must have the same bytes.
 
-Cost:     one more walk of the log, and memory for the slots of one file.
+This walks the log once more, and needs memory for the slots of one file.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.index_position import IndexFileState
 from timerstore._engine.maintenance.findings import Findings, at_offset
-from timerstore._engine.maintenance.live_store import LiveStore
+from timerstore._engine.maintenance.store_view import LiveStore, StoreView
 from timerstore._engine.queues.index_file import ENTRY_BYTES, HEADER_BYTES, Geometry, IndexFile
 from timerstore._engine.queues.key_index import KEYS_MAX
 from timerstore.errors import TimerStoreError
@@ -19,11 +19,12 @@ from timerstore.errors import TimerStoreError
 _KEY_BYTES = ffi.sizeof("ts_key")
 
 
-def check_index(findings: Findings, store: LiveStore) -> None:
-    """Compare every file with what the log says; services may go on meanwhile."""
-    index = store.dispatch.index
-    if index is None or index.begin < store.log.segments.begin:
-        return  # off, or the log does not reach back so far any more
+def check_index(view: StoreView) -> None:
+    """Compare every file of an open store's index with the log. Services go on during this."""
+    store, findings = view.engine, view.findings
+    index = None if store is None else store.dispatch.index
+    if store is None or index is None or index.begin < store.log.segments.begin:
+        return  # there is no index, or retention removed its first records
     files, states, slots, end = index.snapshot()
     remake = _Remake(findings, index.geometry, files, states, slots, has_tags=index.has_tags)
     try:
@@ -65,7 +66,7 @@ class _Remake(Owner):
         self.entries = 0
 
     def run(self, store: LiveStore, begin: int, end: int) -> None:
-        """Walk the log's [begin, end)."""
+        """Walk [begin, end) of the log."""
         keys: Any = ffi.new("ts_keys *")
         keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._keys))
         keys.capacity = self._capacity
@@ -82,10 +83,10 @@ class _Remake(Owner):
                     return
         self._finish()
         if self._at < len(self._files) - 1:
-            self._wrong("index files", "none behind it", len(self._files) - 1 - self._at)
+            self._wrong("index files", "none after it", len(self._files) - 1 - self._at)
 
     def _add(self, keys: Any, count: int) -> bool:
-        """Compare the entries of these keys; whether it makes sense to go on."""
+        """Compare the entries of these keys. Return False at the first difference."""
         done = 0
         while done < count:
             if self._native.next_entry >= self._native.entry_count and not self._next_file():
@@ -114,7 +115,7 @@ class _Remake(Owner):
     def _next_file(self) -> bool:
         self._finish()
         if self._at + 1 >= len(self._files):
-            self._wrong("index files", "another behind it", "none")
+            self._wrong("index files", "another after it", "none")
             return False
         self._at += 1
         self._slots[:] = 0
@@ -124,7 +125,7 @@ class _Remake(Owner):
         return True
 
     def _finish(self) -> None:
-        """Compare slots and header of a file whose entries are all there."""
+        """Compare slots and header of a file whose entries are complete."""
         if not self._files:
             return
         file, state = self._files[self._at], self._states[self._at]
@@ -139,7 +140,7 @@ class _Remake(Owner):
         lib.ts_index_header_put(self._native, out)
         wanted = bytes(ffi.buffer(out))
         headers = [file.header_of(state)]
-        if state.slots_crc is not None:  # then the file has it, too
+        if state.slots_crc is not None:  # then the file has it too
             headers.append(file.read_header())
         for got in headers:
             if got != wanted:

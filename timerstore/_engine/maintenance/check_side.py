@@ -1,115 +1,76 @@
-"""Check of our own side files: watermark, states, counts, as of the last completed checkpoint."""
+"""Check our own side files: watermark, states, counts and message ids of the last checkpoint."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
+from timerstore._engine.dedupe import read_ids
 from timerstore._engine.format import counts_json, state_sector, watermark
+from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
-from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.maintenance import id_states
-from timerstore._engine.maintenance.findings import Findings, at_offset
+from timerstore._engine.maintenance.findings import at_offset
 from timerstore._engine.maintenance.id_states import NAMES, Packed
-from timerstore._engine.maintenance.live_store import LiveStore
+from timerstore._engine.maintenance.store_view import StoreView
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.storage.disk import Disk
-from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 
 _STATES_AT = 32  # in a sector
 
 
-class SideFiles(NamedTuple):
-    """The side files' bytes, between two checkpoints."""
-
-    mark: Watermark | None
-    watermark: bytes | None
-    state: bytes | None
-    counts: bytes | None
-
-
-def read_side(disk: Disk, tree: Tree, mark: Watermark | None) -> SideFiles:
-    """Read them; no checkpoint may run meanwhile."""
-    return SideFiles(
-        mark,
-        disk.read_small(tree.watermark),
-        read_states(disk, tree),
-        disk.read_small(tree.counts),
-    )
-
-
-def read_states(disk: Disk, tree: Tree) -> bytes | None:
-    """Read the state file, which need not be small."""
-    if not disk.exists(tree.state):
-        return None
-    file = disk.open(tree.state, read_only=True)
-    return file.read(0, file.size())
-
-
-def check_watermark(
-    findings: Findings,
-    config: StoreConfig,
-    tree: Tree,
-    store: LiveStore,
-    store_id: int,
-    side: SideFiles,
-    timer_queue_count: int,
-) -> None:
-    """The file holds the last completed watermark, and that says nothing that is not there."""
-    mark = side.mark
-    if mark is None:
+def check_watermark(view: StoreView) -> None:
+    """Check that the file of an open store has its last completed watermark, and that this speaks
+    of nothing that does not exist. The watermark of a directory was read already.
+    """
+    mark, side, engine, findings = view.mark, view.side, view.engine, view.findings
+    if mark is None or side is None or engine is None:
         return
+    config, path = view.config, view.tree.watermark
     try:
         found = watermark.read(side.watermark or b"")
     except TimerStoreError as error:
-        findings.raised("watermark", tree.watermark, error)
+        findings.raised("watermark", path, error)
         return
     if found != mark:
         at = mark.sequence % 2 * watermark.SLOT_BYTES
-        findings.add("watermark", at_offset(tree.watermark, at), mark, found)
+        findings.add("watermark", at_offset(path, at), mark, found)
+    wheel, timer_log = engine.wheel, engine.timer_log
     limits = (
-        ("log end", mark.log_end, store.log.durable),
-        ("timer log end", mark.timer_log_end, store.timer_log.end),
-        ("timer queue offset", mark.timer_queue_offset, store.timer_log.linked_offset),
-        ("timer queue offset", mark.timer_queue_offset, timer_queue_count),
-        # A clock that was set back takes the frontier along before the next checkpoint does.
-        ("read slot", mark.read_slot, max(store.wheel.frontier, store.wheel.completed_read_slot)),
-        ("timer id end", mark.timer_id_end, int(store.log.native.timer_route.next_offset)),
+        ("log end", mark.log_end, engine.log.durable),
+        ("timer log end", mark.timer_log_end, timer_log.end),
+        ("timer queue offset", mark.timer_queue_offset, timer_log.linked_offset),
+        ("timer queue offset", mark.timer_queue_offset, engine.timer_route.queue.count),
+        # A clock that is set back moves the wheel's position before the next checkpoint does.
+        ("read slot", mark.read_slot, max(wheel.frontier, wheel.completed_read_slot)),
+        ("timer id end", mark.timer_id_end, int(engine.log.native.timer_route.next_offset)),
     )
     for what, got, limit in limits:
         if got > limit:
-            findings.add(f"watermark: {what}", tree.watermark, f"at most {limit}", got)
+            findings.add(f"watermark: {what}", path, f"at most {limit}", got)
     same = (
-        ("log begin", mark.log_begin, store.log.segments.begin),
-        ("timer log begin", mark.timer_log_begin, store.timer_log.segments.begin),
-        ("store id", mark.store_id, store_id),
+        ("log begin", mark.log_begin, engine.log.segments.begin),
+        ("timer log begin", mark.timer_log_begin, timer_log.segments.begin),
+        ("store id", mark.store_id, engine.store_id),
         ("precision", mark.precision_ms, config.precision_ms),
         ("wheel slot count", mark.wheel_slot_count, config.wheel_slot_count),
     )
     for what, got, wanted in same:
         if got != wanted:
-            findings.add(f"watermark: {what}", tree.watermark, wanted, got)
+            findings.add(f"watermark: {what}", path, wanted, got)
 
 
 def check_states_file(
-    findings: Findings,
-    tree: Tree,
-    side: SideFiles,
-    wanted: Packed | None,
-    *,
-    only_known: bool,
-    floor: int,
+    view: StoreView, wanted: Packed | None, *, only_known: bool, floor: int
 ) -> None:
-    """Each chunk has a sector that counts, their digest is the watermark's, and the states are
-    those of the fold at its log end (`wanted`; None: not known).
+    """Check that each chunk has a valid sector, that their digest is the watermark's, and that the
+    states are those that the log requires there (`wanted`; None: not known).
     """
-    mark, raw = side.mark, side.state
-    if mark is None:
+    mark, side, findings, path = view.mark, view.side, view.findings, view.tree.state
+    if mark is None or side is None:
         return
+    raw = side.state
     if raw is None:
-        findings.add("states", tree.state, "a file", "none")
+        findings.add(f"states{view.derived()}", path, "a file", "none")
         return
     crcs = np.zeros(mark.state_chunk_count, np.uint64)
     states = np.zeros(mark.state_chunk_count * PAYLOAD_BYTES, np.uint8)
@@ -125,8 +86,8 @@ def check_states_file(
         if picked is None:
             is_whole = False
             findings.add(
-                f"states: chunk {chunk} has no sector that counts",
-                at_offset(tree.state, at),
+                f"states: chunk {chunk} has no valid sector{view.derived()}",
+                at_offset(path, at),
                 f"one whose CRC fits, of a log end up to {mark.log_end}",
                 "none",
             )
@@ -136,7 +97,7 @@ def check_states_file(
         states[begin : begin + PAYLOAD_BYTES] = np.frombuffer(picked.payload, np.uint8)
     digest = state_sector.digest(crcs)
     if is_whole and digest != mark.state_digest:
-        findings.add("states: digest", tree.state, mark.state_digest, digest)
+        findings.add(f"states: digest{view.derived()}", path, mark.state_digest, digest)
     findings.count("state chunks", len(crcs))
     if wanted is None or not is_whole:
         return
@@ -149,30 +110,45 @@ def check_states_file(
             at += int(which[chunk]) * SECTOR_BYTES
         findings.add(
             f"states: timer id {timer_id} as of log end {mark.log_end}",
-            at_offset(tree.state, at),
+            at_offset(path, at),
             NAMES[one],
             NAMES[other],
         )
 
 
 def check_counts_file(
-    findings: Findings,
-    tree: Tree,
-    routes: Routes,
-    side: SideFiles,
-    wanted: Mapping[str, Mapping[int, int]],
+    view: StoreView,
+    entry: Counts | None,
+    routes: Routes | None,
+    wanted: Mapping[str, Mapping[int, int]] | None,
 ) -> None:
-    """The counts as of the watermark are the fold's there: by name, then by index of route."""
-    if side.mark is None:
+    """Check that the file has the counts of the watermark, and that they are those that the log
+    requires: by name, then by index of route. `wanted` is None if that is not known.
+    """
+    mark = view.mark
+    if mark is None or view.side is None:
         return
-    entry = counts_json.read_counts(side.counts, side.mark.log_end, side.mark.sequence)
+    what = f"counts as of log end {mark.log_end}"
+    if entry is None:
+        view.findings.add(f"{what}{view.derived()}", view.tree.counts, "an entry", "no entry")
+        return
+    if wanted is None or routes is None:
+        return
     for name, by_index in wanted.items():
-        found = "no entry" if entry is None else getattr(entry, name)
+        found = getattr(entry, name)
         expected: counts_json.Pending = {}
         for index, count in by_index.items():
             if count:
                 route = routes.by_index[index]
                 expected.setdefault(route.topic, {})[route.queue_id] = count
         if found != expected:
-            what = f"counts as of log end {side.mark.log_end}: {name}"
-            findings.add(what, tree.counts, expected, found)
+            view.findings.add(f"{what}: {name}", view.tree.counts, expected, found)
+
+
+def check_message_ids(view: StoreView, entry: Counts | None) -> None:
+    """Check that a closed store has the message ids that its counts speak of."""
+    if entry is None or view.disk.exists(view.tree.abort):
+        return
+    if read_ids(view.disk, view.tree, entry.ids) is None:
+        path, wanted = view.tree.ids(entry.ids.number), f"{entry.ids.bytes} bytes as written"
+        view.findings.add("message ids", path, wanted, "others, or fewer")

@@ -1,7 +1,7 @@
-"""Findings: what a check has found so far, and how much it looked at.
+"""`Findings`: the problems and counts of one check.
 
-Threads:  one check, one thread.
-Holds:    memory is bounded: what goes beyond so many problems is counted, not kept.
+Thread safety: one thread for each check.
+Invariants: memory is bounded. Problems past a limit are counted and not kept.
 """
 
 from collections import Counter
@@ -22,27 +22,27 @@ class Findings:
         self._counts: Counter[str] = Counter()
 
     def add(self, what: str, where: object, wanted: object, got: object) -> None:
-        """One thing that is not as it must be."""
+        """Add a problem."""
         if len(self._problems) < _PROBLEMS_MAX:
             self._problems.append(Problem(what, str(where), str(wanted), str(got)))
         else:
             self._left_off += 1
 
     def raised(self, what: str, where: object, error: Exception) -> None:
-        """Something that could not be looked at, and why."""
+        """Add something that could not be read."""
         self.add(what, where, "readable", error)
 
     def count(self, what: str, number: int) -> None:
-        """So much more was looked at."""
+        """Add to the number of things that were read."""
         self._counts[what] += number
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found so far."""
+        """Whether there is no problem so far."""
         return not self._problems
 
     def report(self) -> Report:
-        """Give everything."""
+        """Return all problems and counts."""
         problems = list(self._problems)
         if self._left_off:
             problems.append(
@@ -52,13 +52,13 @@ class Findings:
 
 
 def place(segments: Segments, offset: int) -> str:
-    """Say where an offset of a segmented space lies: file, and offset in it."""
+    """Return the file of a segmented space that has an offset, and the offset in it."""
     number, at = divmod(offset, segments.segment_bytes)
     return at_offset(segments.path(number), at)
 
 
 def at_offset(path: Path, offset: int) -> str:
-    """Say where: file, and offset in it."""
+    """Return a file and an offset in it as text."""
     return f"{path} offset {offset}"
 
 
@@ -66,7 +66,7 @@ _ZEROS = bytes(1 << 20)
 
 
 def first_byte(data: bytes) -> int | None:
-    """Where the first byte stands that is not zero; None where all are."""
+    """Return the place of the first byte that is not zero; None if all are."""
     if data == _ZEROS[: len(data)]:
         return None
     return len(data) - len(data.lstrip(b"\0"))

@@ -1,8 +1,9 @@
-"""States of timer ids as the log says them, folded once more: the measure for the state table.
+"""States of timer ids as the log requires them, to compare the state table with.
 
-Holds:    two bits an id, packed as in the side file (format/state_sector.py); the first delivery or
-          delete record of an id decides it.
-Source:   docs/exactly-once.md.
+A state has two bits, packed as in the side file (format/state_sector.py). The first delivery or
+delete record of an id decides its state.
+
+See also: docs/exactly-once.md.
 """
 
 from collections.abc import Iterator
@@ -26,19 +27,19 @@ _SLICE_BYTES = 1 << 20
 
 
 class IdStates:
-    """Packed states that grow."""
+    """A table of packed states that grows."""
 
     def __init__(self) -> None:
         self._packed: Packed = np.zeros(4096, np.uint8)
 
     def get(self, ids: Ids) -> Packed:
-        """Give the states of these ids."""
+        """Return the states of these ids."""
         self._reach(ids)
         states: Packed = (self._packed[ids >> 2] >> ((ids & 3) << 1).astype(np.uint8)) & np.uint8(3)
         return states
 
     def put(self, ids: Ids, states: Packed) -> None:
-        """Set the states of these ids, each there once."""
+        """Set the states of these ids, which are distinct."""
         change = self.get(ids) ^ states
         np.bitwise_xor.at(self._packed, ids >> 2, change << ((ids & 3) << 1).astype(np.uint8))
 
@@ -50,12 +51,12 @@ class IdStates:
             self._packed = larger
 
     def copy(self) -> Packed:
-        """Give them as they are."""
+        """Return a copy of all states."""
         return self._packed.copy()
 
 
 def of_fold(found: Fold) -> Packed:
-    """Give the states that a fold by matching found."""
+    """Return the states that a fold by matching found."""
     states = IdStates()
     for ids, state in (
         (found.ids_waiting, lib.TS_WAITING),
@@ -69,10 +70,10 @@ def of_fold(found: Fold) -> Packed:
 def differing(
     wanted: Packed, got: Packed, *, only_known: bool, floor: int = 0
 ) -> Iterator[tuple[int, int, int]]:
-    """Give (id, wanted, got) where two tables differ. `only_known`: where `wanted` has a state.
+    """Return (id, wanted, got) where two tables differ. `only_known`: if `wanted` has a state.
 
-    `floor`: the source of an id below it is gone from the log, so that of what waits no more either
-    table may know nothing, or another reason.
+    `floor`: retention removed the sources of the ids below it. Of these ids only differences about
+    pending timers are returned, as either table may not know how a timer ended.
     """
     size = max(len(wanted), len(got))
     for begin in range(0, size, _SLICE_BYTES):
@@ -89,7 +90,7 @@ def differing(
 
 
 def waiting(packed: Packed) -> Iterator[Ids]:
-    """Give the ids that wait, ascending, in parts."""
+    """Return the pending ids, ascending, in parts."""
     for begin in range(0, len(packed), _SLICE_BYTES):
         part = packed[begin : begin + _SLICE_BYTES]
         used = np.flatnonzero(part & 0x55 & ~(part >> 1))
@@ -109,19 +110,19 @@ def _part(packed: Packed, begin: int, end: int) -> Packed:
 
 
 class LogFold:
-    """The fold by id, batch after batch of one log in its order."""
+    """The fold by id of one log, batch by batch in its order."""
 
     def __init__(
         self, store_id: int, floor: int = 0, level_floors: dict[int, int] | None = None
     ) -> None:
-        """`floor`: sources of ids below it are gone from the log; `level_floors`: so by level."""
+        """`floor`: retention removed the sources of ids below it. `level_floors`: so by level."""
         self.store_id = store_id
-        self._floor = floor
-        self.inherited: list[tuple[int, int]] = []  # ids that waited where the log begins; route
+        self.floor = floor
+        self.inherited: list[tuple[int, int]] = []  # pending at the log's begin: id, route
         self.states = IdStates()
         self.pending: dict[int, int] = {}  # by index of route
         self.levels = LevelFold(store_id, level_floors or {})
-        self.foreign = 0  # timer records without an id of ours: matching must decide
+        self.foreign = 0  # timer records without an id of ours: these need matching
         self.doubled: list[tuple[int, int, bool]] = []  # log offset, id, whether it is a delivery
         self.orphans: list[tuple[int, int]] = []  # log offset, id
 
@@ -136,7 +137,7 @@ class LogFold:
         self._evidence(part[own & is_evidence])
 
     def _sources(self, rows: Scan) -> None:
-        # The first copy of an id: its source, or where retention removed that, one that it moved.
+        # The first copy of an id is its source, or one that retention moved.
         ids, first = np.unique(rows["timer_id"], return_index=True)
         fresh = self.states.get(ids) == lib.TS_NONE
         self.states.put(ids[fresh], np.full(int(fresh.sum()), lib.TS_WAITING, np.uint8))
@@ -160,12 +161,12 @@ class LogFold:
             self.doubled.append((int(row["log_offset"]), int(row["timer_id"]), is_delivery))
         orphans = rows[first[before == lib.TS_NONE]]
         self._inherit(orphans)
-        for row in orphans[orphans["timer_id"] >= self._floor]:
+        for row in orphans[orphans["timer_id"] >= self.floor]:
             self.orphans.append((int(row["log_offset"]), int(row["timer_id"])))
 
     def _inherit(self, rows: Scan) -> None:
-        """The first that the log tells of these ids: of one below the floor, that it waited."""
-        rows = rows[rows["timer_id"] < self._floor]
+        """Note ids below the floor: their first record shows that they were pending before."""
+        rows = rows[rows["timer_id"] < self.floor]
         pairs = zip(rows["timer_id"].tolist(), rows["route"].tolist(), strict=True)
         self.inherited += pairs
 

@@ -1,8 +1,9 @@
-"""What is delivered of each level's queue, as the log says it, folded once more.
+"""Delivered messages of each level's queue as the log requires them.
 
-Holds:    the measure for the level cursors in memory and in the counts file; a message that can
-          never be delivered counts as done, whether the service has passed it or not.
-Source:   docs/exactly-once.md; docs/decisions/0007-delay-levels.md.
+The cursors of levels in memory and in the counts file are compared with them. A message that can
+never be delivered counts as done, whether or not the service has passed it.
+
+See also: docs/exactly-once.md; docs/decisions/0007-delay-levels.md.
 """
 
 import numpy as np
@@ -14,21 +15,23 @@ from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 
 
 class LevelFold:
-    """The fold by place, batch after batch of one log in its order."""
+    """The fold by place of one log, batch by batch in its order."""
 
     def __init__(self, store_id: int, floors: dict[int, int]) -> None:
-        """`floors`: by queue, the first queue offset that retention left in the log."""
+        """`floors`: by queue, the first queue offset that is still in the log."""
         self._store_id = store_id
         self._floors = floors
         self._cursors = LevelCursors()
         for queue_id, floor in floors.items():
             self._cursors.begin_at(queue_id, floor)
         self._unusable = LevelCursors()
-        self._ends: dict[int, int] = {}  # by queue: queue offset behind the last message
+        self._ends: dict[int, int] = {}  # by queue: queue offset after the last message
         self.begins: dict[int, int] = {}  # by queue: queue offset of the first
-        self.pending: dict[int, int] = {}  # by index of route: what waits
-        self.inherited: list[int] = []  # of what waited where the log begins, and came: its route
-        self.foreign = 0  # deliveries whose place does not decide: matching must
+        self.pending: dict[int, int] = {}  # by index of route
+        self.inherited: list[
+            int
+        ] = []  # routes of messages that were pending at the log's begin and delivered
+        self.foreign = 0  # deliveries that need matching
 
     def add(self, part: Scan) -> None:
         """Fold a batch."""
@@ -47,7 +50,7 @@ class LevelFold:
         self._count(part[kind == lib.TS_KIND_LEVEL], 1)
         came = deliveries[own][first]
         is_left = np.array([self._is_left(place) for place in places.tolist()], bool)
-        self._count(came[is_left], -1)  # where one did not wait, matching counts
+        self._count(came[is_left], -1)  # the others need matching
         self.inherited += came["route"][~is_left].tolist()
 
     def _count(self, rows: Scan, sign: int) -> None:
@@ -66,7 +69,7 @@ class LevelFold:
     def _waits(self, place: int) -> bool:
         queue_id, offset = place >> OFFSET_BITS, place & ((1 << OFFSET_BITS) - 1)
         if not self._is_left(place):
-            return True  # it did: retention removed it
+            return True  # retention removed its source
         is_there = offset < self._ends.get(queue_id, 0)
         return is_there and not self._cursors.is_done(queue_id, offset)
 
@@ -74,11 +77,11 @@ class LevelFold:
         return place & ((1 << OFFSET_BITS) - 1) >= self._floors.get(place >> OFFSET_BITS, 0)
 
     def copy(self) -> Levels:
-        """Give what is done so far."""
+        """Return what is done so far."""
         return self._cursors.copy()
 
     def of_fold(self, found: Fold) -> Levels:
-        """Give what a fold by matching of the same log, or of its front, found to be done."""
+        """Return what a fold by matching found to be done, of this log or its first part."""
         cursors = LevelCursors()
         for queue_id, begin in (self._floors | self.begins).items():
             cursors.begin_at(queue_id, begin)
@@ -86,7 +89,7 @@ class LevelFold:
         return cursors.copy()
 
     def differing(self, wanted: Levels, got: Levels) -> list[tuple[int, object, object]]:
-        """Give (queue, wanted, got) where two tell otherwise."""
+        """Return (queue, wanted, got) where two tables differ."""
         one, other = self._levelled(wanted), self._levelled(got)
         return [
             (queue_id, one.get(queue_id, ()), other.get(queue_id, ()))

@@ -1,56 +1,43 @@
-"""Queue units as a log says them, stretch after stretch, without any file of a queue.
-
-Cost:     one call of C for each 16,384 records.
-"""
+"""The queue units that the records of a log at rest require, without any file of a queue."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format.delay_levels import parse_level_delays
-from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.store_paths import Tree, can_have_queue
 from timerstore._engine.log.survey import Files, Records
+from timerstore._engine.maintenance.store_view import Run
 from timerstore._engine.queues.record_lookup import queues_named
+from timerstore._engine.queues.record_units import RecordUnits, UnitRows
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.disk import Disk
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 
-_BATCH = 16_384
-Units = npt.NDArray[np.uint8]
 
-
-class Run(NamedTuple):
-    """Units of one queue that lie side by side."""
-
-    route: Route
-    offset: int
-    """Queue offset of the first."""
-    units: Units
-    """Rows of 20 bytes."""
+def runs_of(route: Route, offsets: Int64Array, units: UnitRows) -> Iterator[Run]:
+    """Split the units of one queue into runs of consecutive queue offsets."""
+    edges = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for rows in np.split(np.arange(len(offsets)), edges):
+        yield Run(route, int(offsets[rows[0]]), units[rows])
 
 
 class LogUnits(Owner):
-    """What dispatch would write."""
+    """Makes the units that dispatch would write."""
 
     def __init__(self, tree: Tree, files: Files, config: StoreConfig) -> None:
         self._files = files
-        # Routes of a folder that is nowhere: they find no file, and make none.
+        # Routes of a folder that does not exist: they find no file and make none.
         self.routes = Routes(Disk(), Tree(tree.side / "none"), config.queue_segment_bytes)
-        delays = parse_level_delays(config.level_delays)
-        self._delays, self._delay_count = ffi.new("int64_t[]", delays), len(delays)
-        self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
-        self._indexes = np.empty(_BATCH, np.int32)
-        self._offsets = np.empty(_BATCH, np.int64)
+        self._units = RecordUnits(self.routes, config.level_delays)
 
     def of(self, piece: Records, limit: int = 2**62) -> Iterator[Run]:
-        """Give the units of a stretch's records below a log offset, a record's edge; queue by queue
-        in each part of it.
+        """Return the units of records below a log offset, which is the edge of a record. They come
+        batch by batch, and in each batch queue by queue.
         """
         if not len(piece.rows):
             return
@@ -63,21 +50,19 @@ class LogUnits(Owner):
         view.segment_count = 1
         last = int(piece.rows["log_offset"][-1] + piece.rows["size"][-1])
         view.end = min(last, limit)
-        following = ffi.new("int64_t *", piece.begin)
+        begin = piece.begin
         try:
-            while following[0] < view.end:
-                count = lib.ts_dispatch(
-                    view, self.routes.native, self._delays, self._delay_count, following[0],
-                    following, _BATCH, address(self._units),
-                    ffi.from_buffer("int32_t[]", self._indexes),
-                    ffi.from_buffer("int64_t[]", self._offsets), ffi.NULL, ffi.NULL, ffi.NULL,
-                )  # fmt: skip
+            while begin < view.end:
+                count = self._units.make(view, begin)
                 if count == lib.TS_NEED_ROUTE:
                     self._make_routes(view, piece)
+                    begin = self._units.reached
                 elif count < 0:
-                    break  # it read before: somebody writes to the file
+                    break  # these records were read before: another process writes to the file
                 else:
-                    yield from self._runs(int(count))
+                    for index, offsets, units in self._units.by_queue(count):
+                        yield from runs_of(self.routes.by_index[index], offsets, units)
+                    begin = self._units.reached
         finally:
             ffi.release(data)
 
@@ -99,13 +84,3 @@ class LogUnits(Owner):
                 wanted="a topic's name, and a number",
                 got=f"{topic[:80]!r}, {sizes[2]}",
             )
-
-    def _runs(self, count: int) -> Iterator[Run]:
-        units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
-        for index in np.unique(self._indexes[:count]).tolist():
-            rows = np.flatnonzero(self._indexes[:count] == index)
-            offsets = self._offsets[rows]
-            edges = np.flatnonzero(np.diff(offsets) != 1) + 1
-            for part in np.split(np.arange(len(rows)), edges):
-                route = self.routes.by_index[index]
-                yield Run(route, int(offsets[part[0]]), units[rows[part]])

@@ -1,22 +1,24 @@
-"""Repair: a damaged store's log into a new directory, each readable record at its place.
+"""Repair: copy the log of a damaged store into a new directory, each readable record at its place.
 
-What reads is copied as it is, with its place in the log and in its queue: so ids, handles, what was
-delivered and cancelled, what was committed all stay true. What does not is filled:
+A record keeps its place in the log and in its queue. So ids, handles, delivered and cancelled
+states and commits stay valid. Damaged ranges are filled:
 
     damaged [640, 1100)       two of topic `orders` queue 1 are missing, offsets 7 and 8
     640  placeholder of orders 1, offset 7        740  placeholder of orders 1, offset 8
     840  padding, 260 bytes, in no queue
 
-The new directory has the log and what no record of it tells (any more): topics, committed offsets,
-what recurs, where queues end, message ids. Its first opening builds the rest.
+The new directory also has data that the log does not contain: topics, committed offsets, recurring
+definitions, ends of queues, message ids. Its first opening builds the rest.
 
-Threads:  one caller. The source is only read; it should not be open, since what is appended
-          meanwhile is left out.
-Holds:    (1) the source keeps every byte; (2) the target has its name only when it is whole and
-          durable; (3) no queue of the target has a gap.
-Fails:    ConfigError where there is no store, or the target is taken; CorruptError where a range is
-          too small for what stood in it; FullError, FailedError as the disk says.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Thread safety: one caller. The source is only read. It should not be open, as records that are
+appended during the repair are left out.
+Invariants:
+    1. The source keeps every byte.
+    2. The target has its name only when it is whole and durable.
+    3. No queue of the target has a gap.
+Raises: ConfigError if there is no store, or the target exists. CorruptError if a range is too small
+for the lost messages. FullError and FailedError from the disk.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import os
@@ -39,12 +41,13 @@ from timerstore._engine.format import (
 from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore._engine.log.staging import read_staged
-from timerstore._engine.log.survey import Files, Gap, Records, look_at_files
-from timerstore._engine.maintenance.bootstrap_files import refuse_ends, write_bootstrap
-from timerstore._engine.maintenance.check_log_files import LogState, Progress, read_log
+from timerstore._engine.log.survey import Files, Gap, look_at_files
+from timerstore._engine.maintenance.at_rest_view import StoreFiles, find_store
+from timerstore._engine.maintenance.bootstrap_files import check_ends, write_bootstrap
 from timerstore._engine.maintenance.findings import Findings
-from timerstore._engine.maintenance.log_units import LogUnits, Run
-from timerstore._engine.maintenance.verify_at_rest import Found, look_at
+from timerstore._engine.maintenance.log_reader import LogReader, Progress
+from timerstore._engine.maintenance.log_units import LogUnits
+from timerstore._engine.maintenance.store_view import Run
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.paths import anchored, led_to
 from timerstore._engine.storage.staged_directory import built, refuse_taken
@@ -56,22 +59,22 @@ _BLANK_BYTES = 16
 
 
 class _Missing(NamedTuple):
-    """Places of one queue that no readable record has."""
+    """Queue offsets of one queue that no readable record has."""
 
     topic: str
     queue_id: int
     begin: int
     end: int
     log_begin: int
-    """They lay in the log behind here ..."""
+    """Their records lay in the log from here on."""
     log_end: int
-    """... and before here."""
+    """Their records lay in the log before this offset."""
     is_front: bool
-    """Whether the queue has nothing before them: then it may as well begin behind them."""
+    """Whether the queue has nothing before them. Then it may begin after them."""
 
 
 class _Queues:
-    """Which places of the queues are missing, as the readable units tell."""
+    """Finds missing queue offsets from the units of readable records."""
 
     def __init__(self, log_begin: int) -> None:
         self._log_begin = log_begin
@@ -79,24 +82,24 @@ class _Queues:
         self.missing: list[_Missing] = []
 
     def add(self, run: Run) -> None:
-        """Take in a run of units."""
+        """Add a run of units."""
         key = run.route.topic, run.route.queue_id
         units = queue_unit.read(run.units.tobytes())
         first, last = units[0], units[-1]
         at = int(first["log_offset"])
-        begins_at = 0 if self._log_begin == 0 else run.offset  # retention dropped what was before
-        expected, behind = self._next.get(key, (begins_at, 0))
+        begins_at = 0 if self._log_begin == 0 else run.offset  # retention removed earlier messages
+        expected, after = self._next.get(key, (begins_at, 0))
         if run.offset > expected:
             is_front = key not in self._next
-            self.missing.append(_Missing(*key, expected, run.offset, behind, at, is_front))
+            self.missing.append(_Missing(*key, expected, run.offset, after, at, is_front))
         end = int(last["log_offset"]) + int(last["size"])
         self._next[key] = run.offset + len(units), end
 
 
 class _Plan:
-    """What to put into each damaged range."""
+    """The records that fill each damaged range."""
 
-    def __init__(self, log: LogState, queues: _Queues, topics: list[str]) -> None:
+    def __init__(self, log: LogReader, queues: _Queues, topics: list[str]) -> None:
         self._log = log
         self._ranges = [g for g in log.damaged if log.begin <= g.begin and g.end <= log.end]
         self._free = {gap.begin: gap.end - gap.begin for gap in self._ranges}
@@ -115,16 +118,16 @@ class _Plan:
                 ranges.pop(0)
             if not ranges:
                 raise CorruptError(
-                    "no room in the damaged ranges for what stood there",
+                    "the damaged ranges are too small for the lost messages",
                     where=self._log.files.path(one.log_begin),
-                    wanted=f"{one.end - offset} places of topic {one.topic} queue {one.queue_id}",
+                    wanted=f"{one.end - offset} messages of topic {one.topic} queue {one.queue_id}",
                 )
             begin = ranges[0].begin
             self._free[begin] -= size
             self.places[begin].append((one.topic, one.queue_id, offset))
 
     def fill(self, gap: Gap, store_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Give (log offset, bytes) that make a damaged range read."""
+        """Return (log offset, bytes) that fill a damaged range with valid records."""
         at, left = gap.begin, gap.end - gap.begin
         is_last = gap.end % self._log.files.segment_bytes == 0
         places = self.places[gap.begin]
@@ -166,36 +169,31 @@ def repair_directory(
     *,
     progress: Progress | None = None,
 ) -> Report:
-    """Salvage a damaged store into a new directory; durable on return. The source stays as it is.
+    """Copy a damaged store into a new directory, which is durable on return. The source is not
+    changed. Open the target to use it.
 
-    The Report has every damaged range and what is known of its loss; it is clean where nothing was
-    damaged. `progress` is told how many bytes are read, and of how many. Open the target to use it.
+    The Report has every damaged range and the messages known to be lost. It is clean if nothing was
+    damaged. `progress` is called with the number of bytes that were read, and of all bytes.
+
+    Raises:
+        ConfigError: there is no store, or the target exists. CorruptError: a damaged range is too
+            small for the lost messages.
     """
     disk, source = Disk(), anchored("repair", path)
     into = anchored("repair", target)
-    refuse_taken(disk, into, "repair")  # a link that leads nowhere, too
+    refuse_taken(disk, into, "repair")  # also a link to nothing
     root, into = led_to("repair", source), led_to("repair", into)
     if into == root or root in into.parents or into in root.parents:
-        raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
-    found = look_at(disk, source)
+        raise ConfigError(f"repair: wanted a folder outside the store {source}, got {into}")
+    found = find_store(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
     findings = Findings()
     files = files._replace(staged=_staged(disk, findings, found, files))
     units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
-
-    def take(piece: Records) -> None:
+    log = LogReader(disk, files, found.mark, found.durable_end)
+    for piece in log.records(found.config.precision_ms, progress):
         for run in units.of(piece):
             queues.add(run)
-
-    log = read_log(
-        disk,
-        files,
-        found.mark,
-        found.durable_end,
-        found.config.precision_ms,
-        on_records=take,
-        progress=progress,
-    )
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
     with built(disk, into, "repair", ".repairing") as tree:
@@ -208,9 +206,9 @@ def repair_directory(
 
 
 def _staged(
-    disk: Disk, findings: Findings, found: Found, files: Files
+    disk: Disk, findings: Findings, found: StoreFiles, files: Files
 ) -> tuple[tuple[int, bytes], ...]:
-    """Return the staged pieces that a kill left and that may go on where the log's files end."""
+    """Return the staged pieces that a killed process left and that continue the log's files."""
     was_open, is_clean = disk.exists(found.tree.abort), found.mark is None or found.mark.is_clean
     if is_clean and not was_open:
         return ()
@@ -228,17 +226,18 @@ def _staged(
 
 
 def _fits(staged: bytes, there: bytearray) -> bool:
-    """Whether the log's files have these bytes, or zeros in their place. Otherwise the staged bytes
-    are of another age than the log: a broker went on without them, or a power cut mixed pages.
+    """Return whether the log's files have these bytes, or zeros in their place. Otherwise the
+    staged bytes are older or newer than the log: a broker went on without them, or a power cut
+    mixed pages.
     """
     log, piece = np.frombuffer(there, np.uint8), np.frombuffer(staged, np.uint8)
     return not bool(((log != piece) & (log != 0)).any())
 
 
 class _Copy:
-    """Copies what reads, and fills what does not."""
+    """Copies readable ranges and fills damaged ones."""
 
-    def __init__(self, disk: Disk, log: LogState, plan: _Plan, target: Tree) -> None:
+    def __init__(self, disk: Disk, log: LogReader, plan: _Plan, target: Tree) -> None:
         self._disk = disk
         self._log = log
         self._plan = plan
@@ -270,19 +269,21 @@ class _Copy:
         while begin < end:
             part = min(_CHUNK_BYTES, end - begin)
             data = self._log.files.read(self._disk, begin, part)
-            self._log.files.lay_over(begin, data)  # where the file has been cut, too
+            self._log.files.lay_over(begin, data)  # also where the file was cut
             file.write(memoryview(data), begin % size)
             begin += part
 
     def _store_ms(self, log_offset: int) -> int:
-        """When the record before was stored, else the one behind: times stay in order."""
-        rows = self._log.rows
-        before = int(np.searchsorted(rows["log_offset"], log_offset)) - 1
-        return int(rows["store_ms"][max(before, 0)]) if len(rows) else 0
+        """Return the store time of the record before, else of the one after, to keep the order."""
+        before = int(np.searchsorted(self._log.offsets, log_offset)) - 1
+        times = self._log.store_ms
+        return int(times[max(before, 0)]) if len(times) else 0
 
 
-def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, target: Tree) -> None:
-    """What the log does not say: the files of config/, sizes of files, and what it said once."""
+def _write_rest(
+    disk: Disk, findings: Findings, found: StoreFiles, log: LogReader, target: Tree
+) -> None:
+    """Write the files of config/, sizes, ends of queues and ids, which the log does not have."""
     disk.make_directory(target.config)
     readers: dict[Path, Callable[[bytes], object]] = {
         found.tree.topics_json: lambda text: topics_json.read(text, None),
@@ -319,10 +320,10 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
 
 
 def _numbers(
-    disk: Disk, findings: Findings, found: Found
+    disk: Disk, findings: Findings, found: StoreFiles
 ) -> tuple[counts_json.Pending, Entries | None]:
-    """Give where queues ended, and message ids, as far as the newest numbers tell that are whole;
-    of which watermark does not matter.
+    """Return ends of queues and message ids from the newest counts that are whole, of whatever
+    watermark.
     """
     tree = found.tree
     try:
@@ -332,13 +333,13 @@ def _numbers(
             if found.mark is not None and not found.mark.is_bootstrap:
                 findings.add("not taken over", tree.counts, "where queues end, message ids", "none")
             return {}, None
-        refuse_ends(counts.ends)
+        check_ends(counts.ends)
         ids = read_ids(disk, tree, counts.ids)
         if ids is None:
             ids = read_newest(disk, tree, counts_json.ids_marks(raw))
-            path, got = tree.ids(counts.ids.number), "not that"
+            path, got = tree.ids(counts.ids.number), "others"
             if ids is not None:
-                got = f"the {ids.nbytes} of before"
+                got = f"the {ids.nbytes} bytes of the counts before"
             findings.add("not taken over: message ids", path, f"{counts.ids.bytes} bytes", got)
         return counts.ends, ids
     except TimerStoreError as error:
@@ -346,24 +347,24 @@ def _numbers(
         return {}, None
 
 
-def _tell(findings: Findings, log: LogState, plan: _Plan) -> None:
-    """Say of each range what it held, as far as the queues' gaps tell, and what that may mean."""
+def _tell(findings: Findings, log: LogReader, plan: _Plan) -> None:
+    """Report for each range its lost messages, as the gaps in queues show them."""
     waiting = delivered = 0
     for gap in log.damaged:
         places = plan.places.get(gap.begin, [])
         timers = sum(topic in {WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC} for topic, _, _ in places)
         waiting, delivered = waiting + timers, delivered + len(places) - timers
         if gap.begin >= log.end:
-            said = "the log's end: how many messages is not known, nor what was waiting"
+            said = "the log's end: the number of lost messages, also of pending ones, is not known"
         else:
             said = (
-                f"{len(places)} records: {_named(places)}; each of {timers} waiting ones is lost, "
-                f"or was handed, cancelled or moved; each of {len(places) - timers} in topics is "
-                "lost, and may be delivered again where its waiting record is whole"
+                f"{len(places)} records: {_named(places)}; each of {timers} pending ones is lost, "
+                f"or was delivered, cancelled or moved; each of {len(places) - timers} in topics "
+                "is lost, and may be delivered again if its pending record is whole"
             )
         where = log.files.place(gap.begin, gap.end)
         findings.add("damaged bytes", where, f"records ({gap.why})", said)
-    findings.count("records kept", len(log.rows))
+    findings.count("records kept", len(log.offsets))
     findings.count("damaged ranges", len(log.damaged))
     findings.count("damaged bytes", sum(gap.end - gap.begin for gap in log.damaged))
     findings.count("waiting records lost", waiting)
@@ -378,4 +379,4 @@ def _named(places: list[tuple[str, int, int]]) -> str:
         f"topic {topic} queue {queue_id} offsets {offsets[0]} to {offsets[-1]}"
         for (topic, queue_id), offsets in named.items()
     ]
-    return ", ".join(said) or "none whose place in a queue is known"
+    return ", ".join(said) or "none whose queue offset is known"

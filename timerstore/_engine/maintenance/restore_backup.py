@@ -1,14 +1,15 @@
-"""Restore: a backup into a new store directory, every byte checked on the way.
+"""Restore: copy a backup into a new store directory, and check every byte.
 
-Locks:    `<name>.restoring`, while it is built: another one beside it is refused.
-          The backup, shared, while it is read: no backup goes on there meanwhile.
-Holds:    the directory has its name only when it is whole and durable: one that was cut off is
-          `<name>.restoring`, and the next restore begins it anew.
-          What is derived is not there: the first opening builds it from the log, in one scan.
-Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
-          offset where the backup's bytes are not what was written, and then there is no store;
-          LockedError where another restore is at it, or a backup.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Locking: `<name>.restoring` is locked while it is built, so a second restore of the same directory
+is rejected. The backup is locked shared while it is read, so that no backup goes on there.
+Invariants:
+    1. The directory has its name only when it is whole. An interrupted one is `<name>.restoring`,
+       and the next restore starts from scratch.
+    2. Derived files are not restored. The first opening builds them from the log, in one scan.
+Raises: ConfigError if the path is taken or the folder is no backup. CorruptError with file and
+offset if the backup's bytes are not those that were written; then there is no store. LockedError if
+another restore or a backup is running.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import os
@@ -49,11 +50,14 @@ def restore(
     *,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Make a store of a backup, in a folder that is new or empty; durable on return.
+    """Restore a backup into a folder that is new or empty. The store is durable on return.
 
-    `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError,
-    and LockedError where another restore makes the same folder, or a backup is being made in that
-    one.
+    `progress` is called with the number of bytes that were copied, and of all bytes.
+
+    Raises:
+        ConfigError: the path is taken, or there is no backup.
+        CorruptError: the backup is damaged; there is no store then.
+        LockedError: another restore makes the same folder, or a backup is being made.
     """
     backup, path = anchored("backup", backup), anchored("restore", path)
     check_progress(progress)
@@ -65,8 +69,8 @@ def restore(
 def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) -> BackupReport:
     manifest = _manifest_of(disk, backup)
     root, into = led_to("restore", backup), led_to("restore", path)
-    if root in into.parents:  # nor would it be a backup any more, with a `timerwheel` in it
-        raise ConfigError(f"restore: wanted a folder apart from the backup {root}, got {into}")
+    if root in into.parents:  # the `timerwheel` in it would make it no valid backup
+        raise ConfigError(f"restore: wanted a folder outside the backup {root}, got {into}")
     total = sum(one.size_bytes for one in manifest.segments)
     done = 0
     with built(disk, path, "restore", ".restoring") as tree:
@@ -85,10 +89,13 @@ def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) ->
 
 
 def check_backup(backup: str | os.PathLike[str]) -> Report:
-    """Read a whole backup; tell every segment that is not what was written, and of the others every
-    range that is no record: the store was damaged when it was backed up.
+    """Read a whole backup; report every segment whose bytes are not those that were written.
 
-    LockedError where a backup is being made there.
+    In the other segments report every range that is not a record: the store was damaged when it was
+    backed up.
+
+    Raises:
+        LockedError: a backup is being made there.
     """
     backup = anchored("backup", backup)
     disk = Disk()
@@ -132,7 +139,7 @@ def _check(disk: Disk, backup: Path) -> Report:
 def _pieces(
     disk: Disk, backup: Path, manifest: Manifest, one: SavedSegment
 ) -> Iterator[Records | Problem]:
-    """Give what a segment has of records, and what is none of them."""
+    """Return the records of a segment, and the ranges that are no records."""
     size, end = manifest.commit_log_segment_bytes, one.offset + one.size_bytes
     if not one.size_bytes <= size <= RANGES["commit_log_segment_bytes"][1]:
         raise CorruptError("backup.json", wanted="segments of a log", got=f"{one} of {size} bytes")
@@ -140,15 +147,15 @@ def _pieces(
     for piece in survey(disk, files, manifest.precision_ms):
         if isinstance(piece, Records):
             yield piece
-        elif piece.begin < end:  # behind it are the zeros that the file is short of a segment
+        elif piece.begin < end:  # zeros follow, as the file is shorter than a segment
             where = files.place(piece.begin, min(piece.end, end))
             yield Problem("damaged when it was backed up", where, "records", piece.why)
 
 
 @contextmanager
 def _kept(disk: Disk, backup: Path) -> Iterator[None]:
-    """Keep a backup as it is while it is read: one that goes on meanwhile would be torn."""
-    _manifest_of(disk, backup)  # else there is nothing to keep
+    """Lock a backup while it is read, so that no backup changes it."""
+    _manifest_of(disk, backup)  # ConfigError before a lock file is made
     with unwritten(Disk(), led_to("backup", backup)):
         yield
 
@@ -214,9 +221,7 @@ def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: Manifest) -> IdsMa
 
 
 def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> None:
-    """What the log does not say: config, sizes, where queues end that have lost all of it, and
-    message ids.
-    """
+    """Write config, sizes, ends of queues and message ids, which the log does not have."""
     disk.make_directory(tree.config)
     for name in CONFIG_NAMES:
         if name in manifest.config:

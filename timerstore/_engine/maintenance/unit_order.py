@@ -1,10 +1,10 @@
-"""Unit order: which timer unit stands for which record of the timer topic.
+"""`UnitOrder`: find the timer unit of each record of the timer topic.
 
-Units that link a message for the first time stand in the timer log in the order of the topic's
-queue; the last of them belongs to the record before `linked_offset`. Among them lie units of
-messages that were linked again (docs/decisions/0003-timing-wheel.md), which say so. So the n-th
-unit that does not is the
-n-th record's: found by counting them piece by piece, once.
+Units that link a message for the first time have the order of the topic's queue. The last of them
+belongs to the record before `linked_offset`. Units of messages that were linked again
+(docs/decisions/0003-timing-wheel.md) lie between them and are marked. The n-th unit without that
+mark belongs to the n-th record.
+The units are counted once, piece by piece.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from timerstore._engine.timer.timer_log import pieces
 class _Piece(NamedTuple):
     pos: int  # of its first unit
     size: int  # how many units
-    first: int  # how many first ones lie before it
+    first: int  # how many units without the mark lie before it
 
 
 class UnitOrder:
-    """The first units of a timer log below `end`."""
+    """The first units of all messages in a timer log below `end`."""
 
     def __init__(self, segments: Segments, end: int, linked_offset: int) -> None:
         self._segments = segments
@@ -35,13 +35,13 @@ class UnitOrder:
             count += int(np.count_nonzero(_is_first(self._read(pos, size))))
         self._counts = np.array([piece.first for piece in self._pieces], np.int64)
         self.begin = linked_offset - count
-        """Queue offset of the first record whose unit is still there."""
+        """The queue offset of the first record whose unit still exists."""
 
     def _read(self, pos: int, size: int) -> Any:
         return timer_unit.read(self._segments.read(pos, size * timer_unit.UNIT_BYTES))
 
     def units(self, begin: int, end: int) -> Iterator[tuple[Any, Any]]:
-        """Give the positions, and the units, of the records with queue offsets [begin, end)."""
+        """Return positions and units of the records with queue offsets [begin, end)."""
         number, last = begin - self.begin, end - self.begin
         while number < last:
             at = int(np.searchsorted(self._counts, number, side="right")) - 1

@@ -1,8 +1,9 @@
-"""Explaining one message as of a moment: its records, and its place by the units of the timer log.
+"""Explain one message of a read-only store: its records, and its slot from the timer log.
 
-Threads:  one at a time.
-Cost:     a read of the log, and of the timer log where it waits.
-Source:   introspection/explain.py, which says the same of a store that is open.
+It reads the log, and for a pending message the timer log.
+
+Thread safety: one thread at a time.
+See also: introspection/explain.py, which explains a message of an open store.
 """
 
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.introspection.explain import Explainer, Name
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units
+from timerstore._engine.snapshot.row_types import RowArray
 from timerstore._engine.snapshot.snapshot_timers import NOTHING, SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
-from timerstore._engine.tables.table_scan import Part, RowArray, Wanted, units
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore.clock import Clock
 from timerstore.reports import Explanation, HistoryEntry
@@ -21,10 +23,10 @@ from timerstore.reports import Explanation, HistoryEntry
 class SnapshotExplainer(Explainer):
     """Explains messages of one store."""
 
-    def __init__(self, room: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
-        log: Any = room.log
+    def __init__(self, view: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
+        log: Any = view.log
         super().__init__(
-            room.config,
+            view.config,
             clock,
             timers.states,
             timers.store_id,
@@ -33,17 +35,17 @@ class SnapshotExplainer(Explainer):
             NOTHING,
             log,
             timers.dispatch,
-            room.routes,
+            view.routes,
             timers.cursors,
             NOTHING,
             NOTHING,
             NOTHING,
             NOTHING,
         )
-        self._room = room
+        self._view = view
 
     def explain(self, name: Name) -> Explanation:
-        """Tell all that is known; GoneError where retention has overtaken it."""
+        """Return all that is known. Raises GoneError if retention removed the message."""
         return self._explain(name)
 
     def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
@@ -58,7 +60,7 @@ class SnapshotExplainer(Explainer):
         if slot_ms < int(unit["write_ms"]) // precision_ms * precision_ms:
             why += "; it gets its slot on the wheel when that is near"
             return self._made(name, rows, history, "waiting", "far wheel", why)
-        slot, mark = slot_ms // precision_ms, self._room.moment.mark
+        slot, mark = slot_ms // precision_ms, self._view.position.mark
         is_read = mark is not None and slot < mark.read_slot
         if is_read:
             why += "; its slot is read, it waits to be handed over"
@@ -80,9 +82,8 @@ class SnapshotExplainer(Explainer):
         )
 
     def _unit(self, log_offset: int) -> tuple[RowArray | None, Any]:
-        """The newest unit of a record, and the positions of all in its slot."""
-        store = self._room.moment.store
-        part = Part(0, store, store.timer_log_begin, store.timer_log_end)
+        """Return the newest unit of a record, and the positions of all units in its slot."""
+        part = Part.whole(self._view.position.store, "timers")
         own, found = None, [np.empty(0, [("slot_ms", np.int64), ("timer_pos", np.int64)])]
         for rows in units(part, Wanted("timers", (), batch_rows=32_768)):
             mine = np.flatnonzero(rows["log_offset"] == log_offset)

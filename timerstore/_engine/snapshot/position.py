@@ -1,77 +1,180 @@
-"""How far a store is read: answers are as of a SnapshotPosition.
+"""Decide how far a store may be read. All readers of a live store take their limits from here.
 
-    whose, and who has it open        it is read up to
-    ours, somebody                    the last completed checkpoint: the watermark's log end
-    ours, nobody                      the same, and the whole records and groups behind it
-    a broker's                        the last whole record
+    files                             they are read up to
+    ours, and a process has them open the log end of the watermark: the last completed checkpoint
+    ours, and no process has them     the same; a `FollowedPosition` also reads the whole records
+                                      after it
+    a broker's                        the last whole record (broker_limits.py)
 
-Threads:  one at a time.
-Holds:    (1) everything below a moment's end is on the disk: a watermark says so of what it speaks
-          of, and files that are read beyond one are synced first, by a descriptor that cannot
-          write; so no recovery ends the log before it; (2) a moment never ends before the last one.
-Fails:    ConfigError where there is no store, FailedError where it is another one than it was.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Thread safety: one thread at a time for each object.
+Invariants:
+    1. Records below the end of a position of ours are durable, because the watermark is written
+       after them. A `FollowedPosition` syncs the files before it reads past a watermark, so no
+       recovery ends the log before it.
+    2. A followed position never ends before the one it returned last.
+Raises: ConfigError if there is no store. FailedError or ConfigError if another store has its name.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.format import counts_json
+from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.snapshot.broker_limits import broker_limits, broker_was_here
+from timerstore._engine.snapshot.file_limits import Snapshot, empty, limits, timer_log_begin
+from timerstore._engine.snapshot.log_walk import segments_of, units_end
 from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
 from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.geometry import adopt_geometry
+from timerstore._engine.storage.paths import anchored
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
-from timerstore._engine.tables.file_limits import (
-    Snapshot,
-    as_of,
-    broker_was_here,
-    read_watermark,
-    take,
-)
-from timerstore._engine.tables.log_walk import segments_of, units_end
 from timerstore.clock import Clock
-from timerstore.errors import FailedError, FullError
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, FailedError, FullError
 
 _READ_ON_NS = 500_000_000  # between two syncs of a log that a broker has open, as its own
 _TRIES = 5  # a checkpoint may complete between two reads
 
 
 class SnapshotPosition(NamedTuple):
-    """One store, as of one moment."""
+    """How far one store is read, and the side files that belong to it."""
 
     store: Snapshot
     mark: Watermark | None
-    """None: a broker's, or one that has no checkpoint yet."""
+    """None: a broker's store, or one without a checkpoint yet."""
     counts: Counts | None
-    """As of the mark."""
+    """The counts of `mark`; None if they could not be read."""
 
     @property
     def log_end(self) -> int:
-        """How far the log is read; at the mark's end, or behind it."""
+        """The log offset up to which records are read: the watermark's end, or past it."""
         return self.store.log_end
 
 
-class SnapshotPositions:
-    """Looks at one store again and again."""
+class PositionReader:
+    """Reads the position of one store from its files. Syncs and writes nothing."""
+
+    def __init__(self, disk: Disk, tree: Tree, precision_ms: int | None = None) -> None:
+        """`precision_ms`: of a broker's store whose files do not show it."""
+        self._disk = disk
+        self._tree = tree
+        self._precision_ms = precision_ms
+
+    def mark(self) -> Watermark | None:
+        """Return the newest completed checkpoint. Reads a few hundred bytes."""
+        raw = self._disk.read_small(self._tree.watermark)
+        return None if raw is None else watermark.read(raw)
+
+    def counts(self, mark: Watermark) -> Counts | None:
+        """Return the counts of a watermark; None if the file holds those of others."""
+        text = self._disk.read_small(self._tree.counts)
+        return counts_json.read_counts(text, mark.log_end, mark.sequence)
+
+    def find(self) -> SnapshotPosition:
+        """Return the position, with the watermark and the counts that belong to it."""
+        return self.find_with_mark()[1]
+
+    def find_with_mark(self) -> tuple[Watermark | None, SnapshotPosition]:
+        """Return the same, and the watermark that was read even if the files are a broker's."""
+        mark, store = self.mark(), None
+        for _ in range(_TRIES):
+            store = self.limits(mark)
+            before, mark = mark, self.mark()
+            if mark != before:
+                continue
+            if store.store_id is None:
+                return mark, SnapshotPosition(store, None, None)
+            assert mark is not None, "a store of ours has a watermark"
+            if (counts := self.counts(mark)) is not None:
+                return mark, SnapshotPosition(store, mark, counts)
+            mark = self.mark()
+        assert store is not None
+        ours = mark if store.store_id is not None else None
+        return mark, SnapshotPosition(store, ours, None)
+
+    def limits(self, mark: Watermark | None) -> Snapshot:
+        """Return how far the files may be read, given the newest watermark."""
+        disk, tree = self._disk, self._tree
+        if mark is None and not disk.is_directory(tree.commit_log):
+            if disk.is_directory(tree.side):
+                return empty(tree.root)  # its owner is making it
+            is_there = disk.is_directory(tree.root)
+            what = "holds no store: no commitlog/" if is_there else "is no directory"
+            raise ConfigError(f"path: {tree.root} {what}")
+        config = adopt_geometry(disk, tree, StoreConfig(index_enabled=False), mark)
+        if mark is not None:
+            begin = timer_log_begin(tree, config.timer_log_segment_bytes)
+            ours = limits(
+                tree.root,
+                config,
+                (min(mark.log_begin, mark.log_end), mark.log_end),
+                (min(begin, mark.timer_log_end), mark.timer_log_end),
+                mark.store_id,
+            )
+            if not broker_was_here(ours, mark):
+                return ours
+        return broker_limits(tree, config, self._precision_ms)
+
+
+def take(root: Path, precision_ms: int | None = None) -> Snapshot:
+    """Return how far a store may be read now.
+
+    `precision_ms`: of a broker's store whose files do not show it.
+
+    Raises:
+        ConfigError: there is no store. CorruptError: limits and files do not fit.
+    """
+    reader = PositionReader(Disk(), Tree(anchored("path", root)), precision_ms)
+    return reader.limits(reader.mark())
+
+
+def refreshed(store: Snapshot) -> Snapshot:
+    """Return the same store with its limits of now. For a store of ours this costs one small read
+    and one directory listing.
+    """
+    if store.store_id is None:
+        return take(store.root, store.precision_ms)
+    mark = PositionReader(Disk(), store.tree).mark()
+    if mark is None or mark.store_id != store.store_id:
+        raise ConfigError(f"path: {store.root} is another store than it was")
+    return as_of(store, mark)
+
+
+def as_of(store: Snapshot, mark: Watermark) -> Snapshot:
+    """Return the same store with the limits of a watermark of its own."""
+    return replace(
+        store,
+        log_begin=min(mark.log_begin, mark.log_end),
+        log_end=mark.log_end,
+        timer_log_begin=min(store.timer_log_begin_now, mark.timer_log_end),
+        timer_log_end=mark.timer_log_end,
+    )
+
+
+class FollowedPosition(PositionReader):
+    """Follows the position of one store, and reads on past it where no owner appends."""
 
     def __init__(
         self, disk: ReadOnlyDisk, tree: Tree, clock: Clock, precision_ms: int | None
     ) -> None:
-        self._disk = disk
+        super().__init__(disk, tree, precision_ms)
+        self._read_only = disk
         self._clock = clock
-        self._read_ns: int | None = None  # when a log was read on last
-        self._tree = tree
-        self._precision_ms = precision_ms
-        self._seen, self.last = self._anew()
+        self._read_ns: int | None = None  # when a log was last read past the position
+        self._seen, self.last = self._find_durable()
 
     def look(self, records_end: Callable[[SnapshotSegments, int, int], int]) -> SnapshotPosition:
-        """Give the moment of now. `records_end(segments, begin, limit)`: where whole records end
-        that begin there.
+        """Return the position of now.
+
+        `records_end(segments, begin, limit)` returns the end of the whole records from `begin` on.
         """
-        mark = read_watermark(self._tree)
+        mark = self.mark()
         if mark != self._seen:
             self._take(mark)
         elif (
@@ -79,16 +182,16 @@ class SnapshotPositions:
             and self.last.mark is not None
             and broker_was_here(self.last.store, mark)
         ):
-            self._know(*self._anew())
+            self._know(*self._find_durable())
         if self.last.mark is None:
-            self.last = self._begun(self.last)
+            self.last = self._from_first_file(self.last)
         is_held = holder_of(self._disk, self._tree) is not None
         if not is_held or (self.last.mark is None and self._is_time()):
             self._read_on(records_end)
         return self.last
 
     def _is_time(self) -> bool:
-        """Whether who has it open is to be given another sync: it slows a broker down."""
+        """Return whether to sync the log of a broker that has it open: a sync slows it down."""
         now_ns = self._clock.monotonic_ns
         is_early = self._read_ns is not None and now_ns - self._read_ns < _READ_ON_NS
         if not is_early or self._clock.by_hand:
@@ -96,53 +199,35 @@ class SnapshotPositions:
             return True
         return False
 
-    def _anew(self) -> tuple[Watermark | None, SnapshotPosition]:
-        """Look at the directory as if nothing was known: its watermark, and the moment. FailedError
-        where the disk does not say that it has what a broker wrote.
+    def _find_durable(self) -> tuple[Watermark | None, SnapshotPosition]:
+        """Find the position from scratch. A broker's files are synced first: FailedError if that
+        fails.
         """
-        for _ in range(_TRIES):
-            mark = read_watermark(self._tree)
-            store = take(self._tree.root, self._precision_ms)
-            if mark != read_watermark(self._tree):
-                continue
-            if store.store_id is None:
-                self._sync_whole(store)
-                return mark, SnapshotPosition(store, None, None)
-            assert mark is not None, "a store of ours has one"
-            if (counts := self._counts(mark)) is not None:
-                return mark, SnapshotPosition(store, mark, counts)
-        ours = mark if store.store_id is not None else None
-        if ours is None:
-            self._sync_whole(store)
-        return mark, SnapshotPosition(store, ours, None)
+        mark, found = self.find_with_mark()
+        if found.mark is None:
+            log = self._log(found.store)
+            try:
+                log.sync_range(found.store.log_begin, found.store.log_end)
+            finally:
+                log.close()
+        return mark, found
 
     def _know(self, mark: Watermark | None, found: SnapshotPosition) -> None:
-        """Go on to a moment that does not end before the last. The watermark is noted behind it:
-        who is cut off before, by Ctrl-C too, looks at it again.
+        """Go on to a position, unless it ends before the last one. The watermark is noted after
+        it, so that a call that Ctrl-C interrupts looks at the watermark again.
         """
         if found.log_end >= self.last.log_end:
             self.last = found
         self._seen = mark
 
-    def _sync_whole(self, store: Snapshot) -> None:
-        log = self._log(store)
-        try:
-            log.sync_range(store.log_begin, store.log_end)
-        finally:
-            log.close()
-
-    def _counts(self, mark: Watermark) -> Counts | None:
-        text = self._disk.read_small(self._tree.counts)
-        return counts_json.read_counts(text, mark.log_end, mark.sequence)
-
     def _take(self, mark: Watermark | None) -> None:
-        """A checkpoint was completed, or there is another owner."""
+        """Take in the watermark of another checkpoint, or of another owner."""
         last = self.last
         if mark is None:
-            return  # it is being built anew: until it is, what was known holds
+            return  # the owner rebuilds it; until then the last position holds
         known = last.store.store_id
         if known is None:
-            self._know(*self._anew())
+            self._know(*self._find_durable())
             return
         if mark.store_id != known:
             raise FailedError(
@@ -152,11 +237,11 @@ class SnapshotPositions:
                 got=mark.store_id,
             )
         if mark.log_end >= last.log_end:
-            found = SnapshotPosition(as_of(last.store, mark), mark, self._counts(mark))
+            found = SnapshotPosition(as_of(last.store, mark), mark, self.counts(mark))
             self._know(mark, found)
 
-    def _begun(self, last: SnapshotPosition) -> SnapshotPosition:
-        """The same from the first file that is there: a broker's retention removes what is old."""
+    def _from_first_file(self, last: SnapshotPosition) -> SnapshotPosition:
+        """Return the same from the first file on: a broker's retention removes old files."""
         begins = segments_of(self._tree.commit_log, last.store.log_segment_bytes)
         if not begins or begins[0] == last.store.log_begin:
             return last
@@ -182,7 +267,7 @@ class SnapshotPositions:
         self.last = last._replace(store=store)
 
     def _with_timers(self, store: Snapshot, last: SnapshotPosition) -> Snapshot:
-        """A broker's timer log goes on, too."""
+        """Return the store with the end of a broker's timer log of now."""
         if last.mark is not None:
             return store
         begins = segments_of(self._tree.timer_log, store.timer_log_segment_bytes)
@@ -193,10 +278,10 @@ class SnapshotPositions:
         return replace(store, timer_log_begin=begins[0], timer_log_end=end)
 
     def _log(self, store: Snapshot) -> SnapshotSegments:
-        return SnapshotSegments(self._disk, self._tree.commit_log, store.log_segment_bytes)
+        return SnapshotSegments(self._read_only, self._tree.commit_log, store.log_segment_bytes)
 
     def _extent(self, begin: int) -> int:
-        """Where the files end that lie side by side from the one with `begin` on."""
+        """Return the end of the whole files without a gap, from the one with `begin` on."""
         size = self.last.store.log_segment_bytes
         at = begin - begin % size
         while self._disk.file_bytes(self._tree.commit_log / segment_name(at)) == size:
@@ -205,7 +290,7 @@ class SnapshotPositions:
 
 
 def _sync(log: SnapshotSegments, begin: int, end: int) -> bool:
-    """Have the disk hold what is to be read; False where it does not say so."""
+    """Sync a range of the log that is to be read; return whether the disk did."""
     try:
         log.sync_range(begin, end)
     except (FailedError, FullError):

@@ -1,21 +1,22 @@
-"""Timing: what waits in a store that is read, when it is due, and where one message is.
+"""Introspection calls of a read-only store: pending, histogram, explain, query.
 
-Holds:    each answer is as of one moment; of what is iterated over, that of the first step.
+Invariants: each result is as of one position. An iterator has the position of its first step.
 """
 
 from collections.abc import Iterator
 from datetime import datetime
 from heapq import merge
 
+import numpy as np
+
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.query import check_query
 from timerstore._engine.read.validation import range_problems
-from timerstore._engine.snapshot.calls import SnapshotCalls, answered
-from timerstore._engine.snapshot.due_histogram import histogram
 from timerstore._engine.snapshot.explain_snapshot import SnapshotExplainer
 from timerstore._engine.snapshot.key_search import query
+from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore._engine.timer.timer_arrays import Records
 from timerstore.errors import MessageError
 from timerstore.messages import Message
@@ -24,7 +25,7 @@ from timerstore.reports import Explanation, Histogram, PendingTimer
 
 
 class SnapshotIntrospectionCalls(SnapshotCalls):
-    """A store that is asked what waits."""
+    """The introspection calls of a read-only store."""
 
     def _do_pending(
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
@@ -64,7 +65,14 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
             check_name("topic", topic)
         buckets = buckets_of(self._clock.now_ms, begin, end, by)
         self._timers.catch_up()
-        return histogram(buckets, [one["due_ms"] for one in self._timers.entries(topic=topic)])
+        due_ms = np.concatenate([one["due_ms"] for one in self._timers.entries(topic=topic)])
+        unit_ms = 1000 * buckets.unit_s
+        numbers = due_ms // unit_ms - buckets.first
+        counts = np.bincount(
+            numbers[(numbers >= 0) & (numbers < buckets.size)], minlength=buckets.size
+        )
+        edges = np.arange(buckets.first, buckets.first + buckets.size + 1, dtype=np.int64) * unit_ms
+        return Histogram(edges, counts.astype(np.int64))
 
     @answered
     def _do_explain(
@@ -72,7 +80,7 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
     ) -> Explanation:
         name = name_of(message, topic)
         self._timers.catch_up()
-        return SnapshotExplainer(self._room, self._timers, self._clock).explain(name)
+        return SnapshotExplainer(self._view, self._timers, self._clock).explain(name)
 
     @answered
     def _do_timing_distribution(self) -> dict[int | None, int]:
@@ -90,4 +98,4 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
     ) -> list[Message]:
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._timers.catch_up()
-        return query(self._room, self._timers, wanted)
+        return query(self._view, self._timers, wanted)

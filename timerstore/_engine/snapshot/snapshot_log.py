@@ -1,7 +1,7 @@
-"""The commit log as it is read beside its owner: what rooms that read ask of a log, and no more.
+"""`SnapshotLog`: the commit log of a read-only store, as components that read expect it.
 
-Threads:  one at a time.
-Holds:    `durable`, `written` and `end` are one: how far the log is read.
+Thread safety: one thread at a time.
+Invariants: `durable`, `written` and `end` are the same: how far the log is read.
 """
 
 import threading
@@ -27,21 +27,21 @@ class SnapshotLog(Owner):
 
     @property
     def durable(self) -> int:
-        """Offset behind the last record that is read."""
+        """The offset after the last record that is read."""
         return self.end
 
     @property
     def written(self) -> int:
-        """The same."""
+        """The offset after the last record that is read."""
         return self.end
 
     def write_out(self) -> int:
-        """The same: nobody here writes."""
+        """Return the end, because a read-only store has nothing to write."""
         return self.end
 
     def written_through(self, offset: int) -> int:  # noqa: ARG002
-        """The same."""
+        """The offset after the last record that is read."""
         return self.end
 
     def check_alive(self) -> None:
-        """Always."""
+        """Return: a log that is only read cannot fail."""

@@ -1,10 +1,10 @@
-"""Polling: who waits for what a store's owner makes visible looks again and again.
+"""`SnapshotPolling`: wait until a store's owner makes more messages visible.
 
-Nothing tells a process that reads beside the owner that a checkpoint was completed; a look is a
-read of 1 KiB, and of two small files.
+The owner does not notify other processes when it completes a checkpoint. So a waiting call of a
+read-only store looks every 50 ms. A look reads 1 KiB and two small files.
 
-Threads:  any.
-Holds:    an end of waiting, by the clock or by `end`, is noticed within POLL_S.
+Thread safety: any thread.
+Invariants: a wait ends within POLL_S after its time is over or `end` was called.
 """
 
 import threading
@@ -14,11 +14,11 @@ from timerstore._engine.base.owner import Owner
 from timerstore.clock import Clock
 
 POLL_S = 0.05
-"""How often who waits looks, seconds: a tenth of what lies between two checkpoints."""
+"""Seconds between two looks: a tenth of the default time between two checkpoints."""
 
 
 class SnapshotPolling(Owner):
-    """What those who wait at one store wait by."""
+    """The pauses of the waiting calls of one store."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,11 +27,11 @@ class SnapshotPolling(Owner):
         self._unsubscribe: Callable[[], None] = clock.subscribe(self._wake)
 
     def end_ns(self, wait_s: float | None) -> int | None:
-        """When who begins to wait now ends; None: never."""
+        """Return when a wait that begins now ends; None: never."""
         return None if wait_s is None else self._clock.monotonic_ns + int(wait_s * 1e9)
 
     def pause(self, end_ns: int | None) -> bool:
-        """Sleep until the next look; False where there is none, as the time is over."""
+        """Sleep until the next look. Return False if the time is over."""
         left_s = POLL_S
         if end_ns is not None:
             left_s = (end_ns - self._clock.monotonic_ns) / 1e9
@@ -43,7 +43,7 @@ class SnapshotPolling(Owner):
         return True
 
     def end(self) -> None:
-        """Wake all for good."""
+        """Wake all waiters and let none sleep again."""
         self._unsubscribe()
         self._has_ended = True
         self._wake()

@@ -1,6 +1,6 @@
-"""Pulling: messages of a queue, or of a topic, of a store that is read; at once, or when they come.
+"""Pull calls of a read-only store: messages of a queue or of a topic, with or without waiting.
 
-Holds:    as read/pull.py, of what lies below the moment's end.
+Invariants: those of read/pull.py, for the records below the end of the position.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.validation import wait_problems, whole_ms
 from timerstore._engine.read.waiting_pull import WAITING
-from timerstore._engine.snapshot.calls import SnapshotCalls, answered
+from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore.errors import ClosedError, MessageError, quoted
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
 
@@ -26,7 +26,7 @@ _FOLLOWED = 1024  # messages of a queue that are read at a time
 
 
 class SnapshotPullCalls(SnapshotCalls):
-    """A store that is pulled from."""
+    """The pull calls of a read-only store."""
 
     def _do_pull(self, request: PullRequest) -> PullResult:
         return result_of(self._pulled(request))
@@ -37,7 +37,7 @@ class SnapshotPullCalls(SnapshotCalls):
     def _pulled(self, request: PullRequest) -> MessageBatch:
         """Pull as an open store does, but look every 50 ms (snapshot_polling.py) while waiting:
         the store's owner completes a checkpoint every `checkpoint_interval_ms` while there is
-        something new. Closed while it waits, it returns what it found last.
+        something new. A pull whose store is closed while it waits returns its last result.
         """
         topic, wait = request.topic, request.wait
         refuse_shard(request.shard)
@@ -58,7 +58,7 @@ class SnapshotPullCalls(SnapshotCalls):
             except ClosedError:
                 break
             if got.status is PullStatus.NO_MATCHED_MESSAGE:
-                offset = got.next_offset  # what came did not match
+                offset = got.next_offset  # new messages did not match
             elif got.status not in WAITING:
                 return got
         if got.status is PullStatus.OFFSET_OVERFLOW_ONE and offset > asked:
@@ -66,7 +66,7 @@ class SnapshotPullCalls(SnapshotCalls):
         return got
 
     def _route(self, topic: Any, queue_id: Any) -> Route:
-        routes, name = self._room.routes, topic if isinstance(topic, str) else ""
+        routes, name = self._view.routes, topic if isinstance(topic, str) else ""
         number = queue_id if type(queue_id) is int else -1
         route = routes.find(name, number)
         if route is None:
@@ -74,12 +74,12 @@ class SnapshotPullCalls(SnapshotCalls):
             raise MessageError(
                 f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
             )
-        return self._room.settle(route)
+        return self._view.settle(route)
 
     def _look(
         self, route: Route, offset: int, max_count: int, wanted: Filter | None
     ) -> MessageBatch:
-        log = self._room.log
+        log = self._view.log
         bounds = bounds_of(route.queue, offset, log.end, log.segments.begin)
         if bounds.status is not PullStatus.FOUND:
             return empty_batch(route, *bounds)
@@ -96,13 +96,16 @@ class SnapshotPullCalls(SnapshotCalls):
         tags: str | None = None,
         sql: str | None = None,
     ) -> Iterator[Message]:
-        """Give the messages of a topic, queue by queue in turns, from the offsets on.
+        """Return the messages of a topic from the given offsets on, from its queues in turns.
 
-        `offsets`: by queue; of a queue that is not named, from its beginning; beyond its end, from
-        there on when it has come so far. A queue that comes later is followed, too; so is a topic.
-        `wait`: how many seconds to wait for the next, None: for ever; it ends when none came.
-        Nothing is committed: `message.queue_offset + 1` is where to go on. Raises MessageError on
-        bad arguments.
+        `offsets`: the first queue offset, by queue. A queue that is not named starts at its begin.
+        An offset past the end waits until the queue has come so far. Queues and topics that are
+        created later are followed too.
+        `wait`: seconds to wait for the next message (None: for ever). The iterator ends when none
+        came. Nothing is committed: `message.queue_offset + 1` is the offset to go on from.
+
+        Raises:
+            MessageError: an argument is not valid.
         """
         topic = check_name("topic", topic)
         if wait is not None and (problems := wait_problems(wait)):
@@ -132,7 +135,7 @@ class SnapshotPullCalls(SnapshotCalls):
                     PullRequest(topic, queue_id, before, _FOLLOWED, 0.0, tags, sql, None)
                 )
                 found |= got.next_offset > before
-                # Beyond the end it waits: a reader before this one may have seen what is there.
+                # An offset past the end stays: an earlier reader may have seen these messages.
                 at[queue_id] = max(before, got.next_offset)
                 yield from got
                 if len(got):
@@ -142,7 +145,7 @@ class SnapshotPullCalls(SnapshotCalls):
 
     @answered
     def _queue_count(self, topic: str) -> int:
-        return self._room.routes.full_queue_count(topic)
+        return self._view.routes.full_queue_count(topic)
 
     def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:
         refuse_shard(shard)
@@ -150,7 +153,7 @@ class SnapshotPullCalls(SnapshotCalls):
         queue_id = queue_id if (number := whole(queue_id)) is None else number
 
         def look() -> int:
-            route, log = self._route(topic, queue_id), self._room.log
+            route, log = self._route(topic, queue_id), self._view.log
             low, high = kept_range(route.queue, log.end, log.segments.begin)
             return first_stored(self._reader, route, low, high, wanted_ms)
 

@@ -1,10 +1,10 @@
-"""A consume queue that its owner goes on writing: read as far as its units count.
+"""`SnapshotQueue`: a consume queue that its owner goes on writing, read up to the position.
 
-    units in files, below `covered` of the log │ units in memory, read from the log behind it
+    units in files, of the log below `covered` | units in memory, made from the log after it
 
-Threads:  one at a time.
-Holds:    `count` is behind the last unit that counts; no unit beyond it is given.
-Fails:    CorruptError where its files do not reach as far as is known.
+Thread safety: one thread at a time.
+Invariants: `count` is the offset after the last unit of the position. No unit past it is returned.
+Raises: CorruptError if the files end before the known end of the queue.
 """
 
 from pathlib import Path
@@ -26,23 +26,25 @@ class SnapshotQueue(ConsumeQueue):
         self.is_settled = False
 
     def load(self) -> None:
-        """Nothing is looked at before it is asked for."""
+        """Return: files are read when they are needed."""
 
     def unsettle(self) -> None:
-        """Have the files looked at again before they are read."""
+        """Look at the files again before the next read."""
         self.is_settled = False
 
-    def believe(self) -> None:
-        """Read all units without comparing them with the log."""
+    def trust(self) -> None:
+        """Use all units without comparing them with the log."""
         self.old_count = 0
 
     def settle(self, covered: int, log_begin: int, wanted: int | None) -> None:
-        """Count the units that point below `covered`; those of messages below log_begin are gone.
+        """Count the units that point below `covered` of the log. Retention removed the messages
+        below `log_begin`.
 
-        CorruptError where that is not behind offset `wanted`.
+        Raises:
+            CorruptError: the queue does not end at offset `wanted`.
         """
         self._files.load()
-        if covered <= log_begin:  # the files are not asked
+        if covered <= log_begin:  # all units come from the log
             self._files.show(0, 0)
             self.count = self.min_offset = self.old_count = wanted or 0
         else:
@@ -59,13 +61,13 @@ class SnapshotQueue(ConsumeQueue):
         self.is_settled = True
 
     def end_in_files(self) -> int:
-        """Where the record of the last unit in files ends, by what they say; 0 without any."""
+        """Return where the record of the last unit in files ends; 0 without any unit."""
         self._files.load()
         return self.last_record_end()
 
     def add(self, offset: int, units: bytes | memoryview) -> None:
-        """Have units behind those in files, from a queue offset on. Those of a queue that begins
-        later are all there is.
+        """Add units in memory, from a queue offset on. It must follow the units in files, unless
+        the queue has no files.
         """
         if offset != self.count:
             if offset < self.count or self._files.numbers or self._files.tail_begin is not None:
@@ -80,17 +82,17 @@ class SnapshotQueue(ConsumeQueue):
         self.count = offset + len(units) // UNIT_BYTES
 
     def after_gap(self, offset: int) -> int:
-        """Give `offset`, or where its file is missing, the first offset of the next file."""
+        """Return `offset`, or if its file is missing the first offset of the next file."""
         begin = self._files.tail_begin
         if begin is not None and offset * UNIT_BYTES >= begin:
             return offset
         return super().after_gap(offset)
 
-    def visible(self, log_end: int) -> int:  # noqa: ARG002 - only what lies below it is here
-        """Queue offset behind the last unit."""
+    def visible(self, log_end: int) -> int:  # noqa: ARG002 - no unit points past it
+        """Return the queue offset after the last unit."""
         return max(self.min_offset, self.count)
 
     def forget(self) -> None:
-        """Let go of the files; it is to be settled anew."""
+        """Close the files; the queue must be settled again."""
         self.is_settled = False
         self._files.start_over()

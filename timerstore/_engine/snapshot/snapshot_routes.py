@@ -1,23 +1,23 @@
-"""Routes of a store that somebody else writes: topics and queues as its files have them.
+"""`SnapshotRoutes`: topics and queues of a store that another process writes, as its files show
+them.
 
-Data:     config/topics.json, and the folders of the queues; a route that a record names is made in
-          memory.
-Threads:  one at a time.
-Holds:    nothing is written.
+They come from config/topics.json and from the folders of the queues. A route that only a record
+names is made in memory.
+
+Thread safety: one thread at a time.
+Invariants: nothing is written.
 """
 
 from pathlib import Path
 
-from timerstore._engine.format import topics_json
 from timerstore._engine.format.store_paths import (
     WHEEL_TIMER_TOPIC,
     Tree,
-    backup_of,
     can_have_queue,
     is_topic,
-    queue_number,
 )
 from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.snapshot.queue_files import queue_folders, read_topics
 from timerstore._engine.snapshot.snapshot_queue import SnapshotQueue
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.errors import CorruptError
@@ -32,31 +32,26 @@ class SnapshotRoutes(Routes):
         self._seen: bytes | None = None
 
     def look(self) -> None:
-        """Take in topics that are new, as their owner has written them down."""
+        """Read the topics that the owner has added."""
         tree = self._tree
         text = self._disk.read_small(tree.topics_json)
         if text == self._seen:
             return
         try:
-            found = topics_json.read(text, self._disk.read_small(backup_of(tree.topics_json)))
+            found = read_topics(self._disk, tree)
         except CorruptError as error:
             raise CorruptError(f"topics cannot be read: {error}", where=tree.topics_json) from error
         self._topics, self._seen = found, text
 
     def load(self) -> None:
         """Make a route for every queue that has a folder."""
-        for topic in filter(is_topic, self._folders(self._tree.queues)):
-            self._load_topic(topic)
+        for topic, queue_id, _ in queue_folders(self._disk, self._tree):
+            if is_topic(topic):
+                self.make(topic, queue_id, 0, persist=False)
         self.make(WHEEL_TIMER_TOPIC, 0, 0)
 
-    def _load_topic(self, topic: str) -> None:
-        for name in self._folders(self._tree.queues / topic):
-            queue_id = queue_number(name)
-            if queue_id is not None:
-                self.make(topic, queue_id, 0, persist=False)
-
     def find(self, topic: str, queue_id: int) -> Route | None:
-        """Give a route that is there or has come meanwhile; None where there is no such queue."""
+        """Return the route of a queue, which the owner may have just made. None: no such queue."""
         route = self.get(topic, queue_id)
         if route is None and can_have_queue(topic, queue_id):
             if queue_id < self.full_queue_count(topic):
@@ -66,12 +61,12 @@ class SnapshotRoutes(Routes):
         return route
 
     def queues(self) -> list[SnapshotQueue]:
-        """Give the queue of each route."""
+        """Return the queue of each route."""
         found = [route.queue for route in self.by_index]
         return [queue for queue in found if isinstance(queue, SnapshotQueue)]
 
     def clear_counts(self) -> None:
-        """Forget what waits for each queue."""
+        """Set the number of pending messages of each queue to zero."""
         for route in self.by_index:
             route.native.pending = route.native.level_pending = 0
 

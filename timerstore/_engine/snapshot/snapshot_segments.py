@@ -1,16 +1,21 @@
-"""Segments of a space that somebody else writes: read as far as they are known to count.
+"""`SnapshotSegments`: mapped segment files that another process writes, read up to a limit.
 
-Data:     as storage/segments.py; nothing is made, and nothing removed but from memory.
-Threads:  one at a time.
-Holds:    (1) nothing outside [begin, end) is read; (2) a map stays while its segment lies within,
-          so that what its owner unlinks meanwhile is read to the end.
-Fails:    GoneError where a file was removed, CorruptError where one has another size.
+C functions that walk records for a point read need a `ts_view` of whole mapped segments. Columnar
+scans use log_windows.py instead.
+
+Thread safety: one thread at a time.
+Invariants:
+    1. Nothing outside [begin, end) is read.
+    2. A map stays as long as its segment lies within that range. So a file that the owner unlinks
+       can be read to its end.
+Raises: GoneError if a file was removed. CorruptError if a file has another size.
 """
 
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from timerstore._engine.snapshot.log_walk import is_segment_name
 from timerstore._engine.storage.disk import File
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore._engine.storage.segments import Segments
@@ -18,7 +23,7 @@ from timerstore.errors import CorruptError, FailedError, GoneError
 
 
 class SnapshotSegments(Segments):
-    """The files of one space, as far as it is read."""
+    """The files of one space, up to a limit."""
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:
         super().__init__(disk, directory, segment_bytes, segment_bytes)
@@ -26,11 +31,11 @@ class SnapshotSegments(Segments):
 
     @property
     def begin(self) -> int:
-        """First offset that counts."""
+        """The first offset that is read."""
         return self._begin
 
     def show(self, begin: int, end: int) -> None:
-        """Have [begin, end) count; what lies in no file of it is let go of. Nobody holds a view."""
+        """Read [begin, end) from now on, and close all other files. No view may be held."""
         size = self.segment_bytes
         self._begin = begin
         self.numbers = list(range(begin // size, -(-end // size))) if begin < end else []
@@ -42,7 +47,7 @@ class SnapshotSegments(Segments):
                 del self._open[number]
 
     def start_over(self) -> None:
-        """Let go of everything, to be looked at anew. Nobody holds a view."""
+        """Close all files and maps. No view may be held."""
         self.close()
 
     def _file(self, number: int) -> File:
@@ -52,7 +57,9 @@ class SnapshotSegments(Segments):
         except FailedError as error:
             if self._disk.exists(self.path(number)):
                 raise
-            raise GoneError("a file was removed meanwhile", where=self.path(number)) from error
+            raise GoneError(
+                "a file was removed while it was read", where=self.path(number)
+            ) from error
         if is_new and (size := file.size()) != self.segment_bytes:
             with self._lock:
                 self._open.pop(number, None)
@@ -65,8 +72,8 @@ class SnapshotSegments(Segments):
         return file
 
     def sync_range(self, begin: int, end: int) -> None:
-        """Have the disk hold these bytes for certain: one sync a file, which changes none. A file
-        that is gone needs none.
+        """Make these bytes durable, with one sync for each file. A file that was removed needs
+        none.
         """
         size = self.segment_bytes
         for number in range(begin // size, -(-end // size)):
@@ -75,20 +82,20 @@ class SnapshotSegments(Segments):
 
 
 class SnapshotUnits(SnapshotSegments):
-    """The files of a queue, and behind them units that its owner has not written, in memory."""
+    """The files of a queue, followed by units in memory that its owner has not written."""
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:
         super().__init__(disk, directory, segment_bytes)
         self._tail = bytearray()
         self.tail_begin: int | None = None
-        """Where memory begins, bytes; None: all is in files."""
+        """The offset in bytes from which on units are in memory; None: all are in files."""
 
     def load(self, **_how: Any) -> None:
-        """Look at the files that are there. One that is being made at the end is left out."""
+        """Find the files. A last file that is just being made is left out."""
         size, found = self.segment_bytes, []
         self.has_incompatible_files, self.tail_begin = False, None
         self._tail = bytearray()
-        names = [name for name in self._disk.list(self.directory) if _is_number(name)]
+        names = [name for name in self._disk.list(self.directory) if is_segment_name(name)]
         for name in names:
             bytes_there = self._disk.file_bytes(self.directory / name)
             if int(name) % size == 0 and bytes_there == size:
@@ -100,14 +107,14 @@ class SnapshotUnits(SnapshotSegments):
         self._begin = found[0] * size if found else 0
 
     def go_on(self, offset: int, units: bytes | memoryview) -> None:
-        """Have units in memory from a place on, instead of what is there."""
+        """Put units into memory from an offset on, in place of those there."""
         if self.tail_begin is None:
             self.tail_begin = offset
         assert self.tail_begin <= offset <= self.tail_begin + len(self._tail), "a gap in a queue"
         self._tail[offset - self.tail_begin :] = units
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read bytes, from files and memory."""
+        """Read bytes from files and memory."""
         if self.tail_begin is None or offset + size <= self.tail_begin:
             return super().read(offset, size)
         head = b""
@@ -115,7 +122,3 @@ class SnapshotUnits(SnapshotSegments):
             head = super().read(offset, self.tail_begin - offset)
         at = max(0, offset - self.tail_begin)
         return head + bytes(self._tail[at : at + size - len(head)])
-
-
-def _is_number(name: str) -> bool:
-    return len(name) == 20 and name.isdecimal()

@@ -1,13 +1,15 @@
-"""Timers: which messages wait, as of a moment; from the side files of a checkpoint, or the log.
+"""`SnapshotTimers`: the pending messages of a read-only store, at one position.
 
-    ours: states and levels of the watermark, then the log behind it, as far as we wrote it
-    what has no such files, or others' : a fold of the whole log (log/fold.py)
+    a store of ours        states and levels of the watermark's side files, then the log after it
+    without such files,    a fold of the whole log (log/fold.py)
+    or after a broker
 
-Threads:  one at a time.
-Holds:    states, levels' cursors and pending counts are those of the log up to `at`.
-Cost:     the first call reads the state file (2 bits a timer), a later one what the log grew by.
-          Without side files, and of a broker's store each time it grew, 100 bytes of memory a
-          record, and 1 GB/s.
+The first call reads the state file (2 bits a timer), later calls the new part of the log. A fold of
+the whole log reads 1 GB/s and needs 100 bytes of memory for each record. For a broker's store it is
+repeated each time that the log has grown.
+
+Thread safety: one thread at a time.
+Invariants: states, cursors of levels and pending counts are those of the log up to `_at`.
 """
 
 from types import SimpleNamespace
@@ -47,42 +49,42 @@ _TRIES = 5
 
 
 NOTHING: Any = None
-"""Of a part that a snapshot does not have, and that its readers do not use."""
+"""Stands for a component that a snapshot does not have and that its readers do not use."""
 
 
 class SnapshotTimers(Owner):
-    """What waits in one store."""
+    """The timers of one store."""
 
-    def __init__(self, room: SnapshotView, clock: Clock) -> None:
-        self._room = room
+    def __init__(self, view: SnapshotView, clock: Clock) -> None:
+        self._view = view
         self._clock = clock
-        self._moment: SnapshotPosition | None = None
+        self._position: SnapshotPosition | None = None
         self._waiting: Int64Array | None = None
-        self._read_anew()
+        self._reset()
 
-    def _read_anew(self) -> None:
-        room = self._room
+    def _reset(self) -> None:
+        view = self._view
         self.states, self.cursors = TimerStates(), LevelCursors()
-        self.store_id = room.moment.store.store_id or 0
+        self.store_id = view.position.store.store_id or 0
         self._at = -1
-        timer_route = timer_recovery.timer_route(room.routes)
+        timer_route = timer_recovery.timer_route(view.routes)
         # A snapshot's queues do not move, and it has no index.
         self.dispatch = cast("Any", SimpleNamespace(through=lambda _offset: None, index=None))
-        self.pending = SnapshotPending(self, room, timer_route, self.store_id)
-        log: Any = room.log
+        self.pending = SnapshotPending(self, view, timer_route, self.store_id)
+        log: Any = view.log
         self._log = log
         self.level_pending = LevelPending(
-            room.config, log, room.routes, self.dispatch, self.cursors
+            view.config, log, view.routes, self.dispatch, self.cursors
         )
         self.backlog = Backlog(
-            room.config,
+            view.config,
             self._clock,
             self.states,
             NOTHING,
             NOTHING,
             self.dispatch,
             log,
-            room.routes,
+            view.routes,
             timer_route,
             self.pending,
             NOTHING,
@@ -90,50 +92,50 @@ class SnapshotTimers(Owner):
         )
 
     def catch_up(self) -> None:
-        """Have all as of the room's moment."""
-        room, moment = self._room, self._room.moment
-        room.settle_all()
-        if moment == self._moment:
+        """Move everything to the position of the view."""
+        view, position = self._view, self._view.position
+        view.settle_all()
+        if position == self._position:
             return
-        last, self._moment = self._moment, None
+        last, self._position = self._position, None
         self._waiting = None
-        if not self._goes_on(last, moment):
-            self._read_anew()
-            if not self._from_files(moment) or not self._fold_in(moment.mark, moment):
-                self._read_anew()
-                self._from_log(moment)
-        for route in room.routes.by_index:
+        if not self._goes_on(last, position):
+            self._reset()
+            if not self._from_files(position) or not self._fold_in(position.mark, position):
+                self._reset()
+                self._from_log(position)
+        for route in view.routes.by_index:
             if route.native.kind == lib.TS_ROUTE_LEVELS:
                 self.cursors.begin_at(route.queue_id, route.queue.min_offset)
-        self._moment = moment
+        self._position = position
 
-    def _goes_on(self, last: SnapshotPosition | None, moment: SnapshotPosition) -> bool:
-        """Have what came since the last moment; False where all is to be read anew."""
-        if last is None or last.mark is None or moment.mark is None:
+    def _goes_on(self, last: SnapshotPosition | None, position: SnapshotPosition) -> bool:
+        """Fold the records since the last position; False if everything must be read again."""
+        if last is None or last.mark is None or position.mark is None:
             return False
-        if not moment.store.log_begin <= self._at <= moment.log_end:
+        if not position.store.log_begin <= self._at <= position.log_end:
             return False
-        return self._fold_in(last.mark, moment)
+        return self._fold_in(last.mark, position)
 
-    def _fold_in(self, mark: Watermark | None, moment: SnapshotPosition) -> bool:
-        """Fold what lies behind `at`, which was read from a watermark on; False, and nothing is
-        folded, where somebody else wrote of it, too: a broker who had the store meanwhile.
+    def _fold_in(self, mark: Watermark | None, position: SnapshotPosition) -> bool:
+        """Fold the records past `_at`, of a store with a watermark. Return False, and fold nothing,
+        if a broker wrote some of them.
         """
-        assert mark is not None, "there are no files of none"
-        if self._at == moment.log_end:
+        assert mark is not None, "side files belong to a watermark"
+        if self._at == position.log_end:
             return True
-        scanned = self._scan(self._at, moment.log_end)
+        scanned = self._scan(self._at, position.log_end)
         if strangers_wrote(scanned, self.store_id, is_clean=bool(mark.is_clean)):
             return False
-        routes = self._room.routes
+        routes = self._view.routes
         timer_recovery.fold_forward(self.states, routes, scanned, self.store_id)
         pending_counts.fold_forward(routes, self.cursors, scanned, self.store_id)
         self.cursors.done(level_places(scanned, self.store_id))
-        self._at = moment.log_end
+        self._at = position.log_end
         return True
 
     def waiting_ids(self) -> Int64Array:
-        """Give every timer id that waits, ascending."""
+        """Return every pending timer id, ascending."""
         if self._waiting is None:
             self._waiting = timer_recovery.waiting_ids(self.states)
         return self._waiting
@@ -141,12 +143,12 @@ class SnapshotTimers(Owner):
     def entries(
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> tuple[Records, Records]:
-        """Give what waits and is due in [begin_ms, end_ms), for a topic or all: timers, and what
-        waits for a fixed level and can be delivered; each in order of when it is due.
+        """Return the pending messages due in [begin_ms, end_ms), of a topic or all: timers, and
+        messages on fixed levels that can be delivered. Both are in order of their due times.
         """
         timers = _within(self.pending.entries(), begin_ms, end_ms)
         on_level = _within(self.level_pending.entries(), begin_ms, end_ms)
-        routes, log = self._room.routes, self._log
+        routes, log = self._view.routes, self._log
         if topic is not None and len(timers):
             real = real_routes(log, routes, timers["log_offset"], timers["size"], is_level=False)
             timers = timers[is_of_topic(routes, real, topic)]
@@ -157,9 +159,7 @@ class SnapshotTimers(Owner):
         return timers, on_level
 
     def describe(self, entry: Records, *, is_level: bool) -> PendingTimer | None:
-        """Describe one; from the copy that waits now where retention has moved it meanwhile; None
-        where none does.
-        """
+        """Describe one message. If retention moved it, use its new copy; None if there is none."""
         for is_last in (*[False] * _TRIES, True):
             try:
                 if is_level:
@@ -168,7 +168,7 @@ class SnapshotTimers(Owner):
             except GoneError:
                 if is_last:
                     raise
-                self._room.advance()
+                self._view.advance()
                 self.catch_up()
                 name = "place" if is_level else "id"
                 now = self.level_pending.entries() if is_level else self.pending.entries()
@@ -178,14 +178,14 @@ class SnapshotTimers(Owner):
                 entry = found[0]
         raise AssertionError("the last try raises")
 
-    def _from_files(self, moment: SnapshotPosition) -> bool:
-        """Take the side files of the watermark; False where they do not fit it."""
-        mark, counts, room = moment.mark, moment.counts, self._room
+    def _from_files(self, position: SnapshotPosition) -> bool:
+        """Load the side files of the watermark. Return False if they do not belong to it."""
+        mark, counts, view = position.mark, position.counts, self._view
         if mark is None or counts is None or mark.is_bootstrap:
             return False
-        if not room.disk.exists(room.tree.state):
+        if not view.disk.exists(view.tree.state):
             return False
-        self.states.look_into(room.disk.open(room.tree.state))
+        self.states.look_into(view.disk.open(view.tree.state))
         try:
             fits = self.states.read(
                 mark.state_chunk_count, mark.state_digest, mark.log_end, counts.past
@@ -194,43 +194,43 @@ class SnapshotTimers(Owner):
             self.states.close()
         if not fits:
             return False
-        room.routes.clear_counts()
-        timer_recovery.set_pending(room.routes, counts.pending, 0)
-        pending_counts.set_at(room.routes, counts.level_pending, 0)
+        view.routes.clear_counts()
+        timer_recovery.set_pending(view.routes, counts.pending, 0)
+        pending_counts.set_at(view.routes, counts.level_pending, 0)
         self.cursors.add(counts.levels)
         self._at = mark.log_end
         return True
 
-    def _from_log(self, moment: SnapshotPosition) -> None:
-        """Fold all there is."""
-        room = self._room
-        scanned = self._scan(moment.store.log_begin, moment.log_end)
+    def _from_log(self, position: SnapshotPosition) -> None:
+        """Fold the whole log."""
+        view = self._view
+        scanned = self._scan(position.store.log_begin, position.log_end)
         wild = wild_places(scanned)
         if wild.any():
             at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(
                 "the commit log is damaged: a record says a timer id that none can have had",
-                where=f"{room.tree.commit_log} offset {at}",
+                where=f"{view.tree.commit_log} offset {at}",
             )
         found = fold(scanned, known_id=self.store_id or None)
-        if not self.store_id and found.store_id:  # ours once, and a broker's since
+        if not self.store_id and found.store_id:  # a broker took over a store of ours
             self.store_id = found.store_id
             self.pending.store_id = found.store_id
-        room.routes.clear_counts()
-        timer_recovery.fold_from_empty(self.states, room.routes, scanned, found)
-        pending_counts.fold_from_empty(room.routes, scanned["route"][found.level_rows_waiting])
+        view.routes.clear_counts()
+        timer_recovery.fold_from_empty(self.states, view.routes, scanned, found)
+        pending_counts.fold_from_empty(view.routes, scanned["route"][found.level_rows_waiting])
         self.cursors.done(found.level_places_done)
-        self._at = moment.log_end
+        self._at = position.log_end
 
     def _scan(self, begin: int, end: int) -> Scan:
-        room = self._room
-        segments, parts = room.log.segments, [np.empty(0, SCAN_DTYPE)]
+        view = self._view
+        segments, parts = view.log.segments, [np.empty(0, SCAN_DTYPE)]
         reached = begin
         for part, reached, _ in scan_batches(  # noqa: B007 - the last one counts
             segments,
-            lambda: room.routes.native,
-            lambda view: route_needed(segments, view, room.routes, self._clock.now_ms),
-            room.config.precision_ms,
+            lambda: view.routes.native,
+            lambda records: route_needed(segments, records, view.routes, self._clock.now_ms),
+            view.config.precision_ms,
             begin,
             end,
         ):
@@ -240,27 +240,27 @@ class SnapshotTimers(Owner):
             raise CorruptError(
                 "the commit log is damaged",
                 where=f"{segments.path(number)} offset {reached}",
-                wanted=f"records up to {end}, which were durable",
+                wanted=f"records up to {end}, which is durable",
             )
-        room.settle_all()  # a record may have named a queue that was not known
+        view.settle_all()  # a record may have named a new queue
         return np.concatenate(parts)
 
 
 class SnapshotPending(PendingReader):
-    """Reads what waits from the timer topic's queue: each copy there is of a message."""
+    """Reads pending messages from the timer topic's queue, every copy of each."""
 
     def __init__(
-        self, timers: SnapshotTimers, room: SnapshotView, timer_route: Any, store_id: int
+        self, timers: SnapshotTimers, view: SnapshotView, timer_route: Any, store_id: int
     ) -> None:
-        log: Any = room.log
+        log: Any = view.log
         super().__init__(
-            room.config,
+            view.config,
             NOTHING,
             NOTHING,
             NOTHING,
             log,
             timers.states,
-            room.routes,
+            view.routes,
             NOTHING,
             timers.dispatch,
             timer_route,
@@ -271,7 +271,7 @@ class SnapshotPending(PendingReader):
 
     @property
     def store_id(self) -> int:
-        """Whose ids count."""
+        """The store whose timer ids are used."""
         return self._store_id
 
     @store_id.setter
@@ -279,25 +279,27 @@ class SnapshotPending(PendingReader):
         self._store_id = store_id
 
     def parts(self) -> Any:
-        """Give every copy of a waiting message as a due entry, in the order of the queue."""
+        """Return every copy of a pending message as a due entry, in the order of the queue."""
         return self._backlog(self._queue.min_offset)
 
     def entries(self) -> Records:
-        """Give every waiting message as a due entry, in order of (due, id). CorruptError where one
-        waits whose record cannot be made out.
+        """Return every pending message as a due entry, in order of (due, id).
+
+        Raises:
+            CorruptError: the record of a pending message is missing.
         """
         found = super().entries()
         lost = np.setdiff1d(self._timers.waiting_ids(), found["id"])
         if len(lost):
             raise CorruptError(
-                "a message waits that is not to be found",
+                "the record of a pending message is missing",
                 where=self._place(int(lost[0])),
                 wanted=f"a record of timer id {int(lost[0])}",
             )
         return found
 
     def _place(self, timer_id: int) -> str:
-        """Where its record should be, as far as the queue tells: it lies there, or rolled on."""
+        """Return where the queue says that its record is, unless the message rolled."""
         queue, segments = self._queue, self._log.segments
         if not queue.min_offset <= timer_id < queue.count:
             return f"{segments.directory}"

@@ -1,4 +1,4 @@
-"""The calls that a read-only store refuses, and why.
+"""The calls that a read-only store rejects, and why.
 
 Raises: ReadOnlyError, with the call's name and the store's path; ClosedError, ForkedError.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from timerstore._engine.snapshot.calls import SnapshotCalls
+from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls
 from timerstore.errors import ReadOnlyError
 
 _CHANGES = "it would change the store"
@@ -30,10 +30,10 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
         "begin_pull_batch": _WAITS,
     }
 )  # fmt: skip
-"""Name: the reason."""
+"""By name of the call: the reason."""
 
 
-def _refusal(name: str) -> Callable[..., NoReturn]:
+def _rejection(name: str) -> Callable[..., NoReturn]:
     def call(self: SnapshotCalls, *_given: Any, **_named: Any) -> NoReturn:
         self.check_open()
         raise ReadOnlyError(
@@ -45,8 +45,8 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
     return call
 
 
-def refuse_unsupported(kind: type) -> type:
-    """Have a class refuse these calls; a decorator."""
+def reject_unsupported(kind: type) -> type:
+    """Make a class reject these calls; a decorator."""
     for name in UNSUPPORTED:
-        setattr(kind, name, _refusal(name))
+        setattr(kind, name, _rejection(name))
     return kind

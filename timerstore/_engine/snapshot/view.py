@@ -1,28 +1,24 @@
-"""The commit log and queues of one store, as of a position that moves on.
+"""`SnapshotView`: the commit log and the queues of one store, at a position that moves on.
 
-    SnapshotPositions.look -> log: [begin, end) -> queues: units in files, or from the log where
-                                                    those are behind, damaged or gone
+    FollowedPosition.look -> log: [begin, end) -> queue: units from its files, or from the log if
+                                                  the files are incomplete, damaged or missing
 
-Threads:  one at a time.
-Holds:    a queue is asked only when it is settled: `settle`, `settle_all`.
-Fails:    GoneError where its owner removed what was to be read: `advance`, and ask again.
+Thread safety: one thread at a time.
+Invariants: a queue is read only after `settle` or `settle_all`.
+Raises: GoneError if the owner removed a file that is needed. Then call `advance` and read again.
 """
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from timerstore._engine.base.native import address, ffi, lib
+from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.log_recovery import scan_batches
-from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.record_units import RecordUnits
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.snapshot.position import SnapshotPosition, SnapshotPositions
+from timerstore._engine.snapshot.position import FollowedPosition, SnapshotPosition
 from timerstore._engine.snapshot.snapshot_log import SnapshotLog
 from timerstore._engine.snapshot.snapshot_queue import SnapshotQueue
 from timerstore._engine.snapshot.snapshot_routes import SnapshotRoutes
@@ -34,8 +30,7 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError
 
-_BATCH = 16_384
-_TAIL_UNITS = 65_536  # of a broker's: 1.3 MB in memory, before its files are looked at again
+_TAIL_UNITS = 65_536  # of a broker's store: 1.3 MB in memory, before its files are read again
 
 
 class SnapshotView(Owner):
@@ -49,121 +44,122 @@ class SnapshotView(Owner):
         default = StoreConfig().precision_ms
         asked_ms = given.precision_ms if given.precision_ms != default else None
         self._given = given
-        self._sized: SnapshotPosition | None = (
-            None  # as of when the sizes were held against the files
-        )
-        self._has_all_sizes = False  # there are files of each kind
-        self._moments = SnapshotPositions(self.disk, self.tree, clock, asked_ms)
+        self._sized: SnapshotPosition | None = None  # the position of the last look at file sizes
+        self._has_all_sizes = False  # whether there are files of each kind
+        self._followed = FollowedPosition(self.disk, self.tree, clock, asked_ms)
         self._anchor = self.disk.anchor(root)
-        self.moment: SnapshotPosition = self._moments.last
+        self.position: SnapshotPosition = self._followed.last
         self.config = self._sizes()
         log_bytes = self.config.commit_log_segment_bytes
         self.log = SnapshotLog(SnapshotSegments(self.disk, self.tree.commit_log, log_bytes))
         self.routes = SnapshotRoutes(self.disk, self.tree, self.config.queue_segment_bytes)
         self.routes.load()
-        # Who knows the table of delays holds levels' units against it; else they are believed.
-        self._believes_levels = config is None
-        delays = parse_level_delays(self.config.level_delays)
-        self._level_count, self._delays = len(delays), ffi.new("int64_t[]", delays)
-        self._distrusted: int | None = None  # as of what the queues' files do not fit: `_version`
+        # Units of fixed levels are compared with the log only if the table of delays is known.
+        self._trusts_levels = config is None
+        self._units = RecordUnits(self.routes, self.config.level_delays)
+        self._distrusted: int | None = None  # version of the queue files that do not fit the log
         self._tail_units = 0  # in memory
-        self._tail_units_max: int | None = None  # as many may be; None: as is found next
-        self._is_torn = False  # a step was cut off, by Ctrl-C too: what is known is to be read anew
-        self._covered = 0  # units of what lies below are in files
-        self._tail_end = 0  # of what lies below, at least in memory
-        self._take(self.moment, anew=True)
+        self._tail_units_max: int | None = None  # None: not known until the next read of the tail
+        self._is_torn = False  # a step was interrupted, as by Ctrl-C: read everything again
+        self._covered = 0  # the files have all units of the log below this offset
+        self._tail_end = 0  # the files and memory have all units of the log below this one
+        self._take(self.position, from_scratch=True)
 
-    # --- how far ---
+    # --- the position ---
 
     def advance(self) -> None:
-        """Go on to the moment of now. FailedError where another folder has the store's name."""
+        """Go on to the position of now.
+
+        Raises:
+            FailedError: another folder has the store's name.
+        """
         if self._anchor.identity() != self.disk.identity(self.tree.root):
             raise FailedError(
                 "the store's folder was replaced by another while it was open",
                 where=self.tree.root,
             )
-        moment = self._moments.look(self._records_end)
+        position = self._followed.look(self._records_end)
         self.routes.look()
-        # No watermark moves a broker's on; what is in memory may be in its files by now.
+        # A broker's store has no watermark that moves, and its files may have the tail's units now.
         most = self._tail_units_max
-        is_long = moment.mark is None and most is not None and self._tail_units > most
-        if is_long or moment != self.moment or self._is_torn:
-            self._take(moment, anew=is_long)
+        is_long = position.mark is None and most is not None and self._tail_units > most
+        if is_long or position != self.position or self._is_torn:
+            self._take(position, from_scratch=is_long)
 
     def _sizes(self) -> StoreConfig:
-        """What was given, with the sizes that the files have which are there."""
-        adopted = adopt_geometry(self.disk, self.tree, self._given, self.moment.mark)
-        return dataclasses.replace(adopted, precision_ms=self.moment.store.precision_ms)
+        """Return the given configuration with the sizes of the files that exist."""
+        adopted = adopt_geometry(self.disk, self.tree, self._given, self.position.mark)
+        return dataclasses.replace(adopted, precision_ms=self.position.store.precision_ms)
 
     def is_outgrown(self) -> bool:
-        """Whether its owner made the first file of a kind since, and of another size than was taken
-        for granted: then another room is to be made.
+        """Return whether the owner has made the first file of a kind, with another size than was
+        assumed. Then a new view is needed.
         """
-        if self.config.precision_ms != self.moment.store.precision_ms:
+        if self.config.precision_ms != self.position.store.precision_ms:
             return True
-        if self._sized is self.moment or self._has_all_sizes:
+        if self._sized is self.position or self._has_all_sizes:
             return False
         if self._sizes() != self.config:
             return True
         disk, tree = self.disk, self.tree
         has_logs = disk.list(tree.commit_log) and disk.list(tree.timer_log)
         self._has_all_sizes = bool(has_logs) and queue_bytes(disk, tree) is not None
-        self._sized = self.moment
+        self._sized = self.position
         return False
 
     def start_over(self) -> None:
-        """Let go of all that is known of files: they may be others by now."""
+        """Forget all files, because others may have their names."""
         self._is_torn = True
         self.log.segments.start_over()
         for queue in self.routes.queues():
             queue.forget()
-        self._take(self.moment, anew=True)
+        self._take(self.position, from_scratch=True)
 
     def distrust_queues(self) -> bool:
-        """Read all units from the log, as of this watermark, or until a broker's log begins
-        elsewhere; False where that is so already.
+        """Read all units from the log as long as the watermark (of a broker's store, the begin of
+        the log) stays the same. Return False if that is the case already.
         """
-        version = _version(self.moment)
+        version = _version(self.position)
         if self._distrusted == version:
             return False
         self._distrusted = version
-        self._take(self.moment, anew=True)
+        self._take(self.position, from_scratch=True)
         return True
 
-    def _take(self, moment: SnapshotPosition, *, anew: bool = False) -> None:
-        anew |= self._is_torn
+    def _take(self, position: SnapshotPosition, *, from_scratch: bool = False) -> None:
+        from_scratch |= self._is_torn
         self._is_torn = True
-        last, self.moment = self.moment, moment
-        begin = moment.store.log_begin
-        self.log.segments.show(begin, moment.log_end)
-        self.log.show(moment.log_end)
-        if anew or moment.mark != last.mark or begin != last.store.log_begin:
-            self._covered = self._tail_end = self._covered_by_files(moment)
+        last, self.position = self.position, position
+        begin = position.store.log_begin
+        self.log.segments.show(begin, position.log_end)
+        self.log.show(position.log_end)
+        if from_scratch or position.mark != last.mark or begin != last.store.log_begin:
+            self._covered = self._tail_end = self._covered_by_files(position)
             self._tail_units, self._tail_units_max = 0, None
             for queue in self.routes.queues():
                 queue.unsettle()
-        # else the log is longer, and that is all
         self._is_torn = False
 
-    def _covered_by_files(self, moment: SnapshotPosition) -> int:
-        begin, mark = moment.store.log_begin, moment.mark
-        if self._distrusted == _version(moment) or (mark is not None and mark.is_bootstrap):
+    def _covered_by_files(self, position: SnapshotPosition) -> int:
+        """Return the log offset up to which the queues' files are complete."""
+        begin, mark = position.store.log_begin, position.mark
+        if self._distrusted == _version(position) or (mark is not None and mark.is_bootstrap):
             return begin
         if mark is not None:
             return mark.log_end
         disk, tree = self.disk, self.tree
         is_unclean = disk.exists(tree.abort) and holder_of(disk, tree) is None
-        if is_unclean or disk.exists(tree.side):  # which one of ours has, that is built anew
+        if is_unclean or disk.exists(tree.side):  # our recovery rebuilds the queues
             return begin
-        # A broker makes units in the log's order, one by one: all queues are as far as any is.
+        # A broker writes units in the order of the log: all queues reach as far as any of them.
         try:
             ends = [queue.end_in_files() for queue in self.routes.queues()]
         except CorruptError:  # a file is missing
             return begin
-        return max(begin, min(max(ends, default=0), moment.log_end))
+        return max(begin, min(max(ends, default=0), position.log_end))
 
     def _records_end(self, segments: SnapshotSegments, begin: int, limit: int) -> int:
-        """Where whole records, and whole groups of records, end."""
+        """Return where the whole records and whole groups of records end."""
         end = begin
         for _, end, _ in scan_batches(  # noqa: B007 - the last one counts
             segments,
@@ -180,13 +176,13 @@ class SnapshotView(Owner):
     # --- queues ---
 
     def settle(self, route: Route) -> Route:
-        """Have a queue ready to be read."""
+        """Make a queue ready to be read."""
         self._read_tail()
         self._settle(route, is_done=True)
         return route
 
     def settle_all(self) -> None:
-        """Have every queue ready to be read."""
+        """Make every queue ready to be read."""
         self._read_tail()
         for route in self.routes.by_index:
             self._settle(route, is_done=True)
@@ -194,22 +190,22 @@ class SnapshotView(Owner):
 
     def _settle(self, route: Route, *, is_done: bool) -> SnapshotQueue:
         queue = route.queue
-        assert isinstance(queue, SnapshotQueue), "routes make no others"
+        assert isinstance(queue, SnapshotQueue), "these routes make no other queues"
         if queue.is_settled:
             return queue
-        moment, begin = self.moment, self.moment.store.log_begin
+        position, begin = self.position, self.position.store.log_begin
         wanted = None
-        if moment.counts is not None:
-            wanted = moment.counts.ends.get(route.topic, {}).get(route.queue_id, 0)
+        if position.counts is not None:
+            wanted = position.counts.ends.get(route.topic, {}).get(route.queue_id, 0)
         if self._covered <= begin and not is_done:
-            wanted = None  # its units are being read
+            wanted = None  # its units are being read from the log
         queue.settle(self._covered, begin, wanted)
-        if self._believes_levels and route.native.kind == lib.TS_ROUTE_LEVELS:
-            queue.believe()
+        if self._trusts_levels and route.native.kind == lib.TS_ROUTE_LEVELS:
+            queue.trust()
         return queue
 
     def _read_tail(self) -> None:
-        """Make the units of what no file is known to have them of."""
+        """Make the units of the records that the queues' files do not have."""
         if self._tail_end >= self.log.end:
             self._bound_tail()
             return
@@ -219,66 +215,45 @@ class SnapshotView(Owner):
         self._is_torn = False
 
     def _bound_tail(self) -> None:
-        """Behind the files: what is in none now is let grow to twice as much before they are looked
-        at again.
-        """
+        """Let the units in memory grow to twice as many before the files are read again."""
         if self._tail_units_max is None:
             self._tail_units_max = max(_TAIL_UNITS, 2 * self._tail_units)
 
     def _read_units(self) -> None:
-        units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
-        indexes, offsets = np.empty(_BATCH, np.int32), np.empty(_BATCH, np.int64)
-        following = ffi.new("int64_t *")
         segments = self.log.segments
         with segments.view(self.log.end) as view:
             while self._tail_end < self.log.end:
-                count = lib.ts_dispatch(
-                    view,
-                    self.routes.native,
-                    self._delays,
-                    self._level_count,
-                    self._tail_end,
-                    following,
-                    _BATCH,
-                    address(units),
-                    ffi.from_buffer("int32_t[]", indexes),
-                    ffi.from_buffer("int64_t[]", offsets),
-                    ffi.NULL,
-                    ffi.NULL,
-                    ffi.NULL,
-                )
+                count = self._units.make(view, self._tail_end)
                 if count == lib.TS_NEED_ROUTE:
                     route_needed(segments, view, self.routes, self._clock.now_ms)
                 elif count < 0:
                     segments.serve(view, count, "queues")
                 else:
-                    self._add(indexes[:count], offsets[:count], units[: count * UNIT_BYTES])
-                    if following[0] <= self._tail_end:
+                    self._add(count)
+                    if self._units.reached <= self._tail_end:
                         raise CorruptError(
-                            "the log ends before what is known of it",
+                            "the log ends before its known end",
                             where=f"{segments.directory} offset {self._tail_end}",
                             wanted=f"records up to {self.log.end}",
                         )
-                    self._tail_end = int(following[0])
+                    self._tail_end = self._units.reached
 
-    def _add(self, indexes: Any, offsets: Any, units: Any) -> None:
-        rows = units.reshape(len(indexes), UNIT_BYTES)
-        order = np.argsort(indexes, kind="stable")
-        edges = np.flatnonzero(np.diff(indexes[order])) + 1
-        for part in np.split(order, edges) if len(order) else ():
-            queue = self._settle(self.routes.by_index[int(indexes[part[0]])], is_done=False)
-            self._tail_units += len(part)
-            queue.add(int(offsets[part[0]]), np.ascontiguousarray(rows[part]).data.cast("B"))
+    def _add(self, count: int) -> None:
+        """Add the units of the last batch to their queues."""
+        for index, offsets, units in self._units.by_queue(count):
+            queue = self._settle(self.routes.by_index[index], is_done=False)
+            self._tail_units += len(units)
+            queue.add(int(offsets[0]), units.data.cast("B"))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.log.segments.close()
         self.routes.close()
         self._anchor.close()
 
 
-def _version(moment: SnapshotPosition) -> int:
-    """What tells files of one moment from another's: a watermark's sequence, or below zero where
-    the log begins.
+def _version(position: SnapshotPosition) -> int:
+    """Return a number that differs for positions with other files: the sequence of the watermark,
+    or below zero the begin of the log.
     """
-    return -1 - moment.store.log_begin if moment.mark is None else moment.mark.sequence
+    return -1 - position.store.log_begin if position.mark is None else position.mark.sequence

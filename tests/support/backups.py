@@ -1,0 +1,48 @@
+"""A store to back up, and what is read from a restored one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import Bench, small
+from timerstore import (
+    PutReceipt,
+)
+from timerstore._engine.base import failpoints
+
+SEGMENT = 16 * 1024
+
+
+def fill(bench: Bench, count: int, begin: int = 0, delay_s: float = 60.0) -> list[PutReceipt]:
+    return [
+        bench.store.put("t", b"%05d" % n + bytes(300), delay=delay_s, keys=(f"k{n}",))
+        for n in range(begin, begin + count)
+    ]
+
+
+def restored(bench: Bench, backup: Path, name: str = "restored") -> Bench:
+    path = bench.root.parent / name
+    timerstore.restore(backup, path)
+    assert timerstore.verify_directory(path).clean
+    return Bench(path, small(commit_log_segment_bytes=SEGMENT), bench.clock.now_ms)
+
+
+@contextmanager
+def cut_at(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
+    """What is called in here does not get beyond a fail point."""
+
+    def hook(name: str) -> None:
+        if name == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", hook)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def numbers(bench: Bench) -> list[int]:
+    return [int(message.body[:5]) for message in bench.out()]

@@ -1,0 +1,229 @@
+"""`LiveView`: an open store, as the checks read it. Its services run during the checks.
+
+    watermark, states, counts, wheel   copied between two checkpoints         M: their log end
+    wheel, end of the timer log        copied under the wheel's lock
+    end of the log, states, counts     copied under the append lock           L >= M
+
+Thread safety: any thread. Services wait only while the wheel and the states are copied.
+Locking: the checkpoint's lock, the wheel's, the append lock, dispatch's; one after the other.
+Raises: FailedError if the store has failed. Damage is a finding.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.base.native import FAULTS, ffi, lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format import far_table, wheel_slot
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.log.fold import Scan
+from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.maintenance.findings import Findings, place
+from timerstore._engine.maintenance.log_units import runs_of
+from timerstore._engine.maintenance.store_view import (
+    FarChains,
+    LiveStore,
+    LogPart,
+    Memory,
+    Run,
+    SideFiles,
+    TimerEnd,
+    WheelCopy,
+)
+from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.record_units import RecordUnits
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.storage.disk import Disk
+from timerstore.errors import CorruptError, TimerStoreError
+from timerstore.reports import Problem
+
+_PAGE_BYTES = 4096
+_LENGTH_IS_RIGHT = (lib.TS_FAULT_POSITION, lib.TS_FAULT_BODY_CRC, lib.TS_FAULT_PROPERTY_CRC)
+
+
+class LiveView(Owner):
+    """One open store."""
+
+    is_built = True
+    is_quiet = False
+    knows_delays = False  # the table may have changed since units were written
+    record_offsets = None  # there may be too many for memory
+
+    def __init__(self, findings: Findings, engine: LiveStore) -> None:
+        engine.log.check_alive()
+        self.findings = findings
+        self.engine: LiveStore = engine
+        self.config = engine.config
+        self.disk = engine.disk
+        self.tree = engine.directory.tree
+        self._segments = engine.log.segments
+        self.timer_log = engine.timer_log.segments
+        self.log_begin = self._segments.begin
+        self._units = RecordUnits(engine.routes, self.config.level_delays)
+
+    def derived(self, how: str = "") -> str:  # noqa: ARG002
+        """Return no advice: an open store does not repair its derived files."""
+        return ""
+
+    # --- copies ---
+
+    def take(self) -> bool:
+        """Copy side files, wheel and memory. Each copy has at least the records of the one before.
+        Return False if a file is too short to be mapped.
+        """
+        self._take_files()
+        self.memory = self._take_memory()
+        self.log_begin, self.log_end = self._segments.begin, self.memory.log_end
+        if not self._can_map():
+            return False
+        try:
+            self.engine.dispatch.through(self.log_end)
+        except CorruptError as error:
+            self.findings.raised("dispatch", self.tree.commit_log, error)
+        return True
+
+    def _take_files(self) -> None:
+        disk, tree, checkpoint = self.disk, self.tree, self.engine.checkpoint
+        with checkpoint.still():
+            self.mark = checkpoint.completed
+            self.side = read_side(disk, tree, self.mark)
+            self.wheel = self._copy_wheel()
+            self.wheel_file = disk.read_small(tree.timer_wheel)
+
+    def _copy_wheel(self) -> WheelCopy:
+        engine = self.engine
+        wheel = engine.wheel
+        size = wheel.slot_count * wheel_slot.SLOT_BYTES
+        pages = (size + _PAGE_BYTES - 1) // _PAGE_BYTES
+        with wheel.lock:
+            return WheelCopy(
+                np.frombuffer(ffi.buffer(wheel.native.slots, size), np.uint8).copy(),
+                np.frombuffer(ffi.buffer(wheel.native.dirty_pages, pages), np.uint8).copy(),
+                TimerEnd(engine.timer_log.end, engine.timer_log.linked_offset),
+                wheel.slot_count,
+                wheel.precision_ms,
+            )
+
+    def _take_memory(self) -> Memory:
+        engine = self.engine
+        with engine.log.lock:
+            log_end = engine.log.end
+            states = engine.states.copy_all()
+            waiting = int(engine.states.native.waiting)
+            routes = [route.native for route in list(engine.routes.by_index)]
+            pending = {int(one.index): int(one.pending) for one in routes}
+            level_pending = {int(one.index): int(one.level_pending) for one in routes}
+            levels = engine.levels.copy()
+        packed = np.frombuffer(states, np.uint8)
+        return Memory(log_end, packed, waiting, pending, levels, level_pending)
+
+    def _can_map(self) -> bool:
+        engine, is_whole = self.engine, True
+        spaces = [
+            (segments.segment_bytes, segments.wrong_files())
+            for segments in (self._segments, self.timer_log, engine.far.segments)
+        ]
+        spaces += [
+            (self.config.queue_segment_bytes, route.queue.wrong_files())
+            for route in list(engine.routes.by_index)
+        ]
+        for size, wrong in spaces:
+            for path, got in wrong:
+                is_whole = False
+                found = "no file" if got is None else f"{got} bytes"
+                self.findings.add("a file's size", path, f"{size} bytes", found)
+        return is_whole
+
+    # --- the log ---
+
+    def log_parts(self, begin: int, end: int) -> Iterator[LogPart | Problem]:
+        """Read the records of [begin, end), which are both edges of records. Memory does not grow
+        with the log.
+        """
+        self.findings.count("records", 0)
+        offset = begin
+        while offset < end:
+            fault = 0
+            try:
+                for part, reached, why in scan_log(self.engine, offset, end):
+                    self.findings.count("records", len(part))
+                    self.findings.count("log bytes", reached - offset)
+                    yield LogPart(offset, reached, part, self._runs(offset, reached))
+                    offset, fault = reached, why
+                if offset >= end:
+                    return
+                found = self._segments.read(offset, min(16, end - offset)).hex()
+                what = f"commit log: {FAULTS.get(fault, 'damaged')}"
+                yield Problem(what, place(self._segments, offset), "a whole record", found)
+                offset = self._after_damage(offset, fault, end)
+            except TimerStoreError as error:
+                yield Problem("commit log", place(self._segments, offset), "readable", str(error))
+                return
+
+    def _after_damage(self, offset: int, fault: int, end: int) -> int:
+        """Return where to go on: after the record if its length is right, else in the next file."""
+        if fault in _LENGTH_IS_RIGHT:
+            return offset + int.from_bytes(self._segments.read(offset, 4), "big")
+        size = self._segments.segment_bytes
+        return min(end, (offset // size + 1) * size)
+
+    def _runs(self, begin: int, end: int) -> Iterator[Run]:
+        """Return the units that these records require."""
+        while begin < end:
+            with self._segments.view(end) as view:
+                while (count := self._units.make(view, begin)) < 0:
+                    self._segments.serve(view, count, "check")
+            for index, offsets, units in self._units.by_queue(count):
+                yield from runs_of(self.engine.routes.by_index[index], offsets, units)
+            if self._units.reached == begin:
+                return
+            begin = self._units.reached
+
+    def queue_units(self, route: Route, offset: int, count: int) -> bytes | None:
+        """Return at most `count` units of a queue."""
+        return route.queue.read(offset, count)
+
+    def first_offset(self, route: Route) -> int | None:
+        """Return the queue offset of a queue's first record in the log."""
+        return route.queue.first_at(self._segments.begin)
+
+    # --- the far wheel ---
+
+    @contextmanager
+    def far_chains(self) -> Iterator[FarChains | None]:
+        """Copy the table of the far wheel. Its units stay during the context."""
+        far = self.engine.far
+        with ExitStack() as held:
+            with self.engine.wheel.lock:
+                rows: Any = far.table().rows
+                width = far.width
+                view = held.enter_context(far.view())
+            yield FarChains(far, rows, width, view)
+
+
+def scan_log(engine: LiveStore, begin: int, end: int) -> Iterator[tuple[Scan, int, int]]:
+    """Read the records of [begin, end) up to the first damage: see `scan_batches`."""
+    segments, routes = engine.log.segments, engine.routes
+    return scan_batches(
+        segments,
+        lambda: routes.native,
+        lambda view: route_needed(segments, view, routes, engine.clock.now_ms),
+        engine.config.precision_ms,
+        begin,
+        end,
+    )
+
+
+def read_side(disk: Disk, tree: Tree, mark: Watermark | None) -> SideFiles:
+    """Read the side files of a watermark. No checkpoint may run during this."""
+    state, far = None, None
+    if mark is not None and mark.far_number:
+        far = far_table.read(disk.read_small(tree.far_table(mark.far_number)), mark.far_number)
+    if disk.exists(tree.state):
+        file = disk.open(tree.state, read_only=True)
+        state = file.read(0, file.size())
+    return SideFiles(disk.read_small(tree.watermark), state, disk.read_small(tree.counts), far)

@@ -1,0 +1,224 @@
+"""`StoreView`: a store as the checks of `verify` read it.
+
+    live_view.py       a store that is open, from the components of its engine
+    at_rest_view.py    a directory that no process needs to have open, from its files
+
+Each check exists once and works on either view. A part that a view does not have is None, and its
+check does nothing. A directory has no memory to compare with its files, and no index of its own.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.argument_types import Int64Array
+from timerstore._engine.format.counts_json import Levels
+from timerstore._engine.format.far_table import FarTable
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.fold import Scan
+from timerstore._engine.maintenance.findings import Findings
+from timerstore._engine.maintenance.id_states import Packed
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.queues.record_units import UnitRows
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.segments import Segments
+from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import TimerStates
+from timerstore._engine.timer.wheel import Wheel
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.reports import Problem
+
+
+class Run(NamedTuple):
+    """The units of consecutive messages of one queue, as their records in the log require them."""
+
+    route: Route
+    offset: int
+    """The queue offset of the first."""
+    units: UnitRows
+    """Rows of 20 bytes."""
+
+
+class LogPart(NamedTuple):
+    """Records of the log without a gap."""
+
+    begin: int
+    end: int
+    rows: Scan
+    runs: Iterator[Run]
+
+
+class TimerEnd(NamedTuple):
+    """The end of the timer log, and of the records of the timer topic that have a unit in it."""
+
+    end: int
+    linked_offset: int
+
+
+class WheelCopy(NamedTuple):
+    """The wheel's slots, and the end of the timer log that belongs to them."""
+
+    slots: npt.NDArray[np.uint8]
+    dirty: npt.NDArray[np.uint8] | None
+    """For each page, whether the file may differ; None: the slots are the file's."""
+    timer_end: TimerEnd
+    slot_count: int
+    precision_ms: int
+
+
+class SideFiles(NamedTuple):
+    """The contents of the side files, between two checkpoints."""
+
+    watermark: bytes | None
+    state: bytes | None
+    counts: bytes | None
+    far_table: FarTable | None
+
+
+class Memory(NamedTuple):
+    """The memory of an open store at one end of its log."""
+
+    log_end: int
+    states: Packed
+    waiting: int
+    pending: dict[int, int]
+    levels: Levels
+    level_pending: dict[int, int]
+
+
+class FarChains(NamedTuple):
+    """The chains of the far wheel, and a view of their units."""
+
+    wheel: FarWheel
+    rows: npt.NDArray[np.void]
+    width: int
+    view: Any
+
+
+class LiveStore(Protocol):
+    """An open store, as far as checks read it. The engine is one."""
+
+    config: StoreConfig
+    clock: Clock
+    disk: Disk
+    directory: Directory
+    timer_route: Route
+    store_id: int
+    checkpoint: Checkpoint
+    pending: PendingReader
+    log: CommitLog
+    routes: Routes
+    dispatch: Dispatch
+    states: TimerStates
+    wheel: Wheel
+    timer_log: TimerLog
+    open_slot: OpenSlot
+    levels: LevelCursors
+    far: FarWheel
+
+
+class StoreView(Protocol):
+    """A store, as far as checks read it."""
+
+    @property
+    def findings(self) -> Findings:
+        """The findings so far."""
+
+    @property
+    def config(self) -> StoreConfig:
+        """The configuration, with the sizes of the files."""
+
+    @property
+    def disk(self) -> Disk:
+        """The disk."""
+
+    @property
+    def tree(self) -> Tree:
+        """The names of the files."""
+
+    @property
+    def mark(self) -> Watermark | None:
+        """The watermark of the last completed checkpoint."""
+
+    @property
+    def engine(self) -> LiveStore | None:
+        """The engine of an open store; None: only its files are read."""
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the derived files exist. The first opening of a restored store makes them."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the files are those of a store that was closed: all agree with the watermark."""
+
+    @property
+    def knows_delays(self) -> bool:
+        """Whether the fixed levels' delays of `config` are certainly those of the queue units."""
+
+    @property
+    def log_begin(self) -> int:
+        """The begin of the log."""
+
+    @property
+    def log_end(self) -> int:
+        """The end of the log."""
+
+    @property
+    def timer_log(self) -> Segments | None:
+        """The timer log's files."""
+
+    @property
+    def side(self) -> SideFiles | None:
+        """The side files of the watermark."""
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory of an open store; None for a directory."""
+
+    @property
+    def wheel(self) -> WheelCopy | None:
+        """The wheel's slots."""
+
+    @property
+    def wheel_file(self) -> bytes | None:
+        """The wheel's file."""
+
+    def derived(self, how: str = ...) -> str:
+        """Return how to repair a derived file, to be added to a finding; empty for an open store,
+        which does not repair its files.
+        """
+
+    def take(self) -> bool:
+        """Copy files and memory that must not change during the checks. Return False if files are
+        so damaged that they must not be mapped.
+        """
+
+    def log_parts(self, begin: int, end: int) -> Iterator[LogPart | Problem]:
+        """Read the records of [begin, end), past damage."""
+
+    @property
+    def record_offsets(self) -> Int64Array | None:
+        """The log offsets of all records, after `log_parts`; None: not kept."""
+
+    def queue_units(self, route: Route, offset: int, count: int) -> bytes | None:
+        """Return at most `count` units of a queue. None: a file is missing, which is reported."""
+
+    def first_offset(self, route: Route) -> int | None:
+        """Return the queue offset of a queue's first record in the log; None: not known."""
+
+    def far_chains(self) -> AbstractContextManager[FarChains | None]:
+        """Return the far wheel's chains. They do not change in the context."""

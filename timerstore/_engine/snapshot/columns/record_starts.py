@@ -1,0 +1,106 @@
+"""Where records begin in a commit log, found by its consume queues and the starts of its segments.
+
+Invariants: an offset that `RecordStarts` returns begins a record, which was read and checked.
+"""
+
+from pathlib import Path
+
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format import queue_unit
+from timerstore._engine.format.store_paths import Tree, segment_name
+from timerstore._engine.snapshot.log_walk import is_record, segments_of
+from timerstore._engine.snapshot.log_windows import Windows
+from timerstore._engine.snapshot.queue_files import FILLER_SIZE, queue_folders
+from timerstore._engine.storage.disk import Disk
+
+_QUEUES_READ = 8
+
+
+class QueueUnits(Owner):
+    """The units of one consume queue, by number. Each is read when it is asked for."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._disk = Disk()
+        self._begins = segments_of(directory, segment_bytes)
+        self.begin = self._begins[0] // queue_unit.UNIT_BYTES if self._begins else 0
+        stop = self._begins[-1] + segment_bytes if self._begins else 0
+        self.end = self._find_end(stop // queue_unit.UNIT_BYTES)
+
+    @property
+    def bytes(self) -> int:
+        """The length of its files."""
+        return len(self._begins) * self._segment_bytes
+
+    def at(self, number: int) -> tuple[int, int]:
+        """Return a unit's log offset and size; (0, 0) if there is no such unit."""
+        begin = number * queue_unit.UNIT_BYTES
+        in_file = begin % self._segment_bytes
+        path = self._directory / segment_name(begin - in_file)
+        if not self._disk.exists(path):
+            return 0, 0
+        buffer = bytearray(queue_unit.UNIT_BYTES)
+        got = self._disk.open(path, read_only=True).read_into(memoryview(buffer), in_file)
+        if got < len(buffer):
+            return 0, 0
+        [unit] = queue_unit.read(bytes(buffer))
+        return int(unit["log_offset"]), int(unit["size"])
+
+    def _find_end(self, stop: int) -> int:
+        low, high = self.begin, stop
+        while low < high:  # units have no gaps, and zeros follow the last one
+            middle = (low + high) // 2
+            if self.at(middle)[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def first_from(self, log_offset: int) -> int | None:
+        """Return the log offset of the first unit that does not lie below this one."""
+        number = self._search(log_offset)
+        return self.at(number)[0] if number < self.end else None
+
+    def _search(self, log_offset: int) -> int:
+        """Return the number of the first unit that points to this log offset or past it."""
+        low, high = self.begin, self.end
+        while low < high:
+            middle = (low + high) // 2
+            at, size = self.at(middle)
+            if size == FILLER_SIZE or at < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def range_within(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the range of the log that the units of [begin, end) span; empty without any."""
+        low = self._search(begin)
+        high = self._search(end)
+        if low >= high:
+            return end, end
+        last, size = self.at(high - 1)
+        return self.at(low)[0], min(end, last + size)
+
+
+class RecordStarts:
+    """Known starts of records in one commit log."""
+
+    def __init__(self, tree: Tree, queue_segment_bytes: int, windows: Windows) -> None:
+        self._windows = windows
+        folders = queue_folders(Disk(), tree)
+        queues = (QueueUnits(folder, queue_segment_bytes) for _, _, folder in folders)
+        longest = sorted(queues, key=lambda one: one.end - one.begin, reverse=True)
+        self._queues = longest[:_QUEUES_READ]
+
+    def first_from(self, offset: int, segment_bytes: int) -> int:
+        """Return the first known start that does not lie below an offset, or the log's end."""
+        end = self._windows.end
+        following = offset + -offset % segment_bytes
+        found = [following] if following < end else []
+        for queue in self._queues:
+            at = queue.first_from(offset)
+            if at is not None and offset <= at < end and is_record(self._windows, at):
+                found.append(at)
+        return min(found, default=end)

@@ -1,0 +1,297 @@
+"""The options of a scan, and the rows of one part of one table as numpy arrays.
+
+A part is [begin, end) of the commit log, the timer log or the wheel. native/src/columns.c reads it.
+
+Invariants: rows are valid until the next ones are read, because they point into a window.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.timer_unit import MAGIC_DELETE, UNIT_BYTES
+from timerstore._engine.format.wheel_slot import SLOT_BYTES
+from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.log_walk import whole_units
+from timerstore._engine.snapshot.log_windows import Windows
+from timerstore._engine.snapshot.row_types import ROW, SLOT_ROW, UNIT_ROW, RowArray
+from timerstore._engine.storage.disk import Disk
+from timerstore.errors import CorruptError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+DELIVERED_KINDS = 1 << lib.TS_KIND_DELIVERED | 1 << lib.TS_KIND_LEVEL_DELIVERED
+_UNIT_ROWS = 32_768
+_SUMS = int(lib.TS_SPAN_COUNT) + 3
+_MARKS = {"deliver_at", "kind", "real_topic", "timer_id", "rolls", "lateness_ms", "level"}
+_NAMES = {"msg_id", "key", "tags"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which rows are read. Times are in ms: from (inclusive) and to (exclusive). None is no bound.
+
+    A row that lacks a bounded time is left out. `stored` is the record's store time, which is
+    delivered_at in the table `deliveries`. `deliver` is deliver_at of the table.
+    """
+
+    deliver_from_ms: int | None = None
+    deliver_to_ms: int | None = None
+    stored_from_ms: int | None = None
+    stored_to_ms: int | None = None
+    topics: tuple[str, ...] | None = None
+
+    @property
+    def are_impossible(self) -> bool:
+        """Whether no row can lie within them."""
+        return (
+            self.topics == ()
+            or _is_empty(self.deliver_from_ms, self.deliver_to_ms)
+            or _is_empty(self.stored_from_ms, self.stored_to_ms)
+        )
+
+
+def _is_empty(begin: int | None, end: int | None) -> bool:
+    return begin is not None and end is not None and begin >= end
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Table, columns, bounds and options of a scan. A value that is sent to other processes."""
+
+    table: str
+    columns: tuple[str, ...]
+    bounds: Bounds = field(default_factory=Bounds)
+    times_as_long: bool = False
+    verify_crc: bool = True
+    on_corrupt: OnCorrupt = "fail"
+    batch_rows: int = 10_000
+    batch_bytes: int = 4 << 20
+
+    @property
+    def wants(self) -> int:
+        """The parts of a record that C must read: enum ts_table_want."""
+        names = set(self.columns)
+        return (
+            (lib.TS_WANT_MARKS if names & _MARKS else 0)
+            | (lib.TS_WANT_NAMES if names & _NAMES else 0)
+            | (lib.TS_WANT_PAIRS if "properties" in names else 0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of one shard's table."""
+
+    shard: int
+    store: Snapshot
+    begin: int
+    end: int
+
+    @classmethod
+    def whole(cls, store: Snapshot, table: str, shard: int = 0) -> "Part":
+        """Return the part that is the whole table of a store."""
+        if table == "timers":
+            return cls(shard, store, store.timer_log_begin, store.timer_log_end)
+        if table == "slots":
+            return cls(shard, store, 0, store.wheel_slot_count)
+        return cls(shard, store, store.log_begin, store.log_end)
+
+
+class Records(NamedTuple):
+    """Rows of records, and the window that holds their texts."""
+
+    window: Any
+    rows: RowArray
+    sums: npt.NDArray[np.int64]
+
+
+def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
+    """Return the filter for C, and the buffers that it points to."""
+    topics = [] if bounds.topics is None else [one.encode() for one in bounds.topics]
+    text = ffi.new("uint8_t[]", b"".join(topics))
+    ends = np.cumsum([0, *map(len, topics)]).tolist()
+    offsets = ffi.new("int32_t[]", ends)
+    made = ffi.new("ts_table_filter *")
+    made.topics, made.topic_offsets, made.topic_count = text, offsets, len(topics)
+    made.kinds = kinds
+    made.due_from_ms, made.due_to_ms, made.has_due = _range(
+        bounds.deliver_from_ms, bounds.deliver_to_ms
+    )
+    made.store_from_ms, made.store_to_ms, made.has_store = _range(
+        bounds.stored_from_ms, bounds.stored_to_ms
+    )
+    return made, [text, offsets]
+
+
+def _range(begin: int | None, end: int | None) -> tuple[int, int, bool]:
+    """Return the bounds as 64-bit numbers, and whether there are any."""
+    low = INT64_MIN if begin is None else max(INT64_MIN, min(begin, INT64_MAX))
+    high = INT64_MAX if end is None else max(INT64_MIN, min(end, INT64_MAX))
+    return low, high, begin is not None or end is not None
+
+
+def records(part: Part, wanted: Wanted, *, window_bytes: int | None = None) -> Iterator[Records]:
+    """Read the records of a part as rows of messages or deliveries."""
+    windows = part.store.log(verify=wanted.verify_crc, end=part.end, window_bytes=window_bytes)
+    if wanted.bounds.are_impossible:
+        return
+    damage = Damage(wanted.on_corrupt, part.shard, part.store)
+    kinds = DELIVERED_KINDS if wanted.table == "deliveries" else 0
+    chosen, kept = _native_filter(wanted.bounds, kinds)
+    rows = np.empty(wanted.batch_rows, ROW)
+    sums = np.empty(_SUMS, np.int64)
+    native_rows = ffi.from_buffer("ts_table_row[]", rows)
+    native_sums = ffi.from_buffer("int64_t[]", sums)
+    following = ffi.new("int64_t *", part.begin)
+
+    def scan(window: Any) -> int:
+        return int(
+            lib.ts_table_scan(
+                window,
+                part.store.precision_ms,
+                chosen,
+                wanted.wants,
+                following[0],
+                following,
+                wanted.batch_bytes,
+                wanted.batch_rows,
+                native_rows,
+                native_sums,
+            )
+        )
+
+    while following[0] < part.end:
+        count = _careful(windows, scan, following, lambda e: damage.in_records(windows, e))
+        if count:
+            yield Records(windows.native, rows[:count], sums)
+    del kept
+
+
+def _careful(
+    windows: Windows,
+    scan: Callable[[Any], int],
+    following: Any,
+    on_damage: Callable[[CorruptError], int],
+) -> int:
+    """Take one step. At damage, move past it as the policy says, and return no rows."""
+    begin = int(following[0])
+    try:
+        return windows.step(scan, begin, "a record" if windows.native.verify else "an item")
+    except CorruptError as error:
+        if windows.native.fault == lib.TS_FAULT_NONE:
+            raise  # a file is missing or short
+        following[0] = on_damage(error)
+        return 0
+
+
+def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
+    """Read the timer units of a part whose slot ends within the bounds."""
+    windows = part.store.timer_log(end=part.end)
+    if wanted.bounds.are_impossible:
+        return
+    damage = Damage(wanted.on_corrupt, part.shard, part.store)
+    capacity = min(_UNIT_ROWS, wanted.batch_rows)
+    rows = np.empty(capacity, UNIT_ROW)
+    native_rows = ffi.from_buffer("ts_unit_row[]", rows)
+    following = ffi.new("int64_t *", part.begin)
+
+    def scan(window: Any) -> int:
+        return int(lib.ts_units_scan(window, following[0], following, capacity, native_rows))
+
+    def on_damage(error: CorruptError) -> int:
+        return damage.in_units(windows, error, UNIT_BYTES)
+
+    bounds, width = wanted.bounds, part.store.precision_ms
+    low, high, _ = _range(bounds.deliver_from_ms, bounds.deliver_to_ms)
+    enqueued_low, enqueued_high, _ = _range(bounds.stored_from_ms, bounds.stored_to_ms)
+    while following[0] < part.end:
+        try:
+            count = _careful(windows, scan, following, on_damage)
+        except CorruptError:
+            begin = part.store.timer_log_begin_now
+            if begin <= following[0]:
+                raise
+            following[0] = begin  # retention removed the file: its messages were delivered
+            continue
+        if not count:
+            continue
+        found = rows[:count]
+        due, written = found["slot_ms"] + width, found["write_ms"]
+        keep = (due >= low) & (written >= enqueued_low)
+        keep &= (due < high) if high < INT64_MAX else True
+        keep &= (written < enqueued_high) if enqueued_high < INT64_MAX else True
+        if keep.any():
+            yield found if keep.all() else found[keep]
+
+
+def slots(part: Part, wanted: Wanted) -> Iterator[RowArray]:
+    """Read the used slots of the wheel, as they were at the end of the timer log."""
+    disk, path = Disk(), part.store.tree.timer_wheel
+    if part.store.timer_log_end == part.store.timer_log_begin or not disk.exists(path):
+        return  # a slot points to units
+    if wanted.bounds.are_impossible:
+        return
+    file = disk.open(path, read_only=True)
+    later = _units_beyond(part.store)
+    step = wanted.batch_rows
+    count = part.store.wheel_slot_count
+    for first in range(part.begin, min(part.end, count), step):
+        size = min(step, part.end - first, count - first)
+        raw = file.read(first * SLOT_BYTES, size * SLOT_BYTES)
+        rows = np.empty(size, SLOT_ROW)
+        found = lib.ts_slots_scan(
+            ffi.from_buffer("uint8_t[]", raw),
+            first,
+            size,
+            count,
+            ffi.from_buffer("ts_slot_row[]", rows),
+        )
+        kept = _within(rows[:found], part.store, wanted.bounds)
+        kept = _cut_back(kept, part.store.timer_log_end, later)
+        if len(kept):
+            yield kept
+
+
+def _within(rows: RowArray, store: Snapshot, bounds: Bounds) -> RowArray:
+    """Return the slots that begin within the bounds."""
+    low, high, _ = _range(bounds.deliver_from_ms, bounds.deliver_to_ms)
+    begins = rows["time"] * store.precision_ms
+    keep = (begins >= low) & ((begins < high) if high < INT64_MAX else True)
+    kept: RowArray = rows[keep]
+    return kept
+
+
+def _units_beyond(store: Snapshot) -> RowArray:
+    """Return the units past the limit. The wheel's file may point to them already, because its
+    pages are written before the watermark.
+    """
+    size, begin = store.timer_log_segment_bytes, store.timer_log_end
+    windows = store.timer_log(end=(begin // size + 2) * size)
+    return np.concatenate(
+        [np.empty(0, UNIT_ROW), *(rows for rows, _ in whole_units(windows, begin))]
+    )
+
+
+def _cut_back(rows: RowArray, end: int, later: RowArray) -> RowArray:
+    """Return the slots as they were before the later units: those that point below `end`.
+
+    Each later unit of a slot's chain points to the previous one. It counts one, a delete minus one.
+    """
+    if not len(rows) or not (rows["last_pos"] >= end).any():
+        return rows
+    rows = rows.copy()
+    names = ("timer_pos", "prev_pos", "magic")
+    before = {pos: rest for pos, *rest in zip(*(later[n].tolist() for n in names), strict=True)}
+    for k in np.flatnonzero(rows["last_pos"] >= end).tolist():
+        pos = int(rows["last_pos"][k])
+        while pos >= end and pos in before:
+            pos, magic = before.pop(pos)  # each is in one chain
+            rows["count"][k] += 1 if magic & MAGIC_DELETE else -1
+        rows["last_pos"][k] = pos
+    kept: RowArray = rows[(rows["last_pos"] >= 0) & (rows["last_pos"] < end)]
+    return kept

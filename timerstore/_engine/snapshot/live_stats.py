@@ -1,0 +1,252 @@
+"""Statistics of stores that another process owns: the wheel, rates and lateness.
+
+`timerstore top` and the dashboard show them. Each look reads the wheel's file (32 bytes a slot) and
+the new part of the log.
+
+Invariants: numbers are as of the last checkpoint. A rate is measured over the last few looks.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.metrics import LATE_MS
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, records, slots
+from timerstore._engine.snapshot.store_summary import StoreSummary, look, read_slot
+from timerstore.errors import CorruptError
+from timerstore.messages import Int64Array
+
+_SLOT_ROWS = 1 << 20
+_LATENESS_BYTES_MAX = 64 << 20  # of new log that one look goes through
+_LATENESS_KEPT = 100_000
+_LOOKS_KEPT = 6
+_GRACE_MS = 2000
+HISTORY = 60
+ROW = np.dtype([("time", np.int64), ("count", np.int64)])
+
+BUCKETS: tuple[tuple[str, int], ...] = (
+    ("1 s", 1000),
+    ("10 s", 10_000),
+    ("1 min", 60_000),
+    ("10 min", 600_000),
+    ("1 h", 3_600_000),
+    ("6 h", 21_600_000),
+    ("1 day", 86_400_000),
+)
+
+
+class Lateness(NamedTuple):
+    """The lateness of the last deliveries, ms."""
+
+    number: int
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStats:
+    """Statistics of all stores at one time."""
+
+    now_ms: int
+    looks: tuple[StoreSummary, ...]
+    due_ms: Int64Array
+    """The begin of each slot in use, ascending."""
+    counts: Int64Array
+    """The number of messages in each of these slots."""
+    precision_ms: int
+    waiting: int | None
+    by_topic: Mapping[str, tuple[int, int, float]]
+    """By topic: pending messages, arrived messages, arrived messages per second."""
+    put_per_s: float
+    arrived_per_s: float
+    log_per_s: float
+    lateness: Lateness | None
+    history: tuple[float, ...]
+    """Arrived messages per second, the newest value last."""
+    late_counts: tuple[int, ...] = ()
+    """How many of the last deliveries were at most each of LATE_MS late, and how many later."""
+
+    @property
+    def late(self) -> int:
+        """The number of messages that are overdue.
+
+        An open store delivers them before its checkpoint knows. So a message of an open store
+        counts as overdue only 2 s after its time.
+        """
+        grace_ms = _GRACE_MS if any(one.holder is not None for one in self.looks) else 0
+        ends = self.due_ms + self.precision_ms + grace_ms
+        return int(self.counts[ends <= self.now_ms].sum())
+
+    def by_time(self) -> list[tuple[str, int]]:
+        """Return how many messages the wheel reaches within each span of BUCKETS, each without the
+        shorter spans.
+
+        A message that rolls counts at its present slot. The last row counts pending messages that
+        are not on the wheel: on the far wheel, on a fixed level, or just put.
+        """
+        late, ahead = self.late, self.due_ms - self.now_ms
+        rows = [("late", late)]
+        rows.append((BUCKETS[0][0], int(self.counts[ahead < BUCKETS[0][1]].sum()) - late))
+        low = BUCKETS[0][1]
+        for name, bound in BUCKETS[1:]:
+            rows.append((name, int(self.counts[(ahead >= low) & (ahead < bound)].sum())))
+            low = bound
+        rows.append(("later", int(self.counts[ahead >= low].sum())))
+        on_it = int(self.counts.sum())
+        rows.append(("not on it", max(0, (self.waiting or 0) - on_it)))
+        return rows
+
+    def ahead(self, unit_ms: int, places: int) -> Int64Array:
+        """Return how many messages are due in each unit of time, from the present one on."""
+        numbers = self.due_ms // unit_ms - self.now_ms // unit_ms
+        chosen = (numbers >= 0) & (numbers < places)
+        ring = np.bincount(numbers[chosen], weights=self.counts[chosen], minlength=places)
+        return ring.astype(np.int64)
+
+    def ring(self, unit_ms: int, places: int) -> Int64Array:
+        """Return the same by place on a ring that begins at the epoch."""
+        return np.roll(self.ahead(unit_ms, places), self.now_ms // unit_ms % places)
+
+
+@dataclass
+class Watch:
+    """Measures stores again and again."""
+
+    stores: Mapping[int | None, Path]
+    _before: deque[tuple[float, tuple[StoreSummary, ...]]] = field(
+        default_factory=lambda: deque(maxlen=_LOOKS_KEPT)
+    )
+    _history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _late: deque[Int64Array] = field(default_factory=lambda: deque(maxlen=HISTORY))
+
+    def look(self, now_ms: int, now_s: float) -> LiveStats:
+        """Measure once. `now_s` is the time of a monotonic clock."""
+        looks = tuple(look(path, shard) for shard, path in self.stores.items())
+        if self._before:
+            for before, now in zip(self._before[-1][1], looks, strict=True):
+                self._late.append(_lateness(before, now))
+        last_s, last = self._before[-1] if self._before else (now_s, looks)
+        self._history.append(_rate(_arrived(last), _arrived(looks), now_s - last_s))
+        self._before.append((now_s, looks))
+        due_ms, counts = _wheel(looks)
+        first_s, first = self._before[0]
+        span = now_s - first_s
+        return LiveStats(
+            now_ms=now_ms,
+            looks=looks,
+            due_ms=due_ms,
+            counts=counts,
+            precision_ms=max(one.store.precision_ms for one in looks),
+            waiting=_sum([one.waiting() for one in looks]),
+            by_topic=_topics(first, looks, span),
+            put_per_s=_rate(_put(first), _put(looks), span),
+            arrived_per_s=_rate(_arrived(first), _arrived(looks), span),
+            log_per_s=_rate(_log(first), _log(looks), span),
+            lateness=_percentiles(list(self._late)),
+            late_counts=_by_bound(list(self._late)),
+            history=tuple(self._history),
+        )
+
+
+def _sum(numbers: list[int | None]) -> int | None:
+    known = [one for one in numbers if one is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _rate(before: int, now: int, seconds: float) -> float:
+    return max(0, now - before) / seconds if seconds > 0 else 0.0
+
+
+def _arrived(looks: tuple[StoreSummary, ...]) -> int:
+    return sum(one.end(topic) or 0 for one in looks for topic in one.topics)
+
+
+def _put(looks: tuple[StoreSummary, ...]) -> int:
+    return sum(one.mark.timer_id_end for one in looks if one.mark is not None)
+
+
+def _log(looks: tuple[StoreSummary, ...]) -> int:
+    return sum(one.store.log_end for one in looks)
+
+
+def _topics(
+    first: tuple[StoreSummary, ...], looks: tuple[StoreSummary, ...], span: float
+) -> dict[str, tuple[int, int, float]]:
+    names = sorted({topic for one in looks for topic in one.topics})
+    found = {}
+    for name in names:
+        now = sum(one.end(name) or 0 for one in looks)
+        before = sum(one.end(name) or 0 for one in first)
+        waiting = sum(one.waiting(name) or 0 for one in looks)
+        found[name] = waiting, now, _rate(before, now, span)
+    return found
+
+
+def _wheel(looks: tuple[StoreSummary, ...]) -> tuple[Int64Array, Int64Array]:
+    """Return the slots of all wheels that were not read yet, by their begin."""
+    times, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for one in looks:
+        store = one.store
+        floor = read_slot(one)
+        mine = [np.empty(0, ROW)]
+        for rows in slots(Part.whole(store, "slots"), Wanted("slots", (), batch_rows=_SLOT_ROWS)):
+            kept = rows[(rows["time"] >= floor) & (rows["count"] > 0)]
+            mine.append(np.rec.fromarrays((kept["time"], kept["count"]), ROW))
+        used = np.concatenate(mine)
+        used.sort(order="time")
+        times.append(used["time"] * store.precision_ms)
+        counts.append(_without_delivered(used["count"], one))
+    due_ms, number = np.concatenate(times), np.concatenate(counts)
+    order = np.argsort(due_ms, kind="stable")
+    return due_ms[order], number[order]
+
+
+def _without_delivered(counts: Int64Array, found: StoreSummary) -> Int64Array:
+    """Subtract delivered messages from the counts of slots.
+
+    A slot keeps its count while it is read. So the counts of all slots may exceed the number of
+    pending messages; the difference is subtracted from the first slots. The result is nearly exact,
+    as the slots are slightly newer than the counts of the checkpoint.
+    """
+    if found.counts is None:
+        return counts
+    waiting = sum(sum(queues.values()) for queues in found.counts.pending.values())
+    beyond = max(0, int(counts.sum()) - waiting)
+    left = counts - np.diff(np.minimum(np.cumsum(counts), beyond), prepend=0)
+    return np.asarray(left, np.int64)
+
+
+def _lateness(before: StoreSummary, now: StoreSummary) -> Int64Array:
+    """Return the lateness of the deliveries between two looks."""
+    begin, end = before.store.log_end, now.store.log_end
+    if end - begin > _LATENESS_BYTES_MAX or begin < now.store.log_begin:
+        return np.empty(0, np.int64)
+    found = [np.empty(0, np.int64)]
+    try:
+        for rows in records(Part(0, now.store, begin, end), _DELIVERIES):
+            known = rows.rows[rows.rows["due_ms"] != 0]
+            found.append((known["store_ms"] - known["due_ms"]).astype(np.int64))
+    except CorruptError:
+        pass  # `verify` reports damage; a screen goes on
+    return np.concatenate(found)
+
+
+_DELIVERIES = Wanted("deliveries", ("lateness_ms", "level"), verify_crc=False)
+
+
+def _percentiles(parts: list[Int64Array]) -> Lateness | None:
+    late = np.concatenate(parts)[-_LATENESS_KEPT:] if parts else np.empty(0, np.int64)
+    if not len(late):
+        return None
+    p50, p99 = np.percentile(late, [50, 99])
+    return Lateness(len(late), float(p50), float(p99), float(late.max()))
+
+
+def _by_bound(parts: list[Int64Array]) -> tuple[int, ...]:
+    places = np.searchsorted(LATE_MS, np.concatenate(parts), side="left") if parts else ()
+    return tuple(np.bincount(places, minlength=len(LATE_MS) + 1).tolist())

@@ -80,7 +80,7 @@ def _read_back(engine: Engine) -> None:
     now_slot = max(1, engine.clock.now_ms // engine.config.precision_ms)
     with wheel.lock:
         if wheel.read_back(now_slot, open_slot.outstanding):
-            open_slot.follow_back(wheel.frontier, wheel.back_count)
+            open_slot.follow_back(wheel.read_slot, wheel.back_count)
 
 
 def _link_rest(engine: Engine) -> None:
@@ -98,7 +98,7 @@ def _empty_far_wheel(engine: Engine) -> None:
     """Move what is on the far wheel to the wheel, as far as the wheel and the disk take it."""
     linker = engine.linker
     try:
-        linker.drop_overflow()
+        linker.tidier.drop_overflow()
         if engine.config.far_wheel == "own" or linker.hand_over():
             linker.end_log(engine.timer_route)
     except TimerStoreError as error:

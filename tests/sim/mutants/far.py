@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
-from tests.support.inside.engine import FarWheel, Linker, Tree, Wheel, as_due, lib, linker
+from tests.support.inside.engine import (
+    FarTidier,
+    FarWheel,
+    Linker,
+    Tree,
+    Wheel,
+    as_due,
+    lib,
+    linker,
+)
 from tests.support.inside.methods import DEQUEUE_GET_LAST_SLOT, LINKER_PLACE, PENDING_DUE_FAR
 
 _ON = '"far_wheel": "s'
@@ -74,7 +83,7 @@ def _emptied() -> Patches:
 def _files_gone() -> Patches:
     def unlink(self: Any) -> bool:
         self.table()
-        self.segments.retire(self._offset(self.begin))
+        self.segments.retire(self._log.offset_of(self.begin))
         return bool(self.segments.unlink_retired())
 
     yield swap(FarWheel, "unlink", unlink)
@@ -164,7 +173,7 @@ def _parked_for_ever() -> Patches:
 
 @mutant("PK-3", "overflow is dropped while some of it is pending")
 def _dropped() -> Patches:
-    yield swap(Linker, "drop_overflow", lambda self: self._far.drop_overflow())
+    yield swap(FarTidier, "drop_overflow", lambda self: self._far.drop_overflow())
 
 
 @mutant("PK-4", "a slot with undelivered messages is reused for another lap")

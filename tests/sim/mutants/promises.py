@@ -124,7 +124,7 @@ def _frontier_early() -> Patches:
     def step(self: Any) -> bool:
         worked = original(self)
         if worked:
-            self._open_slot.frontier = self._wheel.frontier
+            self._open_slot.loaded_slot = self._wheel.read_slot
         return worked
 
     yield swap(DequeueGet, "step", step)

@@ -27,7 +27,7 @@ def hand_over_chunk_count() -> int:
     return dequeue_put._CHUNK
 
 
-def make_lane(now_ns: int) -> Any:
+def make_topic_queue(now_ns: int) -> Any:
     """Make the lane of one topic with a rate."""
     return fair_queue._TopicQueue(now_ns)
 

@@ -304,7 +304,7 @@ def test_a_blank_and_what_lies_behind_the_timer_log(bench: Bench) -> None:
 def slot_of_a_waiting_one(bench: Bench) -> int:
     """Byte offset of a slot that still has to be read and holds something."""
     wheel = inside(bench.store).wheel
-    slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
+    slot = wheel.next_used(wheel.read_slot, wheel.read_slot + wheel.slot_count)
     assert slot is not None
     return slot % wheel.slot_count * 32
 
@@ -342,7 +342,7 @@ def test_a_slot_that_changed_in_memory_is_named(
 def test_a_slot_that_is_gone_leaves_its_ids_unreached(bench: Bench) -> None:
     bench.stepper.settle()
     wheel = inside(bench.store).wheel
-    slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
+    slot = wheel.next_used(wheel.read_slot, wheel.read_slot + wheel.slot_count)
     at = slot % wheel.slot_count * 32
     ffi.buffer(wheel.native.slots + at, 32)[:] = bytes(32)
     named(bench.store.verify(), "waits, but nothing leads to it", bench.root / "timerwheel")

@@ -82,8 +82,8 @@ def test_outstanding_slots_are_counted_until_the_last_is_done() -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.expect([(7, 2)])
     open_slot.expect([(5, 1)])
-    assert open_slot.lowest_slot(9) == 5
+    assert open_slot.replay_slot(9) == 5
     open_slot.done([(5, 1)])
-    assert open_slot.lowest_slot(9) == 7
+    assert open_slot.replay_slot(9) == 7
     open_slot.done([(7, 2)])
-    assert open_slot.lowest_slot(9) == 9
+    assert open_slot.replay_slot(9) == 9

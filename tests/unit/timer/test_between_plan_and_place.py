@@ -62,7 +62,7 @@ def over(bench: Bench, delivered: list[bytes]) -> None:
     assert bench.store.stats()["open_slot_messages"] == 0
     assert bench.store.stats()["paced_messages"] == 0
     bench.store.flush()
-    assert parts.wheel.completed_read_slot > bench.clock.now_ms // SECOND
+    assert parts.wheel.completed_replay_slot > bench.clock.now_ms // SECOND
     bench.reopen()
     assert recounted(bench) == 0
     assert sorted(bench.bodies()) == sorted(delivered)

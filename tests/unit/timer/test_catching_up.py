@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import (
+    CONCURRENT_UNITS_MAX,
     DEQUEUE_GET_BATCH,
     DEQUEUE_GET_LOADED_AHEAD_MAX,
     DEQUEUE_GET_LOADED_MAX,
-    SIDE_BY_SIDE_MAX,
     inside,
     slots_in_reading,
 )
@@ -24,7 +24,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench
     monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
     monkeypatch.setattr(*DEQUEUE_GET_LOADED_MAX, LOADED_MAX)
     monkeypatch.setattr(*DEQUEUE_GET_LOADED_AHEAD_MAX, 30)
-    monkeypatch.setattr(*SIDE_BY_SIDE_MAX, 12)
+    monkeypatch.setattr(*CONCURRENT_UNITS_MAX, 12)
 
     def make(*counts: int) -> Bench:
         bench = Bench(tmp_path / "store", small())

@@ -191,7 +191,7 @@ def test_next_due_passes_over_what_was_cancelled() -> None:
 def test_says_how_many_wait() -> None:
     queue = filled(1, 2)
     assert len(queue) == 2
-    assert repr(queue) == "<DelayQueue, 2 waiting>"
+    assert repr(queue) == "<DelayQueue, 2 pending>"
 
 
 # --- limits and bad arguments ---------------------------------------------------------------------
@@ -241,14 +241,14 @@ def test_bucket_of_no_width_is_refused() -> None:
 def test_keys_that_cannot_be_hashed_are_named() -> None:
     queue = filled(1000)
     for call in (queue.find, queue.cancel, queue.__contains__, lambda key: queue.add(key, 1)):
-        with pytest.raises(MessageError, match="key: wanted one that can be hashed, got list"):
+        with pytest.raises(MessageError, match="key: wanted a hashable value, got list"):
             call([1])  # type: ignore[arg-type]
     assert keys(queue.expire(1000)) == [0]
 
 
 def test_a_key_waits_once() -> None:
     queue = filled(1000)
-    with pytest.raises(MessageError, match="key: 0 waits already, due at 1000"):
+    with pytest.raises(MessageError, match="key: 0 is already pending, due at 1000"):
         queue.add(0, 2000)
     assert len(queue) == 1
     assert keys(queue.expire(5000)) == [0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, Bench, small
-from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, inside, make_lane
+from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, inside, make_topic_queue
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore._engine.timer import fair_queue
 from timerstore._engine.timer.timer_arrays import DUE
@@ -276,7 +276,7 @@ def test_rates_in_the_config_at_their_edge_are_the_stores(tmp_path: Path) -> Non
 
 
 def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:
-    lane = make_lane(0)
+    lane = make_topic_queue(0)
     made = np.zeros(60, DUE)
     made["due_ms"], made["id"] = np.arange(60) // 3, np.arange(60)
     for part in (made[20:40], made[40:60], made[0:10], made[10:20]):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
-from tests.support.inside import DEQUEUE_GET_CROWD, DEQUEUE_GET_CROWD_PER_S, inside
+from tests.support.inside import BURST_UNITS, BURST_UNITS_PER_S, inside
 from timerstore import FlowControlError
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.timer import open_slot
@@ -19,7 +19,7 @@ COUNT = 30
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A crowd of `a`, and the clock so that it is read already; `b` is due a moment later."""
-    monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
+    monkeypatch.setattr(*BURST_UNITS, 10)
     monkeypatch.setattr(open_slot, "BURST_MESSAGES", 10)
     monkeypatch.setattr(open_slot, "RUN_MIN", 5)
     made = Bench(tmp_path / "store", small(slot_messages_max=50))
@@ -102,7 +102,7 @@ def test_a_broker_goes_on_from_the_present(bench: Bench) -> None:
     for one in list(bench.store.pending()):
         bench.store.cancel(one.handle)
     bench.turn()
-    assert inside(bench.store).wheel.frontier * SECOND > bench.clock.now_ms + SECOND
+    assert inside(bench.store).wheel.read_slot * SECOND > bench.clock.now_ms + SECOND
     bench.close()
     read_ms = int.from_bytes(Tree(bench.root).timer_check.read_bytes()[:8], "big")
     assert read_ms <= bench.clock.now_ms + SECOND
@@ -135,7 +135,7 @@ def test_the_clock_is_set_back_bit_by_bit(bench: Bench) -> None:
     wheel = inside(bench.store).wheel
     for _ in range(40):
         bench.turn(-SECOND)
-    assert wheel.frontier <= bench.clock.now_ms // SECOND + 1
+    assert wheel.read_slot <= bench.clock.now_ms // SECOND + 1
     bench.store.put("c", b"soon", deliver_ms=bench.clock.now_ms + 10)
     bench.turn(10)
     assert bench.bodies("c") == [b"soon"]
@@ -161,8 +161,8 @@ def test_nobody_sleeps_past_the_time_to_read_ahead(tmp_path: Path) -> None:
 
 def test_far_ahead_it_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An eighth of a lap, a minute, 4096 slots: however many there are."""
-    monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
-    monkeypatch.setattr(*DEQUEUE_GET_CROWD_PER_S, 1)
+    monkeypatch.setattr(*BURST_UNITS, 10)
+    monkeypatch.setattr(*BURST_UNITS_PER_S, 1)
     bench = Bench(tmp_path / "store")
     bench.store.put_many("a", [b""] * 40, deliver_ms=NOW + 40 * SECOND)
     bench.turn(40 * SECOND - 18 * SECOND)

@@ -74,8 +74,12 @@ def check_watermark(
         ("timer log end", mark.timer_log_end, store.timer_log.end),
         ("timer queue offset", mark.timer_queue_offset, store.timer_log.linked_offset),
         ("timer queue offset", mark.timer_queue_offset, timer_queue_count),
-        # A clock that was set back takes the frontier along before the next checkpoint does.
-        ("read slot", mark.read_slot, max(store.wheel.frontier, store.wheel.completed_read_slot)),
+        # If the clock is set back, `wheel.read_slot` follows it before the next checkpoint does.
+        (
+            "read slot",
+            mark.replay_slot,
+            max(store.wheel.read_slot, store.wheel.completed_replay_slot),
+        ),
         ("timer id end", mark.timer_id_end, int(store.log.native.timer_route.next_offset)),
     )
     for what, got, limit in limits:

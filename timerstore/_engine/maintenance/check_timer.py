@@ -46,7 +46,7 @@ def copy_wheel(store: LiveStore) -> WheelCopy:
             np.frombuffer(ffi.buffer(wheel.native.slots, size), np.uint8).copy(),
             np.frombuffer(ffi.buffer(wheel.native.dirty_pages, pages), np.uint8).copy(),
             TimerEnd(store.timer_log.end, store.timer_log.linked_offset),
-            store.open_slot.lowest_slot(wheel.frontier),
+            store.open_slot.replay_slot(wheel.read_slot),
         )
 
 

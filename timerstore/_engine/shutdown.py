@@ -66,7 +66,7 @@ def _complete(engine: Engine) -> None:
     reach("close_relinked")
     compaction.bury()  # also where a broker is kept out: no later closing finds them all
     reach("close_buried")
-    engine.checkpoint.note_wheel()
+    engine.checkpoint.record_wheel_writes()
     write_for_brokers(
         disk, tree, engine.config, clock, engine.log, engine.dispatch, engine.checkpoint,
     )  # fmt: skip
@@ -99,7 +99,7 @@ def _empty_far_wheel(engine: Engine) -> None:
     linker = engine.linker
     try:
         linker.tidier.drop_overflow()
-        if engine.config.far_wheel == "own" or linker.hand_over():
+        if engine.config.far_wheel == "own" or linker.empty_far_wheel():
             linker.end_log(engine.timer_route)
     except TimerStoreError as error:
         linker.refuse(error)

@@ -60,12 +60,12 @@ def _not_synced() -> Patches:
 @mutant("F-5", "slots are delivered while an earlier message is still on the far wheel", needs=_ON)
 def _overtaken() -> Patches:
     yield swap(*DEQUEUE_GET_LAST_SLOT, lambda _self, now_slot: now_slot)
-    yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
+    yield swap(Linker, "complete_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-15", "messages linked again by recovery overtake overflow messages")
 def _parked_overtaken() -> Patches:
-    yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
+    yield swap(Linker, "complete_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-6", "the slot of a relinked message is emptied at once", needs=_ON)
@@ -183,7 +183,7 @@ def _none_kept() -> Patches:
 
 @mutant("PK-5", "a slot with a late message is reused for another lap")
 def _late_not_kept() -> Patches:
-    yield swap(Wheel, "took_late", nothing)
+    yield swap(Wheel, "note_late", nothing)
 
 
 @mutant("PK-6", "slots that the last checkpoint did not find read are reused for another lap")

@@ -118,7 +118,7 @@ def _index_short() -> Patches:
 
 
 @mutant("P-13", "a slot counts as read before all of it is loaded")
-def _frontier_early() -> Patches:
+def _loaded_slot_early() -> Patches:
     original = DequeueGet.step
 
     def step(self: Any) -> bool:

@@ -147,7 +147,7 @@ from tests.support.inside.timer import (
     bucket_number_count,
     bucket_parts,
     bucket_width_ms,
-    hand_over_chunk_count,
+    delivery_chunk_count,
     make_topic_queue,
     opened_bucket,
     placing_of_cancels,

@@ -22,7 +22,7 @@ def run_count(open_slot: Any) -> int:
     return len(open_slot._rest._runs)
 
 
-def hand_over_chunk_count() -> int:
+def delivery_chunk_count() -> int:
     """How many messages dequeue-put hands over in one hold of the append lock."""
     return dequeue_put._CHUNK
 

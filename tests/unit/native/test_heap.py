@@ -38,10 +38,10 @@ def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
         open_slot.push(entries(rows), FAR)
         model = sorted(model + rows)
         while True:
-            found, frontier = open_slot.pop(now_ms, capacity)
+            found, loaded_slot = open_slot.pop(now_ms, capacity)
             wanted = [row for row in model if row[0] <= now_ms][:capacity]
             assert pairs(found) == wanted
-            assert frontier == FAR
+            assert loaded_slot == FAR
             if not wanted:
                 break
             model = model[len(wanted) :]

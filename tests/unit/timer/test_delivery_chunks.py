@@ -9,12 +9,12 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench
-from tests.support.inside import hand_over_chunk_count, inside
+from tests.support.inside import delivery_chunk_count, inside
 from timerstore import StoreConfig
 from timerstore.testing import Stepper
 
 PATIENCE_S = 30.0
-COUNT = 3 * hand_over_chunk_count() + 7
+COUNT = 3 * delivery_chunk_count() + 7
 
 
 @pytest.fixture

@@ -46,9 +46,9 @@ def opened(root: Path) -> Bench:
     return Bench(root, small(wheel_slot_count=SLOTS))
 
 
-def assert_whole(root: Path, *, is_anew: bool) -> None:
+def assert_whole(root: Path, *, is_rebuilt: bool) -> None:
     bench = opened(root)
-    assert (inside(bench.store).imported is not None) == is_anew
+    assert (inside(bench.store).imported is not None) == is_rebuilt
     bench.turn((SECOND_ONE + 1) * SECOND)
     assert bench.bodies("t") == [b"0", b"1", b"2"]
     bench.close()
@@ -77,11 +77,11 @@ def test_damage_is_detected_when_counts_agree(
     path.write_bytes(raw)
     report = verify_directory(root)
     assert any(str(path) in problem.where for problem in report.problems), report
-    assert_whole(root, is_anew=True)
+    assert_whole(root, is_rebuilt=True)
 
 
 def test_undamaged_wheel_is_not_rebuilt(tmp_path: Path) -> None:
-    assert_whole(killed(tmp_path)[0], is_anew=False)
+    assert_whole(killed(tmp_path)[0], is_rebuilt=False)
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "head", "entry"])
@@ -97,7 +97,7 @@ def test_wheel_is_rebuilt_when_checks_are_damaged(tmp_path: Path, how: str) -> N
         raw[3 if how == "head" else SECTOR_BYTES + 4] ^= 1
         path.write_bytes(raw)
     assert not verify_directory(root).clean
-    assert_whole(root, is_anew=True)
+    assert_whole(root, is_rebuilt=True)
 
 
 @pytest.mark.parametrize("sectors", [0, 1, 3, 7])
@@ -129,7 +129,7 @@ def test_wheel_is_not_rebuilt_after_crash_during_checkpoint(
         shutil.copytree(copy, tmp_path / f"next-{_}")
         again.close()
         copy = tmp_path / f"next-{_}"
-    assert_whole(copy, is_anew=False)
+    assert_whole(copy, is_rebuilt=False)
 
 
 class Faulty:
@@ -178,7 +178,7 @@ def test_wheel_is_not_rebuilt_after_crash_during_repeated_write(
     monkeypatch.undo()
     bench.close()
     assert verify_directory(copy).clean
-    assert_whole(copy, is_anew=False)
+    assert_whole(copy, is_rebuilt=False)
 
 
 def test_store_of_older_version_opens_without_checks(tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_store_of_older_version_opens_without_checks(tmp_path: Path) -> None:
     tree.watermark.write_bytes(2 * slot)
     tree.wheel_checks.unlink()
     assert verify_directory(root).clean
-    assert_whole(root, is_anew=False)
+    assert_whole(root, is_rebuilt=False)

@@ -266,7 +266,7 @@ class Recovery(Owner):
         # Behind a clean one also where an opening behind a broker was cut off.
         if strangers_wrote(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
             return None
-        self._states.open_file(self._disk, tree.state, anew=False)
+        self._states.open_file(self._disk, tree.state, is_new=False)
         counts = counts_json.read_counts(
             self._disk.read_small(tree.counts), mark.log_end, mark.sequence
         )
@@ -420,7 +420,7 @@ class Recovery(Owner):
         if before is not None and before.timer_id_end:  # no id is given a second time
             timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
             timers[0] = max(timers.get(0, 0), before.timer_id_end)
-        self._states.open_file(disk, tree.state, anew=True)
+        self._states.open_file(disk, tree.state, is_new=True)
         timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)

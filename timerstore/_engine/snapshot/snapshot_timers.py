@@ -185,7 +185,7 @@ class SnapshotTimers(Owner):
             return False
         if not room.disk.exists(room.tree.state):
             return False
-        self.states.look_into(room.disk.open(room.tree.state))
+        self.states.read_from(room.disk.open(room.tree.state))
         try:
             fits = self.states.read(
                 mark.state_chunk_count, mark.state_digest, mark.log_end, counts.past

@@ -134,7 +134,7 @@ class Checkpoint(Owner):
         return grown >= self._config.checkpoint_log_bytes
 
     @property
-    def _is_beyond(self) -> bool:
+    def _is_over_limit(self) -> bool:
         grown = self._log.end - self.completed_log_end
         return grown > self._config.checkpoint_log_bytes_max
 
@@ -144,8 +144,8 @@ class Checkpoint(Owner):
         Appending requests a checkpoint well before that limit, so that the calling thread rarely
         has to complete one itself.
         """
-        if self._is_beyond:
-            self.run(only_if_beyond=True)
+        if self._is_over_limit:
+            self.run(only_if_over_limit=True)
         elif self.has_grown:
             self._signals.checkpoint_due()
 
@@ -170,13 +170,13 @@ class Checkpoint(Owner):
         self,
         *,
         is_clean: bool = False,
-        only_if_beyond: bool = False,
+        only_if_over_limit: bool = False,
         pause: Callable[[], None] | None = None,
     ) -> None:
         """Complete one checkpoint; it is durable on return.
 
         is_clean: the store is closing: no service runs and nothing is appended afterwards.
-        only_if_beyond: return at once if the log is within its limit by now.
+        only_if_over_limit: return at once if the log is within its limit by now.
         pause: called between the files, each of which is synced, and while another thread completes
             a checkpoint. It may sync the log.
 
@@ -186,7 +186,7 @@ class Checkpoint(Owner):
         """
         if pause is None:
             with self._lock:
-                if only_if_beyond and not self._is_beyond:
+                if only_if_over_limit and not self._is_over_limit:
                     return
                 self._run(_go_on, is_clean=is_clean)
         else:
@@ -258,7 +258,7 @@ class Checkpoint(Owner):
             log_begin, log_end = self._log.segments.begin, self._log.end
             timer_id_end = int(self._log.native.timer_route.next_offset)
             chunks = self._states.copy_dirty()
-            past = self._states.past(timer_route.queue.min_offset)
+            past = self._states.expired(timer_route.queue.min_offset)
             levels = self._levels.copy()
             ids = self._ids.take()
             recurring = self._copy_recurring()
@@ -311,7 +311,7 @@ class Checkpoint(Owner):
         ids = self._ids.save(taken.ids)
         pause()
         sequence = self._sequence + 1
-        counts = taken.counts._replace(ids=ids, past=self._states.past_ranges, sequence=sequence)
+        counts = taken.counts._replace(ids=ids, past=self._states.expired_ranges, sequence=sequence)
         entries = [*self._entries[-1:], counts]  # the counts of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
@@ -365,7 +365,7 @@ class Checkpoint(Owner):
                 return
             self._put_again(mark._replace(log_begin=begins[0], timer_log_begin=begins[1]))
 
-    def note_wheel(self) -> None:
+    def record_wheel_writes(self) -> None:
         """Record in the last watermark that the wheel's writes while closing are complete.
 
         Later damage to the wheel's file is then detected. Durable on return.

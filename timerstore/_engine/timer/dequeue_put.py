@@ -111,11 +111,11 @@ class DequeuePut(Service):
         return self._config.stop_enqueue and self._is_reading_idle()
 
     def _until_ms(self) -> int:
-        now_ms, whole_ms = self._clock.now_ms, self._linker.whole_until_ms()
+        now_ms, complete_ms = self._clock.now_ms, self._linker.complete_until_ms()
         if self._unlinked:
             linked = self._linker.linked_offset
             self._unlinked = [one for one in self._unlinked if one.queue_end > linked]
-        until_ms = min(now_ms, whole_ms, *(one.due_ms - 1 for one in self._unlinked))
+        until_ms = min(now_ms, complete_ms, *(one.due_ms - 1 for one in self._unlinked))
         self._is_blocked = until_ms < now_ms
         return until_ms
 

@@ -58,7 +58,7 @@ class EnqueuePut(Service):
         return tidied
 
     def _move_down(self) -> bool:
-        count = self._linker.move_down(parks=self._has_waited(self._far_blocked_at))
+        count = self._linker.move_down(uses_overflow=self._has_waited(self._far_blocked_at))
         if count == BLOCKED:
             self._far_blocked_at = self._wait(self._far_blocked_at)
             return False
@@ -90,7 +90,7 @@ class EnqueuePut(Service):
         if requests is None:
             return False
         self._rest = requests
-        linked = self._linker.link(requests, parks=self._has_waited(self._blocked_at))
+        linked = self._linker.link(requests, uses_overflow=self._has_waited(self._blocked_at))
         if linked == BLOCKED:
             self._blocked_at = self._wait(self._blocked_at)
             return False
@@ -104,7 +104,7 @@ class EnqueuePut(Service):
 
     def idle_s(self) -> float | None:
         """Return the time until a message must be moved down from the far wheel."""
-        due_ms = self._linker.due_down_ms()
+        due_ms = self._linker.next_move_down_ms()
         if due_ms is None or due_ms <= self._clock.now_ms:  # blocked; a checkpoint wakes it
             return None
         return min((due_ms - self._clock.now_ms) / 1000, IDLE_S_MAX)

@@ -1,10 +1,10 @@
 """Link messages: into a slot of the wheel, a slot of the far wheel, or the overflow.
 
-    method      messages                                                         thread
-    link        records of the timer topic, in queue order                       enqueue-put
-    move_down   messages of a far slot that comes near                           enqueue-put
-    relink      messages read from the wheel that are due in a later slot        dequeue-put
-    hand_over   all messages of the far wheel, linked as a broker links them     close
+    method            messages                                                       thread
+    link              records of the timer topic, in queue order                     enqueue-put
+    move_down         messages of a far slot that comes near                         enqueue-put
+    relink            messages read from the wheel that are due in a later slot      dequeue-put
+    empty_far_wheel   all messages of the far wheel, linked as a broker links them   close
 
 Thread safety: any thread may call it; `_lock` admits one at a time.
 Locking: `_lock`, then the wheel's lock, then the open slot's.
@@ -114,13 +114,13 @@ class Linker(Owner):
         with self._wheel.lock:
             return self._timer_log.linked_offset
 
-    def link(self, requests: Records, *, parks: bool = False) -> int:
+    def link(self, requests: Records, *, uses_overflow: bool = False) -> int:
         """Link records of the timer topic, which are in queue order.
 
         Return how many of the first were linked. 0 means that only a segment was finished. BLOCKED
         means that no slot is free for the first one.
 
-        parks: put messages that find no slot into the overflow.
+        uses_overflow: put messages that find no slot into the overflow.
 
         Raises:
             FullError: the disk is full; nothing was linked.
@@ -128,9 +128,9 @@ class Linker(Owner):
         """
         with self._lock:
             requests = requests[:_BATCH]
-            self._reserve(len(requests), parks=parks)
+            self._reserve(len(requests), uses_overflow=uses_overflow)
             with self._wheel.lock:
-                count = self._place(requests, self._now_slot(), parks=parks)
+                count = self._place(requests, self._now_slot(), uses_overflow=uses_overflow)
                 if count > 0:
                     self._timer_log.linked_through(int(requests["queue_offset"][count - 1]))
             if count < 0:
@@ -145,14 +145,14 @@ class Linker(Owner):
     def _now_slot(self) -> int:
         return self._clock.now_ms // self._config.precision_ms
 
-    def _reserve(self, count: int, *, parks: bool = False) -> None:
+    def _reserve(self, count: int, *, uses_overflow: bool = False) -> None:
         self._timer_log.reserve(count)
-        if self._has_far or parks:
+        if self._has_far or uses_overflow:
             self._far.reserve(count)
 
     def _place(
         self, requests: Records, now_slot: int, *, is_again: bool = False,
-        for_broker: bool = False, parks: bool = False,
+        for_broker: bool = False, uses_overflow: bool = False,
     ) -> int:  # fmt: skip
         """Link requests as `link` does; their space is reserved, and the caller holds both locks.
 
@@ -175,7 +175,7 @@ class Linker(Owner):
         link.read_below = min(wheel.reading.read_slot, wheel.read_slot)
         kept = wheel.kept()
         link.kept, link.kept_count = ffi.from_buffer("int64_t[]", kept), len(kept)
-        link.parks, link.parked = parks, self._far.overflow_slot
+        link.parks, link.parked = uses_overflow, self._far.overflow_slot
         link.roll_slots = config.roll_slots
         link.near_slots = link.far_width = link.spread_slots = 0
         if for_broker:
@@ -211,7 +211,7 @@ class Linker(Owner):
         wheel.note_used(int(link.first_slot))
         if link.late_count:
             late = self._late[: link.late_count]
-            wheel.took_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])
+            wheel.note_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])
             self._open_slot.expect_and_push(late)
             self._metrics.add("overflow_messages", int(np.count_nonzero(late["slot"] < 0)))
         return int(count)
@@ -236,12 +236,12 @@ class Linker(Owner):
 
     # --- from the far wheel ---
 
-    def move_down(self, *, parks: bool = False) -> int:
+    def move_down(self, *, uses_overflow: bool = False) -> int:
         """Link messages of the next far slot into the wheel if that slot comes near.
 
         Return how many units left the far slot; 0 if it is not near; BLOCKED if no slot is free.
 
-        parks: put messages that find no slot into the overflow.
+        uses_overflow: put messages that find no slot into the overflow.
 
         Raises:
             FullError: the disk is full; nothing was linked.
@@ -253,9 +253,9 @@ class Linker(Owner):
                 now_slot = self._now_slot()
                 if self._far.first_wheel_slot >= now_slot + self._config.roll_slots:
                     return 0
-            return self._take_down(now_slot, parks=parks)
+            return self._move_down_slot(now_slot, uses_overflow=uses_overflow)
 
-    def due_down_ms(self) -> int | None:
+    def next_move_down_ms(self) -> int | None:
         """Return when the next message must be moved down, or None if the far wheel is empty."""
         with self._wheel.lock:
             first = self._far.first_wheel_slot
@@ -263,7 +263,7 @@ class Linker(Owner):
             return None
         return (first - self._config.roll_slots + 1) * self._config.precision_ms
 
-    def whole_until_ms(self) -> int:
+    def complete_until_ms(self) -> int:
         """Return the time up to which no message on the far wheel is due.
 
         Messages of an overflow from before the opening may be due at any time. Until they have come
@@ -273,8 +273,8 @@ class Linker(Owner):
             first = self._far.first_wheel_slot
         return max(first, 0) * self._config.precision_ms
 
-    def _take_down(
-        self, now_slot: int, *, for_broker: bool = False, parks: bool = False
+    def _move_down_slot(
+        self, now_slot: int, *, for_broker: bool = False, uses_overflow: bool = False
     ) -> int:  # fmt: skip
         """Link messages of the lowest far slot into the wheel; the caller holds `_lock`.
 
@@ -285,10 +285,14 @@ class Linker(Owner):
         slot = far.lowest
         units = far.first_of(slot)
         requests, rows = requests_of_far_units(units, self._log.segments.begin)
-        self._reserve(len(requests), parks=parks)
+        self._reserve(len(requests), uses_overflow=uses_overflow)
         with self._wheel.lock:
             count = self._place(
-                requests, now_slot, is_again=True, for_broker=for_broker, parks=parks
+                requests,
+                now_slot,
+                is_again=True,
+                for_broker=for_broker,
+                uses_overflow=uses_overflow,
             )
             if count == BLOCKED:
                 return BLOCKED
@@ -299,7 +303,7 @@ class Linker(Owner):
         self._metrics.add("far_moved_messages", count)
         return max(1, taken)
 
-    def hand_over(self) -> bool:
+    def empty_far_wheel(self) -> bool:
         """Link all messages of the far wheel into the slots that a broker would use.
 
         Return whether the far wheel is empty afterwards. No service may be running.
@@ -313,7 +317,7 @@ class Linker(Owner):
             with self._wheel.lock:
                 self._far.release_overflow()
             while self._far.count:
-                if self._take_down(self._now_slot(), for_broker=True) == BLOCKED:
+                if self._move_down_slot(self._now_slot(), for_broker=True) == BLOCKED:
                     return False
                 reach("far_handed_over")
         return True

@@ -31,7 +31,7 @@ BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
 BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
 _TABLE_SIZE = 64
 _UNWRITTEN = -1
-_PAST = -2
+_EXPIRED = -2
 _LOOK_BLOCKS = 8  # checked in one critical section
 _EMPTY_AT_ONCE = 4096  # sectors, 2 MB
 _RANGES_MAX = 256  # of expired chunks; with more ranges, no further chunk expires
@@ -70,7 +70,7 @@ class TimerStates(Owner):
         self._which = np.zeros(0, np.int8)  # the valid one of each chunk's two sectors
         self._crcs = np.zeros(0, np.uint64)
         self._completed = self._which  # `_which` as of the last completed checkpoint
-        self._look_at = 0  # the next block for `past` to check
+        self._look_at = 0  # the next block for `expired` to check
         self._file: File | None = None
 
     def ensure(self, timer_id: int) -> None:
@@ -137,7 +137,7 @@ class TimerStates(Owner):
         size = PAYLOAD_BYTES * BLOCK_CHUNKS
         return b"".join(bytes(ffi.buffer(block, size)) for block in self._blocks)
 
-    def past(self, floor: int) -> Int64Array:
+    def expired(self, floor: int) -> Int64Array:
         """Return chunks that have expired and are not recorded as expired yet.
 
         All ids of such a chunk are below `floor`, so retention has removed their records, and none
@@ -152,13 +152,13 @@ class TimerStates(Owner):
             first = self._look_at * BLOCK_CHUNKS
             known = self._which[first : first + BLOCK_CHUNKS]
             self._look_at += 1
-            if len(known) == BLOCK_CHUNKS and (known == _PAST).all():
+            if len(known) == BLOCK_CHUNKS and (known == _EXPIRED).all():
                 continue
             size = PAYLOAD_BYTES * BLOCK_CHUNKS
             block = np.frombuffer(ffi.buffer(self._blocks[first // BLOCK_CHUNKS], size), np.uint8)
             waits = block & np.uint8(0x55) & ~(block >> np.uint8(1))
             each = waits.reshape(BLOCK_CHUNKS, PAYLOAD_BYTES).max(axis=1)
-            each[: len(known)][known == _PAST] = 1
+            each[: len(known)][known == _EXPIRED] = 1
             chunks = first + np.flatnonzero(each == 0)
             found.append(chunks[chunks < end])
         return np.concatenate(found)
@@ -171,16 +171,16 @@ class TimerStates(Owner):
 
     # --- the side file ---
 
-    def open_file(self, disk: Disk, path: Any, *, anew: bool) -> None:
-        """Open the side file; `anew` empties it."""
+    def open_file(self, disk: Disk, path: Any, *, is_new: bool) -> None:
+        """Open the side file, and empty it if `is_new`."""
         self._file = disk.open(path, create=True)
-        if anew:
+        if is_new:
             self._file.resize(0)
             self._which = self._completed = np.zeros(0, np.int8)
             self._crcs = np.zeros(0, np.uint64)
         disk.sync_directory(path.parent)
 
-    def look_into(self, file: File) -> None:
+    def read_from(self, file: File) -> None:
         """Use a file that another process writes, for reading only."""
         self._file = file
 
@@ -192,33 +192,33 @@ class TimerStates(Owner):
         """
         assert self._file is not None
         self._reach(max(dirty.chunks.max(initial=-1), past.max(initial=-1)) + 1)
-        self._take_past(past)
+        self._set_expired(past)
         if len(dirty.chunks):
             self._extend(dirty.chunks, log_end)
-        gone = past[self._which[past] == _PAST]
+        gone = past[self._which[past] == _EXPIRED]
         stays = np.isin(dirty.chunks, gone, invert=True)
         self._write_sectors(dirty.chunks[stays], log_end, dirty.payloads[stays])
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
-    def _take_past(self, past: Int64Array) -> None:
+    def _set_expired(self, past: Int64Array) -> None:
         which = self._which.copy()
-        which[past] = _PAST
+        which[past] = _EXPIRED
         if len(_ranges(which)) <= _RANGES_MAX:
             self._which, self._crcs[past] = which, 0
 
     @property
-    def past_ranges(self) -> tuple[tuple[int, int], ...]:
+    def expired_ranges(self) -> tuple[tuple[int, int], ...]:
         """Ranges [begin, end) of chunks that were expired at the last `write`."""
         return _ranges(self._which)
 
     def completed(self) -> None:
         """Note that the watermark of the last `write` is durable, and free unused space."""
         assert self._file is not None
-        news = (self._which == _PAST).copy()
-        news[: len(self._completed)] &= self._completed != _PAST
+        news = (self._which == _EXPIRED).copy()
+        news[: len(self._completed)] &= self._completed != _EXPIRED
         self._completed = self._which.copy()
-        for begin, end in self.past_ranges if news.any() else ():
+        for begin, end in self.expired_ranges if news.any() else ():
             if news[begin:end].any():
                 self._file.punch(2 * begin * SECTOR_BYTES, 2 * (end - begin) * SECTOR_BYTES)
 
@@ -262,12 +262,12 @@ class TimerStates(Owner):
         raw = self._file.read(0, size)
         which = np.zeros(chunk_count, np.int8)
         for begin, end in past:
-            which[begin:end] = _PAST
+            which[begin:end] = _EXPIRED
         crcs = np.zeros(chunk_count, np.uint64)
         if chunk_count:
             self.ensure(chunk_count * CHUNK_IDS - 1)
         waiting = 0
-        for chunk in np.flatnonzero(which != _PAST).tolist():
+        for chunk in np.flatnonzero(which != _EXPIRED).tolist():
             pair = raw[2 * chunk * SECTOR_BYTES : 2 * (chunk + 1) * SECTOR_BYTES]
             found = state_sector.pick(pair, chunk, log_end)
             if found is None:
@@ -293,5 +293,5 @@ class TimerStates(Owner):
 
 def _ranges(which: "np.ndarray[tuple[int], np.dtype[np.int8]]") -> tuple[tuple[int, int], ...]:
     """Return the ranges of expired chunks."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _PAST, [0])).astype(np.int8)))
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _EXPIRED, [0])).astype(np.int8)))
     return tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -231,7 +231,7 @@ class Wheel(Owner):
             self.reading = self._begun_reading
             self._kept = None
 
-    def took_late(self, slots: list[int]) -> None:
+    def note_late(self, slots: list[int]) -> None:
         """Note that late messages were linked into read slots. The caller holds `lock`."""
         if not self._late.issuperset(slots):  # in most cases it is the current slot again
             self._late.update(slots)

@@ -445,7 +445,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """Give a message that waits another time, or deliver it now; one step, durable on return.
 
         It keeps its message id and gets a new handle: with the old one it counts as cancelled.
-        Raises NotWaitingError where it was delivered or cancelled, MessageError as `put` does.
+        Raises NotPendingError where it was delivered or cancelled, MessageError as `put` does.
         """
         return self._do_reschedule(receipt_or_handle, delay, deliver_at, deliver_ms)
 

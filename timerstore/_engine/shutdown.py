@@ -66,7 +66,7 @@ def _complete(engine: Engine) -> None:
     reach("close_relinked")
     compaction.bury()  # also where a broker is kept out: no later closing finds them all
     reach("close_buried")
-    engine.checkpoint.note_wheel()
+    engine.checkpoint.record_wheel_writes()
     write_for_brokers(
         disk, tree, engine.config, clock, engine.log, engine.dispatch, engine.checkpoint,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def _read_back(engine: Engine) -> None:
     now_slot = max(1, engine.clock.now_ms // engine.config.precision_ms)
     with wheel.lock:
         if wheel.read_back(now_slot, open_slot.outstanding):
-            open_slot.follow_back(wheel.frontier, wheel.back_count)
+            open_slot.follow_back(wheel.read_slot, wheel.back_count)
 
 
 def _link_rest(engine: Engine) -> None:
@@ -98,8 +98,8 @@ def _empty_far_wheel(engine: Engine) -> None:
     """Move what is on the far wheel to the wheel, as far as the wheel and the disk take it."""
     linker = engine.linker
     try:
-        linker.drop_overflow()
-        if engine.config.far_wheel == "own" or linker.hand_over():
+        linker.tidier.drop_overflow()
+        if engine.config.far_wheel == "own" or linker.empty_far_wheel():
             linker.end_log(engine.timer_route)
     except TimerStoreError as error:
         linker.refuse(error)

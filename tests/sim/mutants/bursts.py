@@ -9,13 +9,17 @@ from tests.sim.mutants.planting import Patches, mutant, swap
 from tests.support.inside.engine import (
     DueQueue,
     FairQueue,
-    Lane,
     OpenSlot,
     Spreader,
+    TopicQueue,
     fair_queue,
     open_slot,
 )
-from tests.support.inside.methods import LANES_WITHIN, OPEN_SLOT_LOOK_FOR_CROWDS, OPEN_SLOT_SORT_IN
+from tests.support.inside.methods import (
+    FAIR_QUEUE_TAKE_TOKENS,
+    OPEN_SLOT_FIND_BURSTS,
+    OPEN_SLOT_SORT_IN,
+)
 
 
 @mutant("SP-1", "a spread window ends at the given time instead of starting there", needs="spread")
@@ -55,7 +59,7 @@ def _drawn_twice() -> Patches:
 
 @mutant("PC-1", "a rate limit is not kept", needs='"pace"')
 def _no_rate() -> Patches:
-    yield swap(*LANES_WITHIN, lambda _self, _lane, _rate, count: count)
+    yield swap(*FAIR_QUEUE_TAKE_TOKENS, lambda _self, _queue, _rate, count: count)
 
 
 @mutant("PC-2", "a cancelled message uses up a turn", needs='"pace"')
@@ -69,7 +73,7 @@ def _dropped_with_rate() -> Patches:
 
     def set_rate(self: Any, topic: str, per_second: float | None) -> None:
         if per_second is None:
-            self._fair_queue.pop(topic, None)
+            self._queues.pop(topic, None)
         original(self, topic, per_second)
 
     yield swap(FairQueue, "set_rate", set_rate)
@@ -77,12 +81,12 @@ def _dropped_with_rate() -> Patches:
 
 @mutant("PC-4", "a topic's messages are delivered in reverse order", needs='"pace"')
 def _last_first() -> Patches:
-    original = Lane.take
+    original = TopicQueue.take
 
     def take(self: Any, count: int) -> Any:
         return [part[::-1].copy() for part in original(self, count)]
 
-    yield swap(Lane, "take", take)
+    yield swap(TopicQueue, "take", take)
 
 
 @mutant("PC-5", "an early message of a topic is queued after later ones", needs='"pace"')
@@ -91,12 +95,12 @@ def _never_before() -> Patches:
         self.count += len(part)
         self.parts.append(part)
 
-    yield swap(Lane, "add", add)
+    yield swap(TopicQueue, "add", add)
 
 
 @mutant("CW-1", "messages of a topic stay in the common queue when it gets its own queue")
 def _left_in_rest() -> Patches:
-    original = OPEN_SLOT_LOOK_FOR_CROWDS.value
+    original = OPEN_SLOT_FIND_BURSTS.value
 
     def look(self: Any, entries: Any) -> None:
         rest = self._rest
@@ -104,11 +108,11 @@ def _left_in_rest() -> Patches:
         original(self, entries)
         self._rest = rest
 
-    yield swap(*OPEN_SLOT_LOOK_FOR_CROWDS, look)
+    yield swap(*OPEN_SLOT_FIND_BURSTS, look)
 
 
 @mutant("CW-2", "a burst's queue is dropped after a partial read")
-def _crowd_forgotten() -> Patches:
+def _burst_forgotten() -> Patches:
     original = OpenSlot.pop
 
     def pop(self: Any, *given: Any) -> Any:

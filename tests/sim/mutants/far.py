@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
-from tests.support.inside.engine import FarWheel, Linker, Tree, Wheel, as_due, lib, linker
+from tests.support.inside.engine import (
+    FarTidier,
+    FarWheel,
+    Linker,
+    Tree,
+    Wheel,
+    as_due,
+    lib,
+    linker,
+)
 from tests.support.inside.methods import DEQUEUE_GET_LAST_SLOT, LINKER_PLACE, PENDING_DUE_FAR
 
 _ON = '"far_wheel": "s'
@@ -51,12 +60,12 @@ def _not_synced() -> Patches:
 @mutant("F-5", "slots are delivered while an earlier message is still on the far wheel", needs=_ON)
 def _overtaken() -> Patches:
     yield swap(*DEQUEUE_GET_LAST_SLOT, lambda _self, now_slot: now_slot)
-    yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
+    yield swap(Linker, "complete_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-15", "messages linked again by recovery overtake overflow messages")
 def _parked_overtaken() -> Patches:
-    yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
+    yield swap(Linker, "complete_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-6", "the slot of a relinked message is emptied at once", needs=_ON)
@@ -74,7 +83,7 @@ def _emptied() -> Patches:
 def _files_gone() -> Patches:
     def unlink(self: Any) -> bool:
         self.table()
-        self.segments.retire(self._offset(self.begin))
+        self.segments.retire(self._log.offset_of(self.begin))
         return bool(self.segments.unlink_retired())
 
     yield swap(FarWheel, "unlink", unlink)
@@ -164,7 +173,7 @@ def _parked_for_ever() -> Patches:
 
 @mutant("PK-3", "overflow is dropped while some of it is pending")
 def _dropped() -> Patches:
-    yield swap(Linker, "drop_overflow", lambda self: self._far.drop_overflow())
+    yield swap(FarTidier, "drop_overflow", lambda self: self._far.drop_overflow())
 
 
 @mutant("PK-4", "a slot with undelivered messages is reused for another lap")
@@ -174,7 +183,7 @@ def _none_kept() -> Patches:
 
 @mutant("PK-5", "a slot with a late message is reused for another lap")
 def _late_not_kept() -> Patches:
-    yield swap(Wheel, "took_late", nothing)
+    yield swap(Wheel, "note_late", nothing)
 
 
 @mutant("PK-6", "slots that the last checkpoint did not find read are reused for another lap")

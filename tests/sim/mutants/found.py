@@ -61,5 +61,5 @@ def _not_told() -> Patches:
     "E-5", "after the clock is set back, read slots still count as read",
     equivalent="puts wait in memory, as late or overflow messages; that costs memory only",
 )  # fmt: skip
-def _frontier_stays() -> Patches:
+def _read_slot_stays() -> Patches:
     yield swap(Wheel, "follow_back", nothing)

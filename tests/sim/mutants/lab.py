@@ -117,7 +117,7 @@ def _read_pointer_late() -> Patches:
     def take(self: Any) -> Any:
         taken = original(self)
         now_slot = self._clock.now_ms // self._config.precision_ms
-        return taken._replace(read_slot=max(taken.read_slot, now_slot + 1))
+        return taken._replace(replay_slot=max(taken.replay_slot, now_slot + 1))
 
     yield swap(*CHECKPOINT_TAKE, take)
 

@@ -75,7 +75,7 @@ def _copies_not_synced() -> Patches:
 
 @mutant("W-L8", "the read time passes messages that are in flight")
 def _read_time_early() -> Patches:
-    yield swap(OpenSlot, "lowest_slot", lambda _self, frontier: frontier)
+    yield swap(OpenSlot, "replay_slot", lambda _self, read_slot: read_slot)
 
 
 @mutant("W-L9", "an unexpected exception drops the rest of a slot")

@@ -72,8 +72,8 @@ def _no_order() -> Patches:
     original = OpenSlot.pop
 
     def pop(self: Any, now_ms: int, capacity: int) -> Any:
-        due, frontier = original(self, now_ms, capacity)
-        return due[::-1].copy(), frontier
+        due, loaded_slot = original(self, now_ms, capacity)
+        return due[::-1].copy(), loaded_slot
 
     yield swap(OpenSlot, "pop", pop)
 

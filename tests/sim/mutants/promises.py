@@ -118,13 +118,13 @@ def _index_short() -> Patches:
 
 
 @mutant("P-13", "a slot counts as read before all of it is loaded")
-def _frontier_early() -> Patches:
+def _loaded_slot_early() -> Patches:
     original = DequeueGet.step
 
     def step(self: Any) -> bool:
         worked = original(self)
         if worked:
-            self._open_slot.frontier = self._wheel.frontier
+            self._open_slot.loaded_slot = self._wheel.read_slot
         return worked
 
     yield swap(DequeueGet, "step", step)

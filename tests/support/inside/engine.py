@@ -104,7 +104,8 @@ from timerstore._engine.timer.enqueue_get import EnqueueGet
 from timerstore._engine.timer.enqueue_put import EnqueuePut
 from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore._engine.timer.fair_queue import FairQueue
-from timerstore._engine.timer.fair_queue import _TopicQueue as Lane
+from timerstore._engine.timer.fair_queue import _TopicQueue as TopicQueue
+from timerstore._engine.timer.far_tidying import FarTidier
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.linker import Linker

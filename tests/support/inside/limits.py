@@ -62,7 +62,7 @@ DEQUEUE_GET_LOADED_MAX = Attribute(dequeue_get, "_LOADED_MAX")
 DEQUEUE_GET_LOADED_AHEAD_MAX = Attribute(dequeue_get, "_LOADED_AHEAD_MAX")
 """Entries of one slot beyond which dequeue-get does not read it ahead."""
 
-SIDE_BY_SIDE_MAX = Attribute(dequeue_get, "_SIDE_BY_SIDE")
+CONCURRENT_UNITS_MAX = Attribute(dequeue_get, "_CONCURRENT_UNITS_MAX")
 """Units of slots that dequeue-get reads together, at most."""
 
 FAR_BATCH = Attribute(far_wheel, "_BATCH")
@@ -77,10 +77,10 @@ DEQUEUE_PUT_SORTED = Attribute(dequeue_put, "_SORTED")
 RUN_MAX = Attribute(due_queue, "_RUN_MAX")
 """Entries of a sorted run beyond which it is not merged."""
 
-DEQUEUE_GET_CROWD = Attribute(dequeue_get, "_CROWD")
+BURST_UNITS = Attribute(dequeue_get, "_BURST_UNITS")
 """Units for which dequeue-get begins a slot ahead of its time."""
 
-DEQUEUE_GET_CROWD_PER_S = Attribute(dequeue_get, "_CROWD_PER_S")
+BURST_UNITS_PER_S = Attribute(dequeue_get, "_BURST_UNITS_PER_S")
 """Units that dequeue-get reads in a second, at least."""
 
 RECOVER_BATCH = Attribute(log_recovery, "_BATCH")

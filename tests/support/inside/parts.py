@@ -88,6 +88,6 @@ def delay_queue_tables(queue: Any) -> DelayQueueTables:
     return DelayQueueTables(
         {number: queue._count(number) for number in queue._buckets},
         set(queue._opened),
-        dict(queue._marks),
+        dict(queue._tombstones),
         {*queue._numbers, *queue._new_numbers},
     )

@@ -29,7 +29,13 @@ from timerstore._engine.write import put_many
 Sizes = dict[ModuleType, dict[str, int]]
 
 SMALL: Sizes = {
-    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_SIDE_BY_SIDE": 6, "_LOADED_MAX": 8, "_CROWD": 3},
+    dequeue_get: {
+        "_BATCH": 5,
+        "_SLOTS": 2,
+        "_CONCURRENT_UNITS_MAX": 6,
+        "_LOADED_MAX": 8,
+        "_BURST_UNITS": 3,
+    },
     dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_SCRATCH_BYTES": 700, "_SORTED": 9},
     enqueue_get: {"_BATCH": 6},
     linker: {"_BATCH": 4},
@@ -74,7 +80,7 @@ SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger_side_file: {"_BEHIN
 """A version of a source has many chunks."""
 
 SMALL_DELAY_QUEUE: Sizes = {
-    delay_queue: {"_SPARE_BUCKETS": 1, "_SPARE_GONE": 2, "_FEW": 2, "_GOOD": 3, "_MANY": 5}
+    delay_queue: {"_SPARE_BUCKETS": 1, "_SPARE_REMOVED": 2, "_FEW": 2, "_GOOD": 3, "_MANY": 5}
 }
 """A DelayQueue makes its buckets again, wider or finer, all the time."""
 

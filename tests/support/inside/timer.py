@@ -22,12 +22,12 @@ def run_count(open_slot: Any) -> int:
     return len(open_slot._rest._runs)
 
 
-def hand_over_chunk_count() -> int:
+def delivery_chunk_count() -> int:
     """How many messages dequeue-put hands over in one hold of the append lock."""
     return dequeue_put._CHUNK
 
 
-def make_lane(now_ns: int) -> Any:
+def make_topic_queue(now_ns: int) -> Any:
     """Make the lane of one topic with a rate."""
     return fair_queue._TopicQueue(now_ns)
 

@@ -1,4 +1,4 @@
-"""What waits for a fixed level is counted by topic, listed by pending(), and put many at a time."""
+"""Pending messages on delay levels: counts by topic, `pending()`, and `put_many`."""
 
 import itertools
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from tests.support.amounts import sample
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import inside
-from tests.unit.levels.test_schedule_deliver import raw_level_put
+from tests.support.level_bench import raw_level_put
 from timerstore import Message, MessageError, PendingTimer, StoreConfig
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.delay_levels import parse_level_delays, real_queue
@@ -50,7 +50,9 @@ def mixed(bench: Bench) -> Bench:
 
 
 @pytest.mark.parametrize("dispatched", [False, True])
-def test_levels_and_timers_together_in_order_of_due_time(mixed: Bench, dispatched: bool) -> None:
+def test_pending_lists_levels_and_timers_in_order_of_due_time(
+    mixed: Bench, dispatched: bool
+) -> None:
     if dispatched:
         mixed.turn()
     assert listed(mixed) == [
@@ -70,7 +72,7 @@ def test_levels_and_timers_together_in_order_of_due_time(mixed: Bench, dispatche
     assert counted(mixed) == ({"t": 2, "u": 4}, 6, 4)
 
 
-def test_each_as_its_receipt_says(mixed: Bench) -> None:
+def test_pending_agrees_with_receipt(mixed: Bench) -> None:
     receipt = mixed.store.put("v", b"x", level=4, queue_id=2)
     (one,) = mixed.store.pending(topic="v")
     assert one == PendingTimer(
@@ -78,7 +80,7 @@ def test_each_as_its_receipt_says(mixed: Bench) -> None:
     )
 
 
-def test_counts_fall_as_they_come_out(mixed: Bench) -> None:
+def test_counts_decrease_with_deliveries(mixed: Bench) -> None:
     mixed.turn(999)
     assert counted(mixed)[1:] == (6, 4)
     mixed.turn(1)
@@ -88,15 +90,15 @@ def test_counts_fall_as_they_come_out(mixed: Bench) -> None:
     assert listed(mixed) == []
 
 
-def test_what_is_begun_goes_on_while_messages_come_out(mixed: Bench) -> None:
+def test_pending_iterator_continues_during_deliveries(mixed: Bench) -> None:
     mixed.turn()
     found = mixed.store.pending()
     assert next(found).due_ms == NOW + 1000
     mixed.turn(10_000)
-    assert len(list(found)) == 5, "what waited when it was begun"
+    assert len(list(found)) == 5, "those pending when the iteration began"
 
 
-def test_what_can_never_be_delivered_does_not_wait(bench: Bench) -> None:
+def test_undeliverable_message_does_not_count_as_pending(bench: Bench) -> None:
     bench.store.put("t", b"x", level=18)
     for wrong in ({"REAL_TOPIC": ""}, {"REAL_TOPIC": "a/b"}, {"REAL_QID": "-1"}, {"DELAY": "0"},
                   {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC"}):  # fmt: skip
@@ -108,16 +110,18 @@ def test_what_can_never_be_delivered_does_not_wait(bench: Bench) -> None:
     assert counted(bench) == ({"t": 1}, 1, 1)
 
 
-def test_a_clock_that_was_set_back(bench: Bench) -> None:
-    """Due its level's delay after it was stored, where that is earlier
-    (docs/decisions/0007-delay-levels.md)."""
+def test_pending_due_time_is_earlier_when_clock_was_set_back(bench: Bench) -> None:
+    """A message is due its level's delay after it was stored, if that is earlier.
+
+    See docs/decisions/0007-delay-levels.md.
+    """
     bench.store.put("t", b"x", level=3)
     bench.clock.set(NOW - 60_000)
     assert listed(bench) == [("t", 0, 10_000)]
     bench.clock.set(NOW)
 
 
-def test_a_shorter_table(tmp_path: Path) -> None:
+def test_pending_due_time_is_earlier_with_shorter_delay(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(level_delays="1h"))
     bench.store.put("t", b"x", level=1)
     bench.close()
@@ -134,7 +138,7 @@ def test_a_shorter_table(tmp_path: Path) -> None:
 
 
 class Died(BaseException):
-    """Here the process is gone."""
+    """Stands for a crash of the process."""
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ class Died(BaseException):
     ],
 )
 @pytest.mark.parametrize("lost", sample(["nothing", "counts", "watermark"], "ends"))
-def test_exact_after_a_kill_anywhere(
+def test_counts_are_exact_after_crash_at_any_step(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str, nth: int, lost: str
 ) -> None:
     from timerstore._engine.base import failpoints
@@ -185,14 +189,14 @@ def test_exact_after_a_kill_anywhere(
         tree = Tree(bench.root)
         (tree.counts if lost == "counts" else tree.watermark).unlink(missing_ok=True)
     bench.open()
-    counted(bench)  # agrees with what is listed; verify, at the end, with the log
+    counted(bench)  # agrees with `pending`; `verify` compares the counts with the log
     report = bench.store.verify()
     assert report.clean, report
     bench.turn(60_000)
     assert counted(bench) == ({}, 0, 0)
 
 
-def test_a_counts_file_without_them_is_built_anew(mixed: Bench) -> None:
+def test_counts_are_rebuilt_when_counts_file_lacks_them(mixed: Bench) -> None:
     mixed.turn(1000)
     mixed.close()
     path = Tree(mixed.root).counts
@@ -212,7 +216,7 @@ def _log_end(root: Path) -> int:
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-def test_verify_names_a_wrong_count(mixed: Bench, where: str) -> None:
+def test_verify_reports_wrong_count(mixed: Bench, where: str) -> None:
     mixed.turn()
     mixed.store.flush()
     route = inside(mixed.store).routes.get("u", 1)
@@ -237,7 +241,7 @@ def test_verify_names_a_wrong_count(mixed: Bench, where: str) -> None:
 
 @pytest.mark.parametrize("buffer", [False, True])
 @pytest.mark.parametrize("level", [1, 18, 19, np.int64(2), 2**70])
-def test_put_many_as_put(bench: Bench, buffer: bool, level: int) -> None:
+def test_put_many_with_level_agrees_with_put(bench: Bench, buffer: bool, level: int) -> None:
     one = bench.store.put("t", b"a", level=level, tags="A", keys=["k"])
     bodies: Any = (b"abbccc", np.array([0, 1, 3, 6])) if buffer else [b"a", b"bb", b"ccc"]
     batch = bench.store.put_many("t", bodies, level=level, tags="A", keys=["k", ["l", "m"], ()])
@@ -260,7 +264,7 @@ def test_put_many_as_put(bench: Bench, buffer: bool, level: int) -> None:
     assert [bench.store.query("t", r.message_id) for r in batch] == [[m] for m in messages[1:]]
 
 
-def test_many_of_a_level_are_many_holds(bench: Bench) -> None:
+def test_put_many_with_level_keeps_order_over_many_critical_sections(bench: Bench) -> None:
     bodies = [b"%d" % k for k in range(5000)]
     assert len(bench.store.put_many("t", bodies, level=1)) == 5000
     assert len(bench.store.put_many("t", [], level=1)) == 0
@@ -285,12 +289,14 @@ def test_many_of_a_level_are_many_holds(bench: Bench) -> None:
         ({"level": 1, "tags": "\x02"}, "property"),
     ],
 )
-def test_put_many_refuses_what_put_does(bench: Bench, given: dict[str, Any], match: str) -> None:
+def test_put_many_with_level_rejects_invalid_arguments(
+    bench: Bench, given: dict[str, Any], match: str
+) -> None:
     with bench.refused(MessageError, match):
         bench.store.put_many("new", [b"a", b"b", b"c"], **given)
 
 
-def test_messages_of_a_batch_are_messages(bench: Bench) -> None:
+def test_batch_with_level_delivers_messages(bench: Bench) -> None:
     bench.store.put_many("t", [b"a"], level=1)
     bench.turn(SECOND)
     (message,) = bench.out()

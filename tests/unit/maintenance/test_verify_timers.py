@@ -97,7 +97,7 @@ def test_verify_reports_changed_blank_and_bytes_past_timer_log_end(filled: Fille
 def slot_of_a_waiting_one(filled: FilledBench) -> int:
     """Byte offset of a slot that still has to be read and holds something."""
     wheel = inside(filled.store).wheel
-    slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
+    slot = wheel.next_used(wheel.read_slot, wheel.read_slot + wheel.slot_count)
     assert slot is not None
     return slot % wheel.slot_count * 32
 
@@ -135,7 +135,7 @@ def test_verify_reports_slot_changed_in_memory(
 def test_verify_reports_unreached_timers_when_slot_is_lost(filled: FilledBench) -> None:
     filled.stepper.settle()
     wheel = inside(filled.store).wheel
-    slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
+    slot = wheel.next_used(wheel.read_slot, wheel.read_slot + wheel.slot_count)
     at = slot % wheel.slot_count * 32
     ffi.buffer(wheel.native.slots + at, 32)[:] = bytes(32)
     check_reports(

@@ -38,10 +38,10 @@ def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
         open_slot.push(entries(rows), FAR)
         model = sorted(model + rows)
         while True:
-            found, frontier = open_slot.pop(now_ms, capacity)
+            found, loaded_slot = open_slot.pop(now_ms, capacity)
             wanted = [row for row in model if row[0] <= now_ms][:capacity]
             assert pairs(found) == wanted
-            assert frontier == FAR
+            assert loaded_slot == FAR
             if not wanted:
                 break
             model = model[len(wanted) :]
@@ -82,8 +82,8 @@ def test_outstanding_slots_are_counted_until_the_last_is_done() -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.expect([(7, 2)])
     open_slot.expect([(5, 1)])
-    assert open_slot.lowest_slot(9) == 5
+    assert open_slot.replay_slot(9) == 5
     open_slot.done([(5, 1)])
-    assert open_slot.lowest_slot(9) == 7
+    assert open_slot.replay_slot(9) == 7
     open_slot.done([(7, 2)])
-    assert open_slot.lowest_slot(9) == 9
+    assert open_slot.replay_slot(9) == 9

@@ -68,7 +68,7 @@ def test_side_file_gives_the_table_of_its_watermark(
         path, disk = Path(folder) / "state", Disk()
         states = TimerStates()
         states.ensure(BLOCK_IDS)
-        states.open_file(disk, path, anew=True)
+        states.open_file(disk, path, is_new=True)
         model: dict[int, int] = {}
         marks = [(0, 0, 0, dict(model))]
         for log_end, changes in enumerate(rounds, 1):
@@ -81,12 +81,12 @@ def test_side_file_gives_the_table_of_its_watermark(
             marks.append((count, digest, log_end, dict(model)))
         for count, digest, log_end, wanted in marks[-2:]:
             found = TimerStates()
-            found.open_file(disk, path, anew=False)
+            found.open_file(disk, path, is_new=False)
             assert found.read(count, digest, log_end)
             assert {i: found.get(i) for i in wanted} == wanted
             assert found.native.waiting == sum(s == lib.TS_WAITING for s in wanted.values())
         found = TimerStates()
-        found.open_file(disk, path, anew=False)
+        found.open_file(disk, path, is_new=False)
         assert not found.read(marks[-1][0], marks[-1][1] + 1, marks[-1][2])
 
 

@@ -108,7 +108,7 @@ def test_a_kill_amid_the_checkpoint_that_drops_them(
     seen: set[tuple[str, bool]] = set()
 
     def copy(name: str) -> None:
-        this = name, bool(inside(store).states.past_ranges)
+        this = name, bool(inside(store).states.expired_ranges)
         if name.startswith("checkpoint_") and this[1] and this not in seen:
             seen.add(this)
             shutil.copytree(tmp_path / "s", tmp_path / f"killed-{name}")

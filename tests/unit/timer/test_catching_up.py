@@ -1,4 +1,4 @@
-"""Slots that have come at once: which are read side by side, and how far ahead of what leaves."""
+"""Many slots are due at once: dequeue-get reads several concurrently, and limits loaded entries."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import (
+    CONCURRENT_UNITS_MAX,
     DEQUEUE_GET_BATCH,
     DEQUEUE_GET_LOADED_AHEAD_MAX,
     DEQUEUE_GET_LOADED_MAX,
-    SIDE_BY_SIDE_MAX,
     inside,
     slots_in_reading,
 )
@@ -20,11 +20,11 @@ LOADED_MAX = 8
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
-    """A store with so many messages in each slot behind the present one, and a clock past all."""
+    """Make a store with given numbers of messages in the next slots, and a clock after all."""
     monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
     monkeypatch.setattr(*DEQUEUE_GET_LOADED_MAX, LOADED_MAX)
     monkeypatch.setattr(*DEQUEUE_GET_LOADED_AHEAD_MAX, 30)
-    monkeypatch.setattr(*SIDE_BY_SIDE_MAX, 12)
+    monkeypatch.setattr(*CONCURRENT_UNITS_MAX, 12)
 
     def make(*counts: int) -> Bench:
         bench = Bench(tmp_path / "store", small())
@@ -39,7 +39,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench
 
 
 def read_all(bench: Bench) -> int:
-    """Read as far as may be while nothing leaves: how many wait in the open slot then."""
+    """Read while nothing is delivered. Return the number of messages in the open slot."""
     while any([bench.stepper.step("dequeue_get"), bench.stepper.step("dequeue_get_message")]):
         pass
     return int(bench.store.stats()["open_slot_messages"])
@@ -52,8 +52,8 @@ def assert_comes_out(bench: Bench, *counts: int) -> None:
     bench.close()
 
 
-def test_nothing_is_read_beside_a_crowd(made: Callable[..., Bench]) -> None:
-    """All that are read side by side are through at the same time: the first would be late."""
+def test_burst_is_read_alone(made: Callable[..., Bench]) -> None:
+    """Slots that are read concurrently finish at the same time, so the first would be late."""
     bench = made(20, 20)
     while not bench.stepper.step("dequeue_put"):
         bench.stepper.step("dequeue_get")
@@ -62,7 +62,7 @@ def test_nothing_is_read_beside_a_crowd(made: Callable[..., Bench]) -> None:
     assert_comes_out(bench, 20, 20)
 
 
-def test_few_are_read_side_by_side(made: Callable[..., Bench]) -> None:
+def test_small_slots_are_read_concurrently_up_to_limit(made: Callable[..., Bench]) -> None:
     """Up to the limit together, and not one more."""
     bench = made(6, 6, 1)
     bench.stepper.step("dequeue_get")
@@ -74,17 +74,17 @@ def test_few_are_read_side_by_side(made: Callable[..., Bench]) -> None:
 @pytest.mark.parametrize(
     ("counts", "loaded"),
     [
-        ((40, 20), 40),  # the next one can be read once these have left
+        ((40, 20), 40),  # the next slot can be read once these are delivered
         ((20, 20), 40),
         ((20, 20, 20), 40),
         ((25, 60), 85),
-        ((60, 100), 60),  # so many are enough, whatever comes
-        ((40, 1, 1), 42),  # with the crowd's last units
+        ((60, 100), 60),  # no further slot is read, however large
+        ((40, 1, 1), 42),  # with the last units of the burst
         ((5, 1, 1), 7),
-        ((20, *[2] * 12), 44),  # as many as are begun at a time
+        ((20, *[2] * 12), 44),  # all slots that are begun together
     ],
 )
-def test_a_crowd_is_read_while_what_comes_before_it_leaves(
+def test_burst_is_read_while_earlier_messages_are_delivered(
     made: Callable[..., Bench], counts: tuple[int, ...], loaded: int
 ) -> None:
     bench = made(*counts)

@@ -1,4 +1,7 @@
-"""timerstore.DelayQueue: order, limits, bad arguments, memory; the machine is in tests/property."""
+"""timerstore.DelayQueue: order, limits, invalid arguments and memory.
+
+The state machine test is in tests/property.
+"""
 
 import gc
 import itertools
@@ -37,7 +40,7 @@ def filled(*due: int, **given: Any) -> Queue:
 # --- what it does ---------------------------------------------------------------------------------
 
 
-def test_comes_out_by_due_time_then_as_added() -> None:
+def test_expire_returns_keys_by_due_time_then_order_of_adding() -> None:
     queue = filled(1700, 1200, 900, 1200, 1700)
     assert queue.expire(1199) == [(900, 2, None)]
     assert queue.expire(1700) == [
@@ -47,12 +50,12 @@ def test_comes_out_by_due_time_then_as_added() -> None:
 
 
 @pytest.mark.parametrize("bucket_ms", [1, 7, 1000, DUE_MS_MAX])
-def test_not_before_its_millisecond(bucket_ms: int) -> None:
+def test_expire_returns_no_key_before_its_millisecond(bucket_ms: int) -> None:
     queue = filled(1999, 2000, 2001, bucket_ms=bucket_ms)
     assert [keys(queue.expire(now)) for now in (1998, 1999, 2000, 2001)] == [[], [0], [1], [2]]
 
 
-def test_one_added_to_an_open_bucket_takes_its_place() -> None:
+def test_add_keeps_order_when_bucket_is_open() -> None:
     queue = filled(1100, 1500, 1900)
     assert keys(queue.expire(1100)) == [0]
     queue.add("same time, later", 1500)
@@ -63,7 +66,7 @@ def test_one_added_to_an_open_bucket_takes_its_place() -> None:
     assert keys(queue.expire(1999)) == ["before all", "between", 1, "same time, later", 2]
 
 
-def test_one_added_to_an_open_bucket_is_not_early() -> None:
+def test_key_added_to_open_bucket_is_not_early() -> None:
     queue = filled(1900)
     assert queue.next_due_ms() == 1900
     queue.add("late", 1500)
@@ -71,8 +74,8 @@ def test_one_added_to_an_open_bucket_is_not_early() -> None:
     assert keys(queue.expire(1500)) == ["late"]
 
 
-def test_equal_times_keep_their_order_when_an_open_bucket_is_sorted_again() -> None:
-    """What was added to it one by one lies in a heap, whose list is in no order of its own."""
+def test_equal_times_keep_order_when_open_bucket_is_sorted_again() -> None:
+    """Entries added one by one are in a heap, whose list is not sorted."""
     queue = filled(1000, 1900, 1900, 1900, 1900)
     assert queue.next_due_ms() == 1000
     for key, due_ms in (("first", 1100), ("a", 1500), ("b", 1500), ("c", 1500)):
@@ -85,7 +88,7 @@ def test_equal_times_keep_their_order_when_an_open_bucket_is_sorted_again() -> N
 
 @pytest.fixture
 def open_bucket() -> Queue:
-    """300 that were sorted, and 300 in the heap beside them."""
+    """An open bucket with 300 entries in the sorted run and 300 in the heap."""
     queue = Queue()
     for key in range(300):
         queue.add(key, 1500 + key)
@@ -98,7 +101,7 @@ def open_bucket() -> Queue:
     return queue
 
 
-def test_an_open_bucket_that_is_swept_keeps_its_order(open_bucket: Queue) -> None:
+def test_open_bucket_keeps_order_when_swept(open_bucket: Queue) -> None:
     queue = open_bucket
     for key in range(299):
         queue.cancel(key)
@@ -112,7 +115,7 @@ def test_an_open_bucket_that_is_swept_keeps_its_order(open_bucket: Queue) -> Non
     assert keys(queue.expire(9999)) == [299]
 
 
-def test_marks_whose_key_waits_again_are_swept_too(open_bucket: Queue) -> None:
+def test_tombstones_of_keys_added_again_are_swept(open_bucket: Queue) -> None:
     queue = open_bucket
     for key in range(600):
         queue.cancel(key)
@@ -125,7 +128,7 @@ def test_marks_whose_key_waits_again_are_swept_too(open_bucket: Queue) -> None:
     assert keys(queue.expire(1990)) == list(range(1, 600, 2))
 
 
-def test_a_nearer_bucket_goes_first_although_a_farther_one_is_open() -> None:
+def test_nearer_bucket_expires_first_when_later_one_is_open() -> None:
     queue = filled(5200, 5100)
     assert queue.next_due_ms() == 5100
     queue.add("near", 3000)
@@ -133,7 +136,7 @@ def test_a_nearer_bucket_goes_first_although_a_farther_one_is_open() -> None:
     assert keys(queue.expire(9999)) == ["near", 1, 0]
 
 
-def test_clock_that_goes_back_brings_nothing_early_and_loses_nothing() -> None:
+def test_expire_is_correct_when_clock_is_set_back() -> None:
     queue = filled(1000, 2000, 3000)
     assert keys(queue.expire(2500)) == [0, 1]
     assert queue.expire(500) == []
@@ -143,7 +146,7 @@ def test_clock_that_goes_back_brings_nothing_early_and_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("now_ms", [1700, 1999, 5000], ids=["inside", "edge", "beyond"])
-def test_max_count_is_kept_and_the_rest_comes_next(now_ms: int) -> None:
+def test_expire_returns_at_most_max_count_and_the_rest_later(now_ms: int) -> None:
     queue = filled(1700, 1200, 1200, 1300)
     assert queue.expire(now_ms, max_count=0) == []
     assert keys(queue.expire(now_ms, max_count=1)) == [1]
@@ -151,7 +154,7 @@ def test_max_count_is_kept_and_the_rest_comes_next(now_ms: int) -> None:
     assert keys(queue.expire(now_ms, max_count=2)) == [0]
 
 
-def test_cancel_answers_once_and_the_key_is_free_again() -> None:
+def test_cancel_returns_entry_once_and_key_can_be_added_again() -> None:
     queue = Queue()
     queue.add("a", 1000, value="first")
     assert queue.find("a") == (1000, "a", "first")
@@ -165,7 +168,7 @@ def test_cancel_answers_once_and_the_key_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_key_cancelled_and_added_again_keeps_the_place_of_its_second_coming(
+def test_key_added_again_after_cancel_comes_last_of_equal_times(
     is_open: bool,
 ) -> None:
     queue = filled(1000, 1000, 1000)
@@ -176,7 +179,7 @@ def test_a_key_cancelled_and_added_again_keeps_the_place_of_its_second_coming(
     assert keys(queue.expire(1000)) == [1, 2, 0]
 
 
-def test_next_due_passes_over_what_was_cancelled() -> None:
+def test_next_due_skips_cancelled_keys() -> None:
     queue = filled(1000, 1001, 5000)
     assert queue.next_due_ms() == 1000
     queue.cancel(0)
@@ -188,10 +191,10 @@ def test_next_due_passes_over_what_was_cancelled() -> None:
     assert DelayQueue().next_due_ms() is None
 
 
-def test_says_how_many_wait() -> None:
+def test_len_and_repr_report_pending_keys() -> None:
     queue = filled(1, 2)
     assert len(queue) == 2
-    assert repr(queue) == "<DelayQueue, 2 waiting>"
+    assert repr(queue) == "<DelayQueue, 2 pending>"
 
 
 # --- limits and bad arguments ---------------------------------------------------------------------
@@ -199,7 +202,7 @@ def test_says_how_many_wait() -> None:
 
 @pytest.mark.parametrize("due_ms", [0, 1, DUE_MS_MAX - 1, DUE_MS_MAX])
 @pytest.mark.parametrize("bucket_ms", [1, 1000, DUE_MS_MAX - 1, DUE_MS_MAX])
-def test_edges_of_time(due_ms: int, bucket_ms: int) -> None:
+def test_extreme_due_times_and_bucket_widths(due_ms: int, bucket_ms: int) -> None:
     queue = filled(due_ms, bucket_ms=bucket_ms)
     assert queue.next_due_ms() == due_ms
     if due_ms:
@@ -207,7 +210,7 @@ def test_edges_of_time(due_ms: int, bucket_ms: int) -> None:
     assert keys(queue.expire(due_ms)) == [0]
 
 
-def test_numpy_numbers_are_numbers() -> None:
+def test_numpy_integers_are_accepted() -> None:
     queue = Queue(bucket_ms=np.int32(10))  # type: ignore[arg-type]
     queue.add("a", np.int64(5))  # type: ignore[arg-type]
     assert type(queue.next_due_ms()) is int
@@ -219,7 +222,7 @@ WRONG = [-1, DUE_MS_MAX + 1, 2**80, True, False, 1.0, float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_times_that_are_none_change_nothing(wrong: Any) -> None:
+def test_invalid_times_raise_and_change_nothing(wrong: Any) -> None:
     queue = filled(1000, 2000)
     with pytest.raises(MessageError, match=r"due_ms: wanted .*, got"):
         queue.add("new", wrong)
@@ -233,22 +236,22 @@ def test_times_that_are_none_change_nothing(wrong: Any) -> None:
     assert keys(queue.expire(2000)) == [0, 1]
 
 
-def test_bucket_of_no_width_is_refused() -> None:
+def test_bucket_width_of_zero_is_rejected() -> None:
     with pytest.raises(MessageError, match=r"bucket_ms: wanted 1 to .*, got 0"):
         DelayQueue(bucket_ms=0)
 
 
-def test_keys_that_cannot_be_hashed_are_named() -> None:
+def test_unhashable_keys_are_reported() -> None:
     queue = filled(1000)
     for call in (queue.find, queue.cancel, queue.__contains__, lambda key: queue.add(key, 1)):
-        with pytest.raises(MessageError, match="key: wanted one that can be hashed, got list"):
+        with pytest.raises(MessageError, match="key: wanted a hashable value, got list"):
             call([1])  # type: ignore[arg-type]
     assert keys(queue.expire(1000)) == [0]
 
 
-def test_a_key_waits_once() -> None:
+def test_add_raises_when_key_is_pending() -> None:
     queue = filled(1000)
-    with pytest.raises(MessageError, match="key: 0 waits already, due at 1000"):
+    with pytest.raises(MessageError, match="key: 0 is already pending, due at 1000"):
         queue.add(0, 2000)
     assert len(queue) == 1
     assert keys(queue.expire(5000)) == [0]
@@ -258,12 +261,12 @@ def test_a_key_waits_once() -> None:
 
 
 def held(queue: Queue) -> int:
-    """Entries and marks in all lists."""
+    """Return the number of entries and tombstones in all lists."""
     return sum(len(part) for part in bucket_parts(queue))
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_cancelled_ones_are_let_go_while_others_stay(is_open: bool) -> None:
+def test_cancelled_entries_are_released_while_others_are_pending(is_open: bool) -> None:
     queue = Queue()
     for key in range(10_000):
         queue.add(key, 5000 + key % 100)
@@ -275,7 +278,7 @@ def test_cancelled_ones_are_let_go_while_others_stay(is_open: bool) -> None:
     assert keys(queue.expire(9999)) == [9_999]
 
 
-def test_marks_behind_what_has_come_out_are_let_go() -> None:
+def test_tombstones_after_expired_entries_are_released() -> None:
     queue = Queue()
     for key in range(1000):
         queue.add(key, 5000)
@@ -288,8 +291,8 @@ def test_marks_behind_what_has_come_out_are_let_go() -> None:
     assert keys(queue.expire(5999)) == ["last"]
 
 
-def test_a_bucket_that_is_full_and_open_is_not_sorted_again_for_one_more() -> None:
-    """Adding to an open bucket and looking costs the same when a hundred times as many wait."""
+def test_full_open_bucket_is_not_sorted_again_for_one_more_key() -> None:
+    """Adding to an open bucket costs the same with a hundred times as many pending keys."""
     cost = []
     for count in (100, 10_000):
         queue = Queue()
@@ -302,14 +305,14 @@ def test_a_bucket_that_is_full_and_open_is_not_sorted_again_for_one_more() -> No
             queue.add(-1 - key, 5000 + key)
             assert queue.next_due_ms() == 5000
         assert opened.run is run
-        assert len(run) == count + 1  # with the nearest, which was looked at
+        assert len(run) == count + 1  # with the nearest key, which was read
         cost.append(len(opened.late))
     assert cost == [49, 49]
 
 
 @pytest.mark.parametrize("how", sample(["expire", "cancel", "expire one by one"], "ends"))
 @pytest.mark.parametrize("spacing_ms", [1, 5000], ids=["dense", "sparse"])
-def test_memory_follows_what_waits(how: str, spacing_ms: int) -> None:
+def test_memory_is_released_when_keys_leave(how: str, spacing_ms: int) -> None:
     count = 20_000
     gc.collect()
     tracemalloc.start()
@@ -335,8 +338,8 @@ def test_memory_follows_what_waits(how: str, spacing_ms: int) -> None:
     assert empty < 200_000
 
 
-def test_stale_numbers_of_buckets_do_not_pile_up() -> None:
-    """A schedule that is cancelled and set again for ever, each time in another bucket."""
+def test_numbers_of_removed_buckets_do_not_accumulate() -> None:
+    """A key is cancelled and added again and again, each time in another bucket."""
     queue = filled(DUE_MS_MAX)
     for turn in range(50_000):
         queue.add("again", turn * 1000)
@@ -346,7 +349,7 @@ def test_stale_numbers_of_buckets_do_not_pile_up() -> None:
     assert bucket_number_count(queue) < 5000
 
 
-def test_many_equal_times_with_random_cancels_keep_their_order() -> None:
+def test_equal_times_keep_order_after_cancels() -> None:
     queue = filled(*itertools.repeat(777, 1000))
     for key in range(0, 1000, 7):
         queue.cancel(key)
@@ -356,7 +359,7 @@ def test_many_equal_times_with_random_cancels_keep_their_order() -> None:
 # --- buckets that fit -----------------------------------------------------------------------------
 
 
-def test_buckets_that_hold_next_to_nothing_become_wider_and_finer_again() -> None:
+def test_buckets_become_wider_when_nearly_empty_and_finer_when_full() -> None:
     queue: Queue = DelayQueue(bucket_ms=10)
     for k in range(5000):
         queue.add(k, 100_000 * (k % 977) + k)
@@ -378,7 +381,7 @@ def test_buckets_that_hold_next_to_nothing_become_wider_and_finer_again() -> Non
     assert not queue
 
 
-def test_times_that_spread_ever_wider_cost_no_more_than_a_few_moves_each(
+def test_each_key_is_moved_few_times_when_times_spread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moved: list[int] = []

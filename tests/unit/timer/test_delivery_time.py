@@ -1,4 +1,4 @@
-"""When messages come: to the millisecond, never early, in order, whatever the clock does."""
+"""Messages are delivered on their millisecond, in order, and never early when the clock is set."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.inside import DEQUEUE_GET_BATCH, inside
 from timerstore import FullError, Message
 
 
-def test_never_early_and_to_the_millisecond(bench: Bench) -> None:
+def test_delivery_is_on_its_millisecond(bench: Bench) -> None:
     for ms in (1, 2, 999, 1000, 1001, 1999, 2000, 5000):
         bench.store.put("t", b"%d" % ms, deliver_ms=NOW + ms)
     came: dict[int, int] = {}
@@ -23,7 +23,7 @@ def test_never_early_and_to_the_millisecond(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [1, 3600 * SECOND, 30 * DAY])
-def test_a_clock_that_is_set_back_delivers_nothing_early(bench: Bench, jump_ms: int) -> None:
+def test_delivery_is_not_early_when_clock_is_set_back(bench: Bench, jump_ms: int) -> None:
     bench.store.put("t", b"a", delay=10)
     bench.turn(5000)
     bench.clock.set(NOW - jump_ms)
@@ -40,9 +40,9 @@ def test_a_clock_that_is_set_back_delivers_nothing_early(bench: Bench, jump_ms: 
     assert bench.bodies() == [b"b", b"a"]
 
 
-def test_set_back_between_loading_and_handing_over(bench: Bench) -> None:
+def test_delivery_is_not_early_when_clock_is_set_back_after_loading(bench: Bench) -> None:
     bench.store.put("t", b"a", delay=10.5)
-    bench.turn(10_400)  # its slot is loaded, its millisecond has not come
+    bench.turn(10_400)  # the slot is loaded; the message is not due yet
     bench.clock.set(NOW)
     bench.turn(10_499)
     assert bench.bodies() == []
@@ -51,8 +51,10 @@ def test_set_back_between_loading_and_handing_over(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["on", "killed", "closed"])
-def test_slots_that_hold_another_lap_hold_up_nobody(bench: Bench, tmp_path: Path, how: str) -> None:
-    """The clock goes back ten laps: every slot that what is put then wants is taken."""
+def test_delivery_is_on_time_when_slots_have_messages_of_another_lap(
+    bench: Bench, tmp_path: Path, how: str
+) -> None:
+    """The clock is set back ten laps: every slot that new messages need is in use."""
     for slot in range(1, 14):
         bench.store.put("old", b"", deliver_ms=NOW + slot * SECOND)
     bench.turn()
@@ -91,7 +93,7 @@ def test_slots_that_hold_another_lap_hold_up_nobody(bench: Bench, tmp_path: Path
 
 
 @pytest.mark.parametrize("jump_ms", [200 * SECOND, 20 * DAY, 3 * YEAR])
-def test_a_clock_that_jumps_forward_delivers_all_in_order(bench: Bench, jump_ms: int) -> None:
+def test_delivery_is_in_order_when_clock_jumps_forward(bench: Bench, jump_ms: int) -> None:
     dues = [3000, 50_000, 50_001, 127_000, 128_000, 129_000, 160_000]
     for ms in reversed(dues):
         bench.store.put("t", b"%d" % ms, deliver_ms=NOW + ms)
@@ -100,7 +102,7 @@ def test_a_clock_that_jumps_forward_delivers_all_in_order(bench: Bench, jump_ms:
 
 
 @pytest.mark.parametrize("delay_ms", [1, 1000, 64_000, 128_000, 1_000_000])
-def test_same_due_time_in_put_order_also_after_rolls(bench: Bench, delay_ms: int) -> None:
+def test_equal_due_times_keep_put_order_after_rolls(bench: Bench, delay_ms: int) -> None:
     """A lap of the wheel is 128 s here, so the long ones roll many times."""
     due_ms = NOW + delay_ms
     for k in range(50):
@@ -113,7 +115,7 @@ def test_same_due_time_in_put_order_also_after_rolls(bench: Bench, delay_ms: int
     assert [int(body) for body in bench.bodies()] == list(range(50))
 
 
-def test_a_delay_of_40_years_rolls_and_comes_on_its_millisecond(tmp_path: Path) -> None:
+def test_message_due_in_40_years_rolls_and_is_on_its_millisecond(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(precision_ms=60_000, wheel_slot_count=65_536))
     due_ms = NOW + 40 * YEAR
     bench.store.put("t", b"far", deliver_ms=due_ms)
@@ -128,7 +130,7 @@ def test_a_delay_of_40_years_rolls_and_comes_on_its_millisecond(tmp_path: Path) 
     bench.close()
 
 
-def test_delivery_goes_on_after_reopening(bench: Bench) -> None:
+def test_delivery_continues_after_reopening(bench: Bench) -> None:
     for k in range(12):
         bench.store.put("t", b"%d" % k, delay=k)
     for k in range(12):
@@ -138,7 +140,7 @@ def test_delivery_goes_on_after_reopening(bench: Bench) -> None:
         bench.clock.advance(1000)
 
 
-def test_what_came_due_while_it_was_closed_comes_at_once(bench: Bench) -> None:
+def test_messages_due_while_closed_are_delivered_on_opening(bench: Bench) -> None:
     for k in range(5):
         bench.store.put("t", b"%d" % k, delay=100 * (k + 1))
     bench.close()
@@ -150,8 +152,10 @@ def test_what_came_due_while_it_was_closed_comes_at_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("now_ms", [0, 1, 999, 1000, 1001])
-def test_a_clock_that_starts_at_the_beginning_of_time(tmp_path: Path, now_ms: int) -> None:
-    """A test author's clock: ManualClock(0)."""
+def test_delivery_is_on_its_millisecond_when_clock_starts_near_zero(
+    tmp_path: Path, now_ms: int
+) -> None:
+    """Tests often use ManualClock(0)."""
     bench = Bench(tmp_path, now_ms=now_ms)
     dues = [now_ms + ms for ms in (1, 500, 999, 1000, 1001, 1500, 2500)]
     for due_ms in dues:
@@ -172,7 +176,7 @@ def test_a_clock_that_starts_at_the_beginning_of_time(tmp_path: Path, now_ms: in
     bench.close()
 
 
-def test_start_delay_holds_deliveries_back(tmp_path: Path) -> None:
+def test_start_delay_postpones_deliveries(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(start_delay_ms=5000))
     bench.store.put("t", b"a", delay=1)
     bench.turn(4999)
@@ -183,7 +187,7 @@ def test_start_delay_holds_deliveries_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("knob", ["stop_enqueue", "stop_dequeue"])
-def test_an_operators_switch_only_makes_late(tmp_path: Path, knob: str) -> None:
+def test_stop_switches_postpone_deliveries(tmp_path: Path, knob: str) -> None:
     bench = Bench(tmp_path, small(**{knob: True}))
     bench.store.put("t", b"a", delay=1)
     bench.turn(5000)
@@ -197,10 +201,10 @@ def test_an_operators_switch_only_makes_late(tmp_path: Path, knob: str) -> None:
     bench.close()
 
 
-def test_late_message_does_not_keep_dequeue_get_awake(bench: Bench) -> None:
-    # It did: its unit lies in a slot that was read, and that slot's time is always past.
+def test_dequeue_get_sleeps_when_late_message_is_in_read_slot(bench: Bench) -> None:
+    # A late message's unit is in a slot that was read, so that slot's time is always past.
     bench.turn()
-    bench.store.put("t", b"late", delay=0.5)  # into the open slot
+    bench.store.put("t", b"late", delay=0.5)  # goes to the open slot
     bench.store.put("t", b"later", delay=60)
     bench.turn()
     wait_s = inside(bench.store).pipeline.dequeue_get.idle_s()
@@ -208,8 +212,8 @@ def test_late_message_does_not_keep_dequeue_get_awake(bench: Bench) -> None:
     assert wait_s > 5
 
 
-def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) -> None:
-    # A step that had taken due entries and then waited in vain for a checkpoint dropped them.
+def test_due_entries_are_kept_when_disk_is_full_before_delivery(bench: Bench) -> None:
+    # A step takes due entries and then raises while it waits for a checkpoint.
     bench.store.put("t", b"a", delay=1)
     bench.turn()
     service = inside(bench.store).pipeline.dequeue_put
@@ -230,7 +234,7 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
     assert bench.bodies() == [b"a"]
 
 
-def test_a_slot_that_is_loaded_in_parts_rolls_nothing(
+def test_slot_loaded_in_parts_rolls_no_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
@@ -239,7 +243,7 @@ def test_a_slot_that_is_loaded_in_parts_rolls_nothing(
         bench.store.put("t", b"%d" % n, deliver_ms=NOW + 7_700 - n)
     bench.turn()
     bench.clock.advance(7_000)
-    for _ in range(20):  # what is loaded is looked at before the rest of its slot is
+    for _ in range(20):  # entries are ready before the rest of their slot is loaded
         for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
             bench.stepper.step(name)
     bench.turn(1_000)

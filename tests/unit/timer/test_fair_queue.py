@@ -1,4 +1,4 @@
-"""Rates and turns: later, never early, in order, and nobody waits for another topic's crowd."""
+"""Rate limits and fairness: no message is early, order is kept, and bursts delay no other topic."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, Bench, small
-from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, inside, make_lane
+from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, inside, make_topic_queue
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore._engine.timer import fair_queue
 from timerstore._engine.timer.timer_arrays import DUE
@@ -33,7 +33,7 @@ def numbers(bench: Bench, topic: str = "a") -> list[int]:
     return [int(body) for body in bench.bodies(topic)]
 
 
-def test_a_rate_holds_and_keeps_the_order(bench: Bench) -> None:
+def test_rate_limits_topic_and_keeps_order(bench: Bench) -> None:
     bench.store.pace("a", 10)
     burst(bench, 100)
     burst(bench, 3, "b")
@@ -48,14 +48,14 @@ def test_a_rate_holds_and_keeps_the_order(bench: Bench) -> None:
         assert len(numbers(bench)) == 10 * second + 1
     bench.turn(10_000)
     bench.turn(0)
-    assert len(numbers(bench)) == 92  # tokens do not pile up while it is not looked
+    assert len(numbers(bench)) == 92  # tokens do not accumulate between steps
     for _ in range(9):
         bench.turn(100)
     assert numbers(bench) == list(range(100))
     assert bench.store.stats()["paced_messages"] == 0
 
 
-def test_half_a_message_a_second(bench: Bench) -> None:
+def test_rate_of_half_a_message_a_second(bench: Bench) -> None:
     bench.store.pace("a", 0.5)
     burst(bench, 3)
     times = []
@@ -65,7 +65,7 @@ def test_half_a_message_a_second(bench: Bench) -> None:
     assert [times.index(n) for n in (1, 2)] == [49, 69]
 
 
-def test_it_says_when_to_look_again(bench: Bench) -> None:
+def test_idle_time_follows_rate(bench: Bench) -> None:
     bench.store.pace("a", 4)
     burst(bench, 3)
     bench.turn(5000)
@@ -80,7 +80,7 @@ def test_it_says_when_to_look_again(bench: Bench) -> None:
     assert service.idle_s() is None
 
 
-def test_the_cancelled_take_no_turn(bench: Bench) -> None:
+def test_cancelled_messages_take_no_token(bench: Bench) -> None:
     receipts = [bench.store.put("a", b"%06d" % k, deliver_ms=NOW + 5000) for k in range(20)]
     bench.store.pace("a", 10)
     bench.turn(5000)
@@ -92,7 +92,7 @@ def test_the_cancelled_take_no_turn(bench: Bench) -> None:
     assert numbers(bench) == [0, 15, 16]
 
 
-def test_what_comes_late_takes_its_place_by_due_time(bench: Bench) -> None:
+def test_late_message_is_ordered_by_due_time(bench: Bench) -> None:
     bench.store.pace("a", 10)
     burst(bench, 5, due_ms=NOW + 5000)
     burst(bench, 5, due_ms=NOW + 6000)
@@ -103,7 +103,7 @@ def test_what_comes_late_takes_its_place_by_due_time(bench: Bench) -> None:
     assert numbers(bench) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 999]
 
 
-def test_never_early_when_the_clock_is_set_back(bench: Bench) -> None:
+def test_rate_limited_message_is_not_early_when_clock_is_set_back(bench: Bench) -> None:
     bench.store.pace("a", 10)
     burst(bench, 5)
     bench.turn(5000)
@@ -120,7 +120,7 @@ def test_never_early_when_the_clock_is_set_back(bench: Bench) -> None:
     assert all(one.delivered_ms >= one.due_ms for one in bench.out("a"))
 
 
-def test_what_is_held_is_there_after_a_restart(bench: Bench) -> None:
+def test_rate_limited_messages_are_pending_after_reopening(bench: Bench) -> None:
     bench.store.pace("a", 1)
     burst(bench, 10)
     bench.turn(5000)
@@ -132,7 +132,7 @@ def test_what_is_held_is_there_after_a_restart(bench: Bench) -> None:
     assert numbers(bench) == list(range(10))
 
 
-def test_explain_says_that_it_is_paced(bench: Bench) -> None:
+def test_explain_reports_rate_limit(bench: Bench) -> None:
     receipts = [bench.store.put("a", b"%06d" % k, deliver_ms=NOW + 5000) for k in range(4)]
     bench.store.pace("a", 0.5)
     bench.turn(5000)
@@ -143,7 +143,7 @@ def test_explain_says_that_it_is_paced(bench: Bench) -> None:
     assert bench.store.explain(receipts[3]).why.endswith("turns, 2 of its own go before it")
 
 
-def test_config_rates_hold_from_opening_on(tmp_path: Path) -> None:
+def test_config_rates_apply_from_opening(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", replace(small(), topic_rates="a=10 b=0.5"))
     burst(bench, 30)
     bench.turn(5000)
@@ -155,17 +155,15 @@ def test_config_rates_hold_from_opening_on(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_crowd_does_not_keep_another_topic_waiting(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without lanes what is due a moment later comes out behind all of the crowd."""
+def test_burst_does_not_delay_another_topic(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the fair queue, a message that is due 1 ms later follows the whole burst."""
     monkeypatch.setattr(*DEQUEUE_PUT_BATCH, 10)
     monkeypatch.setattr(*DEQUEUE_PUT_SORTED, 400)
     batches = {}
-    for is_crowd, limit in ((True, 100), (False, 1_000_000)):
+    for has_turns, limit in ((True, 100), (False, 1_000_000)):
         monkeypatch.setattr(fair_queue, "BURST_MESSAGES", limit)
         begin_ms = bench.clock.now_ms
-        topic = f"crowd-{limit}"
+        topic = f"burst-{limit}"
         burst(bench, 300, topic, begin_ms + 5000)
         bench.store.put(f"b-{limit}", b"x", deliver_ms=begin_ms + 5001)
         bench.turn()
@@ -179,14 +177,16 @@ def test_a_crowd_does_not_keep_another_topic_waiting(
             services["dispatch"].step()
             services["flush"].step()
             count += 1
-        batches[is_crowd] = count
+        batches[has_turns] = count
         bench.turn()
         assert numbers(bench, topic) == list(range(300))
     assert batches[True] == 1
     assert batches[False] == 31
 
 
-def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_kept_when_sorting_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.store.pace("a", 100)
     burst(bench, 50)
     bench.clock.advance(5000)
@@ -212,13 +212,13 @@ def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert numbers(bench) == list(range(50))
 
 
-HUGE = pytest.param(10**400, id="huge")  # no float
+HUGE = pytest.param(10**400, id="huge")  # larger than any float
 
 
 @pytest.mark.parametrize(
     "rate", [0, -1, 0.0009, 1_000_001, True, "5", float("nan"), float("inf"), HUGE]
 )
-def test_rates_out_of_range_are_refused(bench: Bench, rate: Any) -> None:
+def test_rates_out_of_range_are_rejected(bench: Bench, rate: Any) -> None:
     with bench.refused(MessageError, "per_second: wanted 0.001 to 1000000, or None"):
         bench.store.pace("a", rate)
 
@@ -235,7 +235,7 @@ def test_lowest_rate_delivers_one_message_in_a_thousand_seconds(bench: Bench) ->
 
 
 @pytest.mark.parametrize("rate", [1_000_000, None])
-def test_highest_rate_and_none_deliver_a_burst_within_a_millisecond(
+def test_highest_rate_and_no_rate_deliver_a_burst_within_a_millisecond(
     bench: Bench, rate: Any
 ) -> None:
     bench.store.pace("a", 0.001)
@@ -246,7 +246,7 @@ def test_highest_rate_and_none_deliver_a_burst_within_a_millisecond(
     assert numbers(bench) == list(range(300))
 
 
-def test_a_topic_that_is_none_is_refused(bench: Bench) -> None:
+def test_rate_for_invalid_topic_is_rejected(bench: Bench) -> None:
     with bench.refused(MessageError, "topic: wanted ASCII letters"):
         bench.store.pace("a b", 5)
 
@@ -263,24 +263,24 @@ def test_a_topic_that_is_none_is_refused(bench: Bench) -> None:
         ("a=1000001", "wanted 0.001 to 1000000"),
     ],
 )
-def test_wrong_rates_in_the_config_are_said(rates: str, problem: str) -> None:
+def test_invalid_config_rates_are_reported(rates: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         StoreConfig(topic_rates=rates)
 
 
-def test_rates_in_the_config_at_their_edge_are_the_stores(tmp_path: Path) -> None:
+def test_config_rates_accept_extreme_values(tmp_path: Path) -> None:
     for rates, wanted in (("", {}), ("a=0.001 b=1000000", {"a": 0.001, "b": 1_000_000.0})):
         bench = Bench(tmp_path / f"{len(wanted)}", small(topic_rates=rates))
         assert inside(bench.store).pipeline.dequeue_put.fair_queue.rates == wanted
         bench.close()
 
 
-def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:
-    lane = make_lane(0)
+def test_topic_queue_keeps_order_when_added_in_parts(bench: Bench) -> None:
+    queue = make_topic_queue(0)
     made = np.zeros(60, DUE)
     made["due_ms"], made["id"] = np.arange(60) // 3, np.arange(60)
     for part in (made[20:40], made[40:60], made[0:10], made[10:20]):
-        lane.add(part)
-    taken = np.concatenate(lane.take(25) + lane.take(100))
+        queue.add(part)
+    taken = np.concatenate(queue.take(25) + queue.take(100))
     assert taken["id"].tolist() == list(range(60))
-    assert (lane.count, len(lane.parts)) == (0, 0)
+    assert (queue.count, len(queue.parts)) == (0, 0)

@@ -1,4 +1,4 @@
-"""A slot with a crowd is read before its time: never early, once, whatever the clock does then."""
+"""A slot with a burst is read before it is due; its messages are delivered once and on time."""
 
 import shutil
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
-from tests.support.inside import DEQUEUE_GET_CROWD, DEQUEUE_GET_CROWD_PER_S, inside
+from tests.support.inside import BURST_UNITS, BURST_UNITS_PER_S, inside
 from timerstore import FlowControlError
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.timer import open_slot
@@ -18,8 +18,8 @@ COUNT = 30
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A crowd of `a`, and the clock so that it is read already; `b` is due a moment later."""
-    monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
+    """A store that has already read a burst of topic `a`; a message of `b` is due 1 ms later."""
+    monkeypatch.setattr(*BURST_UNITS, 10)
     monkeypatch.setattr(open_slot, "BURST_MESSAGES", 10)
     monkeypatch.setattr(open_slot, "RUN_MIN", 5)
     made = Bench(tmp_path / "store", small(slot_messages_max=50))
@@ -40,7 +40,7 @@ def loaded(bench: Bench) -> int:
 
 
 def assert_comes_out(bench: Bench, numbers: range | list[int] = range(COUNT)) -> None:
-    """All of it, in order, at its time."""
+    """Check that all of the burst is delivered on time and in order."""
     bench.turn(DUE - 1 - bench.clock.now_ms)
     assert not bench.bodies("a")
     bench.turn(1)
@@ -50,18 +50,18 @@ def assert_comes_out(bench: Bench, numbers: range | list[int] = range(COUNT)) ->
     assert bench.bodies("b") == [b"x"]
 
 
-def test_it_comes_at_its_time(bench: Bench) -> None:
+def test_burst_read_ahead_is_delivered_on_time(bench: Bench) -> None:
     reading = bench.store.services()["dequeue_get"]
-    assert reading.idle_s() == 2.0  # until what is due behind it
+    assert reading.idle_s() == 2.0  # until the next slot
     bench.store.put_many("c", [b""] * COUNT, deliver_ms=DUE + 9 * SECOND)
     bench.turn()
-    assert reading.idle_s() == 0.5  # it looks whether that is to be read by now
+    assert reading.idle_s() == 0.5  # until the next check for bursts
     assert_comes_out(bench)
 
 
-def test_what_is_put_before_it_and_amid_it(bench: Bench) -> None:
-    """Their slots have been read: they go to the open slot by themselves."""
-    bench.store.put("a", b"30", deliver_ms=DUE)  # behind the others of its time
+def test_message_put_into_slot_read_ahead_is_on_time(bench: Bench) -> None:
+    """Their slots have been read, so they go to the open slot directly."""
+    bench.store.put("a", b"30", deliver_ms=DUE)  # after the others with this due time
     bench.store.put("c", b"before", deliver_ms=bench.clock.now_ms + 700)
     bench.store.put("a", b"31", deliver_ms=DUE)
     bench.turn(699)
@@ -71,7 +71,7 @@ def test_what_is_put_before_it_and_amid_it(bench: Bench) -> None:
     assert_comes_out(bench, range(COUNT + 2))
 
 
-def test_what_is_cancelled_or_moved_meanwhile(bench: Bench) -> None:
+def test_message_read_ahead_can_be_cancelled_and_rescheduled(bench: Bench) -> None:
     handles = list(bench.store.pending(topic="a"))
     assert bench.store.cancel(handles[3].handle)
     assert bench.store.reschedule(handles[4].handle, deliver_ms=DUE + 5 * SECOND)
@@ -81,7 +81,9 @@ def test_what_is_cancelled_or_moved_meanwhile(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
-def test_opened_again_while_it_is_read(bench: Bench, tmp_path: Path, how: str) -> None:
+def test_burst_read_ahead_is_on_time_after_reopening(
+    bench: Bench, tmp_path: Path, how: str
+) -> None:
     before = bench.store
     bench.store.put("a", b"30", deliver_ms=DUE)
     bench.turn()
@@ -97,12 +99,12 @@ def test_opened_again_while_it_is_read(bench: Bench, tmp_path: Path, how: str) -
     before.close()
 
 
-def test_a_broker_goes_on_from_the_present(bench: Bench) -> None:
-    """Nothing is outstanding: what was read by then would else be what is ahead, too."""
+def test_closing_takes_read_slot_back_to_the_present(bench: Bench) -> None:
+    """With no undelivered message, a broker would otherwise skip the slots that were read ahead."""
     for one in list(bench.store.pending()):
         bench.store.cancel(one.handle)
     bench.turn()
-    assert inside(bench.store).wheel.frontier * SECOND > bench.clock.now_ms + SECOND
+    assert inside(bench.store).wheel.read_slot * SECOND > bench.clock.now_ms + SECOND
     bench.close()
     read_ms = int.from_bytes(Tree(bench.root).timer_check.read_bytes()[:8], "big")
     assert read_ms <= bench.clock.now_ms + SECOND
@@ -113,7 +115,9 @@ def test_a_broker_goes_on_from_the_present(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("back_ms", [1, SECOND, 10 * SECOND, 1000 * SECOND, 400_000 * SECOND])
-def test_the_clock_is_set_back_meanwhile(bench: Bench, back_ms: int) -> None:
+def test_delivery_is_on_time_when_clock_is_set_back_after_reading_ahead(
+    bench: Bench, back_ms: int
+) -> None:
     bench.turn(-back_ms)
     begin_ms = bench.clock.now_ms
     bench.store.put("c", b"soon", deliver_ms=begin_ms + 10)
@@ -130,19 +134,19 @@ def test_the_clock_is_set_back_meanwhile(bench: Bench, back_ms: int) -> None:
         assert_comes_out(bench)
 
 
-def test_the_clock_is_set_back_bit_by_bit(bench: Bench) -> None:
-    """However small each step is: the frontier does not stay minutes ahead."""
+def test_read_slot_follows_clock_set_back_in_small_steps(bench: Bench) -> None:
+    """`read_slot` does not stay minutes ahead, however small each step is."""
     wheel = inside(bench.store).wheel
     for _ in range(40):
         bench.turn(-SECOND)
-    assert wheel.frontier <= bench.clock.now_ms // SECOND + 1
+    assert wheel.read_slot <= bench.clock.now_ms // SECOND + 1
     bench.store.put("c", b"soon", deliver_ms=bench.clock.now_ms + 10)
     bench.turn(10)
     assert bench.bodies("c") == [b"soon"]
     assert_comes_out(bench)
 
 
-def test_flow_control_goes_on_counting(bench: Bench) -> None:
+def test_flow_control_counts_messages_read_ahead(bench: Bench) -> None:
     bench.store.put_many("a", [b"99"] * 20, deliver_ms=DUE)
     with bench.refused(FlowControlError):
         bench.store.put("a", b"99", deliver_ms=DUE)
@@ -151,18 +155,22 @@ def test_flow_control_goes_on_counting(bench: Bench) -> None:
         bench.store.put("a", b"99", deliver_ms=DUE)
 
 
-def test_nobody_sleeps_past_the_time_to_read_ahead(tmp_path: Path) -> None:
+def test_dequeue_get_wakes_in_time_to_read_ahead(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", small(precision_ms=10, wheel_slot_count=8000))
     bench.store.put("a", b"", delay=60)
     bench.turn()
-    assert bench.store.services()["dequeue_get"].idle_s() == 5.0  # it looks 10 s ahead
+    assert (
+        bench.store.services()["dequeue_get"].idle_s() == 5.0
+    )  # the service reads up to 10 s ahead
     bench.close()
 
 
-def test_far_ahead_it_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An eighth of a lap, a minute, 4096 slots: however many there are."""
-    monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
-    monkeypatch.setattr(*DEQUEUE_GET_CROWD_PER_S, 1)
+def test_burst_is_not_read_further_ahead_than_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is an eighth of a lap, a minute and 4,096 slots, whatever the burst's size."""
+    monkeypatch.setattr(*BURST_UNITS, 10)
+    monkeypatch.setattr(*BURST_UNITS_PER_S, 1)
     bench = Bench(tmp_path / "store")
     bench.store.put_many("a", [b""] * 40, deliver_ms=NOW + 40 * SECOND)
     bench.turn(40 * SECOND - 18 * SECOND)

@@ -1,4 +1,4 @@
-"""A file that cannot be opened now, amid a batch of what is due: nothing of the batch is lost."""
+"""A file cannot be opened while a batch of due messages is read: none of them is lost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from timerstore.errors import FullError
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, folder: str, nth: int) -> Callable[[], int]:
-    """Have the n-th opening of a file in such a folder fail, once; how often it did."""
+    """Make the n-th opening of a file in this folder fail once. Return a counter of failures."""
     whole, left, hits = Disk.open, nth, 0
 
     def open_(self: Disk, path: Path, **given: Any) -> File:
@@ -32,7 +32,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, folder: str, nth: int) -> Callable[
     ("timerlog", 1), ("timerlog", 2), ("timerlog", 3), ("timerlog", 9),
     ("commitlog", 1), ("commitlog", 2), ("commitlog", 3),
 ])  # fmt: skip
-def test_what_was_read_before_it_is_not_lost(
+def test_due_messages_are_kept_when_file_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, nth: int
 ) -> None:
     sizes = small(timer_log_segment_bytes=128, commit_log_segment_bytes=16 * 1024)
@@ -44,7 +44,7 @@ def test_what_was_read_before_it_is_not_lost(
     hits = failing(monkeypatch, folder, nth)
     bench.clock.advance(60_000)
     services = bench.store.services()
-    for _ in range(2):  # the one that fails goes on, as its thread does
+    for _ in range(2):  # a service that fails is stepped again, as its thread would do
         for name in ("dequeue_get", "dequeue_get_message", "dequeue_put") * 3:
             try:
                 while services[name].step():

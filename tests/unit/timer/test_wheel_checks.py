@@ -1,4 +1,4 @@
-"""The wheel's file is as the last complete write left it, or the wheel is built anew."""
+"""The wheel is rebuilt unless its file is as the last complete write left it."""
 
 import shutil
 from collections.abc import Callable
@@ -20,8 +20,9 @@ FIRST, SECOND_ONE = 5, 40  # seconds ahead: in two sectors of the wheel
 
 
 def killed(tmp_path: Path, name: str = "killed") -> tuple[Path, bytes]:
-    """A store as a kill leaves it, in which as many were cancelled as wait; and its wheel as it was
-    a checkpoint before.
+    """Return a store as a crash leaves it, and its wheel as of the checkpoint before the last.
+
+    The store has as many cancelled messages as pending ones.
     """
     bench = Bench(tmp_path / "store", small(wheel_slot_count=SLOTS))
     cancelled = [bench.store.put("t", b"c%d" % n, delay=FIRST) for n in range(3)]
@@ -45,9 +46,9 @@ def opened(root: Path) -> Bench:
     return Bench(root, small(wheel_slot_count=SLOTS))
 
 
-def assert_whole(root: Path, *, is_anew: bool) -> None:
+def assert_whole(root: Path, *, is_rebuilt: bool) -> None:
     bench = opened(root)
-    assert (inside(bench.store).imported is not None) == is_anew
+    assert (inside(bench.store).imported is not None) == is_rebuilt
     bench.turn((SECOND_ONE + 1) * SECOND)
     assert bench.bodies("t") == [b"0", b"1", b"2"]
     bench.close()
@@ -66,7 +67,7 @@ def laps_off(raw: bytearray, _before: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", [stale, laps_off])
-def test_damage_that_counts_make_up_for(
+def test_damage_is_detected_when_counts_agree(
     tmp_path: Path, damage: Callable[[bytearray, bytes], None]
 ) -> None:
     root, before = killed(tmp_path)
@@ -76,15 +77,15 @@ def test_damage_that_counts_make_up_for(
     path.write_bytes(raw)
     report = verify_directory(root)
     assert any(str(path) in problem.where for problem in report.problems), report
-    assert_whole(root, is_anew=True)
+    assert_whole(root, is_rebuilt=True)
 
 
-def test_nothing_damaged(tmp_path: Path) -> None:
-    assert_whole(killed(tmp_path)[0], is_anew=False)
+def test_undamaged_wheel_is_not_rebuilt(tmp_path: Path) -> None:
+    assert_whole(killed(tmp_path)[0], is_rebuilt=False)
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "head", "entry"])
-def test_checks_that_are_damaged_themselves(tmp_path: Path, how: str) -> None:
+def test_wheel_is_rebuilt_when_checks_are_damaged(tmp_path: Path, how: str) -> None:
     root, _ = killed(tmp_path)
     path = Tree(root).wheel_checks
     raw = bytearray(path.read_bytes())
@@ -96,14 +97,14 @@ def test_checks_that_are_damaged_themselves(tmp_path: Path, how: str) -> None:
         raw[3 if how == "head" else SECTOR_BYTES + 4] ^= 1
         path.write_bytes(raw)
     assert not verify_directory(root).clean
-    assert_whole(root, is_anew=True)
+    assert_whole(root, is_rebuilt=True)
 
 
 @pytest.mark.parametrize("sectors", [0, 1, 3, 7])
-def test_killed_while_a_checkpoint_writes(
+def test_wheel_is_not_rebuilt_after_crash_during_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sectors: int
 ) -> None:
-    """Whatever of the wheel's sectors such a write got to, it is the recovery's that was there."""
+    """The recovery accepts the wheel, however many sectors were written before the crash."""
     bench = opened(tmp_path / "store")
     for n in range(3):
         bench.store.put("t", b"%d" % n, delay=SECOND_ONE)
@@ -122,17 +123,17 @@ def test_killed_while_a_checkpoint_writes(
     cut = SECTOR_BYTES * sectors
     Tree(copy).timer_wheel.write_bytes(new[:cut] + old[cut:])
     bench.close()
-    for _ in range(2):  # and again, when that recovery is killed, too
+    for _ in range(2):  # again, after a crash of that recovery
         again = opened(copy)
         assert inside(again.store).imported is None
         shutil.copytree(copy, tmp_path / f"next-{_}")
         again.close()
         copy = tmp_path / f"next-{_}"
-    assert_whole(copy, is_anew=False)
+    assert_whole(copy, is_rebuilt=False)
 
 
 class Faulty:
-    """The wheel's file, whose writes go through a function."""
+    """A wheel's file whose writes are passed to a function."""
 
     def __init__(self, file: Any, write: Callable[[Any, Any, int], None]) -> None:
         self._file = file
@@ -145,10 +146,10 @@ class Faulty:
         self._write(self._file, data, offset)
 
 
-def test_killed_while_a_write_that_failed_is_made_again(
+def test_wheel_is_not_rebuilt_after_crash_during_repeated_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one wrote what the checks called new then, the second one calls newer."""
+    """The repeated write begins with a file that differs from both entries of its sectors."""
     bench = opened(tmp_path / "store")
     for n in range(3):
         bench.store.put("t", b"%d" % n, delay=SECOND_ONE)
@@ -177,10 +178,10 @@ def test_killed_while_a_write_that_failed_is_made_again(
     monkeypatch.undo()
     bench.close()
     assert verify_directory(copy).clean
-    assert_whole(copy, is_anew=False)
+    assert_whole(copy, is_rebuilt=False)
 
 
-def test_a_store_of_an_older_version_has_no_checks(tmp_path: Path) -> None:
+def test_store_of_older_version_opens_without_checks(tmp_path: Path) -> None:
     root, _ = killed(tmp_path)
     tree = Tree(root)
     mark = watermark.read(tree.watermark.read_bytes())
@@ -189,4 +190,4 @@ def test_a_store_of_an_older_version_has_no_checks(tmp_path: Path) -> None:
     tree.watermark.write_bytes(2 * slot)
     tree.wheel_checks.unlink()
     assert verify_directory(root).clean
-    assert_whole(root, is_anew=False)
+    assert_whole(root, is_rebuilt=False)

@@ -262,7 +262,7 @@ def test_a_count_that_failed_is_made_again(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_a_clock_set_back_within_what_the_wheel_has_read(bench: Bench) -> None:
-    """Here the wheel does not tell that it went on and back: its frontier is far ahead."""
+    """Here the wheel does not tell that it went on and back: its read slot is far ahead."""
     bench.turn(100_000)
     bench.turn(-100_000)
     fill(bench)

@@ -11,7 +11,7 @@ Locks:    the append lock for the two records.
 Holds:    (1) of the two states one hold changes both, and the filled mark passes both records at
           once; (2) body, flags, born time and host, tags, keys, properties and message id stay what
           they were; the order among equal due times is that of the new put.
-Fails:    NotWaitingError where it waits no more, MessageError on a time or handle that is wrong or
+Fails:    NotPendingError where it waits no more, MessageError on a time or handle that is wrong or
           a message too large for a group, FullError, FlowControlError: all before anything is
           changed.
 Source:   docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring.md.

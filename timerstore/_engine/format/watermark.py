@@ -40,7 +40,7 @@ class Watermark(NamedTuple):
     log_end: int
     timer_log_end: int
     timer_queue_offset: int
-    read_slot: int
+    replay_slot: int
     log_begin: int
     state_chunk_count: int
     state_digest: int
@@ -58,7 +58,7 @@ class Watermark(NamedTuple):
         """Whether it is of a store that was put together and never opened: see `unbuilt`."""
         return (
             self.sequence,
-            self.read_slot,
+            self.replay_slot,
             self.state_chunk_count,
             self.state_digest,
         ) == _UNBUILT

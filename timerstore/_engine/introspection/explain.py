@@ -362,8 +362,8 @@ class Explainer:
                 why = f"{self._when(due_ms)}; no slot was free: it waits in memory"
             return self._made(name, rows, history, "waiting", "open slot", why)
         slot, place, length = found
-        frontier, precision_ms = self._wheel.frontier, self._config.precision_ms
-        is_read = slot < frontier
+        read_slot, precision_ms = self._wheel.read_slot, self._config.precision_ms
+        is_read = slot < read_slot
         why = self._when(due_ms)
         if is_read:
             why += self._held(name.topic, timer_id)
@@ -421,7 +421,7 @@ class Explainer:
     def _slots(self, own: int) -> Iterator[int]:
         wheel, open_slot = self._wheel, self._open_slot
         yield own
-        at = open_slot.lowest_slot(wheel.frontier)
+        at = open_slot.replay_slot(wheel.read_slot)
         while True:
             with wheel.lock:
                 slot = wheel.next_used(at, NO_SLOT)

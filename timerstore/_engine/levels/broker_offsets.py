@@ -1,8 +1,11 @@
-"""config/delayOffset.json: where a broker that opens the directory after us goes on.
+"""Write config/delayOffset.json, from which a broker continues when it opens the directory.
 
-Data:     format/delay_offset_json.py.
-Threads:  close, after every service stopped.
-Holds:    written after all that it speaks of is durable; never read by us: the log knows more.
+We never read the offsets, because the log has more information.
+
+Thread safety: called while closing, after every service has stopped.
+Invariants:
+    1. The file is written after everything that it describes is durable.
+On-disk format: format/delay_offset_json.py
 """
 
 from timerstore._engine.format import delay_offset_json
@@ -18,7 +21,7 @@ from timerstore.errors import CorruptError
 def write_for_brokers(
     disk: Disk, tree: Tree, clock: Clock, routes: Routes, cursors: LevelCursors
 ) -> None:
-    """Say of each level what is delivered next; durable."""
+    """Write the next offset to deliver of each level; durable on return."""
     offsets = {
         route.queue_id + 1: cursors.cursor(route.queue_id)
         for route in routes.by_index
@@ -32,7 +35,7 @@ def write_for_brokers(
             disk.read_small(backup_of(tree.delay_offset_json)),
         )
     except CorruptError:
-        before = DelayOffsets()  # the cursors say all that it could
+        before = DelayOffsets()  # the cursors have all of its information
     disk.make_directory(tree.config)
     after = before.with_offsets(offsets, clock.now_ms)
     disk.write_small(tree.delay_offset_json, delay_offset_json.write(after))

@@ -1,13 +1,18 @@
-"""schedule-deliver: hands messages of fixed levels that are due to their topic.
+"""Deliver due messages of delay levels to their topics.
 
-Threads:  schedule-deliver.
-Locks:    the commit log's append lock, for at most 256 records at a time.
-Holds:    (1) a place counts as done from the hold of the append lock on that places its copy, and
-          the copy names it; (2) never early: C refuses to encode what is not due; (3) in order of
-          due time and put: of each level, and of all together while they are delivered one by one
-          (`level_async` off); (4) nothing is passed over: what cannot be placed is tried again.
-Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
-Source:   docs/file-format.md; docs/decisions/0007-delay-levels.md.
+Thread safety: runs on the schedule-deliver thread only; other threads may call `arrived` and
+    `durable`.
+Locking: holds the commit log's append lock for at most 256 records at a time.
+Invariants:
+    1. A message counts as delivered from the critical section that places its copy. The copy names
+       its place, which is its level and queue offset.
+    2. Nothing is delivered early: C refuses to encode a message that is not due.
+    3. The messages of a level are delivered in order of (due time, put order). With `level_async`
+       off, this order holds across all levels.
+    4. No message is left out: one that could not be placed is tried again.
+Raises: FullError is retried and changes nothing. CorruptError if a source record fails its
+    checksum.
+See also: docs/file-format.md, docs/decisions/0007-delay-levels.md
 """
 
 from collections import deque
@@ -32,7 +37,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 
 _BATCH = 4096
-_HOLD = 256  # records placed in one hold of the append lock
+_HOLD = 256  # records placed in one critical section
 _SCRATCH_BYTES = 2 << 20
 _RESEND_MS = 100
 _RESEND_MS_MAX = 60_000
@@ -58,7 +63,7 @@ class _Sent(NamedTuple):
 
 
 class ScheduleDeliver(Service):
-    """From due level messages to records."""
+    """Delivers due messages of delay levels as records."""
 
     name = "schedule-deliver"
 
@@ -84,28 +89,28 @@ class ScheduleDeliver(Service):
         self._queues: list[Runs] = []
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
         self._drafts = np.empty(_BATCH, _DRAFT)
-        self._sent: dict[int, deque[_Sent]] = {}  # by queue: placed, and not durable yet
-        self._next_ms: int | None = None  # when the first message is due
+        self._sent: dict[int, deque[_Sent]] = {}  # by queue, placed but not durable yet
+        self._next_ms: int | None = None  # due time of the first message
         self._resends = 0
         self._retry_ns = 0
 
-    # --- who wakes it ---
+    # --- waking ---
 
     def arrived(self, touched: set[int]) -> None:
-        """Queues have grown, by index of route."""
+        """Wake the service if queues of levels have grown; `touched` has indexes of routes."""
         by_index = self._routes.by_index
         if any(by_index[index].native.kind == lib.TS_ROUTE_LEVELS for index in touched):
             self.wake()
 
     def durable(self) -> None:
-        """More of the log is durable."""
+        """Wake the service, as more of the log is durable, if it waits for that."""
         if self._sent:
             self.wake()
 
     # --- one step ---
 
     def step(self) -> bool:
-        """Hand over what is due, at most one batch."""
+        """Deliver due messages, at most one batch."""
         self._log.check_alive()
         self._next_ms = None
         now_ns = self._clock.monotonic_ns
@@ -120,7 +125,7 @@ class ScheduleDeliver(Service):
             self._log.wait_for_checkpoint()
             done = 0
             while done < len(entries):
-                done += self._some(entries[done:], runs)
+                done += self._deliver(entries[done:], runs)
         except TimerStoreError as error:
             if error.retryable:
                 self._resends += 1
@@ -134,7 +139,7 @@ class ScheduleDeliver(Service):
         return True
 
     def _look(self) -> None:
-        """Take in what dispatch has added."""
+        """Read the units that dispatch has added."""
         routes = self._routes.by_index
         while self._routes_seen < len(routes):
             route = routes[self._routes_seen]
@@ -144,14 +149,14 @@ class ScheduleDeliver(Service):
         for queue in self._queues:
             queue.look()
 
-    # --- what is due ---
+    # --- due messages ---
 
     def _collect(self, now_ms: int) -> tuple[Entries, list[tuple[Runs, Run]]]:
-        """Give what is due and may go, in order of (due, put), and the runs that it is of."""
+        """Return the entries that may be delivered now, in order, and the runs they belong to."""
         parts: list[Entries] = []
         runs: list[tuple[Runs, Run]] = []
         for queue in self._queues:
-            room = min(self._room_of(queue.route.queue_id), _BATCH)
+            capacity = min(self._capacity_of(queue.route.queue_id), _BATCH)
             found: list[Entries] = []
             unsorted, last_ms = 0, now_ms
             for run in sorted(queue.runs, key=queue.head_ms):
@@ -159,26 +164,27 @@ class ScheduleDeliver(Service):
                 if head_ms > now_ms:
                     self._next_ms = min(head_ms, self._next_ms or head_ms)
                     break
-                if room < 1:
-                    break  # `durable` wakes
+                if capacity < 1:
+                    break  # `durable` wakes the service
                 if head_ms > last_ms:
-                    break  # none of it is among the first
-                # As many of each: the first of all are among the first of each.
-                found.append(queue.due(run, last_ms, room))
+                    break  # enough entries are due earlier
+                # Take up to `capacity` of each run: the first of all are among the first of each.
+                found.append(queue.due(run, last_ms, capacity))
                 found[-1]["run"] = len(runs)
                 runs.append((queue, run))
                 unsorted += len(found[-1])
-                if unsorted >= room:  # what comes later than so many is not looked at any more
-                    found, unsorted = [_first_of(found, room)], 0
+                if unsorted >= capacity:  # drop entries that are later than the first `capacity`
+                    found, unsorted = [_first_of(found, capacity)], 0
                     last_ms = int(found[0]["due_ms"][-1])
             if found:
-                parts.append(_first_of(found, room))
+                parts.append(_first_of(found, capacity))
         return _first_of(parts, _BATCH) if parts else np.empty(0, LEVEL_DUE), runs
 
-    def _room_of(self, queue_id: int) -> int:
-        """How many more of a queue may go before those that went are durable.
+    def _capacity_of(self, queue_id: int) -> int:
+        """Return how many messages of a queue may be placed before earlier ones are durable.
 
-        One after the other: none while any is not durable. Asynchronously: so many of each level.
+        With `level_async` off, none may be placed while any is not durable. With it on, each level
+        has a limit of `level_pending_max`.
         """
         durable = self._log.durable
         for number, sent in list(self._sent.items()):
@@ -191,13 +197,13 @@ class ScheduleDeliver(Service):
         waiting = self._sent.get(queue_id, ())
         return self._config.level_pending_max - sum(one.message_count for one in waiting)
 
-    # --- handing over ---
+    # --- delivery ---
 
-    def _some(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> int:
-        """How many entries are dealt with, from the first on."""
+    def _deliver(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> int:
+        """Deliver the first of these entries, and return how many are finished."""
         now_ms = self._clock.now_ms
         if now_ms < int(entries["due_ms"].max()):
-            return len(entries)  # the clock was set back: they come again
+            return len(entries)  # the clock was set back: they are collected again later
         newest = int((entries["log_offset"] + entries["size"]).max())
         with self._log.segments.view(self._log.written_through(newest)) as view:
             count = self._encode(view, entries, now_ms)
@@ -231,11 +237,11 @@ class ScheduleDeliver(Service):
                 self._log.segments.serve(view, count, self.name)
 
     def _place(self, entries: Entries, runs: list[tuple[Runs, Run]], now_ms: int) -> None:
-        """Give the copies their places; what is placed is done in the same hold."""
+        """Append the copies, and mark their places as delivered in the same critical section."""
         count, placed = len(entries), 0
         drafts = self._drafts[:count]
-        # A foreign message without room for our mark stays where it is: nothing else can tell
-        # that it is out.
+        # A broker's message may have no space for the property that marks it as delivered. Without
+        # that property recovery could not know, so the message is not delivered.
         is_final = (drafts["size"] > 0) | (drafts["unusable"] != 0)
         try:
             while placed < count:
@@ -250,7 +256,7 @@ class ScheduleDeliver(Service):
                 else:
                     placed += got
         finally:
-            self._note(entries[:placed], runs)
+            self._record(entries[:placed], runs)
         late_ms = now_ms - entries["due_ms"][drafts["size"] > 0]
         self.metrics.observe("lateness_ms", late_ms)
         unusable = int(np.count_nonzero(drafts["unusable"]))
@@ -269,8 +275,8 @@ class ScheduleDeliver(Service):
             )
         )
 
-    def _note(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> None:
-        """Go on behind what is dealt with; of each run it is the first."""
+    def _record(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> None:
+        """Advance the runs past finished entries, which are the first of each run."""
         log_end = self._log.end
         for number, count in zip(*np.unique(entries["run"], return_counts=True), strict=True):
             queue, run = runs[int(number)]
@@ -279,7 +285,7 @@ class ScheduleDeliver(Service):
             sent.append(_Sent(log_end, int(count)))
 
     def idle_s(self) -> float | None:
-        """Until the first message is due; until woken where something must be durable first."""
+        """Return the time until the first message is due, or None to wait until woken."""
         if self._config.stop_dequeue:
             return None
         now_ns = self._clock.monotonic_ns
@@ -292,7 +298,7 @@ class ScheduleDeliver(Service):
 
 
 def _first_of(parts: list[Entries], count: int) -> Entries:
-    """Give the first of several that are each in order, in order of (due, put)."""
+    """Return the first entries of several ordered parts, in order of (due time, put order)."""
     if len(parts) == 1:
         return parts[0][:count]
     entries = np.concatenate(parts)

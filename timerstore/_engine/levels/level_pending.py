@@ -1,9 +1,10 @@
-"""Pending on levels: which messages wait for a fixed delay, read from the level topic's queues.
+"""Read the pending messages of delay levels from the level topic's queues.
 
-Threads:  any.
-Locks:    the append lock, while it is noted what is not delivered.
-Holds:    every message that waited when it was begun comes out once, due when it will be delivered
-          (level_runs.py), in order of (due, level, put order).
+Thread safety: any thread may call it.
+Locking: the append lock, while the undelivered offsets are copied.
+Invariants:
+    1. Every message that was pending when a call began is returned once, in order of (due time,
+       level, put order). Its due time is the time at which it will be delivered (level_runs.py).
 """
 
 from collections.abc import Iterator
@@ -26,18 +27,18 @@ from timerstore.config import StoreConfig
 from timerstore.messages import parse_properties
 from timerstore.reports import PendingTimer
 
-_UNITS = 65_536  # read at a time
+_UNITS = 65_536  # units read at a time
 
 
 class Gaps(NamedTuple):
-    """What was not delivered at a moment."""
+    """The messages that were not delivered when the log had a certain end."""
 
     log_end: int
-    gaps: list[tuple[Route, tuple[int, int]]]  # of a level's queue: offsets [begin, end)
+    gaps: list[tuple[Route, tuple[int, int]]]  # a level's queue, and queue offsets [begin, end)
 
 
 class LevelPending(Owner):
-    """Reads what waits on the levels of one store."""
+    """Reads the pending messages of one store's delay levels."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class LevelPending(Owner):
     def read(
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
-        """Give what is due in [begin_ms, end_ms)."""
+        """Yield messages that are due in [begin_ms, end_ms), in order."""
         entries = self.entries()
         if begin_ms is not None:
             entries = entries[entries["due_ms"] >= begin_ms]
@@ -77,13 +78,16 @@ class LevelPending(Owner):
                 yield one
 
     def entries(self) -> Entries:
-        """Give every level message that waits, as what is due."""
+        """Return every pending message as a due entry, in order."""
         with self._log.lock:
             gaps = self.gaps()
         return self.read_gaps(gaps)
 
     def due_ms(self) -> npt.NDArray[np.int64]:
-        """When each is due that can be delivered; while retention is still."""
+        """Return the due times of the messages that can be delivered.
+
+        Retention must not remove files during the call.
+        """
         entries = self.entries()
         found = real_routes(
             self._log, self._routes, entries["log_offset"], entries["size"], is_level=True
@@ -92,7 +96,7 @@ class LevelPending(Owner):
         return due_ms
 
     def gaps(self) -> Gaps:
-        """Give what is not delivered; under the append lock."""
+        """Return the undelivered offsets of all levels. The caller holds the append lock."""
         return Gaps(
             self._log.end,
             [
@@ -104,7 +108,7 @@ class LevelPending(Owner):
         )
 
     def read_gaps(self, found: Gaps) -> Entries:
-        """Give the messages of gaps, delivered meanwhile or not."""
+        """Return the messages of gaps in order, even those that were delivered since."""
         self._dispatch.through(found.log_end)
         parts = [
             self._units(route, at, min(_UNITS, gap_end - at))
@@ -124,7 +128,7 @@ class LevelPending(Owner):
         return entries
 
     def describe(self, entry: Entries) -> PendingTimer | None:
-        """Tell what an entry is; None: it can never be delivered, and will be passed over."""
+        """Describe an entry. Return None if it is invalid and will never be delivered."""
         segments = self._log.segments
         log_offset = int(entry["log_offset"])
         with segments.view(self._log.written_through(log_offset + 1)) as view:

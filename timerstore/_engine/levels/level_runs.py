@@ -1,15 +1,16 @@
-"""Runs: what waits in one queue of the level topic, as stretches of ascending due times.
+"""Split the pending messages of one level queue into runs of ascending due times.
 
-Threads:  the service that delivers.
-Holds:    (1) each message that waits is in one run, and each run begins with one that waits;
-          (2) there is one run, but where the clock was set back or the table of delays changed in
-          between: so what is due never waits behind what is not.
-Source:   docs/file-format.md; docs/decisions/0007-delay-levels.md.
+RocketMQ delivers a message at once if its due time is further ahead than the level's delay. Here
+such a message is due its level's present delay after it was stored, if that is earlier than its due
+time (old_units.py). After a change of the table of delays the result is the same as RocketMQ's;
+after the clock was set back the message is still not too early.
 
-The ancestor corrects a due time that lies farther ahead than the level's whole delay: it delivers
-at once. Here the message is due its level's present delay after it was stored, where that is
-earlier (old_units.py): after a change of the table the same, after a clock that was set back still
-not too early.
+Thread safety: runs on the schedule-deliver thread only.
+Invariants:
+    1. Each pending message is in one run, and each run begins with a pending message.
+    2. There is one run, unless the clock was set back or the table of delays was changed. So a due
+       message never waits for one that is not due.
+See also: docs/file-format.md, docs/decisions/0007-delay-levels.md
 """
 
 from itertools import pairwise
@@ -22,7 +23,7 @@ from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 from timerstore._engine.queues.old_units import LevelUnits
 from timerstore._engine.queues.routes import Route
 
-_UNITS = 65_536  # read at a time
+_UNITS = 65_536  # units read at a time
 LEVEL_DUE = np.dtype(
     [
         ("place", np.int64),
@@ -38,7 +39,7 @@ Entries = npt.NDArray[np.void]
 
 
 class Run:
-    """Units [next, end) of a queue, due times ascending."""
+    """The units [next, end) of a queue, with ascending due times."""
 
     __slots__ = ("end", "head_ms", "last_ms", "next")
 
@@ -46,11 +47,11 @@ class Run:
         self.next = begin
         self.end = end
         self.last_ms = last_ms
-        self.head_ms: int | None = head_ms  # None: not read yet
+        self.head_ms: int | None = head_ms  # due time of the first unit; None if not read yet
 
 
 class Runs:
-    """One queue."""
+    """The runs of one level queue."""
 
     def __init__(self, route: Route, cursors: LevelCursors, units: LevelUnits) -> None:
         self.route = route
@@ -60,7 +61,7 @@ class Runs:
         self.runs: list[Run] = []
 
     def look(self) -> None:
-        """Take in the units that are new."""
+        """Read the units that were added since the last call."""
         count = self.route.queue.count
         if count <= self._seen:
             return
@@ -81,13 +82,13 @@ class Runs:
                 self.runs.append(Run(begin + first, begin + end, head_ms, last_ms))
 
     def head_ms(self, run: Run) -> int:
-        """When the first of a run is due."""
+        """Return the due time of a run's first message."""
         if run.head_ms is None:
             run.head_ms = int(self._units.read(self.route, run.next, 1)["tags_code"][0])
         return run.head_ms
 
     def due(self, run: Run, now_ms: int, capacity: int) -> Entries:
-        """Give the first of a run that are due now, at most `capacity`; its head is."""
+        """Return the due messages of a run, at most `capacity`. The first one is due."""
         units = self._units.read(self.route, run.next, min(capacity, run.end - run.next))
         due_ms = units["tags_code"].astype(np.int64)
         count = max(1, int(np.searchsorted(due_ms, now_ms, side="right")))
@@ -100,7 +101,7 @@ class Runs:
         return entries
 
     def advance(self, run: Run, count: int) -> None:
-        """So many of a run are dealt with."""
+        """Remove the first messages of a run, which are finished."""
         run.next += count
         run.head_ms = None
         if run.next == run.end:

@@ -1,8 +1,10 @@
-"""Level pending: how many messages of fixed levels wait for each real queue.
+"""Count the pending messages on delay levels of each real queue.
 
-Data:     ts_route.level_pending, under the append lock; as of each checkpoint in timerstore/counts.
-Holds:    it is the fold of the log: +1 where the source is placed, -1 where its copy is.
-Source:   docs/decisions/0007-delay-levels.md.
+Thread safety: `ts_route.level_pending` has the count, under the append lock.
+Invariants:
+    1. The count is the fold of the log: +1 for a message on a level, -1 for its delivered copy.
+On-disk format: timerstore/counts, as of each checkpoint
+See also: docs/decisions/0007-delay-levels.md
 """
 
 import numpy as np
@@ -18,14 +20,14 @@ Counted = npt.NDArray[np.int32]
 
 
 def set_at(routes: Routes, pending: Pending, now_ms: int) -> None:
-    """Set the counts as at the watermark."""
+    """Set the counts to those of the watermark."""
     for topic, queues in pending.items():
         for queue_id, count in queues.items():
             routes.make(topic, queue_id, now_ms).native.level_pending = count
 
 
 def fold_forward(routes: Routes, cursors: LevelCursors, scanned: Scan, store_id: int) -> None:
-    """Count the records behind the watermark; `cursors` are those at the watermark."""
+    """Count the records after the watermark. `cursors` are those of the watermark."""
     kind = scanned["kind"]
     _count(routes, scanned["route"][kind == lib.TS_KIND_LEVEL], 1)
     named = scanned[
@@ -43,7 +45,7 @@ def _is_done(cursors: LevelCursors, place: int) -> bool:
 
 
 def fold_from_empty(routes: Routes, waiting: Counted) -> None:
-    """Count from a fold of the whole log: `waiting` are the routes of what waits."""
+    """Set the counts from a fold of the whole log; `waiting` has the route of each message."""
     _count(routes, waiting, 1)
 
 
@@ -53,8 +55,9 @@ def _count(routes: Routes, indexes: Counted, sign: int) -> None:
 
 
 def pending_by_topic(routes: Routes) -> tuple[dict[str, int], dict[str, int]]:
-    """Give how many timers and how many messages of fixed levels wait for each topic that has any;
-    under the append lock.
+    """Return the pending timers and the pending messages on delay levels of each topic.
+
+    Topics without any are left out. The caller holds the append lock.
     """
     timers: dict[str, int] = {}
     on_level: dict[str, int] = {}

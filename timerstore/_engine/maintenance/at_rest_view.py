@@ -121,11 +121,11 @@ class _FarFiles(FarWheel):
     """The files of the far wheel that have the units of a table."""
 
     def __init__(self, disk: Disk, tree: Tree, segment_bytes: int, table: FarTable) -> None:
-        super().__init__(disk, tree, segment_bytes, segment_bytes)
         per_file = segment_bytes // UNIT_BYTES
         begin = table.begin // per_file * segment_bytes
         end = -(-table.end // per_file) * segment_bytes
-        self.segments = _FileRange(disk, tree.far_log, segment_bytes, begin, end)
+        files = _FileRange(disk, tree.far_log, segment_bytes, begin, end)
+        super().__init__(disk, tree, segment_bytes, segment_bytes, files)
         self.begin, self.end = table.begin, table.end
 
 

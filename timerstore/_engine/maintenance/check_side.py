@@ -41,7 +41,7 @@ def check_watermark(view: StoreView) -> None:
         ("timer queue offset", mark.timer_queue_offset, timer_log.linked_offset),
         ("timer queue offset", mark.timer_queue_offset, engine.timer_route.queue.count),
         # A clock that is set back moves the wheel's position before the next checkpoint does.
-        ("read slot", mark.read_slot, max(wheel.frontier, wheel.completed_read_slot)),
+        ("read slot", mark.replay_slot, max(wheel.read_slot, wheel.completed_replay_slot)),
         ("timer id end", mark.timer_id_end, int(engine.log.native.timer_route.next_offset)),
     )
     for what, got, limit in limits:

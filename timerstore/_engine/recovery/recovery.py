@@ -266,7 +266,7 @@ class Recovery(Owner):
         # Behind a clean one also where an opening behind a broker was cut off.
         if strangers_wrote(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
             return None
-        self._states.open_file(self._disk, tree.state, anew=False)
+        self._states.open_file(self._disk, tree.state, is_new=False)
         counts = counts_json.read_counts(
             self._disk.read_small(tree.counts), mark.log_end, mark.sequence
         )
@@ -303,11 +303,11 @@ class Recovery(Owner):
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
         self._levels.done(level_places(scanned, mark.store_id))
-        timer_recovery.start_at(self._wheel, self._open_slot, mark.read_slot)
+        timer_recovery.start_at(self._wheel, self._open_slot, mark.replay_slot)
         return self._recovered(
             log_end=end,
             dispatch_from=mark.log_end,
-            start=timer_recovery.Start(mark.timer_queue_offset, mark.read_slot),
+            start=timer_recovery.Start(mark.timer_queue_offset, mark.replay_slot),
             store_id=mark.store_id,
             mark=mark,
             imported=None,
@@ -354,7 +354,7 @@ class Recovery(Owner):
         timer_log = self._timer_log.segments  # closing may have died before its sync, or by it
         timer_log.rewrite(mark.timer_log_begin, mark.timer_log_end)
         timer_log.sync()
-        chain_compaction.settle(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+        chain_compaction.settle(self._wheel, self._timer_log, mark.replay_slot, mark.timer_log_end)
 
     def _distrust_timer(self) -> bool:
         """Go back to where all is built anew from the log; False."""
@@ -375,14 +375,14 @@ class Recovery(Owner):
         linked = int(self._states.native.waiting) - (put - mark.timer_queue_offset)
         try:
             linked -= self._far.count_waiting(self._states.native, self._segments.begin)
-            if self._wheel.units_from(mark.read_slot, mark.timer_log_end) >= linked:
+            if self._wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked:
                 return True
             # Counts are cut back roughly, and a delete takes one off its slot, wherever what it
             # deletes waits; the chains are exact.
             chain_compaction.recount(
-                self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end
+                self._wheel, self._timer_log, mark.replay_slot, mark.timer_log_end
             )
-            return self._wheel.units_from(mark.read_slot, mark.timer_log_end) >= linked
+            return self._wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked
         except CorruptError:
             return False
 
@@ -420,7 +420,7 @@ class Recovery(Owner):
         if before is not None and before.timer_id_end:  # no id is given a second time
             timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
             timers[0] = max(timers.get(0, 0), before.timer_id_end)
-        self._states.open_file(disk, tree.state, anew=True)
+        self._states.open_file(disk, tree.state, is_new=True)
         timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)

@@ -61,7 +61,7 @@ class SnapshotExplainer(Explainer):
             why += "; it gets its slot on the wheel when that is near"
             return self._made(name, rows, history, "waiting", "far wheel", why)
         slot, mark = slot_ms // precision_ms, self._view.position.mark
-        is_read = mark is not None and slot < mark.read_slot
+        is_read = mark is not None and slot < mark.replay_slot
         if is_read:
             why += "; its slot is read, it waits to be handed over"
         elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):

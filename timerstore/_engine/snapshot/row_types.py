@@ -1,4 +1,4 @@
-"""The numpy types of the rows that C fills (native/api.h)."""
+"""The numpy types of the rows that C fills (native/api)."""
 
 import numpy as np
 import numpy.typing as npt

@@ -185,7 +185,7 @@ class SnapshotTimers(Owner):
             return False
         if not view.disk.exists(view.tree.state):
             return False
-        self.states.look_into(view.disk.open(view.tree.state))
+        self.states.read_from(view.disk.open(view.tree.state))
         try:
             fits = self.states.read(
                 mark.state_chunk_count, mark.state_digest, mark.log_end, counts.past

@@ -85,7 +85,7 @@ def look(path: Path, shard: int | None = None) -> StoreSummary:
 def read_slot(found: StoreSummary) -> int:
     """Return the first slot of the wheel that was not read yet, as the files show it."""
     if found.mark is not None:
-        return found.mark.read_slot
+        return found.mark.replay_slot
     raw = Disk().read_small(found.store.tree.timer_check)
     fields = ffi.new("int64_t[7]")
     if raw is None or lib.ts_timer_check_unpack(raw, len(raw), fields) < 0:

@@ -14,11 +14,12 @@
 timer_arrays.py            the arrays that the services pass to one another
 pipeline.py                builds the six services, starts and stops them
 wheel.py                   the ring of slots; wheel_check_file.py has its checksums
-far_wheel.py               coarse slots for messages past the roll window
+far_wheel.py               coarse slots past the roll window; far_log.py, far_tidying.py
 timer_log.py               the linked units; expired_segments.py, chain_compaction.py
 timer_states.py            pending, delivered or cancelled, for each timer id
-checkpoint.py              what recovery may trust
-linker.py                  places a message on the wheel, on the far wheel or in the open slot
+checkpoint.py              the state that recovery starts from; checkpoint_counts.py
+linker.py                  places a message on the wheel, on the far wheel or in the open slot;
+                           link_requests.py makes its requests
 open_slot.py               loaded messages by due time; due_queue.py, fair_queue.py release them
 timer_recovery.py          restore all of this after a crash
 pending.py, backlog.py, slot_counts.py, handle_lookup.py   answers for API calls

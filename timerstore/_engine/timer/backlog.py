@@ -1,11 +1,12 @@
-"""Backlog: how far the timer is behind, and how what waits lies in time.
+"""Measure how far the timer lags, and count pending messages by due time.
 
-Threads:  any.
-Locks:    the wheel's, while slots are read.
-Holds:    every number is exact while nothing moves; what moves during a call is counted before or
-          after its move. Counters of slots are not asked: they know nothing of rolled messages.
-Cost:     `dequeue` grows with what is late, `distribution` and `congestion` with what waits.
-Source:   the bounds of the distribution are RocketMQ's.
+Every number is exact while no message moves. A message that moves during a call is counted either
+before or after its move. The counters in wheel slots are not used, because they do not account for
+rolled messages. The cost of `dequeue` grows with the number of late messages. The cost of
+`distribution` and `congestion` grows with the number of pending messages.
+
+Thread safety: any thread may call it.
+Locking: takes the wheel's lock while it reads slots.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,18 +31,18 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
-"""Upper bounds of the timing distribution, seconds from now: the ancestor's."""
+"""Upper bounds of the timing distribution, in seconds from now; the same as RocketMQ's."""
 
 
 class Lag(NamedTuple):
-    """How far one side of the timer is behind."""
+    """The lag of one side of the timer: how many messages, and the age of the oldest."""
 
     messages: int
     ms: int
 
 
 class Backlog:
-    """Measures one store."""
+    """Measures the timer of one store."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Backlog:
         self._timer_route = timer_route
         self._pending = pending
         self._fair_queue = fair_queue
-        self._on_levels = on_levels  # when what waits for a fixed level is due
+        self._on_levels = on_levels  # due times of pending messages on delay levels
         self._states = states
         self._open_slot = open_slot
         self._timer_log = timer_log
@@ -72,10 +73,10 @@ class Backlog:
         self._routes = routes
 
     def enqueue(self) -> Lag:
-        """What the timer topic holds and the wheel does not yet: how much, the oldest how old.
+        """Return the lag of linking: records of the timer topic that are not linked yet.
 
-        Where dispatch has not seen the oldest either, the age is that of the oldest record which
-        dispatch has not seen.
+        If the oldest of them has not been dispatched either, the age is that of the oldest record
+        that has not been dispatched.
         """
         queue = self._timer_route.queue
         linked = self._timer_log.linked_offset
@@ -88,7 +89,7 @@ class Backlog:
         return Lag(count, max(0, self._clock.now_ms - self._store_ms(offset)))
 
     def _store_ms(self, offset: int) -> int:
-        """When the record at a log offset was stored; now, where there is none yet."""
+        """Return when the record at a log offset was stored, or now if there is no record yet."""
         segments = self._log.segments
         record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
         with segments.view(self._log.write_out()) as view:
@@ -110,11 +111,11 @@ class Backlog:
                     return int(record["store_ms"][0]) if count else self._clock.now_ms
 
     def dequeue(self) -> Lag:
-        """What is on the wheel, due, and not in its topic: how much, the first how long ago due.
+        """Return the lag of delivery: linked messages that are due and not delivered yet.
 
-        Looked for in the order in which a message comes through: who moves on meanwhile is met
-        twice, and counts once. (What is put back on the wheel meanwhile, as it rolls, may not be
-        met.)
+        The places are read in the order in which a message passes them. A message that moves on
+        during the call is therefore found twice, and counted once. A message that rolls back onto
+        the wheel during the call may be missed.
         """
         now_ms = self._clock.now_ms
         ids, first_ms = [np.empty(0, np.int64)], now_ms
@@ -126,14 +127,16 @@ class Backlog:
         return Lag(len(np.unique(np.concatenate(ids))), now_ms - first_ms)
 
     def _loading(self, now_ms: int) -> Iterator[Records]:
-        """Give what is on the wheel and may be due: in slots, the open slot, the lanes."""
+        """Yield messages that may be due, from slots, the open slot and the fair queue."""
         yield from self._pending.unloaded(now_ms // self._precision_ms)
         yield from self._open_slot.by(now_ms)
         yield from self._fair_queue.held()
 
     def distribution(self) -> dict[int | None, int]:
-        """How many are due within each of BOUNDS_S but not within the one before; None: later.
-        Those of fixed levels, too.
+        """Return how many messages are due in each interval of BOUNDS_S.
+
+        The key is the upper bound in seconds, or None for messages that are due later. Messages on
+        delay levels are included.
         """
         due_ms = np.concatenate([self._pending.entries()["due_ms"], self._on_levels()])
         ahead_ms = due_ms - self._clock.now_ms
@@ -142,8 +145,9 @@ class Backlog:
         return dict(zip((*BOUNDS_S, None), counts, strict=True))
 
     def congestion(self) -> dict[int, int]:
-        """How many wait for each slot that somebody waits for, by when it begins, ms; ascending.
-        What waits for a fixed level waits for no slot.
+        """Return the number of pending messages by the start of their slot in ms, ascending.
+
+        Slots without pending messages are left out. Messages on delay levels have no slot.
         """
         due_ms = np.ascontiguousarray(self._pending.entries()["due_ms"])
         slots, counts = np.unique(slots_of(due_ms, self._precision_ms), return_counts=True)

@@ -1,8 +1,8 @@
-"""Handover: what a broker reads when it opens a directory that we closed.
+"""Write the files that a RocketMQ broker reads when it opens a directory that we closed.
 
-Data:     config/timercheck, checkpoint, config/timermetrics: native/format/timer_check.h,
-          native/format/store_checkpoint.h, format/timer_metrics_json.py.
-Threads:  close, after every service stopped.
+Thread safety: called while closing, after every service has stopped.
+On-disk format: config/timercheck (native/format/timer_check.h), checkpoint
+    (native/format/store_checkpoint.h) and config/timermetrics (format/timer_metrics_json.py).
 """
 
 from timerstore._engine.base.native import ffi, lib
@@ -29,14 +29,17 @@ def write_for_brokers(
     dispatch: Dispatch,
     checkpoint: Checkpoint,
 ) -> None:
-    """Write the ancestor's checkpoints and counts as of the last completed checkpoint; durable."""
+    """Write RocketMQ's checkpoints and counts as of the last completed checkpoint.
+
+    The files are durable on return.
+    """
     mark = checkpoint.completed
     assert mark is not None, "a checkpoint was completed before"
     disk.make_directory(tree.config)
     now_ms = clock.now_ms
     old = _timer_check(disk, tree)
     fields = (
-        mark.read_slot * config.precision_ms,
+        mark.replay_slot * config.precision_ms,
         mark.timer_log_end,
         mark.timer_queue_offset,
         mark.timer_queue_offset,
@@ -49,7 +52,7 @@ def write_for_brokers(
     disk.write_small(tree.timer_check, bytes(ffi.buffer(data)))
     store_ms = int(log.native.last_store_ms)
     data = ffi.new("uint8_t[]", _FILE_BYTES)
-    # A broker that dies deletes the index files that are newer than this.
+    # After a crash, a broker deletes the index files that are newer than this.
     index_ms = 0 if dispatch.index is None else dispatch.index.end_ms
     lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, index_ms, 0, 0)), data)
     disk.write_small(tree.checkpoint, bytes(ffi.buffer(data)))
@@ -64,7 +67,7 @@ def write_for_brokers(
 
 
 def _metrics(disk: Disk, tree: Tree) -> TimerMetrics:
-    """Give the counts that are there; where they cannot be read, none: they are derived."""
+    """Return the counts on disk. If they cannot be read, return none: the counts are derived."""
     try:
         return timer_metrics_json.read(
             disk.read_small(tree.timer_metrics), disk.read_small(backup_of(tree.timer_metrics))

@@ -1,18 +1,22 @@
-"""Compact the chains of the wheel before closing, so that it holds what is pending and no more.
+"""Compact the wheel's chains before closing, so that they hold only pending messages.
 
-What a slot's chain still holds of messages that are out, rolled on, or cancelled does us no harm,
-nor does a second unit of one that waits, as a recovery may leave: the states tell. A broker has no
-states: it would deliver them again. It also relinks the units of its last two timer-log files when
-it loads, by the slot that each says.
+A slot's chain may still hold units of messages that were delivered, rolled or cancelled. It may
+also hold a second unit of a pending message, left by a recovery. Neither harms us, because the
+timer states say which messages are pending. A broker has no such states and would deliver those
+messages again. On loading, a broker also relinks the units of its last two timer log files, each
+into the slot that the unit names.
 
-Threads:  close, after every service stopped.
-Holds:    (1) the evidence that a unit is dead is durable before its chain goes past it: the last
-          checkpoint is complete; (2) first the chains, then the wheel, then what dead units say: so
-          whatever a kill leaves, the wheel on the disk leads to whole chains of everything that
-          waits. Only first positions and counts may be old then: `recount`.
-Cost:     one look at every unit that waits; where there are dead ones, also at their messages, and
-          16 bytes of memory for each of those that wait.
-See also: docs/decisions/0011-broker-interoperability.md.
+Every pending unit is read once. If there are dead units, their messages are read too, and each
+pending message needs 16 bytes of memory.
+
+Thread safety: called while closing, after every service has stopped.
+Invariants:
+    1. The evidence that a unit is dead is durable before its chain skips the unit, because the last
+       checkpoint is complete.
+    2. The chains are written first, then the wheel, then the dead units. After a crash at any
+       point, the wheel on disk leads to complete chains of all pending messages. Only the first
+       positions and counts of slots may be out of date then; `recount` corrects them.
+See also: docs/decisions/0011-broker-interoperability.md
 """
 
 from collections.abc import Iterator
@@ -35,7 +39,7 @@ _BATCH = 65_536
 
 
 class ChainCompactor:
-    """Takes the dead units of one store out of its chains."""
+    """Removes the dead units of one store from its chains."""
 
     def __init__(
         self,
@@ -48,9 +52,9 @@ class ChainCompactor:
         pending: PendingReader,
     ) -> None:
         self._pending = pending
-        self._read_slot = open_slot.lowest_slot(wheel.frontier)
+        self._replay_slot = open_slot.replay_slot(wheel.read_slot)
         self._dead: list[Records] = []
-        self._is_kept: Bytes = np.empty(0, np.uint8)  # of the living
+        self._is_kept: Bytes = np.empty(0, np.uint8)  # by index of the pending copies
         self._wheel = wheel
         self._timer_log = timer_log
         self._log = log
@@ -58,13 +62,16 @@ class ChainCompactor:
         self._far = far
 
     def relink(self) -> int:
-        """Lead every chain past its dead units, durably; how many there were."""
+        """Make every chain skip its dead units, and return how many there were.
+
+        The chains and the wheel are durable on return.
+        """
         if not self._has_dead():
             return 0
         living = self._living()
         self._is_kept = np.zeros(len(living), np.uint8)
         wheel, timer_log = self._wheel, self._timer_log
-        for slot in _slots(wheel, self._read_slot):
+        for slot in _slots(wheel, self._replay_slot):
             size = sum(len(part) for part in self._pending.chain(slot))
             patches = self._compact_chains(slot, living, 2 * size + 2)
             _write(timer_log, patches[patches["is_dead"] == 0])
@@ -74,16 +81,19 @@ class ChainCompactor:
         return sum(map(len, self._dead))
 
     def bury(self) -> None:
-        """Have every unit that no chain holds say a slot that is not read again; durable."""
+        """Rewrite every unit outside the chains to name a slot that is not read again.
+
+        The units are durable on return.
+        """
         wheel, timer_log = self._wheel, self._timer_log
         for dead in self._dead:
             _write(timer_log, dead)
-        for loose in _loose(wheel, timer_log, self._read_slot, None):
+        for loose in _loose(wheel, timer_log, self._replay_slot, None):
             _write(timer_log, loose)
         timer_log.sync()
 
     def _has_dead(self) -> bool:
-        """Tell whether there are more units than messages that wait: each has one, if linked."""
+        """Return whether the chains have more units than there are pending messages."""
         if self._timer_log.linked_offset < int(self._log.native.timer_route.next_offset):
             return True
         states = self._states.native
@@ -91,9 +101,9 @@ class ChainCompactor:
         return self._count_units() != waiting
 
     def _count_units(self) -> int:
-        """In one call: there may be a slot for each message."""
+        """Count the units of all chains in one call, as there may be one slot for each message."""
         timer_log = self._timer_log
-        at, pos = ffi.new("int64_t *", self._read_slot), ffi.new("int64_t *", -1)
+        at, pos = ffi.new("int64_t *", self._replay_slot), ffi.new("int64_t *", -1)
         units = ffi.new("int64_t *", 0)
         with timer_log.segments.view(timer_log.end) as view:
             while True:
@@ -103,7 +113,7 @@ class ChainCompactor:
                 timer_log.segments.serve(view, got, "timer log")
 
     def _living(self) -> Int64Array:
-        """Log offsets, ascending, of the newest copy of each message that waits."""
+        """Return the log offset of the newest copy of each pending message, ascending."""
         ids, offsets = [], []
         for part in self._pending.parts():
             ids.append(part["id"].copy())
@@ -127,7 +137,7 @@ class ChainCompactor:
                     view,
                     self._wheel.native,
                     slot,
-                    self._read_slot,
+                    self._replay_slot,
                     ffi.from_buffer("int64_t[]", living),
                     ffi.from_buffer("uint8_t[]", self._is_kept),
                     len(living),
@@ -140,46 +150,47 @@ class ChainCompactor:
                 timer_log.segments.serve(view, got, "timer log")
 
 
-def settle(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
-    """Where closing was cut short: recount, and bury what chains lead past already, which no later
-    closing tells from what they hold.
+def settle(wheel: Wheel, timer_log: TimerLog, replay_slot: int, end: int) -> None:
+    """Finish a compaction that a crash interrupted: recount, and rewrite units outside the chains.
+
+    A later closing could not tell those units from the units of the chains.
     """
-    recount(wheel, timer_log, read_slot, end)
-    held = _held(wheel, timer_log, read_slot)
-    for loose in _loose(wheel, timer_log, read_slot, held):
+    recount(wheel, timer_log, replay_slot, end)
+    held = _held(wheel, timer_log, replay_slot)
+    for loose in _loose(wheel, timer_log, replay_slot, held):
         _write(timer_log, loose)
 
 
-def recount(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
-    """Where closing was cut short: have each slot that is still to be read agree with its chain."""
+def recount(wheel: Wheel, timer_log: TimerLog, replay_slot: int, end: int) -> None:
+    """Make each unread slot agree with its chain, after a crash interrupted closing."""
     timer_log.load(end)
     with timer_log.segments.view(end) as view:
-        for slot in _slots(wheel, read_slot):
+        for slot in _slots(wheel, replay_slot):
             walk = ffi.new("ts_chain_walk *")
             while (status := lib.ts_wheel_recount(view, wheel.native, slot, walk)) < 0:
                 timer_log.segments.serve(view, status, "timer log")
 
 
-def _slots(wheel: Wheel, read_slot: int) -> Iterator[int]:
-    at = read_slot
+def _slots(wheel: Wheel, replay_slot: int) -> Iterator[int]:
+    at = replay_slot
     while (slot := wheel.next_used(at, NO_SLOT)) is not None:
         yield slot
         at = slot + 1
 
 
 def _relinked_from(timer_log: TimerLog) -> int:
-    """Where the files begin that a broker relinks."""
+    """Return the position from which a broker relinks units: the last two files."""
     size = timer_log.segments.segment_bytes
     return max(timer_log.segments.begin, (timer_log.end - size) // size * size)
 
 
-def _held(wheel: Wheel, timer_log: TimerLog, read_slot: int) -> Int64Array:
-    """Positions, ascending, in the files that a broker relinks of all units that a chain holds."""
+def _held(wheel: Wheel, timer_log: TimerLog, replay_slot: int) -> Int64Array:
+    """Return the positions of all chained units in the files that a broker relinks, ascending."""
     begin = _relinked_from(timer_log)
     found = [np.empty(0, np.int64)]
     positions = np.empty(_BATCH, np.int64)
     with timer_log.segments.view(timer_log.end) as view:
-        for slot in _slots(wheel, read_slot):
+        for slot in _slots(wheel, replay_slot):
             walk, got = ffi.new("ts_chain_walk *"), 1
             while got:
                 got = lib.ts_wheel_chain_positions(
@@ -199,9 +210,12 @@ def _held(wheel: Wheel, timer_log: TimerLog, read_slot: int) -> Int64Array:
 
 
 def _loose(
-    wheel: Wheel, timer_log: TimerLog, read_slot: int, held: Int64Array | None
+    wheel: Wheel, timer_log: TimerLog, replay_slot: int, held: Int64Array | None
 ) -> Iterator[Records]:
-    """Units that no chain holds, in the files that a broker relinks; `held`: all that one does."""
+    """Yield the units outside the chains in the files that a broker relinks.
+
+    `held` is the result of `_held`; without it C looks the units up in their slots.
+    """
     at, following = _relinked_from(timer_log), ffi.new("int64_t *")
     with timer_log.segments.view(timer_log.end) as view:
         while at < timer_log.end:
@@ -211,7 +225,7 @@ def _loose(
                 wheel.native,
                 at,
                 following,
-                read_slot,
+                replay_slot,
                 ffi.NULL if held is None else ffi.from_buffer("int64_t[]", held),
                 0 if held is None else len(held),
                 ffi.from_buffer("ts_patch[]", patches),

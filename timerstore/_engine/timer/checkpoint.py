@@ -1,13 +1,18 @@
-"""Checkpoint: what a recovery may trust, in the order that makes it true.
+"""Write checkpoints: the side files and the watermark that recovery starts from.
 
-Data:     format/watermark.py and the files that it speaks of.
-Threads:  flush, close, and a put that finds too much log beyond the last one: one at a time,
-          `_lock`.
-Locks:    _lock, then the wheel's, then the append lock, one after the other.
-Holds:    docs/exactly-once.md: between two enqueue steps note T, Q, R and copy the wheel's
-          dirty pages; in one hold of the append lock note L and copy the dirty states; then make
-          durable, in this order: log, queues and timer log, states and wheel, watermark.
-Fails:    FullError: nothing is lost, what was copied counts as dirty again; FailedError for good.
+Thread safety: the flush thread, closing, and a put that finds too much log after the last
+    checkpoint call it. `_lock` admits one at a time.
+Locking: `_lock`, then the wheel's lock and the append lock, one after the other.
+Invariants:
+    1. Under the wheel's lock it notes `timer_log_end`, `timer_queue_offset` and `replay_slot`, and
+       copies the wheel's dirty pages.
+    2. In one critical section it notes `log_end` and copies the dirty states.
+    3. It then makes durable, in this order: the log, the queues and the timer log, the states and
+       the wheel, the watermark.
+Raises: FullError is retryable: no data is lost, and the copies count as dirty again. FailedError is
+    final.
+On-disk format: format/watermark.py, and the files that a watermark describes.
+See also: docs/exactly-once.md
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +33,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.timer.checkpoint_counts import copy_counts, counts_by_topic
 from timerstore._engine.timer.far_wheel import Chains, FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array
@@ -38,7 +44,7 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, TimerStoreError, as_failure
 
-_PAUSE_S = 0.005  # between two pauses while somebody else completes a checkpoint
+_PAUSE_S = 0.005  # between two calls of `pause` while another thread completes a checkpoint
 
 
 def _go_on() -> None:
@@ -48,7 +54,7 @@ def _go_on() -> None:
 class _Snapshot(NamedTuple):
     timer_log_end: int
     timer_queue_offset: int
-    read_slot: int
+    replay_slot: int
     log_begin: int
     log_end: int
     timer_id_end: int
@@ -85,8 +91,10 @@ class Checkpoint(Owner):
         store_id: int,
         last: Watermark | None,
     ) -> None:
-        """`copy_recurring` is called in the critical section that notes the log's end. It returns
-        the recurring definitions as they are then.
+        """Open the watermark's file.
+
+        `copy_recurring` is called in the critical section that notes the log's end. It returns the
+        recurring definitions of that point. `last` is the watermark that recovery started from.
         """
         self._config = config
         self._clock = clock
@@ -105,7 +113,7 @@ class Checkpoint(Owner):
         self.completed: Watermark | None = None
         self.begun = self.completed_number = 0  # since opening
         self._copy_recurring = copy_recurring
-        self.recurring: list[Definition] = []  # what it gave for the last completed one
+        self.recurring: list[Definition] = []  # as of the last completed checkpoint
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
         self._log = log
@@ -126,34 +134,35 @@ class Checkpoint(Owner):
         return grown >= self._config.checkpoint_log_bytes
 
     @property
-    def _is_beyond(self) -> bool:
+    def _is_over_limit(self) -> bool:
         grown = self._log.end - self.completed_log_end
         return grown > self._config.checkpoint_log_bytes_max
 
     def wait(self) -> None:
-        """Keep the log beyond the last checkpoint within its bound; holding no lock.
+        """Keep the log since the last checkpoint within its limit. The caller holds no lock.
 
-        Who appends has one made in time, so that he need not make it himself.
+        Appending requests a checkpoint well before that limit, so that the calling thread rarely
+        has to complete one itself.
         """
-        if self._is_beyond:
-            self.run(only_if_beyond=True)
+        if self._is_over_limit:
+            self.run(only_if_over_limit=True)
         elif self.has_grown:
             self._signals.checkpoint_due()
 
     @property
     def is_behind(self) -> bool:
-        """Whether anything happened since the last checkpoint."""
+        """Whether anything changed since the last checkpoint."""
         last = self.completed
         return (
             last is None
             or last.is_clean == 1
             or self._far.is_dirty
-            or (last.log_end, last.timer_log_end, last.timer_queue_offset, last.read_slot)
+            or (last.log_end, last.timer_log_end, last.timer_queue_offset, last.replay_slot)
             != (
                 self._log.end,
                 self._timer_log.end,
                 self._timer_log.linked_offset,
-                self._open_slot.lowest_slot(self._wheel.frontier),
+                self._open_slot.replay_slot(self._wheel.read_slot),
             )
         )
 
@@ -161,16 +170,23 @@ class Checkpoint(Owner):
         self,
         *,
         is_clean: bool = False,
-        only_if_beyond: bool = False,
+        only_if_over_limit: bool = False,
         pause: Callable[[], None] | None = None,
     ) -> None:
-        """Complete one checkpoint. `is_clean`: no service runs, nothing comes after it. `pause` is
-        called between the files, each of which is synced, and while somebody else completes his:
-        it may sync the log.
+        """Complete one checkpoint; it is durable on return.
+
+        is_clean: the store is closing: no service runs and nothing is appended afterwards.
+        only_if_over_limit: return at once if the log is within its limit by now.
+        pause: called between the files, each of which is synced, and while another thread completes
+            a checkpoint. It may sync the log.
+
+        Raises:
+            FullError: the disk is full; nothing was lost.
+            FailedError: the store has failed for good.
         """
         if pause is None:
             with self._lock:
-                if only_if_beyond and not self._is_beyond:
+                if only_if_over_limit and not self._is_over_limit:
                     return
                 self._run(_go_on, is_clean=is_clean)
         else:
@@ -190,13 +206,14 @@ class Checkpoint(Owner):
             taken, mark = self._taken_and_written(pause, is_clean=is_clean)
         except TimerStoreError:
             raise
-        except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
+        except BaseException as error:
+            # After MemoryError or KeyboardInterrupt the copies would count as clean.
             self._log.fail(as_failure(error, self._tree.watermark))
             raise
         self.completed, self.recurring = mark, taken.recurring
         self.completed_number = self.begun
         self.completed_log_end = mark.log_end
-        self._wheel.checkpoint_completed(mark.read_slot)
+        self._wheel.checkpoint_completed(mark.replay_slot)
         self._far.completed(taken.far, mark.far_number)
         self.took_ns = self._clock.monotonic_ns - start_ns
 
@@ -205,7 +222,7 @@ class Checkpoint(Owner):
     ) -> tuple[_Snapshot, Watermark]:
         try:
             taken = self._take()
-        except BaseException as error:  # what was copied counts as clean
+        except BaseException as error:  # the parts copied so far would count as clean
             self._log.fail(as_failure(error, self._tree.watermark))
             raise
         reach("checkpoint_taken")
@@ -223,7 +240,7 @@ class Checkpoint(Owner):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """No checkpoint is written while this is held."""
+        """Prevent checkpoints from being written inside the `with` block."""
         with self._lock:
             yield
 
@@ -233,7 +250,7 @@ class Checkpoint(Owner):
         with self._wheel.lock:
             timer_log_end = self._timer_log.end
             timer_queue_offset = self._timer_log.linked_offset
-            read_slot = self._open_slot.lowest_slot(self._wheel.frontier)
+            replay_slot = self._open_slot.replay_slot(self._wheel.read_slot)
             pages = self._wheel.copy_dirty()
             self._wheel.checkpoint_begins(self._open_slot.outstanding())
             far = self._far.take()
@@ -241,31 +258,16 @@ class Checkpoint(Owner):
             log_begin, log_end = self._log.segments.begin, self._log.end
             timer_id_end = int(self._log.native.timer_route.next_offset)
             chunks = self._states.copy_dirty()
-            past = self._states.past(timer_route.queue.min_offset)
+            past = self._states.expired(timer_route.queue.min_offset)
             levels = self._levels.copy()
             ids = self._ids.take()
             recurring = self._copy_recurring()
-            counted = [
-                (
-                    r,
-                    (
-                        int(r.native.pending),
-                        int(r.native.next_offset),
-                        int(r.native.level_pending),
-                    ),
-                )
-                for r in list(self._routes.by_index)
-            ]
-        tables: tuple[counts_json.Pending, ...] = ({}, {}, {})
-        for route, numbers in counted:
-            for table, number in zip(tables, numbers, strict=True):
-                if number:
-                    table.setdefault(route.topic, {})[route.queue_id] = number
-        pending, ends, level_pending = tables
+            counted = copy_counts(self._routes)
+        pending, ends, level_pending = counts_by_topic(counted)
         return _Snapshot(
             timer_log_end,
             timer_queue_offset,
-            read_slot,
+            replay_slot,
             log_begin,
             log_end,
             timer_id_end,
@@ -309,8 +311,8 @@ class Checkpoint(Owner):
         ids = self._ids.save(taken.ids)
         pause()
         sequence = self._sequence + 1
-        counts = taken.counts._replace(ids=ids, past=self._states.past_ranges, sequence=sequence)
-        entries = [*self._entries[-1:], counts]  # those of the last completed one stay
+        counts = taken.counts._replace(ids=ids, past=self._states.expired_ranges, sequence=sequence)
+        entries = [*self._entries[-1:], counts]  # the counts of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
         pause()
@@ -319,7 +321,7 @@ class Checkpoint(Owner):
             log_end=taken.log_end,
             timer_log_end=taken.timer_log_end,
             timer_queue_offset=taken.timer_queue_offset,
-            read_slot=taken.read_slot,
+            replay_slot=taken.replay_slot,
             log_begin=taken.log_begin,
             state_chunk_count=chunk_count,
             state_digest=digest,
@@ -333,7 +335,7 @@ class Checkpoint(Owner):
             wheel_writes=self._wheel.checks.completed,
         )
         self._put(mark)
-        # Only now: what failed before this must not take the place of what is in force.
+        # Set only now: a checkpoint that failed earlier must not replace the one in force.
         self._sequence = mark.sequence
         self._entries = entries
         self._states.completed()
@@ -343,16 +345,17 @@ class Checkpoint(Owner):
 
     def _put(self, mark: Watermark) -> None:
         assert self._file is not None, "a checkpoint after the last one"
-        self._log.check_alive()  # what was found cut since must not count as written
+        self._log.check_alive()  # a file that was found cut since must not count as written
         self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
         self._file.refuse_stranger()
 
     def raise_begins(self) -> None:
-        """Have the last completed checkpoint speak of the log and the timer log as they begin now;
-        durable on return. It needs no space: it is the same watermark but for the two numbers.
+        """Record in the last completed watermark where the log and the timer log begin now.
 
-        The caller has seen that what both lost is below what that checkpoint goes on from.
+        Durable on return. It needs no disk space, because only two numbers of the watermark change.
+        The caller has checked that a recovery from that checkpoint needs nothing below the new
+        beginnings.
         """
         with self._lock:
             mark = self.completed
@@ -362,9 +365,10 @@ class Checkpoint(Owner):
                 return
             self._put_again(mark._replace(log_begin=begins[0], timer_log_begin=begins[1]))
 
-    def note_wheel(self) -> None:
-        """Say that what a closing wrote of the wheel is complete, so that damage to it at rest is
-        seen; durable on return.
+    def record_wheel_writes(self) -> None:
+        """Record in the last watermark that the wheel's writes while closing are complete.
+
+        Later damage to the wheel's file is then detected. Durable on return.
         """
         with self._lock:
             mark, writes = self.completed, self._wheel.checks.completed
@@ -373,7 +377,7 @@ class Checkpoint(Owner):
                 self._put_again(mark._replace(wheel_writes=writes))
 
     def _put_again(self, mark: Watermark) -> None:
-        """The last completed one, which knows something more."""
+        """Write the last completed watermark again, with changed fields."""
         mark = mark._replace(sequence=self._sequence + 1)
         try:
             self._put(mark)
@@ -383,11 +387,11 @@ class Checkpoint(Owner):
         self._sequence, self.completed = mark.sequence, mark
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._file = None
 
     def pending_by_topic(self) -> dict[str, int]:
-        """Give the pending timers of every real topic, as they are."""
+        """Return the current number of pending timers of every real topic."""
         counts: dict[str, int] = {}
         for route in list(self._routes.by_index):
             counts[route.topic] = counts.get(route.topic, 0) + int(route.native.pending)

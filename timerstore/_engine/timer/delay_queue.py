@@ -1,29 +1,32 @@
-"""DelayQueue: what is due later, in memory; a planner usable without a store.
+"""Keep keys with due times in memory, and return them when they are due; usable without a store.
 
-Data:     nothing on disk. A dict finds what waits by its key; coarse spans of time ("buckets") hold
-          it by due time. A bucket is sorted when it is the nearest and somebody looks, not before.
-Threads:  none, no clock and no lock: the caller says what time it is, one call at a time.
-Holds:    (1) an entry waits while `_waiting` has this very entry under its key; any other in a
-          bucket is the mark of a cancel; (2) a list in `_buckets` stands in the order of adding,
-          and its number is in `_numbers` or `_new_numbers`, which may hold numbers of buckets that
-          are gone; (3) a bucket holds something that waits, and at most 64 marks more than that;
-          all tables together hold at most a constant times what waits, plus a constant; (4) all
-          buckets are `_width_ms` wide, which changes when all are made anew, and not more often
-          than its cost is a constant for each add or expired key.
-Fails:    MessageError on bad arguments; nothing has changed then.
-
-How a bucket lives, with bucket_ms=1000: three adds, a look, one more add, a look:
+A dict finds a pending entry by its key. Intervals of time ("buckets") hold the entries by due time.
+A bucket is sorted only when it is the nearest one and is read. This is the life of one bucket with
+bucket_ms=1000: three adds, a read, another add, a read:
 
     bucket [1700 1200 1200]                           as added: one append each
-    run    [1700 1200 1200]                           sorted once; what comes next is at its end
-    run    [1700 1200 1200]  bucket [1500]            added while it is open
-    run    [1700 1200 1200]  late [1500]              a heap of few; the run is not sorted again
+    run    [1700 1200 1200]                           sorted once; the next entry is at its end
+    run    [1700 1200 1200]  bucket [1500]            added while the bucket is open
+    run    [1700 1200 1200]  late [1500]              a small heap; the run is not sorted again
 
-A bucket that holds next to nothing costs more than it saves. So where buckets turn out to be nearly
-empty all are made anew, wider; and finer again, down to bucket_ms, when they turn out to be full.
+A nearly empty bucket costs more than it saves. If buckets turn out to be nearly empty, all are
+rebuilt wider. If they turn out to be full, they are rebuilt finer, down to bucket_ms. Entries are
+plain tuples, and buckets plain lists until they are opened, because the garbage collector does not
+track tuples of numbers and strings.
 
-Entries are plain tuples, and buckets plain lists until they open: the collector of garbage does not
-look into tuples of numbers and strings, and a sparse schedule has a bucket an entry.
+Thread safety: none. There is no thread, no clock and no lock; the caller passes the current time,
+    and makes one call at a time.
+Invariants:
+    1. An entry is pending if `_waiting` has this very object under its key. Any other entry of a
+       bucket is a tombstone, left by a cancel.
+    2. A list in `_buckets` is in the order of adding. Its number is in `_numbers` or
+       `_new_numbers`, which may also have numbers of removed buckets.
+    3. A bucket has at least one pending entry, and at most 64 more tombstones than pending entries.
+       The size of all tables is at most a constant times the number of pending entries, plus a
+       constant.
+    4. All buckets are `_width_ms` wide. The width changes only when all are rebuilt, so rarely that
+       the cost is constant for each added or expired key.
+Raises: MessageError for invalid arguments; nothing was changed.
 """
 
 import heapq
@@ -36,23 +39,24 @@ from timerstore._engine.base.owner import Owner
 from timerstore.errors import MessageError, quoted, typed
 
 DUE_MS_MAX = 2**63 - 1
-"""Latest due time: what the store's formats hold, eight bytes with a sign."""
+"""Latest due time: the largest signed integer of eight bytes, as in the store's formats."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 Entry = tuple[int, Key, Value]  # due time in ms, key, value
 
-_SPARE_MARKS = 64  # marks of cancels that are not worth a sweep
-_SPARE_GONE = 1024  # entries gone that are not worth new tables
-_SPARE_BUCKETS = 256  # buckets that are not worth looking how full they are
-_FEW = 8  # entries a bucket: fewer than this, and buckets become wider,
-_GOOD = 64  # so that they hold so many,
-_MANY = 1024  # or finer where they hold more than this
+_SPARE_TOMBSTONES = 64  # too few to be worth a sweep
+_SPARE_REMOVED = 1024  # removed entries, too few to be worth new tables
+_SPARE_BUCKETS = 256  # too few to be worth checking how full they are
+# Entries a bucket: buckets with fewer than _FEW or more than _MANY are rebuilt to hold _GOOD.
+_FEW = 8
+_GOOD = 64
+_MANY = 1024
 _due_ms = operator.itemgetter(0)
 
 
 class _Open(Generic[Key, Value]):
-    """A bucket that somebody has looked into: what is in order of it."""
+    """The sorted entries of a bucket that has been read."""
 
     __slots__ = ("late", "late_count", "run")
 
@@ -65,7 +69,7 @@ class _Open(Generic[Key, Value]):
         return len(self.run) + len(self.late)
 
     def settle(self, fresh: list[Entry[Key, Value]]) -> None:
-        """Take over what is fresh; what is in order already is not sorted again for a few."""
+        """Add new entries. For a few of them, the sorted run is not sorted again."""
         if len(fresh) > len(self):
             self.late.sort()
             fresh = [*reversed(self.run), *(one[2] for one in self.late), *fresh]
@@ -79,13 +83,13 @@ class _Open(Generic[Key, Value]):
             self.late_count += 1
 
     def sweep(self, waiting: dict[Key, Entry[Key, Value]]) -> None:
-        """Let go of marks."""
+        """Remove tombstones."""
         self.run = [entry for entry in self.run if waiting.get(entry[1]) is entry]
         self.late = [one for one in self.late if waiting.get(one[2][1]) is one[2]]
         heapq.heapify(self.late)
 
     def in_order(self, end_ms: int) -> Iterator[Entry[Key, Value]]:
-        """Take out one after the other what is due by end_ms, marks too."""
+        """Remove and yield the entries due at end_ms or before, with tombstones, in order."""
         run, late = self.run, self.late
         while True:
             while run and not (late and late[0][0] < run[-1][0]):
@@ -98,42 +102,42 @@ class _Open(Generic[Key, Value]):
 
 
 class DelayQueue(Owner, Generic[Key, Value]):
-    """Keys that wait for their time; in memory, without a thread.
+    """Keys with due times, in memory and without a thread.
 
     queue = DelayQueue[str, Order]()
     queue.add("order-4711", 1_700_000_030_000, order)
     queue.cancel("order-4711")
     for due_ms, key, value in queue.expire(now_ms): ...
 
-    What is due comes out to the millisecond, in order of (due time, order of adding), whatever the
-    clock did. `add`, `cancel` and `find` cost the same however many wait (the mean over many calls:
-    tables grow and shrink); `expire` and `next_due_ms` pay for order, one bucket at a time.
-    Memory follows what waits. `bucket_ms` is how coarse a bucket is at least: any is right; where
-    few wait, buckets become wider by themselves. Not for several threads at once without a lock of
-    the caller's.
+    `expire` returns due keys with a resolution of one millisecond, in order of (due time, order of
+    adding), even if the clock was set. `add`, `cancel` and `find` take constant time on average;
+    `expire` and `next_due_ms` sort one bucket at a time. Memory is proportional to the number of
+    pending keys. `bucket_ms` is the least width of a bucket. Any width gives the same results, and
+    buckets become wider by themselves if few keys are pending. Several threads need a lock.
     """
 
     def __init__(self, *, bucket_ms: int = 1000) -> None:
         self._bucket_ms = self._width_ms = _whole("bucket_ms", bucket_ms, low=1)
-        self._bucket_room = _SPARE_BUCKETS  # buckets, before it is looked how full they are
+        self._buckets_max = _SPARE_BUCKETS  # until the next check of how full they are
         self._waiting: dict[Key, Entry[Key, Value]] = {}
         self._buckets: dict[int, list[Entry[Key, Value]]] = {}
         self._opened: dict[int, _Open[Key, Value]] = {}
-        self._marks: dict[int, int] = {}  # how many, where there are any
-        self._numbers: list[int] = []  # a heap; a number may stand there twice
+        self._tombstones: dict[int, int] = {}  # how many, for buckets that have any
+        self._numbers: list[int] = []  # a heap; it may have a number twice
         self._new_numbers: list[int] = []
-        self._gone = 0  # entries that came out or were cancelled since the tables were made
+        self._removed = 0  # entries expired or cancelled since the tables were built
 
     def add(self, key: Key, due_ms: int, value: Value = None) -> None:  # type: ignore[assignment]
-        """Let a key wait until due_ms (ms since 1970); a time in the past is due at once.
+        """Add a key that is due at due_ms (ms since 1970). A time in the past is due at once.
 
-        Raises MessageError where the key waits already or cannot be hashed, and where due_ms is
-        not a whole number from 0 to 2**63 - 1.
+        Raises:
+            MessageError: the key is already pending or cannot be hashed, or due_ms is not a whole
+                number from 0 to 2**63 - 1.
         """
         if type(due_ms) is not int or not 0 <= due_ms <= DUE_MS_MAX:
             due_ms = _whole("due_ms", due_ms, low=0)
         if (there := self.find(key)) is not None:
-            raise MessageError(f"key: {quoted(key)} waits already, due at {there[0]}")
+            raise MessageError(f"key: {quoted(key)} is already pending, due at {there[0]}")
         self._waiting[key] = entry = (due_ms, key, value)
         number = due_ms // self._width_ms
         bucket = self._buckets.get(number)
@@ -142,37 +146,47 @@ class DelayQueue(Owner, Generic[Key, Value]):
         else:
             self._buckets[number] = [entry]
             self._new_numbers.append(number)
-            if len(self._buckets) > self._bucket_room:
+            if len(self._buckets) > self._buckets_max:
                 self._fit()
 
     def cancel(self, key: Key) -> Entry[Key, Value] | None:
-        """Forget a key, which will not come out; gives (due_ms, key, value), None where it does not
-        wait.
+        """Remove a key before it is due.
+
+        Return (due_ms, key, value), or None if the key is not pending.
+
+        Raises:
+            MessageError: the key cannot be hashed.
         """
         entry = self.find(key)
         if entry is not None:
             del self._waiting[key]
             number = entry[0] // self._width_ms
-            self._marks[number] = mark_count = self._marks.get(number, 0) + 1
-            if 2 * mark_count > len(self._buckets[number]):  # else there is nothing to tidy
+            self._tombstones[number] = tombstone_count = self._tombstones.get(number, 0) + 1
+            if 2 * tombstone_count > len(self._buckets[number]):  # otherwise nothing can be removed
                 self._tidy(number)
-            self._let_go(1)
+            self._shrink(1)
         return entry
 
     def find(self, key: Key) -> Entry[Key, Value] | None:
-        """Give (due_ms, key, value) of a key that waits; None where it does not."""
+        """Return (due_ms, key, value) of a pending key, or None if it is not pending.
+
+        Raises:
+            MessageError: the key cannot be hashed.
+        """
         try:
             return self._waiting.get(key)
         except TypeError as error:
             raise MessageError(
-                f"key: wanted one that can be hashed, got {type(key).__name__} ({error})"
+                f"key: wanted a hashable value, got {type(key).__name__} ({error})"
             ) from error
 
     def expire(self, now_ms: int, *, max_count: int | None = None) -> list[Entry[Key, Value]]:
-        """Take out what is due at now_ms or before, in order; at most max_count where given.
+        """Remove and return the keys that are due at now_ms or before, in order.
 
-        Gives (due_ms, key, value) of each. Raises MessageError where an argument is not a whole
-        number from 0 to 2**63 - 1.
+        Return (due_ms, key, value) of each; of at most max_count keys if given.
+
+        Raises:
+            MessageError: an argument is not a whole number from 0 to 2**63 - 1.
         """
         now_ms = _whole("now_ms", now_ms, low=0)
         left = sys.maxsize if max_count is None else _whole("max_count", max_count, low=0)
@@ -185,23 +199,23 @@ class DelayQueue(Owner, Generic[Key, Value]):
                 taken = self._take(number, now_ms, left)
             found += taken
             left -= len(taken)
-            if number in self._buckets:  # the rest is not due, or would be too many
+            if number in self._buckets:  # the rest is not due, or is over the limit
                 break
-        self._let_go(len(found))
+        self._shrink(len(found))
         return found
 
     def next_due_ms(self) -> int | None:
-        """Give the earliest due time of all that wait; None where nothing does."""
+        """Return the earliest due time, or None if no key is pending."""
         number = self._first_number()
         if number is None:
             return None
-        opened = self._look(number)
+        opened = self._open(number)
         for entry in opened.in_order(DUE_MS_MAX):
             if self._waiting.get(entry[1]) is entry:
-                opened.run.append(entry)  # back: it is before all others
+                opened.run.append(entry)  # put it back: it precedes all others
                 return entry[0]
-            self._marks[number] -= 1
-        raise AssertionError("a bucket holds something that waits")
+            self._tombstones[number] -= 1
+        raise AssertionError("a bucket has no pending entry")
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -210,12 +224,12 @@ class DelayQueue(Owner, Generic[Key, Value]):
         return self.find(key) is not None
 
     def __repr__(self) -> str:
-        return f"<DelayQueue, {len(self)} waiting>"
+        return f"<DelayQueue, {len(self)} pending>"
 
     # --- buckets ---
 
     def _first_number(self) -> int | None:
-        """Give the number of the earliest bucket; numbers of buckets that are gone go."""
+        """Return the number of the earliest bucket, and drop numbers of removed buckets."""
         numbers = self._numbers
         if self._new_numbers:
             if len(self._new_numbers) > len(numbers):
@@ -229,8 +243,8 @@ class DelayQueue(Owner, Generic[Key, Value]):
             heapq.heappop(numbers)
         return numbers[0] if numbers else None
 
-    def _look(self, number: int) -> _Open[Key, Value]:
-        """Give a bucket with all of it in order."""
+    def _open(self, number: int) -> _Open[Key, Value]:
+        """Return a bucket with all of its entries in order."""
         opened = self._opened.get(number)
         if opened is None:
             opened = self._opened[number] = _Open()
@@ -240,80 +254,80 @@ class DelayQueue(Owner, Generic[Key, Value]):
         return opened
 
     def _take(self, number: int, now_ms: int, max_count: int) -> list[Entry[Key, Value]]:
-        """Take out of a bucket what is due, in order."""
+        """Remove and return due entries of a bucket, in order."""
         waiting = self._waiting
         taken: list[Entry[Key, Value]] = []
         if max_count == 0:
             return taken
-        mark_count = 0
-        for entry in self._look(number).in_order(now_ms):
+        tombstone_count = 0
+        for entry in self._open(number).in_order(now_ms):
             if waiting.get(entry[1]) is not entry:
-                mark_count += 1
+                tombstone_count += 1
                 continue
             del waiting[entry[1]]
             taken.append(entry)
             if len(taken) == max_count:
                 break
-        if mark_count:
-            self._marks[number] -= mark_count
+        if tombstone_count:
+            self._tombstones[number] -= tombstone_count
         self._tidy(number)
         return taken
 
     def _take_all(self, number: int) -> list[Entry[Key, Value]]:
-        """Take out a whole bucket, in order."""
+        """Remove a bucket and return all of its entries, in order."""
         waiting = self._waiting
         if number in self._opened:
-            taken = list(self._look(number).in_order(DUE_MS_MAX))
+            taken = list(self._open(number).in_order(DUE_MS_MAX))
             del self._opened[number], self._buckets[number]
         else:
             taken = self._buckets.pop(number)
             taken.sort(key=_due_ms)
-        if self._marks.pop(number, 0):
+        if self._tombstones.pop(number, 0):
             taken = [entry for entry in taken if waiting.get(entry[1]) is entry]
         for entry in taken:
             del waiting[entry[1]]
         return taken
 
     def _count(self, number: int) -> int:
-        """How many wait in a bucket."""
-        held = len(self._buckets[number]) - self._marks.get(number, 0)
+        """Return how many entries of a bucket are pending."""
+        held = len(self._buckets[number]) - self._tombstones.get(number, 0)
         return held + len(self._opened[number]) if number in self._opened else held
 
     def _tidy(self, number: int) -> None:
-        """Let go of marks that are too many, and of a bucket that has nothing else."""
-        count, mark_count = self._count(number), self._marks.get(number, 0)
+        """Remove tombstones if there are too many, and a bucket that has nothing else."""
+        count, tombstone_count = self._count(number), self._tombstones.get(number, 0)
         if count == 0:
             del self._buckets[number]
             self._opened.pop(number, None)
-            self._marks.pop(number, None)
-        elif mark_count > count + _SPARE_MARKS:
+            self._tombstones.pop(number, None)
+        elif tombstone_count > count + _SPARE_TOMBSTONES:
             waiting = self._waiting
             self._buckets[number] = [
                 entry for entry in self._buckets[number] if waiting.get(entry[1]) is entry
             ]
             if number in self._opened:
                 self._opened[number].sweep(waiting)
-            del self._marks[number]
+            del self._tombstones[number]
 
-    def _let_go(self, count: int) -> None:
-        """Give memory back: a dict keeps the room that it once needed until it is made anew."""
-        self._gone += count
-        if self._gone > 4 * len(self._waiting) + _SPARE_GONE:
+    def _shrink(self, count: int) -> None:
+        """Release memory: a dict keeps its capacity until it is rebuilt."""
+        self._removed += count
+        if self._removed > 4 * len(self._waiting) + _SPARE_REMOVED:
             self._waiting = dict(self._waiting)
             if len(self._waiting) > _MANY * len(self._buckets) and self._width_ms > self._bucket_ms:
                 self._fit()
             else:
                 self._buckets = dict(self._buckets)
-                self._marks = dict(self._marks)
+                self._tombstones = dict(self._tombstones)
                 self._opened = dict(self._opened)
                 self._numbers = list(self._buckets)
                 heapq.heapify(self._numbers)
                 self._new_numbers = []
-                self._bucket_room = 2 * len(self._buckets) + _SPARE_BUCKETS
-            self._gone = 0
+                self._buckets_max = 2 * len(self._buckets) + _SPARE_BUCKETS
+            self._removed = 0
 
     def _fit(self) -> None:
-        """Have buckets that hold neither next to nothing nor very many, where they do."""
+        """Rebuild the buckets if they have too few or too many entries each."""
         count, bucket_count = len(self._waiting), len(self._buckets)
         if count < _FEW * bucket_count:
             self._width_ms *= -(-_GOOD * bucket_count // count)
@@ -322,10 +336,10 @@ class DelayQueue(Owner, Generic[Key, Value]):
             narrower = self._width_ms * _GOOD * bucket_count // count
             self._width_ms = max(self._bucket_ms, narrower)
             self._make_buckets()
-        self._bucket_room = len(self._buckets) + count // 2 + _SPARE_BUCKETS
+        self._buckets_max = len(self._buckets) + count // 2 + _SPARE_BUCKETS
 
     def _make_buckets(self) -> None:
-        """Make every bucket anew, of what waits: that stands in the order of adding."""
+        """Rebuild all buckets from `_waiting`, which is in the order of adding."""
         width = self._width_ms
         buckets: dict[int, list[Entry[Key, Value]]] = {}
         for entry in self._waiting.values():
@@ -334,18 +348,18 @@ class DelayQueue(Owner, Generic[Key, Value]):
                 bucket.append(entry)
             else:
                 buckets[number] = [entry]
-        self._buckets, self._marks, self._opened = buckets, {}, {}
+        self._buckets, self._tombstones, self._opened = buckets, {}, {}
         self._numbers = list(buckets)
         heapq.heapify(self._numbers)
         self._new_numbers = []
 
 
 def _whole(name: str, value: object, *, low: int) -> int:
-    """Give a whole number within its limits, or raise MessageError; numpy's are taken too."""
+    """Return a whole number within its limits, or raise MessageError; numpy integers are valid."""
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]  # what is none raises TypeError
+        number = operator.index(value)  # type: ignore[arg-type]  # anything else raises TypeError
     except TypeError as error:
         raise MessageError(f"{name}: wanted a whole number, got {typed(value)}") from error
     if not low <= number <= DUE_MS_MAX:

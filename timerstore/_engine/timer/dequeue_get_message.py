@@ -1,9 +1,12 @@
-"""dequeue-get-message: reads the messages of units, and puts those that wait into the open slot.
+"""Read the messages that units point at, and put the pending ones into the open slot.
 
-Threads:  dequeue-get-message.
-Holds:    (1) a batch's frontier reaches the open slot with its last entry, not before; (2) a batch
-          that meets an error is read again.
-Fails:    CorruptError where a unit points at something that is no timer.
+This is the fourth of the six timer services.
+
+Thread safety: runs on the dequeue-get-message thread only.
+Invariants:
+    1. The open slot receives a batch's `loaded_slot` together with the batch's last entry.
+    2. A batch that raises an error is read again.
+Raises: CorruptError if a unit points at something other than a timer.
 """
 
 import numpy as np
@@ -21,7 +24,7 @@ from timerstore.config import StoreConfig
 
 
 class DequeueGetMessage(Service):
-    """From units to due entries."""
+    """Reads due entries from units."""
 
     name = "dequeue-get-message"
 
@@ -55,7 +58,7 @@ class DequeueGetMessage(Service):
         return True
 
     def _load(self, loaded: Loaded) -> None:
-        chained, frontier, back_count = loaded
+        chained, loaded_slot, back_count = loaded
         due = np.empty(len(chained), DUE)
         kept = done = 0
         end = 0
@@ -69,7 +72,7 @@ class DequeueGetMessage(Service):
                     self._states.native,
                     self._store_id,
                     self._config.precision_ms,
-                    frontier,
+                    loaded_slot,
                     ffi.from_buffer("ts_chained[]", chained) + done,
                     len(chained) - done,
                     ffi.from_buffer("ts_due[]", due) + kept,
@@ -80,7 +83,7 @@ class DequeueGetMessage(Service):
                     done += got
                     kept += int(view.need)
         reach("dequeue_messages_loaded")
-        self._open_slot.push(due[:kept], frontier, back_count)
+        self._open_slot.push(due[:kept], loaded_slot, back_count)
         self._drop(chained["slot"], due["slot"][:kept])
         self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)
 
@@ -89,7 +92,7 @@ class DequeueGetMessage(Service):
         all_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
         kept_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
     ) -> None:
-        """What no longer waits needs no keeping."""
+        """Count messages that are no longer pending as done in their slots."""
         if len(all_slots) == len(kept_slots):
             return
         slots, counts = np.unique(all_slots, return_counts=True)

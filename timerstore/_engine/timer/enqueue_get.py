@@ -1,9 +1,11 @@
-"""enqueue-get: from the timer topic's queue to requests for enqueue-put. Those that dispatch hands
-on need not be read again.
+"""Read the timer topic's queue, and pass requests to enqueue-put.
 
-Threads:  enqueue-get.
-Holds:    requests leave in queue order, none twice in one opening.
-Fails:    CorruptError where a unit points at something else.
+This is the first of the six timer services. Requests that dispatch passes on need not be read.
+
+Thread safety: runs on the enqueue-get thread only; dispatch may call `take_dispatched`.
+Invariants:
+    1. Requests are passed on in queue order, each once while the store is open.
+Raises: CorruptError if a queue unit does not point at a record of the timer topic.
 """
 
 from collections import deque
@@ -22,11 +24,11 @@ from timerstore._engine.timer.timer_arrays import REQUEST, Records
 from timerstore.config import StoreConfig
 
 _BATCH = 8192
-_HANDED_MAX = 4  # batches of dispatch: 4 MB
+_HANDED_MAX = 4  # batches of dispatch that are kept: 4 MB
 
 
 class EnqueueGet(Service):
-    """From queue units to requests."""
+    """Makes requests from queue units."""
 
     name = "enqueue-get"
 
@@ -50,10 +52,13 @@ class EnqueueGet(Service):
         self._store_id = store_id
         self._out = out
         self.queue_offset = start  # next to read
-        self._handed: deque[Records] = deque()  # by dispatch: what is next, or comes later
+        self._handed: deque[Records] = deque()  # from dispatch: the next requests, or later ones
 
     def take_dispatched(self, requests: bytes) -> None:
-        """Take requests that need not be read. Too many at a time are read nevertheless."""
+        """Take requests from dispatch, so that they need not be read.
+
+        If too many are waiting already, these are dropped and read from the queue later.
+        """
         if len(self._handed) < _HANDED_MAX:
             self._handed.append(np.frombuffer(requests, REQUEST))
 
@@ -73,7 +78,7 @@ class EnqueueGet(Service):
         return True
 
     def _take_handed(self) -> Records | None:
-        """Give the requests that come next; None where they were not handed on."""
+        """Return the next requests, or None if dispatch did not pass them on."""
         while self._handed:
             requests = self._handed[0]
             first = int(requests["queue_offset"][0])
@@ -88,8 +93,8 @@ class EnqueueGet(Service):
         return None
 
     def _read(self) -> Records | None:
-        """Read the requests that come next; None: there are none."""
-        end = self._dispatch.dispatched  # before the units: all of them then point below it
+        """Read and return the next requests, or None if there are none."""
+        end = self._dispatch.dispatched  # read before the units, so that all point below it
         units = self._route.queue.read(self.queue_offset, _BATCH)
         count = lib.ts_units_below(units, len(units) // 20, end) if units else 0
         if not count:

@@ -1,13 +1,16 @@
-"""enqueue-put: gives requests their slot on the wheel, and late ones to the open slot; moves down
-what waits on the far wheel and comes near.
+"""Link requests into their slots, and move messages down from the far wheel.
 
-Threads:  enqueue-put.
-Locks:    the linker's.
-Holds:    (1) requests are linked in queue order; (2) every record of the timer topic gets a unit,
-          so that a broker counts on from the last one; (3) where no slot takes what comes next, one
-          checkpoint is waited for, which may free one; then it is parked
-          (docs/decisions/0003-timing-wheel.md).
-Fails:    FullError before anything is linked; retried.
+This is the second of the six timer services. Late messages also go to the open slot.
+
+Thread safety: runs on the enqueue-put thread only.
+Locking: the linker's locks.
+Invariants:
+    1. Requests are linked in queue order.
+    2. Every record of the timer topic gets a unit, so that a broker can continue after the last.
+    3. If the next message finds no slot, the service waits for one checkpoint, which may free a
+       slot. After that, the message goes to the overflow.
+Raises: FullError before anything is linked; it is retried.
+See also: docs/decisions/0003-timing-wheel.md
 """
 
 from timerstore._engine.base.metrics import Metrics
@@ -20,7 +23,7 @@ from timerstore.clock import Clock
 
 
 class EnqueuePut(Service):
-    """From requests to the wheel."""
+    """Links requests into the wheel."""
 
     name = "enqueue-put"
 
@@ -39,22 +42,23 @@ class EnqueuePut(Service):
         self._checkpoint = checkpoint
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
-        self._blocked_at: int | None = None  # the last checkpoint begun when they first found none
-        self._far_blocked_at: int | None = None  # the same for what comes down from the far wheel
+        # The number of the last begun checkpoint when no slot was found; None if not blocked.
+        self._blocked_at: int | None = None  # for requests
+        self._far_blocked_at: int | None = None  # for messages from the far wheel
 
     def step(self) -> bool:
-        """Move some of the far wheel down, link one batch, tidy the far log where both are done."""
+        """Move messages down from the far wheel and link one batch, or else tidy the far log."""
         moved = self._move_down()
         linked = self._link()
         if moved or linked:
             return True
-        tidied = self._linker.tidy()
+        tidied = self._linker.tidier.tidy()
         if tidied:
-            self._signals.wheel_changed()  # a far slot may be gone that held them up
+            self._signals.wheel_changed()  # a far slot that blocked dequeue-get may be gone
         return tidied
 
     def _move_down(self) -> bool:
-        count = self._linker.move_down(parks=self._has_waited(self._far_blocked_at))
+        count = self._linker.move_down(uses_overflow=self._has_waited(self._far_blocked_at))
         if count == BLOCKED:
             self._far_blocked_at = self._wait(self._far_blocked_at)
             return False
@@ -64,18 +68,19 @@ class EnqueuePut(Service):
         return count > 0
 
     def _has_waited(self, blocked_at: int | None) -> bool:
-        """Whether a checkpoint began and was completed since there was no slot."""
+        """Return whether a checkpoint began and was completed since no slot was found."""
         return blocked_at is not None and self._checkpoint.completed_number > blocked_at
 
     def _wait(self, blocked_at: int | None) -> int:
-        """Ask for a checkpoint, which may free a slot; the last one that began before."""
+        """Request a checkpoint, which may free a slot. Return the last one begun before that."""
         self.metrics.add("enqueue_put_blocked", 1)
         self._signals.slots_blocked()
         return self._checkpoint.begun if blocked_at is None else blocked_at
 
     def open_slot_has_less(self) -> None:
-        """Wake, where something may wait for that: requests that found no slot, or the far log,
-        which holds what was parked.
+        """Wake the service if messages left the open slot and that may matter to it.
+
+        Requests may have found no slot, or units of the overflow may be droppable in the far log.
         """
         if self._rest is not None or self._linker.far_was_used:
             self.wake()
@@ -85,7 +90,7 @@ class EnqueuePut(Service):
         if requests is None:
             return False
         self._rest = requests
-        linked = self._linker.link(requests, parks=self._has_waited(self._blocked_at))
+        linked = self._linker.link(requests, uses_overflow=self._has_waited(self._blocked_at))
         if linked == BLOCKED:
             self._blocked_at = self._wait(self._blocked_at)
             return False
@@ -98,8 +103,8 @@ class EnqueuePut(Service):
         return True
 
     def idle_s(self) -> float | None:
-        """Until something of the far wheel is to be moved down."""
-        due_ms = self._linker.due_down_ms()
-        if due_ms is None or due_ms <= self._clock.now_ms:  # then it is blocked, and will be woken
+        """Return the time until a message must be moved down from the far wheel."""
+        due_ms = self._linker.next_move_down_ms()
+        if due_ms is None or due_ms <= self._clock.now_ms:  # blocked; a checkpoint wakes it
             return None
         return min((due_ms - self._clock.now_ms) / 1000, IDLE_S_MAX)

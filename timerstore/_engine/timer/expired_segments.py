@@ -1,10 +1,12 @@
-"""Find timer log files of which every slot has been read.
+"""Find timer log files that can be removed, because all of their slots have been read.
 
-Threads:  retention.
-Holds:    a file goes when the slots of all its units lie below what the last completed checkpoint,
-          and the present, go on from; oldest first, never the last. Chains lead only to units of
-          their own slot, so none leads there.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Thread safety: runs on the retention thread only.
+Invariants:
+    1. A file is removed if the slots of all its units are below the replay slot, both of the last
+       completed checkpoint and of now. Files are removed oldest first, and never the last one.
+    2. A chain has only units of its own slot, so no chain that is read again leads into a removed
+       file.
+See also: docs/decisions/0012-snapshots-and-retention.md
 """
 
 import numpy as np
@@ -19,7 +21,7 @@ _PIECE_UNITS = 16_384
 
 
 class ExpiredSegments:
-    """Looks at the first timer log file of one store."""
+    """Checks and retires the first timer log file of one store."""
 
     def __init__(
         self,
@@ -32,25 +34,28 @@ class ExpiredSegments:
         self._checkpoint = checkpoint
         self._precision_ms = precision_ms
         self._number = -1
-        self._at = 0  # units of the file that were looked at
-        self._highest = 0  # slot of any of them
+        self._at = 0  # units of the file that were checked
+        self._highest = 0  # the highest slot of these
         self._timer_log = timer_log
         self._wheel = wheel
         self._open_slot = open_slot
 
     def retire(self) -> bool:
-        """Retire the first file where it is past; whether anything was done."""
+        """Retire the first file if it has expired, or check a part of it.
+
+        Return whether there may be more to do.
+        """
         segments = self._timer_log.segments
         if len(segments.numbers) < 2:
             return False
         number = segments.numbers[0]
         end = (number + 1) * segments.segment_bytes
         mark = self._checkpoint.completed
-        if mark is None or mark.timer_log_end <= end:  # some file has what lies below its end
+        if mark is None or mark.timer_log_end <= end:  # the last file must stay
             return False
         if self._number != number:
             self._number, self._at, self._highest = number, 0, 0
-        limit = min(mark.read_slot, self._lowest())
+        limit = min(mark.replay_slot, self._lowest())
         if self._highest >= limit:
             return False
         count = timer_unit.units_per_segment(segments.segment_bytes)
@@ -61,7 +66,7 @@ class ExpiredSegments:
 
     def _lowest(self) -> int:
         with self._wheel.lock:
-            return self._open_slot.lowest_slot(self._wheel.frontier)
+            return self._open_slot.replay_slot(self._wheel.read_slot)
 
     def _look(self, begin: int, count: int) -> None:
         size = min(_PIECE_UNITS, count - self._at)

@@ -1,22 +1,25 @@
-"""Fair queue: due messages by topic. Topics take turns, and some have a rate limit.
+"""Sort due messages by topic, give each topic a share of each batch, and apply rate limits.
 
     open slot ─► a: ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪ 100 a second    two of a, all of b, a part of c: one batch
                  b: ▪▪
                  c: ▪▪▪▪▪▪▪▪▪▪
 
-Used where a topic has a rate, or where so many small topics are due at once that what is due after
-them would wait for all (a topic's crowd has a queue of its own in the open slot); otherwise
-everything goes in one order, without a look at its topic.
+The fair queue is used if a topic has a rate limit, or if many small topics are due at once and
+would delay all messages after them. (A burst of one topic has its own queue in the open slot.)
+Otherwise all messages are delivered in one order, whatever their topic. A message in the fair queue
+takes 64 bytes of memory.
 
-Threads:  dequeue-put sorts in and takes; anyone sets a rate, counts, or asks where one is.
-Locks:    _lock, then nothing.
-Holds:    (1) of a topic the order is (due, put), paced or not; (2) nothing leaves before it is due,
-          nor beyond its rate: at most `rate` a second and a tenth of a second's worth at once; (3)
-          what was cancelled takes no turn, what was read twice, or tried in vain, takes one; (4)
-          what is in here still counts as outstanding in its slot: a checkpoint keeps it, a restart
-          reads it again.
-Cost:     64 bytes of memory for each message held.
-Source:   docs/decisions/0004-fair-delivery.md.
+Thread safety: dequeue-put adds and takes; any thread may set a rate, count, or look up a message.
+Locking: `_lock`; no other lock is taken under it.
+Invariants:
+    1. Within a topic the order is (due time, put), with or without a rate limit.
+    2. No message leaves before it is due, or faster than its topic's rate: at most `rate` a second,
+       and at most a tenth of a second's worth at once.
+    3. A cancelled message takes no token. A message that was read twice, or whose first
+       delivery failed, takes only one.
+    4. A message in the fair queue still counts as undelivered in its slot, so a checkpoint keeps it
+       and recovery reads it again.
+See also: docs/decisions/0004-fair-delivery.md
 """
 
 from collections import deque
@@ -36,18 +39,18 @@ from timerstore.clock import Clock
 from timerstore.errors import GoneError
 
 BURST_MESSAGES = 65_536
-"""Messages that are read from their slots, and wait: from here on topics take turns."""
-_BURST_S = 0.1  # of a rate that may go at once
-_LOOK = 4096  # entries that are looked at for cancelled ones at a time
+"""Loaded messages from which on topics take turns."""
+_BURST_S = 0.1  # seconds of a rate that may leave at once
+_LOOK = 4096  # entries that are checked for cancelled ones at a time
 _NS = 1_000_000_000
 
 
 Taken = tuple[str, Records]
-"""A topic, and entries of it that may go."""
+"""A topic, and entries of it that may be delivered."""
 
 
 class _TopicQueue:
-    """What is held of one topic, in order."""
+    """The entries of one topic, in order."""
 
     __slots__ = ("at_ns", "count", "parts", "tokens")
 
@@ -58,7 +61,7 @@ class _TopicQueue:
         self.at_ns = now_ns
 
     def add(self, part: Records) -> None:
-        """Add entries that are in order; most often behind all others."""
+        """Add ordered entries. In most cases they come after all others."""
         self.count += len(part)
         if not self.parts or not _is_before(part[0], self.parts[-1][-1]):
             self.parts.append(part)
@@ -69,7 +72,7 @@ class _TopicQueue:
             self.parts = deque([rest[np.lexsort((rest["id"], rest["due_ms"]))]])
 
     def take(self, count: int) -> list[Records]:
-        """Take the first of them."""
+        """Remove and return the first entries."""
         taken = []
         while count and self.parts:
             part = self.parts.popleft()
@@ -83,7 +86,7 @@ class _TopicQueue:
 
 
 class FairQueue(Owner):
-    """The lanes of one store."""
+    """The fair queue of one store."""
 
     def __init__(
         self,
@@ -93,29 +96,29 @@ class FairQueue(Owner):
         rates: Mapping[str, float],
         on_rate: Callable[[], None],
     ) -> None:
-        """`on_rate` is called after a rate was changed."""
+        """Create an empty queue. `on_rate` is called after a rate was changed."""
         self._clock = clock
         self._log = log
         self._routes = routes
         self._lock = Lock()
         self._rates = dict(rates)  # by topic, messages a second
-        self._fair_queue: dict[str, _TopicQueue] = {}
+        self._queues: dict[str, _TopicQueue] = {}
         self._turn = 0
         self._last_taken: list[Taken] = []
         self._on_rate = on_rate
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(lane.count for lane in self._fair_queue.values())
+            return sum(queue.count for queue in self._queues.values())
 
     @property
     def rates(self) -> dict[str, float]:
-        """Messages a second, of topics that have a rate."""
+        """The rate of each limited topic, in messages a second."""
         with self._lock:
             return dict(self._rates)
 
     def set_rate(self, topic: str, per_second: float | None) -> None:
-        """Give a topic a rate, or none."""
+        """Set a topic's rate in messages a second, or remove its limit."""
         with self._lock:
             if per_second is None:
                 self._rates.pop(topic, None)
@@ -123,19 +126,21 @@ class FairQueue(Owner):
                 self._rates[topic] = per_second
         self._on_rate()
 
-    def are_needed(self, loaded: int) -> bool:
-        """Whether what is due must be sorted out by topic; `loaded`: how much is read, but for
-        crowds that have a queue of their own.
+    def is_needed(self, loaded: int) -> bool:
+        """Return whether due messages must be sorted by topic.
+
+        loaded: the number of loaded messages, except those of bursts with a queue of their own.
         """
-        if self._rates or self._fair_queue:
+        if self._rates or self._queues:
             return True
         return loaded > BURST_MESSAGES and self._routes.are_mixed()
 
-    # --- in ---
+    # --- adding ---
 
     def sort_in(self, due: Records) -> Records:
-        """Take in entries that are due, in order; those that were moved meanwhile are given back:
-        another copy stands for them.
+        """Add due entries, which are in order.
+
+        Return those whose record retention has moved; a newer copy replaces them.
         """
         gone = due["log_offset"] < self._log.segments.begin
         here = due[~gone] if gone.any() else due
@@ -146,28 +151,31 @@ class FairQueue(Owner):
                 self._log, self._routes, here["log_offset"], here["size"], is_level=False
             )
         except GoneError:
-            return self.sort_in(due)  # the log begins elsewhere now
+            return self.sort_in(due)  # retention has removed the log's first file since
         here["flags"] &= ~lib.TS_FLAG_ROLL
         known = self._routes.by_index
         numbers = np.array([int(route.native.topic_number) for route in known])[found]
         with self._lock:
-            is_one = bool((numbers == numbers[0]).all())  # a crowd's: worth a look
+            is_one = bool((numbers == numbers[0]).all())  # frequent with bursts
             for number in numbers[:1].tolist() if is_one else np.unique(numbers).tolist():
                 part = here if is_one else here[numbers == number]
                 topic = known[int(found[np.argmax(numbers == number)])].topic
-                lane = self._fair_queue.get(topic)
-                if lane is None:
-                    lane = self._fair_queue[topic] = _TopicQueue(self._clock.monotonic_ns)
-                lane.add(part)
+                queue = self._queues.get(topic)
+                if queue is None:
+                    queue = self._queues[topic] = _TopicQueue(self._clock.monotonic_ns)
+                queue.add(part)
         return due[gone]
 
-    # --- out ---
+    # --- taking ---
 
     def take(self, now_ms: int, capacity: int) -> list[Taken]:
-        """Take what may go now: of each topic a share, beginning with another each time."""
+        """Remove and return up to `capacity` entries that may be delivered now.
+
+        Each topic gets a share. Each call begins with another topic.
+        """
         taken: list[Taken] = []
         with self._lock:
-            topics = [topic for topic, lane in self._fair_queue.items() if lane.count]
+            topics = [topic for topic, queue in self._queues.items() if queue.count]
             self._turn += 1
             for k in range(len(topics)):
                 topic = topics[(k + self._turn) % len(topics)]
@@ -175,96 +183,106 @@ class FairQueue(Owner):
                 for part in self._take_of(topic, now_ms, share):
                     taken.append((topic, part))
                     capacity -= len(part)
-            for topic, lane in list(self._fair_queue.items()):
-                if not lane.count and topic not in self._rates:
-                    del self._fair_queue[topic]
+            for topic, queue in list(self._queues.items()):
+                if not queue.count and topic not in self._rates:
+                    del self._queues[topic]
             self._last_taken = taken
         return taken
 
     def give_back(self, taken: list[Taken], undone: int) -> None:
-        """Give back the turns of the last `undone` of what was taken: they did not go."""
+        """Return the tokens of the last `undone` entries taken, which were not delivered."""
         with self._lock:
             for topic, part in reversed(taken):
                 rest = part[max(0, len(part) - undone) :]
                 undone -= len(rest)
-                lane = self._fair_queue.get(topic)
-                if len(rest) and lane is not None and topic in self._rates:
-                    lane.tokens += int(self._costing(rest, -1).sum())
+                queue = self._queues.get(topic)
+                if len(rest) and queue is not None and topic in self._rates:
+                    queue.tokens += int(self._needs_token(rest, -1).sum())
 
     def _take_of(self, topic: str, now_ms: int, share: int) -> list[Records]:
-        lane, rate = self._fair_queue[topic], self._rates.get(topic)
+        queue, rate = self._queues[topic], self._rates.get(topic)
         due = 0
-        for part in lane.parts:  # but where the clock was set back, all of them
+        for part in queue.parts:  # all entries are due, unless the clock was set back
             some = int(np.searchsorted(part["due_ms"], now_ms, side="right"))
             due += some
             if some < len(part) or due >= share:
                 break
         count = min(share, due)
         if rate is not None:
-            count = self._within(lane, rate, count)
-        return lane.take(count)
+            count = self._take_tokens(queue, rate, count)
+        return queue.take(count)
 
-    def _within(self, lane: _TopicQueue, rate: float, count: int) -> int:
-        """How many of the first `count` may go: those that wait cost a token each."""
+    def _take_tokens(self, queue: _TopicQueue, rate: float, count: int) -> int:
+        """Take tokens for pending entries; return how many of the first `count` may leave."""
         now_ns = self._clock.monotonic_ns
         most = max(1.0, rate * _BURST_S)
-        lane.tokens = min(most, lane.tokens + (now_ns - lane.at_ns) / _NS * rate)
-        lane.at_ns = now_ns
-        may_go, seen, last = int(lane.tokens + 1e-9), 0, -1
-        for part in lane.parts:
+        queue.tokens = min(most, queue.tokens + (now_ns - queue.at_ns) / _NS * rate)
+        queue.at_ns = now_ns
+        may_go, seen, last = int(queue.tokens + 1e-9), 0, -1
+        for part in queue.parts:
             for at in range(0, len(part), _LOOK):
                 some = part[at : min(at + _LOOK, len(part))]
-                waits = np.cumsum(self._costing(some, last))
+                waits = np.cumsum(self._needs_token(some, last))
                 last = int(some["id"][-1])
                 fit = int(np.searchsorted(waits, may_go, side="right"))
                 fit = min(fit, count - seen)
                 used = int(waits[fit - 1]) if fit else 0
-                lane.tokens -= used
+                queue.tokens -= used
                 may_go -= used
                 seen += fit
                 if fit < len(waits):
                     return seen
         return seen
 
-    def _costing(self, part: Records, before: int) -> npt.NDArray[np.bool_]:
-        """Which take a turn. What was read twice, as after a clock that was set back, lies side by
-        side, also with the id `before`.
+    def _needs_token(self, part: Records, before: int) -> npt.NDArray[np.bool_]:
+        """Return which entries take a token.
+
+        Entries that were read twice, as after the clock was set back, are adjacent. `before` is the
+        id of the entry before this part.
         """
         is_first: npt.NDArray[np.bool_] = np.diff(part["id"], prepend=before) != 0
-        costing: npt.NDArray[np.bool_] = is_first & which_wait(self._log.native.states, part["id"])
-        return costing
+        needs_token: npt.NDArray[np.bool_] = is_first & which_wait(
+            self._log.native.states, part["id"]
+        )
+        return needs_token
 
     def next_s(self) -> float | None:
-        """How long until one may go; None: nothing is held."""
+        """Return the seconds until an entry may leave, or None if the queue is empty."""
         with self._lock:
             waits = [
-                self._wait_of(topic, lane) for topic, lane in self._fair_queue.items() if lane.count
+                self._wait_of(topic, queue) for topic, queue in self._queues.items() if queue.count
             ]
         return min(waits, default=None)
 
-    def _wait_of(self, topic: str, lane: _TopicQueue) -> float:
-        early_s = (int(lane.parts[0]["due_ms"][0]) - self._clock.now_ms) / 1000
+    def _wait_of(self, topic: str, queue: _TopicQueue) -> float:
+        early_s = (int(queue.parts[0]["due_ms"][0]) - self._clock.now_ms) / 1000
         rate = self._rates.get(topic)
         if rate is None:
             return max(0.0, early_s)
-        since_s = (self._clock.monotonic_ns - lane.at_ns) / _NS
-        return max(0.0, early_s, (1.0 - lane.tokens) / rate - since_s)
+        since_s = (self._clock.monotonic_ns - queue.at_ns) / _NS
+        return max(0.0, early_s, (1.0 - queue.tokens) / rate - since_s)
 
-    # --- asked ---
+    # --- looking up ---
 
     def held(self) -> list[Records]:
-        """Give what is held, in parts; and what was taken last, which may be on its way yet."""
+        """Return the queue's entries, in parts, and those taken last.
+
+        The latter may not be in the log yet.
+        """
         with self._lock:
             parts = [part for _, part in self._last_taken]
-            for lane in self._fair_queue.values():
-                parts += lane.parts
+            for queue in self._queues.values():
+                parts += queue.parts
         return parts
 
     def place(self, topic: str, timer_id: int) -> tuple[int, float | None] | None:
-        """How many of its topic go before it, and the topic's rate; None: it is not held."""
+        """Return how many entries of the topic precede this one, and the topic's rate.
+
+        Return None if the timer is not in the queue.
+        """
         with self._lock:
-            lane = self._fair_queue.get(topic)
-            parts = list(lane.parts) if lane is not None else []
+            queue = self._queues.get(topic)
+            parts = list(queue.parts) if queue is not None else []
             rate = self._rates.get(topic)
         before = 0
         for part in parts:

@@ -1,26 +1,29 @@
-"""Far wheel: slots of many wheel slots, for what waits beyond the roll window.
+"""Keep messages that are due after the roll window in far slots, which are many wheel slots wide.
 
-    put, due in 300 days          a unit of 52 bytes here, in the far slot of its time
-    no slot of the wheel is free  a unit here, parked; the message waits in the open slot
-    its far slot comes near       its unit moves down: another of 52 bytes, on the wheel
-    due                           handed over: the body is written the second time, and the last
+    put, due in 300 days          a unit of 52 bytes is added here, in the far slot of the due time
+    no wheel slot is free         a unit is added to the overflow; the message is in the open slot
+    the far slot comes near       the message gets a unit of 52 bytes on the wheel
+    due                           delivered: the body is written for the second and last time
 
-Data:     units in timerstore/far/ (native/format/far_unit.h), chained backwards per slot; the slots
-          in a table in memory, and as of each checkpoint in timerstore/far-0 or far-1
-          (format/far_table.py).
-Threads:  the Linker alone changes it; checkpoints copy the table; anybody reads units.
-Locks:    the table and its numbers: the wheel's lock.
-Holds:    (1) table, wheel, timer log's end and what was enqueued belong together, as all of them
-          change in holds of the wheel's lock, and checkpoints copy them in one: so a message that
-          moved down is there or here, after whatever crash, and needs no look at the wheel's
-          frontier; (2) units are never changed; those of the last completed checkpoint's table
-          stay until another is completed; (3) of two tables on disk the one that the watermark
-          names is not written to; (4) the chain of what is parked has a far slot below 0, and is
-          not taken from while the store is open: all of it is in the open slot, or dead. It is what
-          comes down first when the store is opened again.
-Fails:    CorruptError where a unit's CRC does not hold: the store stops, and its next opening makes
-          the far wheel anew from the log; FullError when the disk is.
-Source:   docs/decisions/0003-timing-wheel.md.
+Each far slot has a chain of units, linked backwards. The table of chains is in memory, and on disk
+as of each checkpoint. The overflow's chain has a far slot below 0. While the store is open, no unit
+is taken from that chain, because its messages are in the open slot, or are no longer pending. After
+the next opening, the overflow comes down before all other units.
+
+Thread safety: only the linker changes the far wheel; checkpoints copy the table, and any thread
+    reads units.
+Locking: the wheel's lock protects the table and the unit numbers.
+Invariants:
+    1. The table, the wheel, `timer_log_end` and `linked_offset` change together under the wheel's
+       lock, and a checkpoint copies them together. After any crash, a message that moved down is
+       either here or on the wheel, so recovery need not compare it with the read slot.
+    2. Units never change. The units of the last completed checkpoint's table stay until another
+       checkpoint is completed.
+    3. There are two tables on disk. The one that the watermark names is not written to.
+Raises: FullError if the disk is full. CorruptError if a unit's CRC is wrong: the store fails, and
+    the next opening rebuilds the far wheel from the log.
+On-disk format: far_log.py for the units; timerstore/far-0 and far-1 (format/far_table.py)
+See also: docs/decisions/0003-timing-wheel.md
 """
 
 from collections.abc import Iterator
@@ -31,24 +34,28 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import far_table
-from timerstore._engine.format.far_table import ROW, UNIT_BYTES, FarTable
+from timerstore._engine.format.far_table import ROW, FarTable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
-from timerstore._engine.timer.timer_arrays import FAR, Int64Array, Records
+from timerstore._engine.timer.far_log import FarLog
+from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore._engine.timer.wheel import NO_SLOT
 from timerstore.errors import CorruptError
 
 SLOTS_MAX = 16_384
-"""Far slots beyond the roll window: with default sizes 11 years. What is later waits in the last of
-them, and gets another one when that comes near: it is looked at once in 11 years."""
-_WIDTH_SHARE = 8  # of the roll window that a far slot is wide
+"""Number of far slots past the roll window: 11 years with default sizes.
+
+A later message waits in the last far slot and is linked again when that comes near, every 11 years.
+"""
+_WIDTH_SHARE = 8  # the roll window is this many far slots long
 _BATCH = 8192
 
 
 class Chain(NamedTuple):
-    """A far slot's units: each leads to the one before it, down to the oldest, whose previous one
-    is -1. Units are added in front, and taken from there.
+    """The units of a far slot. Units are added at the newest end and taken from there.
+
+    Each unit has the number of the one before it; the oldest has -1.
     """
 
     newest: int = -1
@@ -57,7 +64,7 @@ class Chain(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """The table at one moment."""
+    """A copy of the table."""
 
     rows: Records
     begin: int
@@ -68,31 +75,41 @@ class Chains(NamedTuple):
 class FarWheel(Owner):
     """The far wheel of one store."""
 
-    def __init__(self, disk: Disk, tree: Tree, segment_bytes: int, reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        tree: Tree,
+        segment_bytes: int,
+        reserve_bytes: int,
+        segments: Segments | None = None,
+    ) -> None:
         self._disk = disk
         self._tree = tree
-        self._reserve_bytes = reserve_bytes
-        self.segments = Segments(disk, tree.far_log, segment_bytes, reserve_bytes)
-        self._per_segment = segment_bytes // UNIT_BYTES
+        self._log = FarLog(disk, tree.far_log, segment_bytes, reserve_bytes, segments)
         self._chains: dict[int, Chain] = {}  # by far slot
-        self._copied: tuple[int, Chain] | None = None  # the one that `tidy` copies to its slot's
-        self._round_end = 0  # chains with older units than this are to be copied
-        self._lowest: int | None = NO_SLOT  # far slot of all; None: to be looked for
-        self.overflow_slot = -1  # far slot of the units that are parked
-        self.begin = 0  # units below are dead, as of the last look
+        self._copied: tuple[int, Chain] | None = None  # the chain that `tidy` is copying
+        self._round_end = 0  # chains with older units than this are copied
+        self._lowest: int | None = NO_SLOT  # the lowest used far slot; None if unknown
+        self.overflow_slot = -1  # far slot of the overflow's units
+        self.begin = 0  # units below are dead, as of the last copy of the table
         self.end = 0  # number of the next unit
         self.width = 1  # wheel slots to a far slot
         self.count = 0  # units of all chains
         self.number = 0  # of the last completed checkpoint's table
         self._completed_begin = 0
-        self.is_dirty = False  # the table is not what that one says
-        self.was_used = False  # since the timer log was begun anew
-        self.ordered_from = 0  # of the timer log: from here on units stand in their queue's order
+        self.is_dirty = False  # the table has changed since that checkpoint
+        self.was_used = False  # since the timer log was last rebuilt
+        self.ordered_from = 0  # timer log units from this position on are in queue order
+
+    @property
+    def segments(self) -> Segments:
+        """The files of the far log."""
+        return self._log.segments
 
     # --- opening ---
 
     def start_over_empty(self) -> None:
-        """Empty; durable."""
+        """Remove all units and tables; durable on return."""
         self.segments.close()
         tables = {self._tree.far_table(number) for number in (0, 1)}
         paths = [path for path in sorted(tables) if self._disk.exists(path)]
@@ -101,9 +118,7 @@ class FarWheel(Owner):
             self._disk.unlink(path)
         for folder in sorted({path.parent for path in paths}):
             self._disk.sync_directory(folder)
-        # What was looked at may be mapped: nothing of it counts for files of the same names.
-        size, reserve_bytes = self.segments.segment_bytes, self._reserve_bytes
-        self.segments = Segments(self._disk, self._tree.far_log, size, reserve_bytes)
+        self._log.forget_files()
         self._chains, self._copied, self._lowest = {}, None, NO_SLOT
         self.overflow_slot = -1
         self.begin = self.end = self.count = self.number = 0
@@ -112,7 +127,7 @@ class FarWheel(Owner):
         self.ordered_from = 0
 
     def load(self, number: int) -> bool:
-        """Be what the table with this number says; False where it does not fit the files."""
+        """Load the table with this number. Return False if it does not match the files."""
         if number == 0:
             self.start_over_empty()
             return True
@@ -131,19 +146,22 @@ class FarWheel(Owner):
         self._completed_begin = table.begin
         self.count = int(table.rows["count"].sum())
         self.number, self.is_dirty, self.was_used = number, False, True
-        self.segments.remove_below(self._offset(self.begin))
-        self.segments.reserve_from(self._offset(self.end))
+        self.segments.remove_below(self._log.offset_of(self.begin))
+        self.segments.reserve_from(self._log.offset_of(self.end))
         return True
 
     def _fits(self, table: FarTable) -> bool:
-        """Whether the files of all its units are there, and slots name units of them."""
+        """Return whether all files of the table's units exist, and its chains name such units."""
         try:
-            self.segments.load(needed=self._offset(table.end), is_derived=True)
+            self.segments.load(needed=self._log.offset_of(table.end), is_derived=True)
         except CorruptError:
             return False
         if self.segments.has_incompatible_files:
             return False
-        first, last = table.begin // self._per_segment, (table.end - 1) // self._per_segment
+        first, last = (
+            table.begin // self._log.units_per_segment,
+            (table.end - 1) // self._log.units_per_segment,
+        )
         needed = set(range(first, last + 1)) if table.begin < table.end else set()
         rows = table.rows
         return (
@@ -156,70 +174,42 @@ class FarWheel(Owner):
         )
 
     def fit_window(self, roll_slots: int) -> None:
-        """Have the width that suits the roll window, where nothing waits at another."""
+        """Set the width of far slots for this roll window, unless there are units already."""
         if not self.count:
             self.width = max(1, roll_slots // _WIDTH_SHARE)
 
-    # --- where units are ---
-
-    def _offset(self, number: int) -> int:
-        segment, at = divmod(number, self._per_segment)
-        return segment * self.segments.segment_bytes + at * UNIT_BYTES
-
     def reserve(self, count: int) -> None:
-        """Take the space of so many more units."""
-        number, last = self.end, self.end + count
-        while number < last:
-            upto = min(last, (number // self._per_segment + 1) * self._per_segment)
-            self.segments.reserve(self._offset(upto - 1) + UNIT_BYTES)
-            number = upto
-
-    def _write(self, number: int, data: memoryview) -> None:
-        done = 0
-        while done < len(data):
-            left = self._per_segment - number % self._per_segment
-            part = data[done : done + left * UNIT_BYTES]
-            self.segments.write(self._offset(number), part)
-            number += len(part) // UNIT_BYTES
-            done += len(part)
+        """Reserve disk space for `count` more units."""
+        self._log.reserve(self.end, count)
 
     # --- chains, under the wheel's lock ---
 
     @property
     def lowest(self) -> int:
-        """The lowest far slot that holds something; NO_SLOT: none does."""
+        """The lowest far slot with units, without the overflow, or NO_SLOT."""
         if self._lowest is None:
             self._lowest = min(self._slots - {self.overflow_slot}, default=NO_SLOT)
         return self._lowest
 
     @property
     def _slots(self) -> set[int]:
-        """Far slots that hold something."""
+        """Far slots with units."""
         copied = () if self._copied is None else self._copied[:1]
         return self._chains.keys() | copied
 
     @property
     def first_wheel_slot(self) -> int:
-        """Below this slot of the wheel nothing waits here."""
+        """The first wheel slot that may have messages here."""
         lowest = self.lowest
         return NO_SLOT if lowest == NO_SLOT else lowest * self.width
 
     def add(self, units: Records) -> None:
-        """Append units, each to its slot's chain; their space is reserved."""
+        """Append units, each to the chain of its slot; their space is reserved."""
         slots, first, places = np.unique(units["slot"], return_index=True, return_inverse=True)
         old = [self._chains.get(slot, Chain()) for slot in slots.tolist()]
         heads = np.array([chain.newest for chain in old], np.int64)
-        data = np.empty(len(units) * UNIT_BYTES, np.uint8)
         where = np.ascontiguousarray(places.reshape(-1), np.int32)
-        lib.ts_far_link(
-            ffi.from_buffer("ts_far_unit[]", units),
-            ffi.from_buffer("int32_t[]", where),
-            len(units),
-            self.end,
-            ffi.from_buffer("int64_t[]", heads),
-            ffi.from_buffer("uint8_t[]", data),
-        )
-        self._write(self.end, data.data)
+        self._log.append(self.end, units, where, heads)
         counts = np.bincount(where, minlength=len(old)).tolist()
         for at, (slot, chain) in enumerate(zip(slots.tolist(), old, strict=True)):
             oldest = chain.oldest if chain.size else self.end + int(first[at])
@@ -232,13 +222,13 @@ class FarWheel(Owner):
         self.is_dirty = self.was_used = True
 
     def chain_of(self, slot: int) -> Chain:
-        """Give the chain of a slot to be taken from."""
+        """Return the chain of a slot from which units are taken."""
         if self._copied is not None and self._copied[0] == slot:
             return self._copied[1]
         return self._chains[slot]
 
     def take_off(self, slot: int, units: Records) -> None:
-        """Take the newest units off the chain that `chain_of` gives."""
+        """Remove the newest units from the chain that `chain_of` returns."""
         chain = self.chain_of(slot)
         left = Chain(int(units["previous"][-1]), chain.oldest, chain.size - len(units))
         assert (left.newest < 0) == (left.size == 0), "a far slot's count is wrong"
@@ -248,30 +238,31 @@ class FarWheel(Owner):
 
     @property
     def has_far(self) -> bool:
-        """Whether anything waits for its far slot to come near."""
+        """Whether any far slot has units; the overflow does not count."""
         return max(self._slots, default=-1) >= 0
 
     @property
     def has_overflow(self) -> bool:
-        """Whether there are units of what was parked."""
+        """Whether the overflow has units."""
         is_copied = self._copied is not None and self._copied[0] == self.overflow_slot
         return is_copied or self.overflow_slot in self._chains
 
     def drop_overflow(self) -> None:
-        """Nothing of what was parked waits any more."""
-        while self.has_overflow:  # and where it is being copied, both
+        """Drop the overflow's chain; none of its messages is pending."""
+        while self.has_overflow:  # there are two chains while one is being copied
             self.count -= self.chain_of(self.overflow_slot).size
             self._set(self.overflow_slot, None)
             self.is_dirty = True
 
     def note_linked_again(self, timer_log_end: int) -> None:
-        """A message has a second unit in the timer log, which ends there now."""
+        """Note that a message got a second unit in the timer log, which now ends here."""
         self.ordered_from = timer_log_end
         self.is_dirty = self.was_used = True
 
     def release_overflow(self) -> None:
-        """Have what was parked come down before all else: it is not in the open slot, as far as
-        anybody knows. What is parked from now on has a chain of its own.
+        """Let the overflow come down before all other units, as its messages may not be in memory.
+
+        The overflow gets a new, lower far slot for later messages.
         """
         self.overflow_slot = min(self._slots | {0}) - 1
         self._lowest = None
@@ -299,24 +290,19 @@ class FarWheel(Owner):
     # --- reading units, without a lock ---
 
     def view(self) -> View:
-        """Give a view of all units, for `walk`; files of chains that were copied stay meanwhile."""
-        return self.segments.view(self._offset(self.end))
+        """Return a view of all units for `walk`; it keeps files that are removed later."""
+        return self._log.view(self.end)
 
     def walk(self, view: Any, slot: int, newest: int) -> Iterator[Records]:
-        """Give a chain's units, newest first, in parts."""
-        number = ffi.new("int64_t *", newest)
-        while number[0] >= 0:
-            part = np.empty(_BATCH, FAR)
-            got = lib.ts_far_walk(
-                view, slot, number, _BATCH, ffi.from_buffer("ts_far_unit[]", part)
-            )
-            if got < 0:
-                self.segments.serve(view, got, "far wheel")
-            else:
-                yield part[:got]
+        """Yield the units of a chain, newest first, in parts."""
+        return self._log.walk(view, slot, newest, _BATCH)
 
     def count_waiting(self, states: Any, log_begin: int) -> int:
-        """How many units are of messages that still wait; CorruptError where one is damaged."""
+        """Count the units of pending messages.
+
+        Raises:
+            CorruptError: a unit is damaged.
+        """
         found = 0
         rows = self.table().rows.tolist()
         with self.view() as view:
@@ -327,7 +313,7 @@ class FarWheel(Owner):
         return found
 
     def first_of(self, slot: int) -> Records:
-        """Read the first part of the chain that `chain_of` gives."""
+        """Read the newest units of the chain that `chain_of` returns."""
         try:
             with self.view() as view:
                 return next(self.walk(view, slot, self.chain_of(slot).newest))
@@ -336,50 +322,34 @@ class FarWheel(Owner):
             raise
 
     def _distrust(self) -> None:
-        """A unit is damaged: have the next opening make all this anew from the log, which has it
-        all. Durable.
-        """
+        """Remove the table, so that the next opening rebuilds the far wheel from the log."""
         path = self._tree.far_table(self.number)
         if self.number and self._disk.exists(path):
             self._disk.unlink(path)
             self._disk.sync_directory(path.parent)
 
     def overflow_offsets(self, view: Any, rows: Records) -> Int64Array:
-        """Where in the commit log that lies what a table calls parked."""
+        """Return the log offsets of the messages that a table has in the overflow."""
         parts = [np.empty(0, np.int64)]
         for slot, newest, *_ in rows[rows["slot"] < 0].tolist():
             parts += [part["log_offset"].copy() for part in self.walk(view, slot, newest)]
         return np.concatenate(parts)
 
-    def scan(self, begin: int, end: int) -> Records:
-        """Read units that follow each other."""
-        units = np.empty(end - begin, FAR)
-        done = 0
-        with self.segments.view(self._offset(end)) as view:
-            while done < len(units):
-                out = ffi.from_buffer("ts_far_unit[]", units) + done
-                got = lib.ts_far_scan(view, begin + done, len(units) - done, out)
-                if got < 0:
-                    self.segments.serve(view, got, "far wheel")
-                else:
-                    done += got
-        return units
-
     # --- checkpoints ---
 
     def take(self) -> Chains | None:
-        """Copy the table where it changed; under the wheel's lock."""
+        """Copy the table if it has changed. The caller holds the wheel's lock."""
         if not self.is_dirty:
             return None
         self.is_dirty = False
         return self.table()
 
     def give_back(self, taken: Chains | None) -> None:
-        """It could not be written."""
+        """Count the table as changed, because its copy could not be written."""
         self.is_dirty |= taken is not None
 
     def write(self, taken: Chains | None) -> int:
-        """Write units and table, durably; the table's number for the watermark."""
+        """Write units and table, durably. Return the table's number for the watermark."""
         self.segments.sync()
         if taken is None:
             return self.number
@@ -389,7 +359,7 @@ class FarWheel(Owner):
         return number
 
     def completed(self, taken: Chains | None, number: int) -> None:
-        """The watermark names it now."""
+        """Note that the watermark which names this table is durable."""
         self.number = number
         if taken is not None:
             self._completed_begin = taken.begin
@@ -397,26 +367,27 @@ class FarWheel(Owner):
     # --- space ---
 
     def next_to_copy(self, overflow_count: int) -> int | None:
-        """Give the slot whose chain is to be copied to the far log's end, so that what lies before
-        it can go; None where that is not worth it. Under the wheel's lock. `parked`: how many of
-        those that are parked still wait.
+        """Return the slot whose chain should be copied to the end of the far log, or None.
 
-        It begins when more units are dead than alive, by two files, and goes on until every chain
-        was: so each unit that dies has one copied.
+        Copying lets old files be removed. It begins when the dead units outnumber the living by two
+        files, and continues until every chain was copied. At most one unit is copied for each unit
+        that dies. The caller holds the wheel's lock.
+
+        overflow_count: how many messages of the overflow are pending.
         """
         if self._copied is not None:
             return self._copied[0]
         size = self._chains.get(self.overflow_slot, Chain()).size
-        if size > 2 * overflow_count + 2 * self._per_segment:
+        if size > 2 * overflow_count + 2 * self._log.units_per_segment:
             return self._begin_copy(self.overflow_slot)
         if self._round_end == 0:
-            if self.end - self.begin <= 2 * self.count + 2 * self._per_segment:
+            if self.end - self.begin <= 2 * self.count + 2 * self._log.units_per_segment:
                 return None
             self._round_end = self.end
         slot = min(self._chains, key=lambda one: self._chains[one].oldest, default=None)
         if slot is None or self._chains[slot].oldest >= self._round_end:
             self._round_end = 0
-            self.table()  # for where it begins now
+            self.table()  # updates `begin`
             return None
         return self._begin_copy(slot)
 
@@ -426,10 +397,10 @@ class FarWheel(Owner):
         return slot
 
     def unlink(self) -> bool:
-        """Remove one file that the last completed checkpoint needs no more; whether there was."""
-        self.segments.retire(self._offset(self._completed_begin))
+        """Remove one file that the last completed checkpoint does not need, if there is one."""
+        self.segments.retire(self._log.offset_of(self._completed_begin))
         return self.segments.unlink_retired()
 
     def close(self) -> None:
-        """Let go of files and maps."""
+        """Release files and maps."""
         self.segments.close()

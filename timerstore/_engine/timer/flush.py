@@ -1,11 +1,14 @@
-"""flush: makes durable what was appended, and completes checkpoints.
+"""Sync the commit log, and complete checkpoints.
 
-Threads:  flush.
-Holds:    what asks for a sync gets one at once; else nothing appended stays unsynced longer than
-          the flush interval, also amid a checkpoint, between its files; a checkpoint follows when
-          its interval has passed, or the log has grown: then it comes after one sync more, however
-          many are asked for meanwhile.
-Fails:    FullError in a checkpoint is retried; the first failed sync is final.
+This is the sixth of the six timer services.
+
+Thread safety: runs on the flush thread only; any thread may request a sync or a checkpoint.
+Invariants:
+    1. A requested sync is made at once. Other appended records are synced within the flush
+       interval, also between the files of a checkpoint.
+    2. A checkpoint is written when its interval has passed, or when the log has grown enough. In
+       the latter case it follows after one more sync, however many are requested.
+Raises: FullError in a checkpoint is retried. The first failed sync is final.
 """
 
 from timerstore._engine.base.metrics import Metrics
@@ -17,11 +20,11 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 
 _MS = 1_000_000
-_SHARE = 10  # of its time that flush may spend on checkpoints
+_SHARE = 10  # the interval between checkpoints is at least this many times their duration
 
 
 class Flush(Service):
-    """Syncs and checkpoints."""
+    """Syncs the log and completes checkpoints."""
 
     name = "flush"
 
@@ -41,36 +44,36 @@ class Flush(Service):
         self._clock = clock
         self._log = log
         self._checkpoint = checkpoint
-        self._at_once = at_once  # stepped by hand: every step syncs what there is
+        self._at_once = at_once  # stepped by hand: every step syncs
         self._wanted = False
         self._is_checkpoint_wanted = False
         self._has_synced = False  # since the last checkpoint began
-        self._is_coming = False  # by itself, before long
+        self._is_coming = False  # the service runs by itself soon
         self._synced_ns = clock.monotonic_ns
         self._checkpoint_ns = clock.monotonic_ns
 
     def request(self) -> None:
-        """Somebody waits for what was appended so far."""
+        """Request a sync of the records appended so far."""
         self._wanted = True
         self.wake()
 
     def request_checkpoint(self) -> None:
-        """Somebody waits for what only a completed checkpoint lets go."""
+        """Request a checkpoint, even if nothing changed since the last one."""
         self._is_checkpoint_wanted = True
         self.wake()
 
     def note(self) -> None:
-        """Something was appended that nobody waits for."""
+        """Note that records were appended; no thread waits until they are durable."""
         if not self._log.native.flush_armed:
             self.wake()
 
     def note_synced(self) -> None:
-        """Somebody synced: there is something for the next checkpoint."""
+        """Note that another thread synced the log, so that a checkpoint may be useful."""
         if not self._is_coming or self._checkpoint.has_grown:
             self.wake()
 
     def step(self) -> bool:
-        """Sync, or complete a checkpoint, where one of them is due."""
+        """Sync the log or complete a checkpoint, if one of them is due."""
         self._log.native.flush_armed = 0
         self._is_coming = False
         wanted, self._wanted = self._wanted, False
@@ -92,8 +95,8 @@ class Flush(Service):
         self._synced_ns = self._clock.monotonic_ns
         self.metrics.add("flush_syncs", 1)
 
-    def _sync_meanwhile(self) -> None:
-        """Between two files of a checkpoint: who waits for a sync does not wait for all of them."""
+    def _sync_between_files(self) -> None:
+        """Sync between two files of a checkpoint, so that waiters do not wait for all of them."""
         wanted, self._wanted = self._wanted, False
         if self._log.durable < self._log.end and (wanted or self._is_sync_due()):
             self._sync()
@@ -102,9 +105,9 @@ class Flush(Service):
         was_wanted = self._is_checkpoint_wanted
         self._is_checkpoint_wanted = self._has_synced = False
         try:
-            self._checkpoint.run(pause=self._sync_meanwhile)
+            self._checkpoint.run(pause=self._sync_between_files)
         except BaseException:
-            self._is_checkpoint_wanted |= was_wanted  # who waits for it asks once only
+            self._is_checkpoint_wanted |= was_wanted  # a waiter requests it only once
             raise
 
     def _is_sync_due(self) -> bool:
@@ -115,7 +118,7 @@ class Flush(Service):
         if self._checkpoint.has_grown:
             return True
         if self._is_checkpoint_wanted:
-            return True  # even where nothing happened since the last one: it is waited for
+            return True  # even if nothing changed since the last one: a thread waits for it
         if self._clock.monotonic_ns < self._next_checkpoint_ns():
             return False
         return self._checkpoint.is_behind
@@ -125,7 +128,7 @@ class Flush(Service):
         return self._checkpoint_ns + max(interval_ns, _SHARE * self._checkpoint.took_ns)
 
     def idle_s(self) -> float | None:
-        """Until the interval that runs first is over; without work, until woken."""
+        """Return the time until the next interval ends, or None if there is nothing to do."""
         now_ns = self._clock.monotonic_ns
         at_ns = []
         if self._log.durable < self._log.end:

@@ -1,18 +1,20 @@
 """Find the pending messages that a handle names.
 
-Where it looks, until it finds one that waits:
+It looks in these places, until it finds a pending message:
 
-    1  the record at the handle's timer id, which is a hint: ours has one
-    2  the chain of the slot of its time, and what is not on the wheel yet: as a broker would
-    3  the key index: what rolls waits in another slot, what is gone has left its copies
-    4  the whole log, where there is no index, or it is damaged
+    1  the record at the handle's timer id; our handles have one, which is a hint
+    2  the chain of the handle's slot, and records that are not linked yet; a broker looks there
+    3  the key index; it finds messages that rolled into another slot, and copies of old ones
+    4  the whole log, if there is no index or the index is damaged
 
-Threads:  any.
-Locks:    the wheel's, while a chain is read.
-Holds:    topic, message id and slot time decide, all three: a rescheduled message keeps its id, and
-          a timer id may be given again after a power cut.
-Source:   docs/exactly-once.md, docs/file-format.md;
-          docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread may call it.
+Locking: takes the wheel's lock while it reads a chain.
+Invariants:
+    1. A message matches if topic, message id and slot time are those of the handle. All three are
+       needed: a rescheduled message keeps its id, and a timer id may be assigned again after a
+       power cut.
+See also: docs/exactly-once.md, docs/file-format.md,
+    docs/decisions/0009-leases-replace-and-recurring.md
 """
 
 import logging
@@ -39,14 +41,14 @@ from timerstore.messages import parse_properties
 
 
 class FoundTimer(NamedTuple):
-    """A message that a handle names."""
+    """A message that matches a handle."""
 
     timer_id: int
     message_id: str
     real: Route
     out_ms: int
     due_ms: int
-    log_offset: int  # of one of its copies; body and properties are the same in all
+    log_offset: int  # of one of its copies; body and properties are equal in all
 
 
 class HandleLookup:
@@ -75,17 +77,22 @@ class HandleLookup:
         self._precision_ms = precision_ms
 
     def find(self, handle: Handle) -> list[FoundTimer]:
-        """Give every message that waits under this handle, in put order: of ours one, of a broker's
-        as often as its producer sent it. Where none waits: the newest that did; or nothing.
+        """Return the pending messages that match a handle, in put order.
+
+        One of our handles matches one message; a broker's matches each message that its producer
+        sent again. If none is pending, return the newest that was, or an empty list.
+
+        Raises:
+            CorruptError: a record of the handle's message is damaged.
         """
         while True:
             try:
                 return self._find(handle)
             except GoneError:
-                continue  # what was found a moment ago was moved: it is found where it is now
+                continue  # retention has moved the record; the next search finds the copy
 
     def is_waiting(self, timer_id: int) -> bool:
-        """Whether a message waits under this id at the moment."""
+        """Return whether the message with this timer id is pending."""
         return bool(self._states.get(timer_id) == lib.TS_WAITING)
 
     def _find(self, handle: Handle) -> list[FoundTimer]:
@@ -95,16 +102,16 @@ class HandleLookup:
                 return [found]
             is_gone = handle.timer_id < self._timer_route.queue.min_offset
             if is_gone and self._states.get(handle.timer_id) != lib.TS_WAITING:
-                return []  # the source is removed, and nothing waits under its id
+                return []  # retention has removed the record, and the id is not pending
         if handle.out_ms < 0:
             return []
         offsets = self._in_slot(handle)
         if all(self._states.get(i) != lib.TS_WAITING for i in offsets):
-            offsets |= self._anywhere(handle)  # what was moved within its slot may roll
+            offsets |= self._find_elsewhere(handle)  # a message moved within its slot may roll
         return self._choose(handle, offsets)
 
     def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[FoundTimer]:
-        """Of copies, by timer id."""
+        """Choose among copies, which are given by timer id."""
         waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_WAITING]
         ids = waiting or [max(offsets)] if offsets else []
         found = [self._match(handle, i, offsets[i]) for i in ids]
@@ -131,7 +138,7 @@ class HandleLookup:
             raise
 
     def _match(self, handle: Handle, timer_id: int, log_offset: int) -> FoundTimer | None:
-        """The record there, where it is a copy of what the handle names."""
+        """Return the record at a log offset if it matches the handle, or None."""
         with self._log.segments.view(self._log.written) as view:
             _, _, text = record_fields(self._log.segments, view, log_offset)
         properties = parse_properties(text)
@@ -151,7 +158,7 @@ class HandleLookup:
     # --- by slot ---
 
     def _in_slot(self, handle: Handle) -> dict[int, int]:
-        """Log offset by timer id, of what the handle names on the wheel or on the way there."""
+        """Return log offsets by timer id, of matching records that are linked or not linked yet."""
         return {
             timer_id: log_offset
             for part in self._pending.at_slot(handle.out_ms // self._precision_ms)
@@ -185,12 +192,12 @@ class HandleLookup:
                     yield int(timer_id[0]), int(part["log_offset"][at[0]])
                     at[0] += 1
 
-    # --- anywhere ---
+    # --- in the index or the log ---
 
-    def _anywhere(self, handle: Handle) -> dict[int, int]:
-        """Log offset by timer id, of the newest copies."""
+    def _find_elsewhere(self, handle: Handle) -> dict[int, int]:
+        """Return log offsets by timer id, of the newest matching copies."""
         index = self._dispatch.index
-        if index is not None and handle.message_id:  # each copy has an entry for its id
+        if index is not None and handle.message_id:  # the index has the message id of each copy
             try:
                 return self._in_index(index, handle)
             except CorruptError as error:
@@ -213,13 +220,13 @@ class HandleLookup:
         return found
 
     def _is_timer(self, log_offset: int) -> bool:
-        """Whether the record lies in the timer topic: another's key may have the same hash."""
+        """Return whether the record is in the timer topic; key hashes of topics may collide."""
         with self._log.segments.view(self._log.written) as view:
             topic, _, _ = record_fields(self._log.segments, view, log_offset)
         return topic == WHEEL_TIMER_TOPIC.encode()
 
     def _in_log(self, handle: Handle) -> dict[int, int]:
-        """The same, without an index: by reading everything."""
+        """Return the same without an index, by reading the whole log."""
         wanted = f"{handle.topic}+{handle.message_id}".encode()
         identity = lib.ts_identity(wanted, len(wanted))
         with self._log.lock:
@@ -239,7 +246,7 @@ class HandleLookup:
             is_copy &= part["out_ms"] == handle.out_ms
             ids = self._states.ids_of(part[is_copy], self._store_id).tolist()
             for record, timer_id in zip(part[is_copy], ids, strict=True):
-                if self._states.get(timer_id) != lib.TS_NONE:  # else an older copy of a rolled one
+                if self._states.get(timer_id) != lib.TS_NONE:  # skip old copies of rolled messages
                     found[timer_id] = int(record["log_offset"])
         return found
 

@@ -1,22 +1,25 @@
-"""Open slot: loaded messages in order of (due time, timer id), released by time.
+"""Hold loaded messages in order of (due time, timer id), and release them when they are due.
 
-Where more than one topic waits and a topic has a crowd of them, that topic gets a queue of its own,
-and what is released is a share of each: nobody waits for another topic's crowd. Topics are told
-apart by their hash: two that share one share a turn.
+If several topics are pending and one of them has a burst, the burst gets a queue of its own. Each
+release then takes a share of every queue, so that a burst does not delay other topics. Topics are
+distinguished by a hash: two topics with the same hash share a queue.
 
     the rest: ▪▪                       ─► all of these, a share of a, a share of b
     a:        ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪
     b:        ▪▪▪▪▪▪▪▪▪▪▪
 
-Threads:  dequeue-get-message and enqueue-put push, dequeue-put pops, checkpoints ask for the lowest
-          slot: each under `_lock`.
-Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold
-          something earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot,
-          what was read of it and is not in the log yet: a checkpoint keeps the lowest (R of
-          docs/exactly-once.md); what no slot took counts apart, as `parked`
-          (docs/decisions/0003-timing-wheel.md); (4) of
-          one topic all lies in one queue: its order is (due, put).
-Source:   docs/decisions/0004-fair-delivery.md for the crowds.
+Thread safety: dequeue-get-message and enqueue-put push, dequeue-put pops, and checkpoints read the
+    undelivered slots; each under `_lock`.
+Invariants:
+    1. No message leaves before its time.
+    2. No message leaves while a slot with an earlier message could be partly loaded: all slots
+       below `loaded_slot` are completely loaded.
+    3. `outstanding` counts, for each slot, the messages that were read from it, or linked late into
+       it, and are not in the log yet. A checkpoint keeps the lowest such slot as `replay_slot`
+       (docs/exactly-once.md). Messages without a slot are counted as `overflow_count`.
+    4. All messages of one topic are in one queue, so their order is (due time, put order).
+See also: docs/decisions/0003-timing-wheel.md for the overflow,
+    docs/decisions/0004-fair-delivery.md for bursts
 """
 
 from collections.abc import Callable, Iterable
@@ -29,18 +32,18 @@ from timerstore._engine.timer.due_queue import RUN_MIN, DueQueue
 from timerstore._engine.timer.timer_arrays import DUE, Int64Array, Records
 
 BURST_MESSAGES = 65_536
-"""Messages of one topic, about, that are read and wait: from here on it has a queue of its own."""
-_BURSTS_MAX = 64  # so many topics at most
+"""Loaded messages from which on large topics get a queue of their own."""
+_BURSTS_MAX = 64  # topics with a queue of their own
 
 
 def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
-    """Give (slot, how often it stands there). Most arrays have one slot, or nothing."""
+    """Return (slot, number of occurrences) pairs. Most arrays have one slot, or are empty."""
     if not len(slots):
         return []
     first, last = int(slots.min()), int(slots.max())
     if first == last:
         return [(first, len(slots))]
-    if last - first < len(slots):  # neighbours: counted, which is cheaper than sorted
+    if last - first < len(slots):  # counting is cheaper than sorting
         counts = np.bincount(slots - first)
         values = np.flatnonzero(counts)
         return list(zip((values + first).tolist(), counts[values].tolist(), strict=True))
@@ -49,37 +52,40 @@ def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
 
 
 class OpenSlot(Owner):
-    """What has been read from the wheel and waits for its millisecond."""
+    """The loaded messages of one store."""
 
     def __init__(self, precision_ms: int, is_mixed: Callable[[], bool]) -> None:
-        """`is_mixed`: whether more than one topic has timers."""
+        """Create an empty open slot. `is_mixed` returns whether several topics have timers."""
         self._precision_ms = precision_ms
         self._lock = Lock()
         self._outstanding: dict[int, int] = {}
-        self.overflow_count = 0  # the same of what is linked in no slot
+        self.overflow_count = 0  # undelivered messages that are linked in no slot
         self._rest = DueQueue()
-        self._rest_hash: int | None = None  # where all of the rest are of one topic
+        self._rest_hash: int | None = None  # the topic's hash if the rest has a single topic
         self._bursts: dict[int, DueQueue] = {}  # by topic hash
-        self._popped: Records = np.empty(0, DUE)  # last
+        self._popped: Records = np.empty(0, DUE)  # by the last pop
         self._turn = 0
         self._is_mixed = is_mixed
-        self.frontier = 0
-        self._back_count = 0  # of the wheel, when its frontier followed the clock back last
+        self.loaded_slot = 0
+        self._back_count = 0  # the wheel's, when its `read_slot` last followed the clock back
 
     def start_at(self, read_slot: int) -> None:
-        """Count slots from here on as not read."""
-        self.frontier = read_slot
+        """Count slots from this one on as not loaded."""
+        self.loaded_slot = read_slot
 
     def __len__(self) -> int:
         return len(self._rest) + sum(map(len, list(self._bursts.values())))
 
     @property
     def rest_count(self) -> int:
-        """How many wait that are of no topic's crowd."""
+        """Number of entries that do not belong to a burst."""
         return len(self._rest)
 
     def expect(self, each: Iterable[tuple[int, int]]) -> None:
-        """So many of a slot, of each of these slots, are on their way into the log."""
+        """Count messages as undelivered.
+
+        `each` has (slot, count) pairs. A slot below 0 is the overflow.
+        """
         with self._lock:
             for slot, count in each:
                 if slot < 0:
@@ -88,11 +94,11 @@ class OpenSlot(Owner):
                     self._outstanding[slot] = self._outstanding.get(slot, 0) + count
 
     def expect_entries(self, slots: Int64Array) -> None:
-        """The same for an array with one slot an entry."""
+        """Count messages as undelivered; `slots` has the slot of each."""
         self.expect(by_slot(slots))
 
     def done(self, each: Iterable[tuple[int, int]]) -> None:
-        """So many of a slot, of each of these slots, are in the log, or need not get there."""
+        """Count messages as delivered, or as dropped; `each` has (slot, count) pairs."""
         with self._lock:
             for slot, count in each:
                 self._done(slot, count)
@@ -100,7 +106,7 @@ class OpenSlot(Owner):
     def _done(self, slot: int, count: int) -> None:
         if slot < 0:
             self.overflow_count -= count
-            assert self.overflow_count >= 0, "more done than was parked"
+            assert self.overflow_count >= 0, "more done than was in the overflow"
             return
         left = self._outstanding[slot] - count
         assert left >= 0, "more of a slot done than expected"
@@ -109,53 +115,58 @@ class OpenSlot(Owner):
         else:
             del self._outstanding[slot]
 
-    def lowest_slot(self, frontier: int) -> int:
-        """Give the lowest slot that is still needed: that holds something outstanding, or is not
-        read yet, which may be lower where the clock was set back.
+    def replay_slot(self, read_slot: int) -> int:
+        """Return the lowest slot that a recovery must read.
+
+        It is the lowest slot with an undelivered message, or `read_slot`, whichever is lower. After
+        the clock was set back `read_slot` may be the lower one.
         """
         with self._lock:
-            return min(frontier, min(self._outstanding, default=frontier))
+            return min(read_slot, min(self._outstanding, default=read_slot))
 
     def outstanding(self) -> Int64Array:
-        """Give every slot that holds something outstanding, ascending."""
+        """Return every slot with an undelivered message, ascending."""
         with self._lock:
             slots = np.fromiter(self._outstanding, np.int64, len(self._outstanding))
         slots.sort()
         return slots
 
     def highest_slot(self, otherwise: int) -> int:
-        """Give the highest slot that holds something outstanding."""
+        """Return the highest slot with an undelivered message, or else `otherwise`."""
         with self._lock:
             return max(self._outstanding, default=otherwise)
 
-    def follow_back(self, frontier: int, back_count: int) -> None:
-        """The clock was set back: from `frontier` on slots count as not loaded, until they are read
-        again.
+    def follow_back(self, read_slot: int, back_count: int) -> None:
+        """Follow the wheel after the clock was set back.
+
+        Slots from `read_slot` on count as not loaded until they are read again.
         """
         with self._lock:
-            self.frontier = min(self.frontier, frontier)
+            self.loaded_slot = min(self.loaded_slot, read_slot)
             self._back_count = back_count
 
-    def push(self, entries: Records, frontier: int | None = None, back_count: int = 0) -> None:
-        """Add entries; then slots below `frontier` are loaded whole, unless the clock was set back
-        since that was said (`back_count`: of the wheel, then).
+    def push(self, entries: Records, loaded_slot: int | None = None, back_count: int = 0) -> None:
+        """Add entries; afterwards the slots below `loaded_slot` are completely loaded.
+
+        back_count: the wheel's count when the entries were read. If the wheel followed the clock
+            back since then, `loaded_slot` is out of date and is not raised.
         """
         with self._lock:
             self._sort_in(entries)
-            if frontier is not None:
+            if loaded_slot is not None:
                 is_old = back_count < self._back_count
-                self.frontier = min(self.frontier, frontier) if is_old else frontier
+                self.loaded_slot = min(self.loaded_slot, loaded_slot) if is_old else loaded_slot
 
     def _sort_in(self, entries: Records) -> None:
         if not len(entries):
             return
-        self._stand_aside()
+        self._separate_rest()
         if len(entries) >= RUN_MIN and len(self._rest) + len(entries) > BURST_MESSAGES:
             self._find_bursts(entries)
         self._part(entries)
 
     def _part(self, entries: Records) -> None:
-        """Give each crowd what is of its topic, and the rest the rest."""
+        """Put entries of topics with a burst into its queue, and the others into the rest."""
         for topic_hash, burst in self._bursts.items():
             is_of_it = entries["topic_hash"] == topic_hash
             if is_of_it.all():
@@ -174,8 +185,8 @@ class OpenSlot(Owner):
             self._rest_hash = topic_hash if is_one else None
         self._rest.push(entries)
 
-    def _stand_aside(self) -> None:
-        """A crowd that was alone gets a queue of its own, as another topic has something by now."""
+    def _separate_rest(self) -> None:
+        """Make the rest a burst if it is one large topic and another topic has timers by now."""
         topic_hash = self._rest_hash
         if (
             topic_hash is None
@@ -188,7 +199,7 @@ class OpenSlot(Owner):
             self._rest, self._rest_hash = DueQueue(), None
 
     def _find_bursts(self, entries: Records) -> None:
-        """Give a queue of its own to a topic that has a quarter of these."""
+        """Create a queue for each topic with at least a quarter of these entries."""
         hashes, counts = np.unique(entries["topic_hash"], return_counts=True)
         found = hashes[(counts >= RUN_MIN) & (4 * counts >= len(entries))].tolist()
         found = [one for one in found if one not in self._bursts][: _BURSTS_MAX - len(self._bursts)]
@@ -199,17 +210,18 @@ class OpenSlot(Owner):
         self._part(before.all())
 
     def expect_and_push(self, entries: Records) -> None:
-        """Late entries: they were read from no slot, but are linked in one."""
+        """Count late entries as undelivered and add them; no read of a slot has counted them."""
         self.expect_entries(entries["slot"])
         self.push(entries)
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
-        """Take what is to be done by now, in order, of each crowd a share; and the frontier that
-        this was decided with.
+        """Remove and return entries whose wake time has come, in order, with `loaded_slot`.
+
+        If there are bursts, each queue gets a share of `capacity`.
         """
         with self._lock:
-            self._stand_aside()
-            until_ms = min(now_ms, self.frontier * self._precision_ms)
+            self._separate_rest()
+            until_ms = min(now_ms, self.loaded_slot * self._precision_ms)
             out = np.empty(min(capacity, max(1, len(self))), DUE)
             if not self._bursts:
                 count = self._take(self._rest, until_ms, out)
@@ -217,10 +229,10 @@ class OpenSlot(Owner):
                 count = self._take_shares(until_ms, out)
                 self._bursts = {key: burst for key, burst in self._bursts.items() if len(burst)}
             self._popped = out[:count]
-            return self._popped, self.frontier
+            return self._popped, self.loaded_slot
 
     def _take_shares(self, until_ms: int, out: Records) -> int:
-        """Of each queue a share, and of what room some of them leave."""
+        """Take a share of each queue, and share the capacity that some of them leave unused."""
         bursts = list(self._bursts.values())
         self._turn = (self._turn + 1) % len(bursts)
         queues = [self._rest, *bursts[self._turn :], *bursts[: self._turn]]
@@ -233,11 +245,12 @@ class OpenSlot(Owner):
         return count
 
     def _take(self, queue: DueQueue, until_ms: int, out: Records) -> int:
-        return queue.pop(until_ms, self.frontier, self._precision_ms, out) if len(out) else 0
+        return queue.pop(until_ms, self.loaded_slot, self._precision_ms, out) if len(out) else 0
 
     def by(self, now_ms: int) -> list[Records]:
-        """Give what is to be looked at by a time, in parts; and what was popped last, which may be
-        on its way yet. Nothing is taken.
+        """Return the entries with a wake time up to `now_ms`, in parts, and those popped last.
+
+        The latter may not be in the log yet. The entries stay in the open slot.
         """
         with self._lock:
             parts = [self._popped]
@@ -246,20 +259,21 @@ class OpenSlot(Owner):
             return parts
 
     def next_wake_ms(self) -> int | None:
-        """When the first entry is to be looked at; None: there is none, or its slot not whole."""
+        """Return the first entry's wake time in ms.
+
+        Return None if there is no entry, or if the first one's slot is not completely loaded.
+        """
         with self._lock:
             wake_ms = self._first_wake_ms()
-            return wake_ms if wake_ms <= self.frontier * self._precision_ms else None
+            return wake_ms if wake_ms <= self.loaded_slot * self._precision_ms else None
 
     def blocked_wake_ms(self) -> int | None:
-        """When the first entry would be looked at, but that its slot is not loaded whole; else
-        None.
-        """
+        """Return the first entry's wake time in ms if its slot is not loaded yet, or None."""
         with self._lock:
             if not len(self):
                 return None
             wake_ms = self._first_wake_ms()
-            return wake_ms if wake_ms > self.frontier * self._precision_ms else None
+            return wake_ms if wake_ms > self.loaded_slot * self._precision_ms else None
 
     def _first_wake_ms(self) -> int:
         return min(queue.wake_ms() for queue in (self._rest, *self._bursts.values()))

@@ -1,9 +1,11 @@
-"""Pending: which messages wait, read from the wheel, the far wheel and what is on neither yet.
+"""Read the pending messages from the wheel, the far wheel and the records that are not linked yet.
 
-Threads:  any.
-Locks:    the wheel's, while slots are read.
-Holds:    every message that waited when it was called and still waits comes out once; cost grows
-          with what is pending, not with what the log holds.
+The cost grows with the number of pending messages, not with the size of the log.
+
+Thread safety: any thread may call it.
+Locking: takes the wheel's lock while it reads slots.
+Invariants:
+    1. Every message that was pending when a call began, and still is, is returned once.
 """
 
 from collections.abc import Iterator
@@ -30,11 +32,11 @@ from timerstore.reports import PendingTimer
 
 _BATCH = 16_384
 _FEW = 64
-_NO_ROLL = 2**62  # a frontier so far that no entry counts as one that rolls
+_NO_ROLL = 2**62  # a `loaded_slot` so high that no entry counts as one that rolls
 
 
 class PendingReader:
-    """Reads what waits in one store."""
+    """Reads the pending messages of one store."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class PendingReader:
     def read(
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
-        """Give what is due in [begin_ms, end_ms), in order of (due, put order)."""
+        """Yield messages that are due in [begin_ms, end_ms), in order of (due time, put order)."""
         entries = self.entries()
         if begin_ms is not None:
             entries = entries[entries["due_ms"] >= begin_ms]
@@ -79,7 +81,7 @@ class PendingReader:
                 yield one
 
     def _of_topic(self, entries: Records, topic: str) -> Records:
-        """Those of a topic; more, where some were moved meanwhile."""
+        """Return the entries of a topic, or all entries if retention moved one of them."""
         try:
             found = real_routes(
                 self._log,
@@ -93,7 +95,7 @@ class PendingReader:
         return entries[is_of_topic(self._routes, found, topic)]
 
     def _describe_surely(self, entry: Records) -> PendingTimer | None:
-        """Describe it; from the copy that waits now where retention has moved it meanwhile."""
+        """Describe an entry, from its present copy if retention has moved it."""
         while True:
             try:
                 return self.describe(entry)
@@ -105,8 +107,9 @@ class PendingReader:
                 entry = found[0]
 
     def parts(self) -> Iterator[Records]:
-        """Give every waiting message as a due entry, in parts and in no order; what rolled just now
-        may come twice.
+        """Yield every pending message as a due entry, in parts, unordered.
+
+        A message that rolls during the call may occur twice.
         """
         with ExitStack() as held:
             chained, far, linked_offset = self._chained(NO_SLOT, held)
@@ -117,8 +120,10 @@ class PendingReader:
         yield from self._backlog(linked_offset)
 
     def unloaded(self, last_slot: int) -> Iterator[Records]:
-        """The same of what is on the wheel, in slots up to `last_slot` and in those being read, and
-        was not loaded whole when this was called: the rest is in memory.
+        """Yield the pending messages of slots that are not completely loaded, as due entries.
+
+        These are slots up to `last_slot` and slots that are being read. The messages of all other
+        slots up to there are in memory.
         """
         last_slot = max(last_slot, self._open_slot.highest_slot(last_slot))
         with ExitStack() as held:
@@ -131,16 +136,17 @@ class PendingReader:
     def _chained(
         self, end: int, held: ExitStack, *, has_loaded: bool = True
     ) -> tuple[list[Records], Iterator[Records], int]:
-        """Give the units of all slots below `end`, or of those alone that are not loaded whole;
-        those of the far wheel, which are read later, as they were at the same moment; the timer
-        topic's offset up to which all that went.
+        """Return the units of all slots below `end`, those of the far wheel, and `linked_offset`.
+
+        All three are of the same point in time; the far wheel's units are read later. If not
+        `has_loaded`, slots that are completely loaded are left out.
         """
         found: list[Records] = []
         with self._wheel.lock:
             linked_offset = self._timer_log.linked_offset
-            at = self._open_slot.lowest_slot(self._wheel.frontier)
+            at = self._open_slot.replay_slot(self._wheel.read_slot)
             if not has_loaded:
-                at = max(at, self._open_slot.frontier)
+                at = max(at, self._open_slot.loaded_slot)
             while (slot := self._wheel.next_used(at, end)) is not None:
                 found.extend(self.chain(slot))
                 at = slot + 1
@@ -164,10 +170,10 @@ class PendingReader:
         return _as_due(units[:count])
 
     def entries(self) -> Records:
-        """Give every waiting message as a due entry, in order of (due, id)."""
+        """Return every pending message as a due entry, in order of (due time, id)."""
         parts = list(self.parts())
         entries: Records = np.concatenate(parts) if parts else np.empty(0, DUE)
-        # A message that rolled just now may stand in its old slot and in its new one.
+        # A message that is rolling may be in its old slot and in its new one.
         entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]
         newest = np.append(np.diff(entries["id"]) != 0, True)[: len(entries)]
         entries = entries[newest]
@@ -175,7 +181,7 @@ class PendingReader:
         return in_order
 
     def chain(self, slot: int) -> Iterator[Records]:
-        """Give a slot's units, newest first, in parts."""
+        """Yield a slot's units, newest first, in parts."""
         timer_log = self._timer_log
         pos = ffi.new("int64_t *", -1)
         size = _FEW  # most chains are short, and there may be a million of them
@@ -199,9 +205,7 @@ class PendingReader:
                     return
 
     def at_slot(self, slot: int) -> Iterator[Records]:
-        """Give the chain of a slot, whatever became of it, then what waits and is not on the wheel
-        yet, as units.
-        """
+        """Yield the units of a slot's chain, pending or not, and pending records not linked yet."""
         with self._wheel.lock:
             linked = self._timer_log.linked_offset
             chained = list(self.chain(slot))
@@ -235,7 +239,7 @@ class PendingReader:
         return due[:kept]
 
     def _backlog(self, begin: int) -> Iterator[Records]:
-        """What the timer topic holds and the wheel does not yet."""
+        """Yield pending records of the timer topic from a queue offset on, as due entries."""
         with self._log.lock:
             end = self._log.end
         self._dispatch.through(end)
@@ -266,7 +270,11 @@ class PendingReader:
             yield _as_due(requests[waits & (requests["flags"] == 0)])
 
     def describe(self, entry: Records) -> PendingTimer:
-        """Tell what a due entry is; GoneError where its record was removed."""
+        """Describe a due entry.
+
+        Raises:
+            GoneError: retention has removed its record.
+        """
         log = self._log
         with log.segments.view(log.written) as view:
             _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))
@@ -287,7 +295,7 @@ class PendingReader:
 
 
 def _gathered(parts: list[Records]) -> Iterator[Records]:
-    """Give the same in parts of some thousand: most slots hold a few units."""
+    """Yield the same units in larger parts, because most slots have only a few."""
     begin = count = 0
     for end, part in enumerate(parts, 1):
         count += len(part)

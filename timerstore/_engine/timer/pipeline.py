@@ -1,10 +1,11 @@
 """Build the six timer services with their handoffs, start and stop them in order.
 
     wheel_timer's queue -> enqueue-get -> enqueue-put -> wheel, timer log
-    slot whose time has come -> dequeue-get -> dequeue-get-message -> open slot -> dequeue-put
-    flush makes durable what they did
+    due slot -> dequeue-get -> dequeue-get-message -> open slot -> dequeue-put -> commit log
+    flush makes all of this durable
 
-Holds:    downstream starts first and stops last.
+Invariants:
+    1. Downstream services start first and stop last.
 """
 
 from typing import NamedTuple
@@ -32,11 +33,11 @@ from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 
-_BOUND = 2
+_BOUND = 2  # batches in a handoff
 
 
 class Pipeline(NamedTuple):
-    """The six."""
+    """The six timer services of one store."""
 
     enqueue_get: EnqueueGet
     enqueue_put: EnqueuePut
@@ -46,7 +47,7 @@ class Pipeline(NamedTuple):
     flush: Flush
 
     def wake_all(self) -> None:
-        """Let every service look again: the clock was turned, or space returned."""
+        """Wake every service, after the clock was set or disk space was freed."""
         for service in self:
             service.wake()
 

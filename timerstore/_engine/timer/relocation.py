@@ -1,22 +1,25 @@
-"""Relocate pending messages from a part of the log that is to go: append copies at its end.
+"""Move pending messages out of a part of the log that is to be removed, by appending copies.
 
-Threads:  retention.
-Locks:    the wheel's, to learn what has been read; the append lock for at most 256 records.
-Holds:    (1) a copy is placed only in a hold in which its id waits, so that all evidence of an id
-          lies behind all its copies; (2) it carries the id, and vouches for the store's id
-          (TS_PLACE: here I lie; rolls do, too), as no source may be left to do so; (3) what rolled
-          on is not moved: its newest copy lies elsewhere.
-Fails:    FullError: goes on where it stopped; CorruptError on damage, and on a foreign message that
-          leaves no space for our id: the part cannot go.
-Source:   docs/exactly-once.md; docs/decisions/0012-snapshots-and-retention.md.
+A copy that has rolled must not be moved, because a newer copy exists. The copy's unit tells: units
+are in the timer log in the order of the timer topic's queue. A copy has rolled if the slot of its
+unit was read and has no undelivered message. If its id is still pending, another copy is the newest
+one. In two cases this test is not possible, and the copy is moved: its unit precedes the last unit
+that was linked again (far_wheel.py), or any message is on the far wheel, whose units name no slot.
+Moving an older copy next to the newest is harmless, except that both may roll later. Therefore
+`ordered_from` is kept in the far wheel's table, so that each copy is moved like this only once.
+Messages in the overflow have not rolled.
 
-Whether a copy has rolled on is what its unit tells: units stand in the timer log in the order of
-the timer topic's queue. It has, if the slot that its unit lies in was read and nothing of that slot
-is on its way any more: then an id that still waits does so in another copy. Copies of two kinds are
-moved without that: those whose units lie before the last that was linked again (far_wheel.py), and
-all, while anything waits on the far wheel, as a unit of that says no slot. An older copy that is
-moved beside its newest does no harm, but that both roll, where messages do: so `ordered_from` is
-kept with the far wheel's table, and each is moved so once. What is parked has not rolled.
+Thread safety: runs on the retention thread only.
+Locking: the wheel's lock, to read which slots were read; the append lock for at most 256 records.
+Invariants:
+    1. A copy is placed only in a critical section in which its id is pending, so that every record
+       that ends the id comes after all of its copies.
+    2. A copy carries the timer id and the store id (TS_PLACE), as rolled copies do, because the
+       original record may be removed.
+    3. A message that rolled is moved only from its newest copy, with the exceptions above.
+Raises: FullError; the next step continues. CorruptError if a record is damaged, or if a broker's
+    message has no space for our id; the part of the log cannot be removed then.
+See also: docs/exactly-once.md, docs/decisions/0012-snapshots-and-retention.md
 """
 
 from contextlib import ExitStack
@@ -42,14 +45,14 @@ from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError
 
-_BATCH = 4096  # records looked at in one step
-_HOLD = 256
+_BATCH = 4096  # records read in one step
+_HOLD = 256  # records placed in one critical section
 _SCRATCH_BYTES = 1 << 16
 _IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
 class Relocator(Owner):
-    """Empties parts of one store's log."""
+    """Moves pending messages out of parts of one store's log."""
 
     def __init__(
         self,
@@ -73,9 +76,9 @@ class Relocator(Owner):
         self._store_id = store_id
         self._precision_ms = precision_ms
         self._part = (-1, -1)
-        self._at = -1  # everything of the part below was looked at
-        self._rest: Records = np.empty(0, DUE)  # found to wait, and not moved yet
-        self._queue_end = 0  # behind the last copy in the timer topic's queue
+        self._at = -1  # the part's records below this offset were read
+        self._rest: Records = np.empty(0, DUE)  # pending, and not moved yet
+        self._queue_end = 0  # queue offset after the last copy in the timer topic
         self._scanned = np.empty(_BATCH, SCAN_DTYPE)
         self._drafts = np.empty(_BATCH, DRAFT)
         self._scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
@@ -88,14 +91,14 @@ class Relocator(Owner):
         self._far = far
 
     def step(self, begin: int, end: int) -> bool:
-        """Move some of what waits in [begin, end); whether anything was left to look at."""
+        """Move some pending messages of [begin, end). Return whether there was anything to do."""
         if self._part != (begin, end):
             self._part, self._at = (begin, end), begin
             self._rest = self._rest[:0]
         if not len(self._rest) and self._at < end:
             found, following = self._scan(end)
             self._rest = self._waiting(found)
-            self._at = following  # not before: what was not looked at may wait
+            self._at = following  # set last, in case an error is raised before
             if not len(self._rest):
                 return True
         if not len(self._rest):
@@ -106,13 +109,13 @@ class Relocator(Owner):
 
     @property
     def is_linked(self) -> bool:
-        """Whether all that was moved is on the wheel: so that nothing overtakes it there."""
+        """Whether every copy is linked, so that no other message overtakes it."""
         return self._timer_log.linked_offset >= self._queue_end
 
-    # --- what waits ---
+    # --- finding pending messages ---
 
     def _scan(self, end: int) -> tuple[Scan, int]:
-        """Read the next records; where those behind them begin."""
+        """Read the next records. Return them, and the log offset after them."""
         segments, following = self._log.segments, ffi.new("int64_t *")
         with segments.view(end) as view:
             while True:
@@ -132,14 +135,15 @@ class Relocator(Owner):
                 else:
                     break
         if view.fault != lib.TS_FAULT_NONE and following[0] < end:
+            fault = FAULTS.get(view.fault, "damaged")
             raise CorruptError(
-                f"retention: {FAULTS.get(view.fault, 'damaged')}, so what waits here is not known",
+                f"retention: {fault}, so the pending messages here are unknown",
                 where=f"{segments.directory} offset {following[0]}",
             )
         return self._scanned[:count], int(following[0])
 
     def _waiting(self, found: Scan) -> Records:
-        """Of these records the newest copies of what waits."""
+        """Return those of these records that are the newest copies of pending messages."""
         found = found[np.isin(found["kind"], _IN_TIMER_TOPIC)]
         is_timer = found["kind"] == lib.TS_KIND_TIMER
         states = self._states
@@ -153,19 +157,19 @@ class Relocator(Owner):
         for name in ("due_ms", "log_offset", "size"):
             due[name] = found[name][chosen]
         due["flags"] = lib.TS_FLAG_MOVE
-        _, last = np.unique(due["id"][::-1], return_index=True)  # moved twice: one goes on
+        _, last = np.unique(due["id"][::-1], return_index=True)  # one copy of each id
         newest: Records = due[np.sort(len(due) - 1 - last)]
         return newest
 
     def _is_newest(self, records: Scan) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        """Which of these records of the timer topic have not rolled on, as far as is known."""
+        """Return which of these records of the timer topic are not known to have rolled."""
         segments = self._timer_log.segments
         size = segments.segment_bytes
-        newest = np.ones(len(records), bool)  # what is not linked yet has not rolled
+        newest = np.ones(len(records), bool)  # a record that is not linked yet has not rolled
         with ExitStack() as held:
             with self._wheel.lock:
                 end, linked = self._timer_log.end, self._timer_log.linked_offset
-                frontier, open_slots = self._wheel.frontier, self._open_slot.outstanding()
+                read_slot, open_slots = self._wheel.read_slot, self._open_slot.outstanding()
                 if self._far.has_far:
                     return newest
                 ordered_from, rows = self._far.ordered_from, self._far.table().rows
@@ -184,11 +188,11 @@ class Relocator(Owner):
             units = timer_unit.read(data)
             slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
             is_its_own = units["log_offset"] == records["log_offset"][run]
-            newest[run] = (slots >= frontier) | np.isin(slots, open_slots) | ~is_its_own
-            newest[run] |= ~timer_unit.is_sound(data, position)  # it tells nothing
+            newest[run] = (slots >= read_slot) | np.isin(slots, open_slots) | ~is_its_own
+            newest[run] |= ~timer_unit.is_sound(data, position)  # a damaged unit proves nothing
         return newest
 
-    # --- moving it ---
+    # --- moving them ---
 
     def _move(self) -> None:
         with self._log.segments.view(self._log.written) as view:
@@ -223,7 +227,7 @@ class Relocator(Owner):
                 self._log.segments.serve(view, count, "retention")
 
     def _place(self, count: int) -> None:
-        """Give each copy whose id still waits its place."""
+        """Append each copy whose id is still pending."""
         tally = ffi.new("ts_tally *")
         tally.slots, tally.counts = (ffi.from_buffer("int64_t[]", one) for one in self._slots)
         placed = 0
@@ -246,12 +250,12 @@ class Relocator(Owner):
                 else:
                     placed += got
         finally:
-            misfits = self._rest[:placed][self._drafts[:placed]["size"] == 0]
+            unroutable = self._rest[:placed][self._drafts[:placed]["size"] == 0]
             self._rest = self._rest[placed:]
             self._metrics.add("retention_moved_messages", int(tally.moved))
-        if len(misfits):
-            self._part = (-1, -1)  # nothing of this part counts as emptied
+        if len(unroutable):
+            self._part = (-1, -1)  # the part must be read again
             raise CorruptError(
-                "retention: a waiting message leaves no space for its id",
-                where=f"{self._log.segments.directory} offset {misfits['log_offset'][0]}",
+                "retention: a pending message has no space for its id",
+                where=f"{self._log.segments.directory} offset {unroutable['log_offset'][0]}",
             )

@@ -1,17 +1,20 @@
-"""Slot counts: how many messages wait for each slot, and the limit that flow control sets.
+"""Count pending messages by the slot of their due time, and enforce the limit of flow control.
 
-Data:     in memory alone; counted again from what waits when a store is opened.
-Threads:  any, under `_lock`.
-Locks:    _lock, then those that reading what waits needs.
-Holds:    (1) a put is counted before its record is appended, and taken off again where it fails:
-          no slot is ever above the limit, however many put at once; (2) a slot counts what is due
-          in it, wherever on the wheel it waits: what rolls counts where it will come out; (3) slots
-          that have passed are forgotten: nothing is put to them. What came out of the present slot
-          still counts; (4) when the clock was set back, all is counted again;
-          puts that run at that moment may be missed.
-Fails:    FlowControlError; nothing is counted then.
-Source:   RocketMQ's limit, without its chance: there a put is less likely refused the fuller the
-          slot is.
+The counts are in memory only. Opening a store counts its pending messages. RocketMQ has a similar
+limit, but rejects a put with a probability that falls as the slot fills; here the limit is exact.
+
+Thread safety: any thread may call it; `_lock` admits one at a time.
+Locking: `_lock`, then the locks of reading the pending messages.
+Invariants:
+    1. A put is counted before its record is appended, and subtracted again if it fails. No slot
+       exceeds the limit, even with concurrent puts.
+    2. A message counts in the slot of its due time, in whichever slot of the wheel it waits.
+    3. A slot is forgotten when its time has passed. Delivered messages of the current slot still
+       count.
+    4. If the clock is set back, all messages are counted again. Puts during that step may be
+       missed.
+Raises: FlowControlError; nothing was counted.
+See also: docs/decisions/0004-fair-delivery.md
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +36,7 @@ Due = int | Int64Array
 
 
 class SlotCounts(Owner):
-    """Counts of one store whose slots have a limit."""
+    """The counts of one store whose slots have a limit."""
 
     def __init__(
         self,
@@ -47,25 +50,25 @@ class SlotCounts(Owner):
         self._metrics = metrics
         self._clock = clock
         self._wheel = wheel
-        self._waiting = waiting  # due times of all that waits
+        self._waiting = waiting  # returns the due times of all pending messages
         self._precision_ms = wheel.precision_ms
         self._lock = Lock()
         self._count_all()
 
     def _count_all(self) -> None:
-        """Count what waits already, above the limit or not; as it was where that cannot be read."""
-        frontier, back_count = self._wheel.frontier, self._wheel.back_count
+        """Count all pending messages, even above the limit. If reading fails, change nothing."""
+        read_slot, back_count = self._wheel.read_slot, self._wheel.back_count
         now_slot = self._clock.now_ms // self._precision_ms
         found = self._by_slot(self._waiting())
-        self._frontier, self._back_count, self._latest_slot = frontier, back_count, now_slot
+        self._read_slot, self._back_count, self._latest_slot = read_slot, back_count, now_slot
         self._counts: dict[int, int] = {}
-        self._slots: DelayQueue[int, None] = DelayQueue(bucket_ms=64)  # their time: their number
+        self._slots: DelayQueue[int, None] = DelayQueue(bucket_ms=64)  # due at their number
         self._add(*found)
 
     def _follow_clock(self) -> None:
-        """Forget what has passed; count again where the clock was set back."""
-        frontier, now_slot = self._wheel.frontier, self._clock.now_ms // self._precision_ms
-        was_ahead = self._wheel.is_beyond(now_slot) and frontier != self._frontier
+        """Forget slots that have passed; count again if the clock was set back."""
+        read_slot, now_slot = self._wheel.read_slot, self._clock.now_ms // self._precision_ms
+        was_ahead = self._wheel.is_beyond(now_slot) and read_slot != self._read_slot
         was_ahead |= self._back_count != self._wheel.back_count
         if was_ahead or now_slot < self._latest_slot:
             self._count_all()
@@ -74,14 +77,17 @@ class SlotCounts(Owner):
             del self._counts[slot]
 
     def check(self, due_ms: Due) -> None:
-        """Raise FlowControlError where so many more would be too many; nothing is counted."""
+        """Raise FlowControlError if these messages would exceed a slot's limit; count nothing."""
         slots, counts = self._by_slot(due_ms)
         with self._lock:
             self._follow_clock()
             self._check(slots, counts, np.size(due_ms))
 
     def add(self, due_ms: Due) -> None:
-        """Count all of them, or raise FlowControlError and count none. 0: not a timer."""
+        """Count all of these messages, or raise FlowControlError and count none.
+
+        A due time of 0 is that of a message without a delay; it is not counted.
+        """
         slots, counts = self._by_slot(due_ms)
         with self._lock:
             self._follow_clock()
@@ -89,7 +95,7 @@ class SlotCounts(Owner):
             self._add(slots, counts)
 
     def remove(self, due_ms: Due) -> None:
-        """Take off what does not wait after all."""
+        """Subtract messages that are not pending."""
         slots, counts = self._by_slot(due_ms)
         with self._lock:
             for slot, count in zip(slots, counts, strict=True):
@@ -101,9 +107,10 @@ class SlotCounts(Owner):
 
     @contextmanager
     def moving(self, old_ms: int, new_ms: int) -> Iterator[None]:
-        """One gets another due time inside: it counts at the new one; at the old one, if it fails.
+        """Count a message whose due time is changed inside the `with` block.
 
-        Within its slot it may always move.
+        It counts in the new slot, and in the old one again if the block raises. A move
+        within a slot has no limit.
         """
         if self._by_slot(old_ms) == self._by_slot(new_ms):
             yield

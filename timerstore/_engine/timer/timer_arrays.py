@@ -1,4 +1,4 @@
-"""What travels between the six services: arrays of C structs (native/api), never objects."""
+"""Arrays of C structs (native/api) that the six timer services pass to one another."""
 
 from typing import NamedTuple
 
@@ -95,16 +95,19 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def slots_of(due_ms: Int64Array, precision_ms: int) -> Int64Array:
-    """Give the slots of due times: the last whole slot that ends at the time or before it."""
+    """Return the slots of due times: the last slot that ends at that time or before it."""
     slots: Int64Array = (due_ms - 1) // precision_ms
     return slots
 
 
 class Loaded(NamedTuple):
-    """Units read from slots, and the frontier once they are in the open slot: every slot below it
-    is then loaded whole, unless the clock was set back since (`back_count`: of the wheel, then).
+    """Units read from slots.
+
+    Once these units are in the open slot, every slot below `loaded_slot` is completely loaded,
+    unless the clock was set back after the units were read. `back_count` is the wheel's count when
+    they were read, so that the open slot can tell.
     """
 
     chained: Records
-    frontier: int
+    loaded_slot: int
     back_count: int

@@ -1,10 +1,12 @@
-"""Timer log: appended units, chained backwards per slot.
+"""Append timer units, which are chained backwards within each slot.
 
-Data:     native/format/timer_unit.h; segments in timerlog/.
-Threads:  enqueue-put appends under the wheel's lock; dequeue-get reads below `end`; flush syncs.
-Holds:    (1) a unit's previous position is below its own; (2) its space is reserved before a slot
-          points at it.
-Fails:    CorruptError on a unit that breaks its format; FullError when the disk is.
+Thread safety: enqueue-put and dequeue-put append under the wheel's lock; dequeue-get reads units
+    below `end`; flush syncs.
+Invariants:
+    1. A unit's previous position is below its own.
+    2. A unit's space is reserved before a slot points at it.
+Raises: CorruptError if a unit is not valid. FullError if the disk is full.
+On-disk format: native/format/timer_unit.h; segments in timerlog/
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ _PIECE_UNITS = 16_384
 
 
 def pieces(segments: Segments, end: int) -> Iterator[tuple[int, int]]:
-    """Give all units below `end` as positions and how many lie there side by side."""
+    """Yield (position, count) of contiguous units, for all units below `end`."""
     per_segment = timer_unit.units_per_segment(segments.segment_bytes)
     for number in segments.numbers:
         begin = number * segments.segment_bytes
@@ -38,19 +40,19 @@ class TimerLog(Owner):
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
         self.segments = Segments(disk, directory, segment_bytes, reserve_bytes)
         self.end = 0
-        # Queue offset in the timer topic of the next record to get a unit. Written by enqueue-put
-        # with `end`, under the wheel's lock; checkpoints and `pending` read it under that lock,
-        # because the two must belong together; who only measures reads it without.
+        # Queue offset in the timer topic of the next record to be linked. It changes together with
+        # `end` under the wheel's lock. Checkpoints and `pending` read both under that lock, because
+        # the two must belong together. Statistics read it without the lock.
         self.linked_offset = 0
 
     def load(self, end: int) -> None:
-        """Look at the files; the log ends at `end`, where `is_whole` says so."""
+        """Find the files of the log, which ends at `end`. Check with `is_whole` afterwards."""
         self.segments.load(is_derived=True)
         self.end = end
         self.segments.reserve_from(end)
 
     def is_whole(self, begin: int) -> bool:
-        """Whether every file from the one with `begin` up to the end is there, and whole."""
+        """Return whether every file from the one of `begin` to the end exists and is complete."""
         if self.segments.has_incompatible_files:
             return False
         first = begin // self.segments.segment_bytes
@@ -58,7 +60,11 @@ class TimerLog(Owner):
         return self.segments.numbers[: last + 1 - first] == list(range(first, last + 1))
 
     def units(self, pos: int, count: int) -> timer_unit.Units:
-        """Read units that lie side by side; CorruptError where one is not valid."""
+        """Read contiguous units.
+
+        Raises:
+            CorruptError: a unit is not valid.
+        """
         data = self.segments.read(pos, count * UNIT_BYTES)
         is_sound = timer_unit.is_sound(data, pos)
         if not is_sound.all():
@@ -67,41 +73,45 @@ class TimerLog(Owner):
             raise CorruptError(
                 "timer log: a unit",
                 where=f"{file} offset {at}",
-                wanted="52 bytes whose seal holds",
+                wanted="52 bytes with a valid unit checksum",
                 got=data[at - pos : at - pos + UNIT_BYTES].hex(),
             )
         return timer_unit.read(data)
 
     def check(self) -> None:
-        """Look at every unit; CorruptError where one is not valid."""
+        """Check every unit.
+
+        Raises:
+            CorruptError: a unit is not valid.
+        """
         for pos, count in pieces(self.segments, self.end):
             self.units(pos, count)
 
     def reserve(self, count: int) -> None:
-        """Take the space of `count` more units, as far as the present segment goes."""
+        """Reserve disk space for `count` more units, but not past the current segment."""
         size = self.segments.segment_bytes
         segment_end = self.end - self.end % size + size
         self.segments.reserve(min(self.end + count * UNIT_BYTES + BLANK_BYTES, segment_end))
 
     def linked_through(self, queue_offset: int) -> None:
-        """Note that the record of the timer topic at this queue offset has its unit."""
+        """Note that the records of the timer topic up to this queue offset are linked."""
         self.linked_offset = queue_offset + 1
 
     def append(self, units: memoryview, end: int) -> None:
-        """Write what was linked; `end` is behind it, at the next segment after a blank."""
+        """Write linked units. `end` follows them, or is the next segment's begin after a blank."""
         self.segments.write(self.end, units)
         self.end = end
 
     def cut(self, end: int) -> None:
-        """End the log at `end`, zeros behind it; durable."""
+        """Cut the log at `end` and fill the rest with zeros; durable on return."""
         self.segments.cut(end)
         self.end = end
 
     def remove_all(self) -> None:
-        """Begin anew at 0."""
+        """Remove all files and begin again at 0."""
         self.segments.remove_all()
         self.end = 0
 
     def sync(self) -> None:
-        """Make durable what was appended."""
+        """Sync the appended units."""
         self.segments.sync()

@@ -1,10 +1,13 @@
-"""Recovering the timer: wheel, timer log and states as of the last checkpoint, or all anew.
+"""Recover the wheel, the timer log and the timer states, from a checkpoint or from the whole log.
 
-Holds:    (1) nothing beyond the watermark's timer log end is trusted: slots go back to what lay
-          below, first on disk, then the units go; (2) the state of every id is the fold of the log;
-          (3) doing it twice changes nothing.
-Fails:    CorruptError on a chain that breaks below the watermark.
-Source:   docs/exactly-once.md.
+Thread safety: called while opening, before any service runs.
+Invariants:
+    1. Units after the watermark's `timer_log_end` are not trusted. Slots are set back to the units
+       before it. The wheel is written first, and the units are removed afterwards.
+    2. The state of every timer id is the fold of the log.
+    3. A recovery that is repeated after a crash gives the same result.
+Raises: CorruptError if a chain is broken before the watermark's `timer_log_end`.
+See also: docs/exactly-once.md
 """
 
 from typing import NamedTuple
@@ -24,14 +27,14 @@ from timerstore._engine.timer.wheel import Wheel
 
 
 class Start(NamedTuple):
-    """From where the timer goes on."""
+    """The point from which the timer continues."""
 
     timer_queue_offset: int
-    read_slot: int
+    replay_slot: int
 
 
 def cut_back(wheel: Wheel, timer_log: TimerLog, mark: Watermark) -> None:
-    """After an unclean stop: wheel and timer log as they were at the watermark; durable."""
+    """Set the wheel and the timer log back to the watermark after a crash; durable on return."""
     timer_log.load(mark.timer_log_end)
     segments = timer_log.segments
     with segments.view(segments.extent) as view:
@@ -46,16 +49,20 @@ def cut_back(wheel: Wheel, timer_log: TimerLog, mark: Watermark) -> None:
     reach("recover_timer_log_cut")
 
 
-def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:
-    """Read slots from here on. Slot 0 is never used (wheel_slot.h): what is due in it is late."""
-    read_slot = max(read_slot, 1)
-    wheel.start_at(read_slot)
-    open_slot.start_at(read_slot)
+def start_at(wheel: Wheel, open_slot: OpenSlot, replay_slot: int) -> None:
+    """Continue reading slots from this one on.
+
+    Slot 0 is never used (wheel_slot.h); messages that are due in it are late.
+    """
+    replay_slot = max(replay_slot, 1)
+    wheel.start_at(replay_slot)
+    open_slot.start_at(replay_slot)
 
 
 def fold_forward(states: TimerStates, routes: Routes, scanned: Scan, store_id: int) -> None:
-    """Fold the records behind the watermark, all of which are this store's, into the states and the
-    pending counts.
+    """Fold the records after the watermark into the states and the pending counts.
+
+    All of these records were written by this store.
     """
     need = ffi.new("int64_t *")
     done = 0
@@ -91,14 +98,14 @@ def fold_from_empty(states: TimerStates, routes: Routes, scanned: Scan, found: F
 
 
 def set_pending(routes: Routes, pending: counts_json.Pending, now_ms: int) -> None:
-    """Set the pending counts as at the watermark."""
+    """Set the pending counts to those of the watermark."""
     for topic, queues in pending.items():
         for queue_id, count in queues.items():
             routes.make(topic, queue_id, now_ms).native.pending = count
 
 
 def waiting_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Give every id that waits, ascending."""
+    """Return every pending timer id, ascending."""
     following = ffi.new("int64_t *")
     parts = []
     at = 0
@@ -113,14 +120,14 @@ def waiting_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int6
 
 
 def finish_queues(routes: Routes) -> None:
-    """Every queue's next offset is behind its last unit."""
+    """Set every queue's next offset to the one after its last unit."""
     for route in routes.by_index:
         route.native.next_offset = route.queue.count
         route.queue.reserve_from_end()
 
 
 def timer_route(routes: Routes) -> Route:
-    """Give the timer topic's only queue."""
+    """Return the route of the timer topic's only queue."""
     route = routes.get("rmq_sys_wheel_timer", 0)
     assert route is not None, "Routes.load makes it"
     return route

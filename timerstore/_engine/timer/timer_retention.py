@@ -1,9 +1,9 @@
-"""Keep timer, queues and index in step with retention (log/retention.py).
+"""Keep the timer, the queues and the index consistent with retention (log/retention.py).
 
 Thread safety: runs on the retention thread only.
 Invariants:
-    1. Nothing that the last completed checkpoint continues from lies below the log's beginning: its
-       end, the records that are linked next, the slots that are read next.
+    1. The points from which the last completed checkpoint continues are not below the log's
+       beginning: its log end, the next record to link, and the next slot to read.
 """
 
 from collections import deque
@@ -22,11 +22,11 @@ from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore.errors import FullError
 
-_QUEUES = 64  # that are looked at in one step
+_QUEUES = 64  # queues that are checked in one step
 
 
 class TimerRetention:
-    """What retention's `Dependents` are, for one store."""
+    """Implements retention's `Dependents` for one store."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TimerRetention:
         """As Dependents.is_past."""
         mark = self._checkpoint.completed
         if mark is None or not self._mover.is_linked:
-            return False  # linking comes with a checkpoint, which wakes
+            return False  # a checkpoint after linking wakes retention
         if mark.log_end >= end:
             first = self._timer_route.queue.first_at(end)
             if mark.timer_queue_offset >= first:
@@ -83,7 +83,7 @@ class TimerRetention:
         self._checkpoint.raise_begins()
 
     def lowest_needed(self) -> int:
-        """As Dependents.lowest_needed: by messages of fixed levels that are pending."""
+        """As Dependents.lowest_needed, by pending messages on delay levels."""
         return lowest_waiting(self._log, self._routes, self._levels)
 
     def drop_derived(self, log_begin: int) -> bool:
@@ -105,7 +105,7 @@ class TimerRetention:
             while index is not None and index.drop_below(log_begin):
                 pass
         except FullError:
-            pass  # noting it takes space: it goes with the next file of the log
+            pass  # recording it needs disk space; the next call tries again
         return False
 
     def send_notices(self) -> None:

@@ -1,13 +1,16 @@
-"""States of timer ids: pending, delivered or cancelled; in memory and as a side file.
+"""Keep the state of each timer id: pending, delivered or cancelled; in memory and as a side file.
 
-Data:     native/timer/states.h in memory, format/state_sector.py on disk.
-Threads:  changed under the append lock; written by whoever checkpoints.
-Holds:    (1) ids below `native.end` have memory; a record with a new id is appended only then;
-          (2) of a chunk's two sectors the one of the last completed checkpoint is not written to,
-          however often a checkpoint fails in between.
-          (3) of a chunk whose ids are all over, and whose sources retention has removed, nothing is
-          kept in the file: it reads as no state (docs/decisions/0001-crash-safety.md).
-Fails:    the side file never: what does not fit is answered with None, and the log is folded anew.
+Thread safety: states change under the append lock; the thread that writes a checkpoint writes the
+    file.
+Invariants:
+    1. Ids below `native.end` have memory. A record with a new id is appended only if it has.
+    2. A chunk has two sectors on disk. The one of the last completed checkpoint is not overwritten,
+       even if checkpoints fail in between.
+    3. A chunk is expired if none of its ids is pending and retention has removed their records. The
+       file keeps nothing of it, and it reads as having no state.
+Raises: a damaged side file raises no error: `read` returns False, and the log is folded again.
+On-disk format: format/state_sector.py; native/timer/states.h in memory
+See also: docs/decisions/0001-crash-safety.md
 """
 
 from typing import Any, NamedTuple
@@ -28,10 +31,10 @@ BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
 BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
 _TABLE_SIZE = 64
 _UNWRITTEN = -1
-_PAST = -2
-_LOOK_BLOCKS = 8  # in one hold of the append lock
+_EXPIRED = -2
+_LOOK_BLOCKS = 8  # checked in one critical section
 _EMPTY_AT_ONCE = 4096  # sectors, 2 MB
-_RANGES_MAX = 256  # of past chunks: what lies between many that wait stays
+_RANGES_MAX = 256  # of expired chunks; with more ranges, no further chunk expires
 
 
 class DirtyChunks(NamedTuple):
@@ -42,7 +45,7 @@ class DirtyChunks(NamedTuple):
 
 
 def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
-    """Of each id, whether it waits; `native`: the table's ts_states."""
+    """Return whether each id is pending; `native` is the table's ts_states."""
     waits = np.empty(len(timer_ids), np.bool_)
     ids = np.ascontiguousarray(timer_ids)
     lib.ts_states_wait(
@@ -55,23 +58,23 @@ def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
 
 
 class TimerStates(Owner):
-    """The table of one store."""
+    """The timer states of one store."""
 
     def __init__(self) -> None:
         self._blocks: list[Any] = []
-        self._tables: list[Any] = []  # every one that a reader may still walk
+        self._tables: list[Any] = []  # all of them, as a reader may still use an old one
         self.native: Any = ffi.new("ts_states *")
         self._table: Any = None
         self._size = 0
         self._lock = Lock()
-        self._which = np.zeros(0, np.int8)  # of a chunk's sectors: the one that counts
+        self._which = np.zeros(0, np.int8)  # the valid one of each chunk's two sectors
         self._crcs = np.zeros(0, np.uint64)
         self._completed = self._which  # `_which` as of the last completed checkpoint
-        self._look_at = 0  # the block that `past` looks at next
+        self._look_at = 0  # the next block for `expired` to check
         self._file: File | None = None
 
     def ensure(self, timer_id: int) -> None:
-        """Have memory for ids up to this one."""
+        """Allocate memory for ids up to this one."""
         with self._lock:
             while int(self.native.end) <= timer_id:
                 if len(self._blocks) >= self._size:
@@ -91,15 +94,15 @@ class TimerStates(Owner):
         self.native.blocks = table
 
     def get(self, timer_id: int) -> int:
-        """Give an id's state."""
+        """Return the state of an id."""
         return int(lib.ts_state_get(self.native, timer_id))
 
     def id_of(self, record: Any, store_id: int) -> int:
-        """Give which timer one record of the timer topic is of."""
+        """Return the timer id of a record of the timer topic."""
         return int(self.ids_of(np.atleast_1d(record), store_id)[0])
 
     def ids_of(self, records: Scan, store_id: int) -> Int64Array:
-        """Give which timer each record of the timer topic is of, as C does (ts_marks_id)."""
+        """Return the timer id of each record of the timer topic, as C does (ts_marks_id)."""
         places = records["queue_offset"]
         own = (records["timer_id"] >= 0) & (records["timer_id"] <= places)
         own &= records["store_id"] == store_id
@@ -110,7 +113,7 @@ class TimerStates(Owner):
         return ids
 
     def copy_dirty(self) -> DirtyChunks:
-        """Copy what changed; under the append lock."""
+        """Copy the chunks that changed. The caller holds the append lock."""
         flags = sum(
             bytes(ffi.buffer(block + PAYLOAD_BYTES * BLOCK_CHUNKS, BLOCK_CHUNKS)).count(1)
             for block in self._blocks
@@ -127,14 +130,19 @@ class TimerStates(Owner):
         return DirtyChunks(chunks[:count], payloads[:count])
 
     def copy_all(self) -> bytes:
-        """Copy every state, two bits each, as they lie in the side file; under the append lock."""
+        """Copy every state, two bits each, in the side file's format.
+
+        The caller holds the append lock.
+        """
         size = PAYLOAD_BYTES * BLOCK_CHUNKS
         return b"".join(bytes(ffi.buffer(block, size)) for block in self._blocks)
 
-    def past(self, floor: int) -> Int64Array:
-        """Give chunks that nobody needs any more, which are not known as that: all their ids are
-        below `floor`, so that retention has removed their sources, and none waits. Under the append
-        lock; some of them, others with the next call.
+    def expired(self, floor: int) -> Int64Array:
+        """Return chunks that have expired and are not recorded as expired yet.
+
+        All ids of such a chunk are below `floor`, so retention has removed their records, and none
+        is pending. Each call checks some blocks; later calls check the others. The caller holds the
+        append lock.
         """
         found: list[Int64Array] = [np.empty(0, np.int64)]
         end = min(floor // CHUNK_IDS, len(self._blocks) * BLOCK_CHUNKS)
@@ -144,73 +152,73 @@ class TimerStates(Owner):
             first = self._look_at * BLOCK_CHUNKS
             known = self._which[first : first + BLOCK_CHUNKS]
             self._look_at += 1
-            if len(known) == BLOCK_CHUNKS and (known == _PAST).all():
+            if len(known) == BLOCK_CHUNKS and (known == _EXPIRED).all():
                 continue
             size = PAYLOAD_BYTES * BLOCK_CHUNKS
             block = np.frombuffer(ffi.buffer(self._blocks[first // BLOCK_CHUNKS], size), np.uint8)
             waits = block & np.uint8(0x55) & ~(block >> np.uint8(1))
             each = waits.reshape(BLOCK_CHUNKS, PAYLOAD_BYTES).max(axis=1)
-            each[: len(known)][known == _PAST] = 1
+            each[: len(known)][known == _EXPIRED] = 1
             chunks = first + np.flatnonzero(each == 0)
             found.append(chunks[chunks < end])
         return np.concatenate(found)
 
     def mark_dirty(self, dirty: DirtyChunks) -> None:
-        """Take back copies that could not be written."""
+        """Mark chunks as changed, because their copies could not be written."""
         for chunk in dirty.chunks:
             block, at = divmod(int(chunk), BLOCK_CHUNKS)
             self._blocks[block][PAYLOAD_BYTES * BLOCK_CHUNKS + at] = 1
 
     # --- the side file ---
 
-    def open_file(self, disk: Disk, path: Any, *, anew: bool) -> None:
-        """Open the side file; `anew` empties it."""
+    def open_file(self, disk: Disk, path: Any, *, is_new: bool) -> None:
+        """Open the side file, and empty it if `is_new`."""
         self._file = disk.open(path, create=True)
-        if anew:
+        if is_new:
             self._file.resize(0)
             self._which = self._completed = np.zeros(0, np.int8)
             self._crcs = np.zeros(0, np.uint64)
         disk.sync_directory(path.parent)
 
-    def look_into(self, file: File) -> None:
-        """Read from a file that somebody else writes."""
+    def read_from(self, file: File) -> None:
+        """Use a file that another process writes, for reading only."""
         self._file = file
 
     def write(self, dirty: DirtyChunks, past: Int64Array, log_end: int) -> tuple[int, int]:
-        """Write the chunks' other sectors, durably; (chunk count, digest) for the watermark. Of
-        those that are past nothing counts from that watermark on.
+        """Write each chunk into the sector that is not in use, durably.
+
+        Return (chunk count, digest) for the watermark. Expired chunks have no state from that
+        watermark on.
         """
         assert self._file is not None
         self._reach(max(dirty.chunks.max(initial=-1), past.max(initial=-1)) + 1)
-        self._take_past(past)
+        self._set_expired(past)
         if len(dirty.chunks):
             self._extend(dirty.chunks, log_end)
-        gone = past[self._which[past] == _PAST]
+        gone = past[self._which[past] == _EXPIRED]
         stays = np.isin(dirty.chunks, gone, invert=True)
         self._write_sectors(dirty.chunks[stays], log_end, dirty.payloads[stays])
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
-    def _take_past(self, past: Int64Array) -> None:
+    def _set_expired(self, past: Int64Array) -> None:
         which = self._which.copy()
-        which[past] = _PAST
+        which[past] = _EXPIRED
         if len(_ranges(which)) <= _RANGES_MAX:
             self._which, self._crcs[past] = which, 0
 
     @property
-    def past_ranges(self) -> tuple[tuple[int, int], ...]:
-        """Ranges of chunks that are past as of the last `write`."""
+    def expired_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [begin, end) of chunks that were expired at the last `write`."""
         return _ranges(self._which)
 
     def completed(self) -> None:
-        """The watermark that speaks of what was written is durable: the space of what is past from
-        it on is given back.
-        """
+        """Note that the watermark of the last `write` is durable, and free unused space."""
         assert self._file is not None
-        news = (self._which == _PAST).copy()
-        news[: len(self._completed)] &= self._completed != _PAST
+        news = (self._which == _EXPIRED).copy()
+        news[: len(self._completed)] &= self._completed != _EXPIRED
         self._completed = self._which.copy()
-        for begin, end in self.past_ranges if news.any() else ():
+        for begin, end in self.expired_ranges if news.any() else ():
             if news[begin:end].any():
                 self._file.punch(2 * begin * SECTOR_BYTES, 2 * (end - begin) * SECTOR_BYTES)
 
@@ -221,7 +229,7 @@ class TimerStates(Owner):
             self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
 
     def _extend(self, chunks: Int64Array, log_end: int) -> None:
-        # Only one of a chunk's sectors may carry this log end: not those that changed.
+        # Only one sector of a chunk may have this log end. Changed chunks get theirs elsewhere.
         empty = np.setdiff1d(np.flatnonzero(self._which == _UNWRITTEN), chunks)
         for part in np.split(empty, range(_EMPTY_AT_ONCE, len(empty), _EMPTY_AT_ONCE)):
             self._write_sectors(part, log_end, np.zeros((len(part), PAYLOAD_BYTES), np.uint8))
@@ -245,20 +253,21 @@ class TimerStates(Owner):
         log_end: int,
         past: tuple[tuple[int, int], ...] = (),
     ) -> bool:
-        """Load the side file as it was at a watermark, but for chunks that are past; False where it
-        does not fit.
+        """Load the side file as of a watermark, except for expired chunks.
+
+        Return False if the file does not match the watermark.
         """
         assert self._file is not None
         size = min(self._file.size(), 2 * chunk_count * SECTOR_BYTES)
         raw = self._file.read(0, size)
         which = np.zeros(chunk_count, np.int8)
         for begin, end in past:
-            which[begin:end] = _PAST
+            which[begin:end] = _EXPIRED
         crcs = np.zeros(chunk_count, np.uint64)
         if chunk_count:
             self.ensure(chunk_count * CHUNK_IDS - 1)
         waiting = 0
-        for chunk in np.flatnonzero(which != _PAST).tolist():
+        for chunk in np.flatnonzero(which != _EXPIRED).tolist():
             pair = raw[2 * chunk * SECTOR_BYTES : 2 * (chunk + 1) * SECTOR_BYTES]
             found = state_sector.pick(pair, chunk, log_end)
             if found is None:
@@ -266,7 +275,7 @@ class TimerStates(Owner):
             which[chunk], crcs[chunk] = found.which, found.crc
             block, at = divmod(chunk, BLOCK_CHUNKS)
             ffi.memmove(self._blocks[block] + at * PAYLOAD_BYTES, found.payload, PAYLOAD_BYTES)
-            if found.has_later:  # of a checkpoint that was never completed: must not count later
+            if found.has_later:  # by a checkpoint that was not completed; it must be overwritten
                 self._blocks[block][PAYLOAD_BYTES * BLOCK_CHUNKS + at] = 1
             states = np.frombuffer(found.payload, np.uint8)
             waiting += int(np.unpackbits(states & np.uint8(0x55) & ~(states >> np.uint8(1))).sum())
@@ -278,11 +287,11 @@ class TimerStates(Owner):
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._file = None
 
 
 def _ranges(which: "np.ndarray[tuple[int], np.dtype[np.int8]]") -> tuple[tuple[int, int], ...]:
-    """Give the ranges of chunks that are past."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _PAST, [0])).astype(np.int8)))
+    """Return the ranges of expired chunks."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _EXPIRED, [0])).astype(np.int8)))
     return tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

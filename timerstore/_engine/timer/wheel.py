@@ -1,17 +1,21 @@
-"""Wheel: the ring of slots, and how far it has been read.
+"""The timing wheel: the ring of slots, and the position up to which it has been read.
 
-Data:     native/format/wheel_slot.h; `timerwheel`, mapped privately: memory changes at once, the
-          file at checkpoints, by pages. While a store is open the file is 32 bytes longer, so that
-          a broker refuses it.
-Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lock`.
-Locks:    lock, then the open slot's.
-Holds:    (1) slots below `frontier` have been read, and it is one ahead of the present at most, or
-          of a slot that was begun before its time (`read_ahead`); (2) a slot is overwritten for a
-          later lap only where nothing in it is needed, now or after a crash: below the completed
-          read slot; and where the last completed checkpoint found it read and not outstanding, and
-          nothing late was linked in it since (`reading`).
-Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had;
-          CorruptError where its slots are counted, and one holds noise.
+The file is mapped privately. Memory changes at once; a checkpoint writes changed pages to the file.
+While a store is open the file is 32 bytes longer, so that a broker rejects it.
+
+Thread safety: enqueue-put links, dequeue-get reads, and checkpoints copy; each under `lock`.
+Locking: `lock`, then the open slot's lock.
+Invariants:
+    1. Slots below `read_slot` have been read. `read_slot` is at most one slot after the current
+       one, or after a slot that was begun before it was due (`read_ahead`).
+    2. A slot is reused for a later lap only if nothing in it is needed, now or after a crash. This
+       holds for slots below the completed replay slot. It also holds if the last completed
+       checkpoint found the slot read, without undelivered messages, and no late message was linked
+       into it since (`reading`).
+Raises: ConfigError if the file has another size. FullError if its blocks cannot be allocated.
+    CorruptError if units are counted and a slot is not valid.
+On-disk format: native/format/wheel_slot.h; the file `timerwheel`
+See also: docs/decisions/0003-timing-wheel.md
 """
 
 from collections.abc import Callable
@@ -35,16 +39,19 @@ UNIT_BYTES = timer_unit.UNIT_BYTES
 PAGE_BYTES = 4096
 OPEN_EXTRA_BYTES = 32
 NO_SLOT = 2**62
-"""Beyond every slot. The slots in use may span more than a lap where the clock was turned."""
+"""After every slot. The used slots may span more than a lap if the clock was set."""
 
 
 def is_left_open(disk: Disk, path: Path, slot_count: int) -> bool:
-    """Whether the file is as we have it while a store is open: nobody else has opened it since."""
+    """Return whether the file has the length that it has while a store is open.
+
+    If so, no broker has opened it since.
+    """
     return disk.file_bytes(path) == slot_count * SLOT_BYTES + OPEN_EXTRA_BYTES
 
 
 def has_length(disk: Disk, path: Path, slot_count: int) -> bool:
-    """Whether the file is as long as so many slots are; an open store's, or a closed one's."""
+    """Return whether the file has the length of this many slots, in an open or closed store."""
     size = slot_count * SLOT_BYTES
     return disk.file_bytes(path) in (size, size + OPEN_EXTRA_BYTES)
 
@@ -57,9 +64,9 @@ class DirtyPages(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was read when a checkpoint began."""
+    """The slots that were read, and those undelivered, when a checkpoint began."""
 
-    frontier: int
+    read_slot: int
     outstanding: Int64Array
 
 
@@ -69,26 +76,27 @@ class Wheel(Owner):
     def __init__(
         self, disk: Disk, path: Path, checks: Path, slot_count: int, precision_ms: int
     ) -> None:
-        """`checks`: the file of its checks."""
+        """Map the wheel's file, and create it if needed. `checks` is the path of its checks."""
         self.path = path
         self.slot_count = slot_count
         self.precision_ms = precision_ms
         self.lock = Lock()
-        self.frontier = 0
-        self._ahead_slot = 0  # the last that was begun before its time
-        self._ahead_from = 0  # unless it is earlier than this slot by now
-        self.back_count = 0  # how often `frontier` followed a clock that was set back
-        self.completed_read_slot = 0  # R of the last completed checkpoint
-        self.reading = Reading(0, np.empty(0, np.int64))  # as that one found it
-        self._begun_reading = self.reading  # as the one that is under way did
-        self._late: set[int] = set()  # slots that took late units since a checkpoint began
-        self._late_before: set[int] = set()  # and before, what no completed one knows of
-        self._kept: Int64Array | None = None  # of all that is read what is needed; or unknown
-        # Slots of which messages got another place without a record in the log: the wheel alone
-        # tells, so that a recovery from the last completed checkpoint needs them as they are.
+        self.read_slot = 0
+        self._ahead_slot = 0  # the last slot that was begun before it was due;
+        self._ahead_from = 0  # it does not count if the current slot is below this one
+        self.back_count = 0  # how often `read_slot` followed a clock that was set back
+        self.completed_replay_slot = 0  # `replay_slot` of the last completed checkpoint
+        self.reading = Reading(0, np.empty(0, np.int64))  # at the last completed checkpoint
+        self._begun_reading = self.reading  # at the last checkpoint that was begun
+        # Read slots with late units, which the last completed checkpoint may not cover.
+        self._late: set[int] = set()  # linked since the last checkpoint began
+        self._late_before: set[int] = set()  # linked before that
+        self._kept: Int64Array | None = None  # cached result of `kept`
+        # Slots with messages that were linked elsewhere without a record in the log. Only the wheel
+        # has this information, so recovery from the last completed checkpoint needs them unchanged.
         self.moved_on: set[int] = set()  # since the last checkpoint began
-        self._moved_before: set[int] = set()  # what no completed one covers yet
-        self._earliest: int | None = None  # no used slot at or above `frontier` lies below
+        self._moved_before: set[int] = set()  # before that, not covered by a completed checkpoint
+        self._earliest: int | None = None  # cached result of `earliest_used`
         size = slot_count * SLOT_BYTES
         new = not disk.exists(path)
         self._file = disk.open(path, create=True)
@@ -100,7 +108,7 @@ class Wheel(Owner):
             )
         self._is_new = found == 0  # all zeros: empty slots
         self._file.resize(size + OPEN_EXTRA_BYTES)
-        self._file.reserve(0, size)  # on a full tmpfs a look at a hole is a SIGBUS
+        self._file.reserve(0, size)  # on a full tmpfs, reading a hole raises SIGBUS
         self._file.sync()
         if new:
             disk.sync_directory(path.parent)
@@ -122,39 +130,44 @@ class Wheel(Owner):
         self.native.precision_ms = precision_ms
 
     def clear_all(self) -> None:
-        """Empty every slot; written at the next checkpoint."""
+        """Empty every slot; the next checkpoint writes the file."""
         if self._is_new:
             return
         ffi.memmove(self._view, bytes(self.slot_count * SLOT_BYTES), self.slot_count * SLOT_BYTES)
         self._dirty[:] = 1
 
     def read_ahead(self, now_slot: int, tolerance_slots: int) -> None:
-        """The frontier goes beyond the present on purpose, and stays there, unless the clock is set
-        back by more than so many slots; under `lock`.
+        """Allow `read_slot` to be ahead of the current slot, after slots were read early.
+
+        It stays ahead unless the clock is set back by more than `tolerance_slots`. The caller holds
+        `lock`.
         """
-        self._ahead_slot, self._ahead_from = self.frontier - 1, now_slot - tolerance_slots
+        self._ahead_slot, self._ahead_from = self.read_slot - 1, now_slot - tolerance_slots
 
     def is_beyond(self, now_slot: int) -> bool:
-        """Tell whether what has been read lies ahead again, as the clock was set back."""
+        """Return whether read slots are in the future again, because the clock was set back."""
         ahead_slot = self._ahead_slot if now_slot >= self._ahead_from else 0
-        return self.frontier > max(now_slot, ahead_slot) + 1
+        return self.read_slot > max(now_slot, ahead_slot) + 1
 
     def read_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> bool:
-        """Have nothing read before its time, as a broker has it that goes on from here; under
-        `lock`; as `follow_back`.
+        """Set `read_slot` back to the current slot, as a broker that continues from here needs it.
+
+        Otherwise this is the same as `follow_back`. The caller holds `lock`.
         """
         self._ahead_slot = 0
         return self.follow_back(now_slot, outstanding)
 
     def follow_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> bool:
-        """Where the clock was set back, what has been read already lies ahead again; under `lock`;
-        whether it was: then the open slot has to hear of it.
+        """If the clock was set back, set `read_slot` back to the slot after the current one.
 
-        What is put from now on gets the slot of its time there, as if nothing had been read. A slot
-        of which nothing is `outstanding` is emptied: its messages are in the log, or had another
-        place at the last completed checkpoint, and nobody needs its units again. The others keep
-        theirs for a recovery; they are read twice, and a message that is loaded twice is handed
-        over once, by its state.
+        Return whether it was set back; then the open slot must follow, too. The caller holds
+        `lock`.
+
+        Messages that are put from now on get the slots of their due times, as if these had not been
+        read. A slot without `outstanding` messages is emptied: its messages are in the log, or had
+        another place at the last completed checkpoint. The other slots keep their units for a
+        recovery and are read a second time. A message that is loaded twice is delivered once,
+        because its state decides.
         """
         if not self.is_beyond(now_slot):
             return False
@@ -163,28 +176,28 @@ class Wheel(Owner):
         lib.ts_wheel_empty(
             self.native,
             now_slot + 1,
-            self.frontier,
+            self.read_slot,
             ffi.from_buffer("int64_t[]", kept),
             len(kept),
         )
-        self.frontier = now_slot + 1
+        self.read_slot = now_slot + 1
         self._ahead_slot = 0
-        # What is read a second time is needed again.
-        self.reading = self.reading._replace(frontier=min(self.reading.frontier, self.frontier))
+        # Slots that will be read a second time are needed again.
+        self.reading = self.reading._replace(read_slot=min(self.reading.read_slot, self.read_slot))
         begun = self._begun_reading
-        self._begun_reading = begun._replace(frontier=min(begun.frontier, self.frontier))
+        self._begun_reading = begun._replace(read_slot=min(begun.read_slot, self.read_slot))
         self.back_count += 1
         self._earliest = None
         return True
 
     def start_at(self, read_slot: int) -> None:
-        """Read slots from here on, as the last completed checkpoint says."""
-        self.frontier = self.completed_read_slot = read_slot
+        """Continue reading from this slot, which is that of the last completed checkpoint."""
+        self.read_slot = self.completed_replay_slot = read_slot
         self.reading = self._begun_reading = Reading(read_slot, np.empty(0, np.int64))
 
     def read_through(self, slot: int) -> None:
-        """Count the slots up to this one as read."""
-        self.frontier, self._earliest = slot + 1, None
+        """Mark the slots up to this one as read."""
+        self.read_slot, self._earliest = slot + 1, None
 
     def note_used(self, slot: int) -> None:
         """Note that a slot is used, which may be the earliest."""
@@ -192,38 +205,42 @@ class Wheel(Owner):
             self._earliest = min(self._earliest, slot)
 
     def earliest_used(self) -> int:
-        """Return the earliest used slot at or above the frontier, or NO_SLOT."""
+        """Return the earliest used slot at or above the read_slot, or NO_SLOT."""
         if self._earliest is None:
-            found = self.next_used(self.frontier, NO_SLOT)
+            found = self.next_used(self.read_slot, NO_SLOT)
             self._earliest = NO_SLOT if found is None else found
         return self._earliest
 
     def checkpoint_begins(self, outstanding: Int64Array) -> None:
-        """What moved on so far will be covered by the one that begins; under `lock`."""
+        """Note that a checkpoint begins, which covers all changes so far. The caller holds `lock`.
+
+        outstanding: the slots with undelivered messages.
+        """
         self._moved_before |= self.moved_on
         self.moved_on = set()
         self._late_before |= self._late
         self._late = set()
-        self._begun_reading = Reading(self.frontier, outstanding)
+        self._begun_reading = Reading(self.read_slot, outstanding)
 
-    def checkpoint_completed(self, read_slot: int) -> None:
-        """It goes on from `read_slot`; no other has begun since."""
+    def checkpoint_completed(self, replay_slot: int) -> None:
+        """Note that the last begun checkpoint is completed; recovery reads from `replay_slot`."""
         with self.lock:
-            self.completed_read_slot = read_slot
+            self.completed_replay_slot = replay_slot
             self._moved_before.clear()
             self._late_before.clear()
             self.reading = self._begun_reading
             self._kept = None
 
-    def took_late(self, slots: list[int]) -> None:
-        """Slots that were read have units again that are needed; under `lock`."""
-        if not self._late.issuperset(slots):  # most often it is the present one, again
+    def note_late(self, slots: list[int]) -> None:
+        """Note that late messages were linked into read slots. The caller holds `lock`."""
+        if not self._late.issuperset(slots):  # in most cases it is the current slot again
             self._late.update(slots)
             self._kept = None
 
     def kept(self) -> Int64Array:
-        """Of the slots below the frontier of `reading`, those that are needed as they are,
-        ascending; under `lock`.
+        """Return slots below `reading.read_slot` that must not be reused, ascending.
+
+        The caller holds `lock`.
         """
         if self._kept is None:
             late = np.array(sorted(self._late | self._late_before), np.int64)
@@ -231,14 +248,15 @@ class Wheel(Owner):
         return self._kept
 
     def next_used(self, begin: int, end: int) -> int | None:
-        """Give the first used slot in [begin, end)."""
+        """Return the first used slot in [begin, end), or None."""
         slot = int(lib.ts_wheel_next(self.native, begin, end))
         self._cuts.check()
         return None if slot < 0 else slot
 
     def next_used_many(self, begin: int, end: int, count_max: int) -> tuple[Int64Array, Int64Array]:
-        """Give the first used slots in [begin, end), at most so many, ascending; and how many units
-        each says it holds: a hint.
+        """Return the first used slots in [begin, end), at most `count_max`, ascending.
+
+        Also return the number of units that each slot claims, which is a hint.
         """
         slots, units = np.empty(count_max, np.int64), np.empty(count_max, np.int64)
         natives = (ffi.from_buffer("int64_t[]", one) for one in (slots, units))
@@ -247,30 +265,36 @@ class Wheel(Owner):
         return slots[:count], units[:count].clip(0)
 
     def next_burst(self, begin: int, end: int, count_min: int) -> tuple[int, int] | None:
-        """Give the first slot in [begin, end), at most a lap, that says it holds so many units, and
-        how many those are.
+        """Return the first slot in [begin, end) that claims at least `count_min` units, or None.
+
+        Return the slot and its claimed number of units. The range is at most one lap.
         """
         count = ffi.new("int32_t *")
         slot = int(lib.ts_wheel_burst(self.native, begin, end, count_min, count))
         return None if slot < 0 else (slot, int(count[0]))
 
     def units_from(self, begin: int, timer_log_end: int) -> int:
-        """Count the units of slots at or above `begin`, as they say. CorruptError where one has a
-        time that its place cannot have, or says what no chain in the timer log can be: noise. Sums
-        alone do not tell: what was cancelled may count, and hide as many that are lost.
+        """Return the number of units that slots at or above `begin` claim.
+
+        The number alone does not prove that no slot was lost, because cancelled messages may make
+        up for lost ones. Therefore each slot is checked.
+
+        Raises:
+            CorruptError: a slot has a time that does not belong to its index, or claims a chain
+                that cannot exist in the timer log.
         """
         slots = wheel_slot.read(ffi.buffer(self._view))
         rows = np.flatnonzero(slots["count"] > 0)
         used = slots[rows]
         time = used["time"]
-        end = NO_SLOT // self.precision_ms  # beyond it nobody looks, or its time in ms overflows
+        end = NO_SLOT // self.precision_ms  # later slots are not read; their ms would overflow
         is_bad = (time < 0) | (time >= end) | (time % self.slot_count != rows)
         if is_bad.any():
             row = int(rows[np.argmax(is_bad)])
             raise CorruptError(
                 "timer wheel: a slot",
                 where=f"{self.path} offset {row * SLOT_BYTES}",
-                wanted=f"a time that leaves {row} over {self.slot_count} slots",
+                wanted=f"a time that is {row} modulo {self.slot_count}",
                 got=int(time[is_bad][0]),
             )
         rows, used = rows[time >= begin], used[time >= begin]
@@ -290,7 +314,7 @@ class Wheel(Owner):
         return int(count.sum())
 
     def copy_dirty(self) -> DirtyPages:
-        """Copy what changed; under `lock`."""
+        """Copy the pages that changed. The caller holds `lock`."""
         count = int(np.count_nonzero(self._dirty))
         pages = np.empty(max(1, count), np.int64)
         data = np.zeros((max(1, count), PAGE_BYTES), np.uint8)
@@ -303,7 +327,7 @@ class Wheel(Owner):
         return DirtyPages(pages[:count], data[:count])
 
     def mark_dirty(self, dirty: DirtyPages) -> None:
-        """Take back copies that could not be written."""
+        """Mark pages as changed, because their copies could not be written."""
         self._dirty[dirty.pages] = 1
 
     def write(self, dirty: DirtyPages) -> None:
@@ -313,7 +337,7 @@ class Wheel(Owner):
         per_page = PAGE_BYTES // SECTOR_BYTES
         sectors = (pages[:, np.newaxis] * per_page + np.arange(per_page)).reshape(-1)
         sectors = sectors[sectors * SECTOR_BYTES < size]
-        if self._is_torn:  # by a write that failed: who knows how far it came
+        if self._is_torn:  # an earlier write failed at an unknown position
             self._file.sync()
             self.checks.found(wheel_checks.of(self._file.read(0, size)))
         checks = self.checks.begin(sectors, dirty.data)
@@ -329,7 +353,7 @@ class Wheel(Owner):
         self._is_torn = False
 
     def close(self, *, as_broker_wants: bool) -> None:
-        """Unmap; the file gets the length that a broker takes where it may open it."""
+        """Unmap the file. If `as_broker_wants`, give it the length that a broker accepts."""
         try:
             if as_broker_wants:
                 self._file.resize(self.slot_count * SLOT_BYTES)

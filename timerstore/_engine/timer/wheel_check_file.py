@@ -1,10 +1,11 @@
-"""Wheel checks: a slot has no checksum, so the file beside the wheel has one for each sector of it.
+"""Keep a checksum for each sector of the wheel's file, because slots have none.
 
-Data:     format/wheel_checks.py; timerstore/wheel.
-Threads:  those of Wheel.write, one at a time.
-Holds:    an entry is durable before what it speaks of is written.
-Fails:    FullError when the disk is; what is damaged is answered for by `fits`.
-Source:   docs/decisions/0003-timing-wheel.md.
+Thread safety: none; `Wheel.write` calls it from one thread at a time.
+Invariants:
+    1. An entry is durable before the sector that it describes is written.
+Raises: FullError if the disk is full. Damage raises no error; `fits` returns False.
+On-disk format: format/wheel_checks.py; the file timerstore/wheel
+See also: docs/decisions/0003-timing-wheel.md
 """
 
 from pathlib import Path
@@ -21,10 +22,10 @@ _ENTRIES_A_SECTOR = SECTOR_BYTES // ENTRY_BYTES
 
 
 class WheelChecks(Owner):
-    """The checks of one wheel's file."""
+    """The checksums of one wheel's file."""
 
     def __init__(self, disk: Disk, path: Path, held: Checks) -> None:
-        """`held`: of the wheel's file, as it is."""
+        """Read the entries. `held` has the checksums of the wheel's present sectors."""
         self._held = held
         size = wheel_checks.file_bytes(len(held))
         self._file = disk.open(path, create=True)
@@ -44,8 +45,9 @@ class WheelChecks(Owner):
         """Number of the last write."""
 
     def fits(self, completed: int) -> bool:
-        """Whether every sector holds what it should after so many complete writes; -1: nobody
-        counted them.
+        """Return whether every sector matches its entry after this number of complete writes.
+
+        -1 means that the number is unknown; then nothing is compared.
         """
         if completed < 0:
             return True
@@ -53,16 +55,16 @@ class WheelChecks(Owner):
         return self._is_read and bool(wheel_checks.fits(self._entries, self._held, completed).all())
 
     def found(self, held: Checks) -> None:
-        """The wheel's file, durably, holds this after a write that failed."""
+        """Set the checksums of the sectors that are durable after a failed write."""
         self._held = held
 
     def unfinished(self) -> Int64Array:
-        """Sectors that are not as their entry wants them: the next write has to write them."""
+        """Return the sectors that do not match their entries; the next write must write them."""
         sectors: Int64Array = np.flatnonzero(self._entries["now"] != self._held)
         return sectors
 
     def begin(self, sectors: Int64Array, data: Bytes) -> Checks:
-        """These sectors are about to hold this; durable on return."""
+        """Record that these sectors are about to be written; durable on return."""
         new = wheel_checks.of(data.reshape(-1).data)[: len(sectors)]
         if self._is_whole and not len(sectors):
             return new
@@ -84,10 +86,10 @@ class WheelChecks(Owner):
         return new
 
     def complete(self, sectors: Int64Array, new: Checks) -> None:
-        """They hold it durably."""
+        """Record that the sectors are durable."""
         self._held[sectors] = new
         self.completed += len(sectors) > 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         del self._file

@@ -1,6 +1,6 @@
 """The options of a scan, and the rows of one part of one table as numpy arrays.
 
-A part is [begin, end) of the commit log, the timer log or the wheel. native/src/columns.c reads it.
+A part is [begin, end) of the commit log, the timer log or the wheel. native/table reads it.
 
 Invariants: rows are valid until the next ones are read, because they point into a window.
 """

@@ -1,4 +1,4 @@
-"""A timer unit whose bits changed is seen when it is read; the next opening has it right again."""
+"""A timer unit with changed bits is detected when it is read; the next opening repairs it."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def flip(root: Path, unit: int, byte: int, mask: int) -> Path:
 
 
 def filled(tmp_path: Path) -> Bench:
-    """A store with some that wait, closed: one delay each, so each has a slot of its own."""
+    """Return a closed store whose pending messages have a slot each."""
     bench = Bench(tmp_path / "store", small())
     for n in range(COUNT):
         bench.store.put("t", b"%d" % n, delay=(n + 5) * 1.0)
@@ -36,17 +36,17 @@ def filled(tmp_path: Path) -> Bench:
 @pytest.mark.parametrize(
     ("byte", "mask"),
     [(15, 4), (35, 1), (34, 2), (7, 1), (27, 1), (39, 1), (43, 1), (51, 1), (44, 1)],
-    ids=["delete", "offset", "offset-high", "previous", "delay", "size", "topic", "crc", "seal"],
+    ids=["delete", "offset", "offset-high", "previous", "delay", "size", "topic", "crc", "magic"],
 )
-def test_a_changed_bit_is_seen_and_healed(tmp_path: Path, byte: int, mask: int) -> None:
-    """What hid a message before: a delete bit, a log offset on another record."""
+def test_changed_bit_is_detected_and_healed(tmp_path: Path, byte: int, mask: int) -> None:
+    """Some of these bits could hide a message: a delete bit, or bits of the log offset."""
     closed = filled(tmp_path)
     path = flip(closed.root, 3, byte, mask)
     assert any(str(path) in problem.where for problem in verify_directory(closed.root).problems)
     late_ms = NOW + (COUNT + 10) * SECOND
     store = timerstore.open(closed.root, small(), clock=ManualClock(late_ms))
     with pytest.raises(FailedError, match="timerlog"):
-        flush_for_ever(store)  # until dequeue-get has met it
+        flush_for_ever(store)  # until dequeue-get has read it
     store.close()
     assert "timerlog" in Tree(closed.root).timer_damaged.read_text()
     healed = Bench(closed.root, small(), late_ms)
@@ -57,10 +57,10 @@ def test_a_changed_bit_is_seen_and_healed(tmp_path: Path, byte: int, mask: int) 
     assert verify_directory(closed.root).clean
 
 
-def test_a_unit_torn_while_closing_is_built_anew(
+def test_timer_log_is_rebuilt_when_unit_was_torn_while_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing writes units anew, dead ones that no chain leads to, too, and a cut may tear it."""
+    """Closing rewrites units, even dead ones outside the chains, and a power cut may tear one."""
     bench = Bench(tmp_path / "store", small())
     receipts = [bench.store.put("t", b"%d" % n, delay=5.0) for n in range(COUNT)]
     bench.turn()
@@ -69,7 +69,7 @@ def test_a_unit_torn_while_closing_is_built_anew(
     copy = tmp_path / "copy"
     with copied_at(monkeypatch, "close_buried", bench.root, copy):
         bench.close()
-    flip(copy, 2, 20, 1)  # the write time of the dead one
+    flip(copy, 2, 20, 1)  # the write time of the dead unit
     again = Bench(copy, small(), NOW + 10 * SECOND)
     again.turn()
     assert again.bodies("t") == [b"%d" % n for n in range(COUNT) if n != 2]
@@ -77,10 +77,10 @@ def test_a_unit_torn_while_closing_is_built_anew(
     assert verify_directory(copy).clean
 
 
-def test_a_damaged_unit_behind_the_watermark_is_built_anew(
+def test_timer_log_is_rebuilt_when_unit_after_watermark_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recovery takes slots back over such units."""
+    """Recovery walks slots back over such units."""
     bench = Bench(tmp_path / "store", small())
     for n in range(3):
         bench.store.put("t", b"%d" % n, delay=5.0)
@@ -100,8 +100,8 @@ def test_a_damaged_unit_behind_the_watermark_is_built_anew(
     again.close()
 
 
-def test_retention_moves_what_a_damaged_unit_tells_nothing_of(tmp_path: Path) -> None:
-    """A unit that was read beside one that waits, in a file of the log that is to go."""
+def test_retention_moves_message_when_its_unit_is_damaged(tmp_path: Path) -> None:
+    """The unit belongs to a delivered message; a pending one is in the same old log file."""
     config = small(
         commit_log_segment_bytes=16 * 1024, retention_ms=3_600_000, precision_ms=60_000,
         wheel_slot_count=2048, timer_log_segment_bytes=2048,
@@ -127,8 +127,8 @@ def test_retention_moves_what_a_damaged_unit_tells_nothing_of(tmp_path: Path) ->
     again.close()
 
 
-def test_units_without_a_seal_are_read(tmp_path: Path) -> None:
-    """As those are that an older version wrote, or a broker."""
+def test_units_without_checksum_are_read(tmp_path: Path) -> None:
+    """Older versions and brokers write such units."""
     closed = filled(tmp_path)
     path = next(iter(sorted(Tree(closed.root).timer_log.iterdir())))
     raw = bytearray(path.read_bytes())

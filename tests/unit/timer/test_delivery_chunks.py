@@ -1,4 +1,4 @@
-"""dequeue-put hands over thousands in one call of C, which takes the append lock itself."""
+"""dequeue-put delivers thousands of messages in one call of C, which takes the append lock."""
 
 import threading
 import time
@@ -9,12 +9,12 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench
-from tests.support.inside import hand_over_chunk_count, inside
+from tests.support.inside import delivery_chunk_count, inside
 from timerstore import StoreConfig
 from timerstore.testing import Stepper
 
 PATIENCE_S = 30.0
-COUNT = 3 * hand_over_chunk_count() + 7
+COUNT = 3 * delivery_chunk_count() + 7
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def due(bench: Bench, count: int = COUNT) -> None:
-    """So many are due, and in the open slot."""
+    """Put messages, and load them into the open slot when they are due."""
     bench.store.put_many("t", [b"%d" % n for n in range(count)], delay=1)
     bench.turn()
     bench.clock.advance(1000)
@@ -33,7 +33,7 @@ def due(bench: Bench, count: int = COUNT) -> None:
         bench.stepper.step(name)
 
 
-def test_many_chunks_are_one_step_in_order(bench: Bench) -> None:
+def test_step_delivers_many_chunks_in_order(bench: Bench) -> None:
     due(bench)
     assert bench.store.services()["dequeue_put"].step()
     bench.turn()
@@ -42,7 +42,7 @@ def test_many_chunks_are_one_step_in_order(bench: Bench) -> None:
     assert stats["dequeue_put_messages"] == COUNT
 
 
-def test_nothing_is_placed_while_another_has_the_lock(bench: Bench) -> None:
+def test_step_places_nothing_while_append_lock_is_taken(bench: Bench) -> None:
     due(bench)
     log = inside(bench.store).log
     thread = threading.Thread(target=bench.store.services()["dequeue_put"].step)
@@ -57,9 +57,10 @@ def test_nothing_is_placed_while_another_has_the_lock(bench: Bench) -> None:
     assert log.end > end
 
 
-def test_quick_puts_come_between_the_chunks_of_a_step(tmp_path: Path) -> None:
-    """Each record is whole, whoever wrote the one before. On the system's clock: else no put is
-    quick.
+def test_fast_puts_append_between_chunks_of_a_step(tmp_path: Path) -> None:
+    """Each record is complete, whichever thread wrote the one before.
+
+    The test uses the system's clock, because puts are fast only with it.
     """
     with timerstore.open(tmp_path / "store", threads=False) as store:
         bodies = [b"%d" % n for n in range(20_000)]
@@ -71,7 +72,7 @@ def test_quick_puts_come_between_the_chunks_of_a_step(tmp_path: Path) -> None:
 
         def put_on() -> None:
             while not is_over.is_set():
-                receipt = begin_put("u", b"between")  # None where the lock is taken
+                receipt = begin_put("u", b"between")  # None if the lock is taken
                 if receipt is not None:
                     put.append(receipt.log_offset)
 

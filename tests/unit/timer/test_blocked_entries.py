@@ -1,6 +1,6 @@
-"""What found no slot of its own waits in the open slot, and goes once its slot was begun.
+"""A message that found no slot waits in the open slot, and is released once its slot was begun.
 
-Who begins slots sees to that by himself, with nothing put and nobody to wake him.
+dequeue-get wakes by itself for that, even if no message is put.
 """
 
 from pathlib import Path
@@ -13,12 +13,14 @@ LAPS = 10_000 * 128 * SECOND
 
 
 @pytest.mark.parametrize("delay_s", [3, 14])
-def test_it_goes_in_time_after_a_clock_that_was_laps_ahead(tmp_path: Path, delay_s: int) -> None:
+def test_blocked_message_is_on_time_after_clock_was_laps_ahead(
+    tmp_path: Path, delay_s: int
+) -> None:
     bench = Bench(tmp_path / "store", small(wheel_slot_count=128, far_wheel="own"))
     reading = bench.store.services()["dequeue_get"]
     assert reading.idle_s() is None
     bench.clock.set(NOW + LAPS)
-    for second in range(1, 129):  # every slot is taken
+    for second in range(1, 129):  # every slot is in use
         bench.store.put("old", b"", delay=second)
     bench.turn()
     bench.clock.set(NOW)
@@ -27,7 +29,7 @@ def test_it_goes_in_time_after_a_clock_that_was_laps_ahead(tmp_path: Path, delay
     bench.turn()
     idle_s = reading.idle_s()
     assert idle_s is not None
-    assert idle_s <= delay_s, "it sleeps beyond what waits"
+    assert idle_s <= delay_s, "it sleeps too long"
     bench.turn(delay_s * SECOND - 1)
     assert not bench.bodies("t")
     bench.turn(1)

@@ -1,5 +1,7 @@
-"""What no slot of the wheel takes waits in memory, with a unit on the far wheel:
-docs/decisions/0003-timing-wheel.md."""
+"""Overflow: a message that finds no slot waits in memory, with a unit on the far wheel.
+
+See docs/decisions/0003-timing-wheel.md.
+"""
 
 from collections.abc import Iterator
 from itertools import count
@@ -15,8 +17,8 @@ from timerstore import StoreConfig
 
 LAP = 128
 AHEAD_MS = 10 * 365 * DAY
-"""So far the clock is ahead when the wheel is filled: whole laps, so that what is put after it was
-set right wants the same slots.
+"""How far the clock is ahead when the wheel is filled: whole laps, so that later messages need the
+same slots.
 """
 assert AHEAD_MS % (LAP * SECOND) == 0
 
@@ -27,7 +29,7 @@ def config(**changes: Any) -> StoreConfig:
 
 @pytest.fixture(params=["off", "shared", "own"])
 def full(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Every slot holds a message of years ahead: the clock was wrong, and set right."""
+    """A store whose slots all have messages of years ahead; the clock was wrong at first."""
     made = Bench(tmp_path / "store", config(far_wheel=request.param), NOW + AHEAD_MS)
     fill(made)
     yield made
@@ -47,7 +49,7 @@ def stat(bench: Bench, name: str) -> int:
 
 
 def put_some(bench: Bench) -> list[tuple[int, bytes]]:
-    """Near and far ahead; in order of what is due."""
+    """Put messages with near and far due times, and return them in order of due time."""
     base = bench.clock.now_ms
     puts = []
     for n, seconds in enumerate((50, 3, 90, 400, 1, 120, 700)):
@@ -57,7 +59,7 @@ def put_some(bench: Bench) -> list[tuple[int, bytes]]:
 
 
 def watch(bench: Bench, puts: list[tuple[int, bytes]]) -> None:
-    """Each comes at its millisecond, not before."""
+    """Check that each message is delivered on its millisecond, and not before."""
     for n, (due_ms, _) in enumerate(puts):
         bench.turn(due_ms - 1 - bench.clock.now_ms)
         assert bench.bodies() == [body for _, body in puts[:n]]
@@ -65,7 +67,7 @@ def watch(bench: Bench, puts: list[tuple[int, bytes]]) -> None:
         assert bench.bodies() == [body for _, body in puts[: n + 1]]
 
 
-def test_what_is_put_on_a_full_wheel_comes_on_its_millisecond(full: Bench) -> None:
+def test_overflow_message_is_delivered_on_its_millisecond(full: Bench) -> None:
     puts = put_some(full)
     full.turn()
     assert stat(full, "overflow_messages") > 0
@@ -75,7 +77,7 @@ def test_what_is_put_on_a_full_wheel_comes_on_its_millisecond(full: Bench) -> No
 
 
 @pytest.mark.parametrize("how", ["killed", "closed"])
-def test_it_is_there_after_an_opening(full: Bench, tmp_path: Path, how: str) -> None:
+def test_overflow_messages_are_pending_after_opening(full: Bench, tmp_path: Path, how: str) -> None:
     puts = put_some(full)
     full.turn()
     full.store.flush()
@@ -88,7 +90,7 @@ def test_it_is_there_after_an_opening(full: Bench, tmp_path: Path, how: str) -> 
 
 
 def open_again(bench: Bench, tmp_path: Path, how: str) -> None:
-    """After a closing, or what a kill would leave."""
+    """Open the store again, after closing it or as a crash would leave it."""
     if how == "closed":
         bench.reopen()
         return
@@ -98,7 +100,7 @@ def open_again(bench: Bench, tmp_path: Path, how: str) -> None:
     bench.open()
 
 
-def test_cancelled_and_moved_while_parked(full: Bench) -> None:
+def test_overflow_message_can_be_cancelled_and_rescheduled(full: Bench) -> None:
     gone = full.store.put("t", b"gone", delay=40)
     moved = full.store.put("t", b"moved", delay=40)
     full.turn()
@@ -112,7 +114,7 @@ def test_cancelled_and_moved_while_parked(full: Bench) -> None:
     assert full.bodies() == [b"moved"]
 
 
-def test_explain_says_that_it_is_parked(full: Bench) -> None:
+def test_explain_reports_overflow(full: Bench) -> None:
     one = full.store.put("t", b"m", delay=40)
     full.turn()
     found = full.store.explain(one)
@@ -121,7 +123,9 @@ def test_explain_says_that_it_is_parked(full: Bench) -> None:
     assert "no slot was free" in found.why
 
 
-def test_units_of_what_came_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_of_delivered_overflow_messages_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(*FAR_BATCH, 16)
     bench = Bench(tmp_path / "store", config(timer_log_segment_bytes=1040), NOW + AHEAD_MS)
     fill(bench)
@@ -140,11 +144,11 @@ def test_units_of_what_came_are_dropped(tmp_path: Path, monkeypatch: pytest.Monk
     bench.close()
 
 
-# --- what is held no longer keeps the slots behind it ---
+# --- messages held by a rate do not keep later slots in use ---
 
 
 @pytest.mark.parametrize("how", ["", "killed", "closed"])
-def test_what_a_rate_holds_for_many_laps_makes_no_other_late(tmp_path: Path, how: str) -> None:
+def test_rate_limited_messages_delay_no_other_topic_for_many_laps(tmp_path: Path, how: str) -> None:
     bench = Bench(tmp_path / "store", config())
     bench.store.pace("a", 0.1)
     for _ in range(200):  # for 2000 s; the wheel has 128 slots of a second
@@ -165,8 +169,8 @@ def test_what_a_rate_holds_for_many_laps_makes_no_other_late(tmp_path: Path, how
         bench.turn(SECOND)
     assert [one.body for one in bench.out("b")] == [b"first", *(body for _, body in came)]
     late = [m.store_ms - due for m, (due, _) in zip(bench.out("b")[1:], came, strict=True)]
-    assert max(late) < SECOND + 7  # the clock was turned by seconds
+    assert max(late) < SECOND + 7  # the clock is advanced by seconds
     assert stat(bench, "overflow_messages") == 0
-    assert stat(bench, "dequeue_put_rolled_messages") < 4  # past the one slot that is held
+    assert stat(bench, "dequeue_put_rolled_messages") < 4  # past the one slot in use
     assert stat(bench, "paced_messages") > 100
     bench.close()

@@ -1,4 +1,4 @@
-"""Who waits for a sync gets it amid a checkpoint, between its files."""
+"""A requested sync is made during a checkpoint, between its files."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FILES = (
     "checkpoint_far_written",
     "checkpoint_counts_written",
 )
-"""Where it is, in order; behind each it looks."""
+"""The fail points of a checkpoint in order; after each one, it may sync."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("at", FILES)
-def test_a_sync_that_is_asked_for_amid_a_checkpoint_does_not_wait_for_its_end(
+def test_requested_sync_is_made_between_files_of_a_checkpoint(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     log, flush = inside(bench.store).log, bench.store.services()["flush"]
@@ -57,7 +57,7 @@ def test_a_sync_that_is_asked_for_amid_a_checkpoint_does_not_wait_for_its_end(
     assert len(list(bench.store.pending())) == 3
 
 
-def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_over(
+def test_unrequested_sync_is_made_during_a_checkpoint_when_its_interval_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(
@@ -88,8 +88,10 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
     bench.close()
 
 
-def test_it_is_synced_between_two_queues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be ten thousand of them."""
+def test_requested_sync_is_made_between_two_queues(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be ten thousand queues."""
     log, flush = inside(bench.store).log, bench.store.services()["flush"]
     behind: list[int] = []
     original = ConsumeQueue.sync
@@ -111,7 +113,7 @@ def test_it_is_synced_between_two_queues(bench: Bench, monkeypatch: pytest.Monke
     assert not any(behind)
 
 
-def test_it_is_synced_while_somebody_else_completes_a_checkpoint(bench: Bench) -> None:
+def test_requested_sync_is_made_while_another_thread_completes_a_checkpoint(bench: Bench) -> None:
     log, flush = inside(bench.store).log, bench.store.services()["flush"]
     checkpoint = inside(bench.store).checkpoint
     bench.turn()
@@ -126,7 +128,7 @@ def test_it_is_synced_while_somebody_else_completes_a_checkpoint(bench: Bench) -
         end = log.end
         flush.request()  # type: ignore[attr-defined]
         while log.durable < end:
-            assert thread.is_alive(), "it did not wait for its turn"
+            assert thread.is_alive(), "it did not wait for the other checkpoint"
         assert checkpoint.begun == begun
     thread.join(30.0)
     assert checkpoint.begun == begun + 1

@@ -26,7 +26,7 @@ from timerstore._engine.snapshot.calls import answered
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
 from timerstore._engine.snapshot.unsupported import refuse_unsupported
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.tables.table_scan import Bounds, Part
 from timerstore._engine.tables.transactions import transactions
 from timerstore.api import StoreApi
@@ -95,10 +95,10 @@ class ReadOnlyStore(
         self._timers.catch_up()
         room, store = self._room, self._room.moment.store
         by_topic, on_level = (Counter(one) for one in pending_by_topic(room.routes))
-        as_of_ms = room.disk.changed_ms(room.tree.watermark) if room.moment.mark else None
+        as_of_ms = room.disk.modified_ms(room.tree.watermark) if room.moment.mark else None
         return {
             "as_of_ms": as_of_ms or 0,
-            "open_in": holder_of(room.disk, room.tree),
+            "open_in": owner_pid(room.disk, room.tree),
             "pending_messages": sum(by_topic.values()) + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
             "level_pending_messages": sum(on_level.values()),
@@ -114,7 +114,7 @@ class ReadOnlyStore(
         """
         self.check_open()
         found = verify_directory(self._root, self._given)
-        if found.clean or holder_of(self._room.disk, self._room.tree) is None:
+        if found.clean or owner_pid(self._room.disk, self._room.tree) is None:
             return found
         again = verify_directory(self._root, self._given)
         both = tuple(one for one in again.problems if one in found.problems)

@@ -6,13 +6,14 @@
         ...
 
 Data:     every function of `os` that takes a path or a descriptor and that something here calls,
-          and, as storage/disk.py sees them, mmap, record locks and the C calls of sync.c.
+          and, as storage/file.py sees them, mmap and the C calls of sync.c; and locks.
 Holds:    (1) only paths below the folder count, and descriptors that were opened there: Python's
           own calls go through; (2) a `close` that fails has closed, as Linux does; a write that
           fails has written nothing; (3) ENOSPC is only said by calls that take space or a name.
 """
 
 import errno
+import fcntl
 import mmap
 import os
 from collections import Counter
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import timerstore._engine.storage.disk as seam
+import timerstore._engine.storage.file as file_module
 from timerstore._engine.base.native import ffi
 from timerstore._engine.storage.guarded_map import GuardedMap
 
@@ -153,26 +154,29 @@ class FailingCalls:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Stand between the engine and the system for a while."""
-        lib, fcntl = seam.lib, seam.fcntl
+        lib = file_module.lib
         self._real = {name: getattr(os, name) for name in (*BY_PATH, *BY_DESCRIPTOR)}
         self._real |= {name: getattr(lib, name) for name in FROM_C}
         self._real |= {name: getattr(fcntl, name) for name in ("lockf", "flock")}
         saved = {name: getattr(os, name) for name in (*BY_PATH, *BY_DESCRIPTOR)}
+        locks = {name: getattr(fcntl, name) for name in ("lockf", "flock")}
         try:
             for name in BY_PATH:
                 setattr(os, name, self._by_path(name))
             for name in BY_DESCRIPTOR:
                 setattr(os, name, self._by_descriptor(name))
-            seam.GuardedMap = self._map  # type: ignore[assignment,misc]
+            file_module.GuardedMap = self._map  # type: ignore[assignment,misc]
             from_c = {name: self._from_c(name) for name in FROM_C}
-            seam.lib = SimpleNamespace(**from_c, ts_write_each=_write_each)
-            locks = {name: self._by_descriptor(name) for name in ("lockf", "flock")}
-            seam.fcntl = SimpleNamespace(**{**vars(fcntl), **locks})  # type: ignore[assignment]
+            file_module.lib = SimpleNamespace(**from_c, ts_write_each=_write_each)
+            for name in locks:
+                setattr(fcntl, name, self._by_descriptor(name))
             yield
         finally:
             for name, real in saved.items():
                 setattr(os, name, real)
-            seam.GuardedMap, seam.lib, seam.fcntl = GuardedMap, lib, fcntl  # type: ignore[misc]
+            for name, real in locks.items():
+                setattr(fcntl, name, real)
+            file_module.GuardedMap, file_module.lib = GuardedMap, lib  # type: ignore[misc]
 
 
 def _write_each(fd: int, data: Any, size: int, count: int, offsets: Any) -> int:

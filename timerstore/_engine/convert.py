@@ -24,7 +24,7 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import queue_bytes
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, quoted
@@ -69,7 +69,7 @@ def convert(
     if to not in ("rocketmq", "timerstore"):
         raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {quoted(to)}")
     check_config(config, clock)
-    tree, disk = Tree(anchored("convert", path)), Disk()
+    tree, disk = Tree(absolute_path("convert", path)), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")
     if to == "rocketmq":

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.tables.damage_policy import ON_CORRUPT
 from timerstore._engine.tables.schemas import TABLES, chosen
 from timerstore._engine.tables.table_scan import Bounds, Wanted
@@ -106,7 +106,7 @@ class ReadOptions:
 
     def anchored(self) -> "ReadOptions":
         """Give the same with absolute paths: a relative one means what it means now."""
-        return replace(self, paths=tuple(anchored("path", one) for one in self.paths))
+        return replace(self, paths=tuple(absolute_path("path", one) for one in self.paths))
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:

@@ -129,13 +129,13 @@ def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
     if not is_watched:
         unwatch(memory)
     os.truncate(path, 4096)
-    before = guarded_map.hits[0]
+    before = guarded_map.fault_count[0]
     assert (memory[0], memory[5000]) == (ord("x"), 0)
-    assert (guarded_map.hits[0], guarded_map.cut_below(tmp_path)) == (before + 1, path)
+    assert (guarded_map.fault_count[0], guarded_map.truncated_below(tmp_path)) == (before + 1, path)
     memory.close()
-    assert guarded_map.cut_below(tmp_path) == path  # still reported after the map is closed
+    assert guarded_map.truncated_below(tmp_path) == path  # still reported after the map is closed
     guarded_map.forget_below(tmp_path)
-    return guarded_map.cut_below(tmp_path) is None
+    return guarded_map.truncated_below(tmp_path) is None
 
 
 def test_a_map_behind_its_files_end_reads_as_zeros(tmp_path: Path) -> None:

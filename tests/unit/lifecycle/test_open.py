@@ -32,7 +32,6 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore._engine.base import failpoints
-from timerstore._engine.storage import disk as disk_module
 from timerstore.testing import ManualClock, Stepper
 
 CALLS: dict[str, Callable[[TimerStore], object]] = {
@@ -619,7 +618,7 @@ def test_the_first_failed_sync_is_final(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(fd)
 
-    monkeypatch.setattr(disk_module.os, "fdatasync", failing)
+    monkeypatch.setattr(os, "fdatasync", failing)
 
     def until_it_fails() -> None:
         for k in range(10):

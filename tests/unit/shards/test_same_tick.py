@@ -43,7 +43,7 @@ class Source:
         )  # fmt: skip
         if changed_ms is not None:
             os.utime(self.folder, ns=(changed_ms * 1_000_000, changed_ms * 1_000_000))
-            assert Disk().changed_ms(self.folder) == changed_ms
+            assert Disk().modified_ms(self.folder) == changed_ms
 
     def taken(self, now_ms: int) -> list[int]:
         """The versions that a pass at this time takes in."""

@@ -121,7 +121,7 @@ def test_a_broker_that_went_on_is_followed(
 ) -> None:
     """Records behind a clean end, by somebody who left no watermark: the log alone is believed."""
     if is_held:
-        monkeypatch.setattr("timerstore._engine.snapshot.position.holder_of", lambda *_: 1)
+        monkeypatch.setattr("timerstore._engine.snapshot.position.owner_pid", lambda *_: 1)
     copy, log = tmp_path / "copy", "commitlog/" + "0" * 20
     fill(bench)
     bench.close()
@@ -149,7 +149,7 @@ def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
     for name in ("watermark", "counts", "state"):
         (bench.root / "timerstore" / name).rename(bench.root.parent / name)
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
-        monkeypatch.setattr("timerstore._engine.snapshot.position.holder_of", lambda *_: 1)
+        monkeypatch.setattr("timerstore._engine.snapshot.position.owner_pid", lambda *_: 1)
         moments = moments_of(room_of(one))
         assert moments.last.mark is None
         assert is_time_to_sync(moments)

@@ -46,8 +46,8 @@ from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.log_units import LogUnits, Run
 from timerstore._engine.maintenance.verify_at_rest import Found, look_at
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import anchored, led_to
-from timerstore._engine.storage.staged_directory import built, refuse_taken
+from timerstore._engine.storage.paths import absolute_path, resolved_path
+from timerstore._engine.storage.staged_directory import check_target, staged_directory
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.reports import Report
 
@@ -171,10 +171,10 @@ def repair_directory(
     The Report has every damaged range and what is known of its loss; it is clean where nothing was
     damaged. `progress` is told how many bytes are read, and of how many. Open the target to use it.
     """
-    disk, source = Disk(), anchored("repair", path)
-    into = anchored("repair", target)
-    refuse_taken(disk, into, "repair")  # a link that leads nowhere, too
-    root, into = led_to("repair", source), led_to("repair", into)
+    disk, source = Disk(), absolute_path("repair", path)
+    into = absolute_path("repair", target)
+    check_target(disk, into, "repair")  # a link that leads nowhere, too
+    root, into = resolved_path("repair", source), resolved_path("repair", into)
     if into == root or root in into.parents or into in root.parents:
         raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
     found = look_at(disk, source)
@@ -198,7 +198,7 @@ def repair_directory(
     )
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
-    with built(disk, into, "repair", ".repairing") as tree:
+    with staged_directory(disk, into, "repair", ".repairing") as tree:
         disk.make_directory(tree.commit_log)
         _Copy(disk, log, plan, tree).run()
         _write_rest(disk, findings, found, log, tree)

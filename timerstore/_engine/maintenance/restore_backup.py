@@ -34,10 +34,10 @@ from timerstore._engine.maintenance.backup import (
     read_manifest,
 )
 from timerstore._engine.maintenance.bootstrap_files import write_bootstrap
-from timerstore._engine.storage.directory import unwritten
+from timerstore._engine.storage.directory import locked_for_reading
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored, led_to
-from timerstore._engine.storage.staged_directory import built
+from timerstore._engine.storage.paths import absolute_path, resolved_path
+from timerstore._engine.storage.staged_directory import staged_directory
 from timerstore.config import RANGES
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.reports import BackupReport, Problem, Report
@@ -55,7 +55,7 @@ def restore(
     and LockedError where another restore makes the same folder, or a backup is being made in that
     one.
     """
-    backup, path = anchored("backup", backup), anchored("restore", path)
+    backup, path = absolute_path("backup", backup), absolute_path("restore", path)
     check_progress(progress)
     disk = Disk()
     with _kept(disk, backup):
@@ -64,12 +64,12 @@ def restore(
 
 def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) -> BackupReport:
     manifest = _manifest_of(disk, backup)
-    root, into = led_to("restore", backup), led_to("restore", path)
+    root, into = resolved_path("restore", backup), resolved_path("restore", path)
     if root in into.parents:  # nor would it be a backup any more, with a `timerwheel` in it
         raise ConfigError(f"restore: wanted a folder apart from the backup {root}, got {into}")
     total = sum(one.size_bytes for one in manifest.segments)
     done = 0
-    with built(disk, path, "restore", ".restoring") as tree:
+    with staged_directory(disk, path, "restore", ".restoring") as tree:
         disk.make_directory(tree.commit_log)
         for one in manifest.segments:
             _copy_segment(disk, backup, tree, manifest, one)
@@ -90,7 +90,7 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
 
     LockedError where a backup is being made there.
     """
-    backup = anchored("backup", backup)
+    backup = absolute_path("backup", backup)
     disk = Disk()
     with _kept(disk, backup):
         return _check(disk, backup)
@@ -149,7 +149,7 @@ def _pieces(
 def _kept(disk: Disk, backup: Path) -> Iterator[None]:
     """Keep a backup as it is while it is read: one that goes on meanwhile would be torn."""
     _manifest_of(disk, backup)  # else there is nothing to keep
-    with unwritten(Disk(), led_to("backup", backup)):
+    with locked_for_reading(Disk(), resolved_path("backup", backup)):
         yield
 
 

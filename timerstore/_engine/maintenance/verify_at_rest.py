@@ -42,9 +42,10 @@ from timerstore._engine.maintenance.check_queue_files import QueueCheck
 from timerstore._engine.maintenance.check_side import SideFiles, check_states_file, read_states
 from timerstore._engine.maintenance.findings import Findings, at_offset
 from timerstore._engine.maintenance.log_units import LogUnits
-from timerstore._engine.storage.disk import Disk, os_error
+from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.os_errors import os_error
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.reports import Report
@@ -72,7 +73,7 @@ def _is_link(path: Path) -> bool:
 
 def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None = None) -> Found:
     """Find a store and its sizes; ConfigError where there is none."""
-    tree = Tree(anchored("verify", path))
+    tree = Tree(absolute_path("verify", path))
     if not disk.is_directory(tree.root) or _is_link(tree.commit_log):
         raise ConfigError(f"verify: wanted a store's folder, got {tree.root}")
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):

@@ -123,7 +123,7 @@ class Routes(Owner):
         """Names of folders; files among them are nobody's, and a broker passes them over, too."""
         names = [name for name in self._disk.list(path) if self._disk.is_directory(path / name)]
         for name in names:
-            self._disk.refuse_link(path / name)
+            self._disk.check_no_link(path / name)
         return names
 
     def make(self, topic: str, queue_id: int, now_ms: int, *, persist: bool = True) -> Route:

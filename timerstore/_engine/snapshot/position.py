@@ -22,7 +22,7 @@ from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore._engine.tables.file_limits import (
     Snapshot,
@@ -82,7 +82,7 @@ class SnapshotPositions:
             self._know(*self._anew())
         if self.last.mark is None:
             self.last = self._begun(self.last)
-        is_held = holder_of(self._disk, self._tree) is not None
+        is_held = owner_pid(self._disk, self._tree) is not None
         if not is_held or (self.last.mark is None and self._is_time()):
             self._read_on(records_end)
         return self.last

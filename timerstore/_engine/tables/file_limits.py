@@ -19,7 +19,7 @@ from timerstore._engine.format.timer_unit import read as read_units
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.tables.log_walk import goes_on, records_end, segments_of, units_end
 from timerstore._engine.tables.windows import Windows
 from timerstore.config import StoreConfig
@@ -131,7 +131,7 @@ def take(root: Path, precision_ms: int | None = None) -> Snapshot:
     """Look at a directory: how far it may be read now. `precision_ms`: of a broker's, where its
     files do not show it.
     """
-    tree = Tree(anchored("path", root))
+    tree = Tree(absolute_path("path", root))
     mark = read_watermark(tree)
     disk = Disk()
     if mark is None and not disk.is_directory(tree.commit_log):

@@ -19,7 +19,7 @@ from timerstore._engine.format.store_paths import (
     backup_of,
 )
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.tables.file_limits import Snapshot, read_watermark, take
 
@@ -91,7 +91,7 @@ def look(path: Path, shard: int | None = None) -> StoreSummary:
         disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
     )
     queue_counts = {name: one.read_queue_count for name, one in topics.topics.items()}
-    return StoreSummary(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
+    return StoreSummary(path, shard, owner_pid(disk, tree), store, mark, counts, queue_counts)
 
 
 def read_slot(found: StoreSummary) -> int:

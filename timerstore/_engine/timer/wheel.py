@@ -25,7 +25,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import timer_unit, wheel_checks, wheel_slot
 from timerstore._engine.format.wheel_checks import SECTOR_BYTES
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.guarded_map import CutWatch
+from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array
 from timerstore._engine.timer.wheel_check_file import WheelChecks
 from timerstore.errors import ConfigError, CorruptError
@@ -104,7 +104,7 @@ class Wheel(Owner):
         self._file.sync()
         if new:
             disk.sync_directory(path.parent)
-        self._cuts = CutWatch(path)
+        self._cuts = TruncationWatch(path)
         self._memory = self._file.map_private(size)
         self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
         raw = np.frombuffer(self._memory, np.uint8, size)
@@ -324,7 +324,7 @@ class Wheel(Owner):
             raw = dirty.data[run[0] : run[-1] + 1].reshape(-1)[: size - begin]
             self._file.write(np.ascontiguousarray(raw).data, begin)
         self._file.sync()
-        self._file.refuse_stranger(size + OPEN_EXTRA_BYTES)
+        self._file.check_in_place(size + OPEN_EXTRA_BYTES)
         self.checks.complete(sectors, checks)
         self._is_torn = False
 

@@ -79,7 +79,7 @@ class WheelChecks(Owner):
                 part = entries[first * _ENTRIES_A_SECTOR : last * _ENTRIES_A_SECTOR]
                 self._file.write(part.tobytes(), (first + 1) * SECTOR_BYTES)
         self._file.sync()
-        self._file.refuse_stranger(wheel_checks.file_bytes(len(entries)))
+        self._file.check_in_place(wheel_checks.file_bytes(len(entries)))
         self._is_whole = True
         return new
 

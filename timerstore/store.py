@@ -737,7 +737,7 @@ class TimerStore(
         if engine is None or not engine.directory.is_held or os.getpid() != self._pid:
             return
         for service in self._engine.services:
-            service.ask_to_stop()
+            service.request_stop()
         warn_unclosed(self, engine.directory.root)
 
     def __repr__(self) -> str:

@@ -754,7 +754,7 @@ class ShardedStore(
         for one in self._ingesters:
             one.stop()
         if self._ingest_service is not None:
-            self._ingest_service.ask_to_stop()
+            self._ingest_service.request_stop()
         warn_unclosed(self, self.root)
 
     def __repr__(self) -> str:

@@ -48,7 +48,7 @@ def test_what_is_none(wrong: bytes) -> None:
 )  # fmt: skip
 def test_wrong_fields(name: str, value: Any) -> None:
     table = json.loads(write_chunk(HEADER)) | {name: value}
-    with pytest.raises(CorruptError, match="ledger: a record that is none"):
+    with pytest.raises(CorruptError, match="ledger: an invalid record"):
         read(json.dumps(table).encode())
 
 

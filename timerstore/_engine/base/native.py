@@ -1,7 +1,8 @@
-"""The C part: its door, and how a status of it becomes an exception.
+"""Import the C extension, and turn its status codes into exceptions.
 
-Holds:    nothing else imports timerstore._native.
-Fails:    ImportError where the extension was not built for this Python.
+Invariants:
+    1. No other module of the engine imports timerstore._native or timerstore._hot.
+Raises: ImportError if the extension was not built for this Python.
 """
 
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from timerstore.errors import (
 ffi: Any = _ffi
 lib: Any = _lib
 AppendLock: Any = _AppendLock  # native/hot/append_lock.c
-Lock: Any = _Lock  # native/hot/lock.c: the lock that every part of a store uses
+Lock: Any = _Lock  # native/hot/lock.c: the lock of every component of a store
 Putter: Any = _Putter
 join: Any = _join  # native/hot/lists.h
 read_named: Any = _read_named
@@ -38,10 +39,10 @@ _refuse_by(reentrant_call)
 
 FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",
-    _lib.TS_FAULT_SHORT: "a length reaches beyond the segment",
+    _lib.TS_FAULT_SHORT: "a length reaches past the end of the segment",
     _lib.TS_FAULT_MAGIC: "the magic number is unknown",
-    _lib.TS_FAULT_LENGTHS: "its lengths do not add up, or its queue offset is none",
-    _lib.TS_FAULT_POSITION: "the stored position is not the record's own",
+    _lib.TS_FAULT_LENGTHS: "its lengths do not add up, or its queue offset is not valid",
+    _lib.TS_FAULT_POSITION: "the stored position is not that of the record",
     _lib.TS_FAULT_BODY_CRC: "the body's CRC does not match",
     _lib.TS_FAULT_PROPERTY_CRC: "the record's CRC does not match",
     _lib.TS_FAULT_TOPIC: "the record is not the one that was pointed at",
@@ -60,7 +61,7 @@ def raise_status(status: int, what: str, where: object = None) -> NoReturn:
 
 
 def raise_fault(view: Any, what: str, path: object) -> NoReturn:
-    """Raise CorruptError for the place that a view's fault names, GoneError below its beginning."""
+    """Raise the error of a view's fault: GoneError if retention removed the place, else Corrupt."""
     cls = GoneError if view.fault == _lib.TS_FAULT_GONE else CorruptError
     raise cls(
         f"{what}: {FAULTS.get(view.fault, 'damaged')}", where=f"{path} offset {view.fault_offset}"
@@ -68,16 +69,16 @@ def raise_fault(view: Any, what: str, path: object) -> NoReturn:
 
 
 def pointer(kind: str, buffer: Any) -> Any:
-    """Give where a buffer's bytes lie, as a C array of a kind; keeps the buffer alive.
+    """Return the memory of a buffer as a C array of type `kind`, which keeps the buffer alive.
 
-    For every address that outlives one call: in a variable, an object, a list. Python before 3.11.8
-    and 3.12.2 crashes when it collects a memoryview in a cycle with somebody who exports it
-    (gh-77894), and an error's traceback makes such a cycle of what a function holds. An array
-    between the two exports in its place and is no part of cycles.
+    Use it for every address that outlives one call: in a variable, an object, a list. Python before
+    3.11.8 and 3.12.2 crashes when it collects a memoryview in a cycle with its exporter (gh-77894),
+    and the traceback of an error makes such a cycle of a function's variables. A numpy array
+    between the two is the exporter, and is not part of cycles.
     """
     return ffi.from_buffer(kind, np.asarray(buffer) if type(buffer) is memoryview else buffer)
 
 
 def address(buffer: Any) -> Any:
-    """Give the address of a numpy array or other buffer as `uint8_t *`; keeps the buffer alive."""
+    """Return the memory of an array or other buffer as `uint8_t *`, which keeps it alive."""
     return pointer("uint8_t[]", buffer)

@@ -109,7 +109,7 @@ def _check_units(
         ("previous position", ~_is_before(units["prev_pos"], positions, segments), "-1, or a unit"),
         ("write time", units["write_ms"] % precision_ms != 0, f"whole slots of {precision_ms} ms"),
         ("delay", units["delay_ms"] % precision_ms != 0, f"whole slots of {precision_ms} ms"),
-        ("seal", ~timer_unit.is_sound(data, begin), "one that holds, or 0"),
+        ("seal", ~timer_unit.are_valid(data, begin), "one that holds, or 0"),
     )
     names = ("unit_size", "magic", "prev_pos", "write_ms", "delay_ms", "seal")
     for (what, wrong, wanted), name in zip(checks, names, strict=True):

@@ -226,7 +226,7 @@ def _check_timer_log(findings: Findings, disk: Disk, found: Found, log: LogState
         positions = begin + np.arange(len(units)) * timer_unit.UNIT_BYTES
         offsets = units["log_offset"].astype(np.int64)
         is_right = np.isin(offsets, known) | (offsets < log.begin)  # retention removed it
-        is_right &= timer_unit.is_sound(data, begin)
+        is_right &= timer_unit.are_valid(data, begin)
         is_right &= units["prev_pos"] < positions
         if log.damaged:  # what they point to may be lost
             is_right |= units["size"] > 0
@@ -267,7 +267,7 @@ def _check_sectors(
     """Each sector of the wheel holds what the checks beside it say."""
     if mark.wheel_writes < 0:
         return
-    held = wheel_checks.of(raw)
+    held = wheel_checks.compute(raw)
     path, size = found.tree.wheel_checks, wheel_checks.file_bytes(len(held))
     entries = None
     if disk.file_bytes(path) == size:
@@ -275,7 +275,7 @@ def _check_sectors(
     if entries is None:
         findings.add(f"the wheel's checks ({_DERIVED})", path, f"{len(held)} of them", "none")
         return
-    for sector in np.flatnonzero(~wheel_checks.fits(entries, held, mark.wheel_writes)).tolist():
+    for sector in np.flatnonzero(~wheel_checks.match(entries, held, mark.wheel_writes)).tolist():
         findings.add(
             f"the wheel ({_DERIVED})",
             at_offset(found.tree.timer_wheel, sector * wheel_checks.SECTOR_BYTES),

@@ -150,7 +150,9 @@ class Routes(Owner):
     def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
         topics = self._topics.with_topic(topic, queue_count, now_ms)
         self._disk.make_directory(self._tree.config)
-        self._disk.write_small(self._tree.topics_json, json_text.sealed(topics_json.write(topics)))
+        self._disk.write_small(
+            self._tree.topics_json, json_text.with_checksum(topics_json.write(topics))
+        )
         self._topics = topics  # not before: where the disk is full, the next put tries again
         reach("topics_json_written")
 

@@ -185,7 +185,7 @@ class Relocator(Owner):
             slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
             is_its_own = units["log_offset"] == records["log_offset"][run]
             newest[run] = (slots >= frontier) | np.isin(slots, open_slots) | ~is_its_own
-            newest[run] |= ~timer_unit.is_sound(data, position)  # it tells nothing
+            newest[run] |= ~timer_unit.are_valid(data, position)  # it tells nothing
         return newest
 
     # --- moving it ---

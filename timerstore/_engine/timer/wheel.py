@@ -109,7 +109,7 @@ class Wheel(Owner):
         self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
         raw = np.frombuffer(self._memory, np.uint8, size)
         sectors = (size + SECTOR_BYTES - 1) // SECTOR_BYTES
-        held = np.zeros(sectors, np.uint32) if self._is_new else wheel_checks.of(raw.data)
+        held = np.zeros(sectors, np.uint32) if self._is_new else wheel_checks.compute(raw.data)
         self.checks = WheelChecks(disk, checks, held)
         self._is_torn = False
         self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
@@ -315,7 +315,7 @@ class Wheel(Owner):
         sectors = sectors[sectors * SECTOR_BYTES < size]
         if self._is_torn:  # by a write that failed: who knows how far it came
             self._file.sync()
-            self.checks.found(wheel_checks.of(self._file.read(0, size)))
+            self.checks.found(wheel_checks.compute(self._file.read(0, size)))
         checks = self.checks.begin(sectors, dirty.data)
         self._is_torn = True
         edges = np.flatnonzero(np.diff(pages) != 1) + 1

@@ -50,7 +50,9 @@ class WheelChecks(Owner):
         if completed < 0:
             return True
         self.completed = max(self.completed, completed)
-        return self._is_read and bool(wheel_checks.fits(self._entries, self._held, completed).all())
+        return self._is_read and bool(
+            wheel_checks.match(self._entries, self._held, completed).all()
+        )
 
     def found(self, held: Checks) -> None:
         """The wheel's file, durably, holds this after a write that failed."""
@@ -63,7 +65,7 @@ class WheelChecks(Owner):
 
     def begin(self, sectors: Int64Array, data: Bytes) -> Checks:
         """These sectors are about to hold this; durable on return."""
-        new = wheel_checks.of(data.reshape(-1).data)[: len(sectors)]
+        new = wheel_checks.compute(data.reshape(-1).data)[: len(sectors)]
         if self._is_whole and not len(sectors):
             return new
         entries = self._entries

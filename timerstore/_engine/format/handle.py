@@ -25,7 +25,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Handle(NamedTuple):
-    """The fields of a handle. `timer_id` is None in a broker's, -1 if the message had no delay."""
+    """The fields of a handle. A broker's has no `timer_id`; -1: the message had no delay."""
 
     topic: str
     broker_name: str

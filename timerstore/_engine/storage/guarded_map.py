@@ -104,6 +104,6 @@ class TruncationWatch(Owner):
 
 
 def forget_below(root: Path) -> None:
-    """Drop what is recorded of files below a folder: a store opened there reads its files again."""
+    """Drop records of truncated files below a folder, because a store is opened there again."""
     with _lock:
         _truncated.difference_update([path for path in _truncated if path.is_relative_to(root)])

@@ -91,7 +91,7 @@ class Segments(SegmentFiles):
         return bool(self._retired)
 
     def unlink_retired(self) -> bool:
-        """Unlink the first retired file, durably; return False if it is in use or there is none.
+        """Unlink the first retired file, durably; return False if it is in use or absent.
 
         Files are unlinked one after the other. So a power cut can only bring back the last one,
         and leaves no gap.

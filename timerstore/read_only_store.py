@@ -31,7 +31,7 @@ from timerstore._engine.snapshot.snapshot_calls import answered
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
 from timerstore._engine.snapshot.unsupported import reject_unsupported
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore.api import StoreApi
 from timerstore.messages import Message
 from timerstore.reports import Report
@@ -97,10 +97,10 @@ class ReadOnlyStore(
         self._timers.catch_up()
         view, store = self._view, self._view.position.store
         by_topic, on_level = (Counter(one) for one in pending_by_topic(view.routes))
-        as_of_ms = view.disk.changed_ms(view.tree.watermark) if view.position.mark else None
+        as_of_ms = view.disk.modified_ms(view.tree.watermark) if view.position.mark else None
         return {
             "as_of_ms": as_of_ms or 0,
-            "open_in": holder_of(view.disk, view.tree),
+            "open_in": owner_pid(view.disk, view.tree),
             "pending_messages": sum(by_topic.values()) + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
             "level_pending_messages": sum(on_level.values()),
@@ -118,7 +118,7 @@ class ReadOnlyStore(
         """
         self.check_open()
         found = verify_directory(self._root, self._given)
-        if found.clean or holder_of(self._view.disk, self._view.tree) is None:
+        if found.clean or owner_pid(self._view.disk, self._view.tree) is None:
             return found
         again = verify_directory(self._root, self._given)
         both = tuple(one for one in again.problems if one in found.problems)

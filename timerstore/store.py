@@ -54,8 +54,8 @@ from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.guarded_map import CutWatch
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.guarded_map import TruncationWatch
+from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore.api import StoreApi
@@ -178,7 +178,7 @@ class TimerStore(
         self.config = engine.config
         self._log = engine.log
         self._native = engine.log.native
-        self._cuts = CutWatch(engine.directory.root)
+        self._cuts = TruncationWatch(engine.directory.root)
         self._blocked = False  # closed, or carried into a forked child
         self._spreader = Spreader(engine.config, self._clock)
         self._putting = engine.putting
@@ -589,7 +589,7 @@ class TimerStore(
         `timerstore.restore` makes a store of it. `progress` is told how many bytes are copied, and
         of how many. Raises ConfigError where the folder is not this store's backup.
         """
-        into = anchored("backup", target)
+        into = absolute_path("backup", target)
         engine = self._engine
         copier = Copier(
             engine.config,
@@ -727,7 +727,7 @@ class TimerStore(
         if engine is None or not engine.directory.is_held or os.getpid() != self._pid:
             return
         for service in self._engine.services:
-            service.ask_to_stop()
+            service.request_stop()
         warn_unclosed(self, engine.directory.root)
 
     def __repr__(self) -> str:
@@ -749,7 +749,7 @@ def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
 
 def _root_of(path: str | os.PathLike[str]) -> Path:
     """Give the folder; ConfigError where none is named, and on what is no store's."""
-    root = anchored("path", path)
+    root = absolute_path("path", path)
     if Disk().exists(root / CLUSTER_JSON):
         # What is put into a store there no shard would deliver.
         raise ConfigError(

@@ -149,7 +149,7 @@ def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
     outside = tmp_path / "outside"
     shutil.copytree(root / name, outside)
     before = _trees(outside)
-    look = Disk.refuse_link
+    look = Disk.check_no_link
 
     def slow_look(disk: Disk, path: Path) -> None:
         look(disk, path)
@@ -157,7 +157,7 @@ def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
             path.rename(tmp_path / "aside")
             path.symlink_to(outside)
 
-    monkeypatch.setattr(Disk, "refuse_link", slow_look)
+    monkeypatch.setattr(Disk, "check_no_link", slow_look)
     with pytest.raises(TimerStoreError, match="link") as caught:
         _open(root)
     assert (root / name).is_symlink(), "the swap did not happen"

@@ -101,7 +101,7 @@ def mended(name: str, data: bytes) -> bytes:
     if name == "timerstore/watermark":
         return b"".join(_mended_slot(data[at : at + 512]) for at in range(0, len(data), 512))
     if name.startswith("config/") and data[-33:-32] == b"\n":
-        return json_text.sealed(data[:-33])
+        return json_text.with_checksum(data[:-33])
     return data
 
 

@@ -155,8 +155,8 @@ def test_small_files(name: str, root: Path) -> None:
     for topic in ("orders", "reminders", disk.LEVEL_TOPIC):
         assert topics[topic]["topicName"] == topic
     # The broker makes its timer topic at start; 5.1.4 does not write it down.
-    unwritten = {disk.TIMER_TOPIC} if name == "version-5.1.4" else set()
-    assert {topic for topic, _ in disk.queues(root)} - topics.keys() == unwritten
+    locked_for_reading = {disk.TIMER_TOPIC} if name == "version-5.1.4" else set()
+    assert {topic for topic, _ in disk.queues(root)} - topics.keys() == locked_for_reading
     assert set(disk.read_timer_metrics(root)) == {"orders", "reminders"}
     checkpoint = disk.read_checkpoint(root)
     assert checkpoint is not None

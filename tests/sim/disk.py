@@ -24,7 +24,8 @@ from random import Random
 from typing import Any
 
 from tests.sim.lottery import PAGE, Lottery, lottery_of
-from timerstore._engine.storage.disk import Disk, os_error
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.os_errors import os_error
 from timerstore.errors import FailedError
 
 _VERSIONS_MAX = 6  # of a page: the newest, and what is drawn from those before
@@ -198,7 +199,7 @@ class SimFile:
     def size(self) -> int:
         return len(self.node.cache)
 
-    def refuse_stranger(self, size: int | None = None) -> None:
+    def check_in_place(self, size: int | None = None) -> None:
         assert size is None or size == len(self.node.cache)
 
     def identity(self) -> tuple[int, int]:
@@ -396,7 +397,7 @@ class SimDisk(Disk):
     def used_percent(self, path: Any) -> float:
         return float(self.crowded_percent)
 
-    def refuse_link(self, path: Any) -> None:
+    def check_no_link(self, path: Any) -> None:
         """There are none."""
 
     def is_directory(self, path: Any) -> bool:

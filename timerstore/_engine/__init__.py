@@ -1,1 +1,1 @@
-"""The engine: private. Nothing outside timerstore imports it; docs/architecture.md describes it."""
+"""The engine, private to this package. docs/architecture.md describes it."""

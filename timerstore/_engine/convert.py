@@ -1,17 +1,17 @@
-"""Convert: a closed directory for RocketMQ's broker, or for us alone.
+"""Convert a closed directory for a RocketMQ broker, or back for this engine alone.
 
-    to="rocketmq"      what waits on the far wheel gets units on the wheel, 52 bytes each, spread
-                       over half the roll window: a broker delivers them, or rolls them on
-    to="timerstore"    a broker's directory is taken over; what rolls goes to the far wheel when
-                       its slot comes
+    to="rocketmq"      messages on the far wheel get units on the wheel, 52 bytes each, spread over
+                       half the roll window: a broker delivers them, or rolls them again
+    to="timerstore"    the directory of a broker is taken over: a message that rolls goes to the far
+                       wheel when its slot is read
 
-Nothing is delivered meanwhile, and no body is written. Cut off, the directory is as a kill leaves
-it: opened here, or converted again, it goes on.
+A conversion delivers no message and writes no body. If it is interrupted, the directory is in the
+state after a crash: it can be opened here, or converted again.
 
-Fails:    ConfigError where there is no store, or no broker would open one of its sizes; LockedError
-          where it is open, FailedError where a broker would refuse what came of it, FullError where
-          the disk is full.
-Source:   docs/decisions/0003-timing-wheel.md.
+Raises: ConfigError if there is no store, or one of its sizes is not possible for a broker.
+    LockedError if the store is open. FailedError if a broker would reject the result. FullError if
+    the disk is full.
+See also: docs/decisions/0003-timing-wheel.md.
 """
 
 import os
@@ -24,35 +24,35 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import queue_bytes
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, quoted
 
 NO_SLOT = (
-    "something that waits found no slot on the wheel; open it, have what is due delivered, and "
-    "convert it then"
+    "a pending message found no slot on the wheel; open the store, let it deliver due messages, "
+    "and convert it after that"
 )
 OUT_OF_TURN = (
-    "a message of a fixed level came before one of its level that was put earlier and still waits "
-    "(the clock was set back between the two), which a broker's cursor cannot tell: it would "
-    "deliver one of them twice; convert it when both are delivered"
+    "a delay-level message was delivered before an earlier one of its level, which is still "
+    "pending (the clock was set back between the two puts); a broker's cursor cannot represent "
+    "this, so a broker would deliver one of them twice; convert the store when both are delivered"
 )
 
 
 _QUEUE_BYTES_MIN = 40
-"""Of a queue's file. A broker that opens (seen: 5.3.3) looks in the last one for units beyond the
-log, and is done with it where its second or a later one says so: where there is but one, it takes
-the same file again, without end.
+"""Smallest file of a queue for a broker. At opening a broker (5.3.3) searches the last file for
+units past the end of the log. It ends the search at the second or a later unit of a file; with one
+unit in a file it reads the same file again, without end.
 """
 
 
 class ConvertReport(NamedTuple):
-    """What became of a directory."""
+    """The result of a conversion."""
 
-    waiting: int  # messages that wait, those of fixed levels not counted
-    moved: int  # of these, from the far wheel to the wheel
-    far: int  # units that are on the far wheel still
+    waiting: int  # pending messages, without those of delay levels
+    moved: int  # messages moved from the far wheel to the wheel
+    far: int  # units that are still on the far wheel
 
 
 def convert(
@@ -62,14 +62,21 @@ def convert(
     *,
     clock: Clock | None = None,
 ) -> ConvertReport:
-    """Make a store's directory one that a broker opens, or one that is ours; durable on return.
+    """Convert a store's directory for a broker or for this engine; durable on return.
 
-    `config` as for `open`, but for its `far_wheel`.
+    config: as for `open`; its `far_wheel` is ignored.
+    clock: as for `open`.
+
+    Raises:
+        ConfigError: there is no store, or a broker cannot use its sizes.
+        LockedError: the store is open.
+        FailedError: a broker would reject the result.
+        FullError: the disk is full.
     """
     if to not in ("rocketmq", "timerstore"):
         raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {quoted(to)}")
     check_config(config, clock)
-    tree, disk = Tree(anchored("convert", path)), Disk()
+    tree, disk = Tree(absolute_path("convert", path)), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")
     if to == "rocketmq":
@@ -103,6 +110,6 @@ def _check_queues(disk: Disk, tree: Tree, config: StoreConfig) -> None:
         where = "" if found is None else f" in {tree.queues}"
         raise ConfigError(
             f"queue_segment_bytes: wanted {_QUEUE_BYTES_MIN} or more for a broker, which never "
-            f"finishes opening queues of one unit a file, got {size}{where}; put what waits into "
-            "a store that was made with more"
+            f"finishes opening queues of one unit a file, got {size}{where}; put the pending "
+            "messages into a store that was made with more"
         )

@@ -1,13 +1,20 @@
 """Engine: builds every component of a store, starts them and closes them.
 
-    lock the directory -> recover the log and what is derived from it -> build the components in the
-    order in which they need one another -> connect them (signals.py) -> start the services
+The constructor is the whole opening of a store, in this order:
 
-Thread safety: built and closed by one thread; the components say what they allow.
+    1. lock the directory
+    2. recover the log and everything derived from it
+    3. build the components, each after those it needs (builders.py)
+    4. connect them (signals.py)
+
+`start` then starts the threads.
+
+Thread safety: one thread builds and closes an engine. Each component states its own rules.
 Invariants:
     1. Recovery is complete before any service starts.
-    2. Closing completes a checkpoint, then lets a broker open the directory (shutdown.py).
-Raises: LockedError, ConfigError, CorruptError, FullError from building; the lock is released then.
+    2. Closing completes a checkpoint, and then lets a broker open the directory (shutdown.py).
+Raises: LockedError, ConfigError, CorruptError or FullError if the opening fails. The lock is
+    released in this case.
 """
 
 import os
@@ -19,28 +26,21 @@ from typing import Any
 
 import numpy as np
 
-from timerstore._engine import shutdown, signals
+from timerstore._engine import builders, shutdown, signals
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signals import Signals
 from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.cancel_many import ManyCanceller
-from timerstore._engine.change.replace import Replacing
-from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
-from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
-from timerstore._engine.introspection.calendar import Calendar
-from timerstore._engine.introspection.explain import Explainer
 from timerstore._engine.leases.lease_reader import MakeConsumer
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.levels.deliver import ScheduleDeliver
 from timerstore._engine.levels.level_pending import LevelPending
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.log_tail import LogTail
 from timerstore._engine.queues.dispatch import Dispatch
@@ -55,22 +55,13 @@ from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.query import Querier
 from timerstore._engine.recovery.recovery import Recovered, recover
 from timerstore._engine.recurring.definitions import Definitions
-from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import forget_below
 from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.backlog import Backlog
-from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore._engine.timer.expired_segments import ExpiredSegments
-from timerstore._engine.timer.handle_lookup import HandleLookup
-from timerstore._engine.timer.linker import Linker
-from timerstore._engine.timer.pending import PendingReader
-from timerstore._engine.timer.pipeline import make_pipeline
-from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
-from timerstore._engine.timer.timer_retention import TimerRetention
 from timerstore._engine.write.flow_control import LimitedPutting
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
@@ -78,7 +69,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
 
 _DELETE_BYTES = 4096
-"""Of a staging half, for a delete record in one group with the largest record."""
+"""Reserved in a staging half for a delete record in one group with the largest record."""
 
 
 class Engine(Owner):
@@ -94,13 +85,13 @@ class Engine(Owner):
         self.directory = Directory(self.disk, root)
         try:
             forget_below(root)
-            found = recover(self.disk, self.directory, config, clock)
-            self.config = found.config
-            self.store_id = found.store_id
-            self.imported = found.imported
-            self._build_log(found)
-            self._build_checkpoint(found)
-            self._build_timer(found, threads=threads)
+            recovered = recover(self.disk, self.directory, config, clock)
+            self.config = recovered.config
+            self.store_id = recovered.store_id
+            self.imported = recovered.imported
+            self._build_log(recovered)
+            self._build_checkpoint(recovered)
+            self._build_timer(recovered, threads=threads)
             self._build_reading()
             self._build_changes()
             self._build_features(threads=threads)
@@ -111,22 +102,26 @@ class Engine(Owner):
 
     # --- building ---
 
-    def _build_log(self, found: Recovered) -> None:
-        """The log, the queues and what is read from the log's tail at opening."""
+    def _build_log(self, recovered: Recovered) -> None:
+        """Build the log and the queues, and restore state from the tail of the log."""
         config, tree = self.config, self.directory.tree
-        self.routes, self.states, self.wheel = found.routes, found.states, found.wheel
-        self.timer_log, self.far, self.open_slot = found.timer_log, found.far, found.open_slot
-        self.levels, self.ids = found.levels, found.ids
+        self.routes, self.states, self.wheel = recovered.routes, recovered.states, recovered.wheel
+        self.timer_log, self.far, self.open_slot = (
+            recovered.timer_log,
+            recovered.far,
+            recovered.open_slot,
+        )
+        self.levels, self.ids = recovered.levels, recovered.ids
         group_bytes = max(config.record_bytes_max + _DELETE_BYTES, config.group_bytes_max)
         half_bytes = max(group_bytes, config.staging_bytes) + 64
         staging = Staging(self.disk, tree.staging, half_bytes)
         self.log = CommitLog(
             config,
             self.clock,
-            found.segments,
+            recovered.segments,
             staging,
-            found.log_end,
-            found.append_lock,
+            recovered.log_end,
+            recovered.append_lock,
             self.signals,
         )
         self.timer_route = timer_recovery.timer_route(self.routes)
@@ -139,10 +134,10 @@ class Engine(Owner):
             config.level_delays,
             config.precision_ms,
             config.flush_interval_ms / 1000,
-            found.dispatch_from,
-            self._open_index(found) if config.index_enabled else None,
+            recovered.dispatch_from,
+            self._open_index(recovered) if config.index_enabled else None,
         )
-        tail = LogTail(found, self.clock)
+        tail = LogTail(recovered, self.clock)
         tail.dispatch(self.dispatch)
         self.offsets = Offsets(self.disk, tree, self.clock, self.log.check_alive, self.log.fail)
         tail.clamp(self.offsets)
@@ -150,25 +145,25 @@ class Engine(Owner):
         tail.read_leases(self.lease_progress)
         self.definitions = Definitions(self.disk, tree, self.log)
         tail.read_definitions(self.definitions)
-        self.timer_log.linked_through(found.start.timer_queue_offset - 1)
+        self.timer_log.linked_through(recovered.start.timer_queue_offset - 1)
         self.id_prefix = self._identify()
 
-    def _open_index(self, found: Recovered) -> Index:
-        """Return the index, which reaches at least as far as the queues."""
+    def _open_index(self, recovered: Recovered) -> Index:
+        """Return the key index, extended to cover at least the log that the queues cover."""
         config = self.config
         geometry = Geometry(config.index_slot_count, config.index_entry_count)
         lag_bytes = config.checkpoint_log_bytes // 8
         tree = self.directory.tree
         index = Index(self.disk, tree, self.clock, geometry, lag_bytes, has_tags=config.index_tags)
-        if found.mark is None:  # a broker may have been here
-            index.restart(found.store_id, found.segments.begin)
+        if recovered.mark is None:  # a broker may have been here
+            index.restart(recovered.store_id, recovered.segments.begin)
         else:
-            index.recover(found.store_id, found.segments.begin, found.log_end)
-        index.catch_up(found.segments, found.dispatch_from)
+            index.recover(recovered.store_id, recovered.segments.begin, recovered.log_end)
+        index.catch_up(recovered.segments, recovered.dispatch_from)
         return index
 
     def _identify(self) -> str:
-        """Tell C which store this is; return the prefix of this opening's message ids."""
+        """Set the identity of the store in C; return the prefix of this opening's message ids."""
         ip, port = self.config.store_address
         host = bytes(map(int, ip.split("."))) + port.to_bytes(4, "big")
         prefix = make_prefix(ip, os.getpid(), secrets.randbits(32))
@@ -181,99 +176,30 @@ class Engine(Owner):
         ffi.memmove(native.unique_prefix, prefix.encode("ascii"), 20)
         return prefix
 
-    def _build_checkpoint(self, found: Recovered) -> None:
-        """The checkpoint, and the first one of this opening."""
-        self.checkpoint = Checkpoint(
-            self.config,
-            self.clock,
-            self.disk,
-            self.directory.tree,
-            self.log,
-            self.far,
-            self.timer_log,
-            self.open_slot,
-            self.wheel,
-            self.states,
-            self.routes,
-            self.levels,
-            self.ids,
-            self.dispatch,
-            self.definitions.copy,
-            self.signals,
-            found.store_id,
-            found.mark,
-        )
+    def _build_checkpoint(self, recovered: Recovered) -> None:
+        """Build the checkpoint, and complete the first one of this opening."""
+        self.checkpoint = builders.make_checkpoint(self, recovered.mark)
         signals.connect_storage(self)
         self.checkpoint.run()
-        found.segments.unlink_all_retired()
+        recovered.segments.unlink_all_retired()
 
-    def _build_timer(self, found: Recovered, *, threads: bool) -> None:
-        """The six timer services, fixed levels, and readers of what is pending."""
+    def _build_timer(self, recovered: Recovered, *, threads: bool) -> None:
+        """Build the six timer services, delay levels, and readers of pending messages."""
         config, clock, log = self.config, self.clock, self.log
-        self.linker = Linker(
-            self.metrics,
-            config,
-            clock,
-            log,
-            self.wheel,
-            self.timer_log,
-            self.far,
-            self.states,
-            self.open_slot,
-            found.store_id,
-        )
-        self.pipeline = make_pipeline(
-            metrics=self.metrics,
-            signals=self.signals,
-            config=config,
-            clock=clock,
-            log=log,
-            dispatch=self.dispatch,
-            routes=self.routes,
-            timer_route=self.timer_route,
-            states=self.states,
-            wheel=self.wheel,
-            timer_log=self.timer_log,
-            far=self.far,
-            open_slot=self.open_slot,
-            checkpoint=self.checkpoint,
-            linker=self.linker,
-            store_id=found.store_id,
-            start=found.start.timer_queue_offset,
-            threads=threads,
+        self.linker = builders.make_linker(self)
+        self.pipeline = builders.make_timer_services(
+            self, recovered.start.timer_queue_offset, threads=threads
         )
         self.fair_queue = self.pipeline.dequeue_put.fair_queue
         self.schedule = ScheduleDeliver(
             self.metrics, self.signals, config, clock, log, self.routes, self.levels
         )
-        self.pending = PendingReader(
-            config,
-            self.open_slot,
-            self.timer_log,
-            self.wheel,
-            log,
-            self.states,
-            self.routes,
-            self.far,
-            self.dispatch,
-            self.timer_route,
-            found.store_id,
-        )
+        self.pending = builders.make_pending(self)
         self.level_pending = LevelPending(config, log, self.routes, self.dispatch, self.levels)
-        self.finder = HandleLookup(
-            clock,
-            log,
-            self.dispatch,
-            self.routes,
-            self.timer_route,
-            self.states,
-            self.pending,
-            found.store_id,
-            config.precision_ms,
-        )
+        self.finder = builders.make_finder(self)
 
     def _build_reading(self) -> None:
-        """Pulls, queries and groups."""
+        """Build pulls, queries and consumer groups."""
         self.puller = Puller(
             self.metrics, self.config, self.clock, self.log, self.pipeline.flush.request
         )
@@ -293,7 +219,7 @@ class Engine(Owner):
         self.unread = ConsumerLag(self.metrics, self.routes, self.offsets, self.groups)
 
     def _build_changes(self) -> None:
-        """Puts, cancels and reschedules."""
+        """Build puts, cancels and reschedules."""
         config, clock, log = self.config, self.clock, self.log
         self.slot_counts = (
             SlotCounts(
@@ -303,27 +229,9 @@ class Engine(Owner):
             else None
         )
         self.canceller = Canceller(clock, log, self.finder, self.removals, self.slot_counts)
-        self.many_canceller = ManyCanceller(
-            clock,
-            log,
-            self.dispatch,
-            self.routes,
-            self.timer_route,
-            config.precision_ms,
-            self.canceller,
-            self.removals,
-        )
-        self.rescheduler = Rescheduler(
-            config,
-            clock,
-            log,
-            self.timer_route,
-            self.finder,
-            self.removals,
-            self.ids,
-            self.slot_counts,
-        )
-        given: dict[str, Any] = {
+        self.many_canceller = builders.make_many_canceller(self)
+        self.rescheduler = builders.make_rescheduler(self)
+        dependencies: dict[str, Any] = {
             "config": config,
             "clock": clock,
             "log": log,
@@ -336,31 +244,19 @@ class Engine(Owner):
             "id_prefix": self.id_prefix,
         }
         self.putting = (
-            ManyPutting(**given)
+            ManyPutting(**dependencies)
             if self.slot_counts is None
-            else LimitedPutting(self.slot_counts, **given)
+            else LimitedPutting(self.slot_counts, **dependencies)
         )
-        self.replacing = Replacing(
-            self.dispatch,
-            self.id_prefix,
-            self.timer_route,
-            self.rescheduler,
-            self.store_id,
-            self.routes,
-            self.states,
-            log,
-            config,
-            clock,
-            self.putting,
-        )
+        self.replacing = builders.make_replacing(self)
 
     def _pending_due_ms(self) -> Int64Array:
-        """Due times of all pending messages."""
+        """Return the due times of all pending messages, ms since 1970."""
         self.log.check_alive()
         return np.ascontiguousarray(self.pending.entries()["due_ms"])
 
     def _build_features(self, *, threads: bool) -> None:
-        """Ingest, retention, introspection and recurring messages."""
+        """Build ingest, retention, introspection and recurring messages."""
         config, clock, log = self.config, self.clock, self.log
         self.ledger_side_file = LedgerSideFile(
             log,
@@ -380,7 +276,7 @@ class Engine(Owner):
             clock,
             self.putting,
         )
-        self.retention = self._make_retention()
+        self.retention = builders.make_retention(self)
         self.backlog = Backlog(
             config,
             clock,
@@ -395,97 +291,12 @@ class Engine(Owner):
             self.fair_queue,
             self.level_pending.due_ms,
         )
-        self.calendar = Calendar(
-            config,
-            clock,
-            self.states,
-            self.retention,
-            self.pending,
-            self.level_pending,
-            self.directory,
-            log,
-            self.routes,
-        )
-        self.explainer = Explainer(
-            config,
-            clock,
-            self.states,
-            self.store_id,
-            self.level_pending,
-            self.pending,
-            self.fair_queue,
-            log,
-            self.dispatch,
-            self.routes,
-            self.levels,
-            self.timer_log,
-            self.far,
-            self.wheel,
-            self.open_slot,
-        )
-        self.recurring = RecurringCalls(
-            self.states,
-            config,
-            self.signals,
-            self.finder,
-            self.pending,
-            self.canceller,
-            log,
-            self.definitions,
-            self.metrics,
-            clock,
-            self.putting,
-            threads=threads,
-        )
-
-    def _make_retention(self) -> Retention:
-        mover = Relocator(
-            self.metrics,
-            self.clock,
-            self.timer_log,
-            self.routes,
-            self.states,
-            self.wheel,
-            self.open_slot,
-            self.far,
-            self.log,
-            self.timer_route,
-            self.store_id,
-            self.config.precision_ms,
-        )
-        dependents = TimerRetention(
-            self.log,
-            self.routes,
-            self.dispatch,
-            self.levels,
-            self.timer_log,
-            self.timer_route,
-            self.checkpoint,
-            self.pipeline.flush,
-            mover,
-            ExpiredSegments(
-                self.timer_log,
-                self.wheel,
-                self.open_slot,
-                self.checkpoint,
-                self.config.precision_ms,
-            ),
-            self.signals,
-        )
-        return Retention(
-            self.metrics,
-            self.signals,
-            self.config,
-            self.clock,
-            self.disk,
-            self.log,
-            dependents,
-            self.unread.lowest,
-            [LedgerCarrier(self.ingester, self.routes).carry],
-        )
+        self.calendar = builders.make_calendar(self)
+        self.explainer = builders.make_explainer(self)
+        self.recurring = builders.make_recurring(self, threads=threads)
 
     def make_leases(self, make_consumer: MakeConsumer) -> Leases:
-        """Build the leases, which read through consumers of the caller."""
+        """Build leases, which read through the consumers that `make_consumer` returns."""
         return Leases(
             self.routes,
             self.timer_route,
@@ -535,32 +346,35 @@ class Engine(Owner):
         self.groups.wake_all(self.clock.monotonic_ns)
 
     def fail_by(self, name: str, error: BaseException) -> None:
-        """End the store because a service ended by an error."""
+        """Fail the store because a service ended with an error."""
         with suppress(FailedError):
-            self.log.check_alive()  # a file that was cut explains any error
+            self.log.check_alive()  # a truncated file is the cause of any error
         cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
         try:
-            self.note_damage(cause)
+            self.record_damage(cause)
         finally:
             self.log.fail(cause)
 
-    def note_damage(self, error: TimerStoreError) -> None:
-        """Make the next opening rebuild the timer log and the far wheel if they are damaged, also
-        if a whole unit of theirs leads to a record that is not its own.
+    def record_damage(self, error: TimerStoreError) -> None:
+        """Make the next opening rebuild the timer log and the far wheel if the error shows damage.
+
+        Damage is an error in the timer log, or a valid unit that refers to a wrong record.
         """
         tree = self.directory.tree
         if not isinstance(error, CorruptError):
             return
-        leads_astray = error.what.endswith(FAULTS[lib.TS_FAULT_TOPIC])
-        if leads_astray or str(error.where).startswith(f"{tree.timer_log}/"):
-            with suppress(TimerStoreError):  # else the next opening meets it as this one did
+        is_wrong_record = error.what.endswith(FAULTS[lib.TS_FAULT_TOPIC])
+        if is_wrong_record or str(error.where).startswith(f"{tree.timer_log}/"):
+            with suppress(
+                TimerStoreError
+            ):  # without the file the next opening finds the damage itself
                 self.disk.write_small(tree.timer_damaged, f"{error}\n".encode())
 
     def give_up(self, error: BaseException) -> None:
-        """Close everything as it is, because opening was interrupted."""
+        """Close everything without a checkpoint, because the opening was interrupted."""
         self.log.fail(as_failure(error, self.directory.root))
         self.close()
 
     def close(self) -> None:
-        """Stop the services, complete the last checkpoint, let a broker in, release the lock."""
+        """Stop the services, complete the last checkpoint, and release the lock."""
         shutdown.close(self)

@@ -1,4 +1,4 @@
-"""The tail of the log past the watermark, read for what is kept in memory or in side files."""
+"""Read the tail of the log after the watermark, to restore memory and side files at opening."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,60 +20,62 @@ from timerstore.clock import Clock
 
 
 class LogTail:
-    """The tail of one store's log while it is opened."""
+    """The tail of the log of a store that is being opened."""
 
-    def __init__(self, found: Recovered, clock: Clock) -> None:
-        self._found = found
+    def __init__(self, recovered: Recovered, clock: Clock) -> None:
+        self._recovered = recovered
         self._clock = clock
 
     def dispatch(self, dispatch: Dispatch) -> None:
-        """Bring the queues up to the log's end."""
-        found = self._found
-        dispatch.through(found.log_end)
-        timer_recovery.finish_queues(found.routes)
-        for route in found.routes.by_index:
+        """Dispatch the tail to the queues."""
+        recovered = self._recovered
+        dispatch.through(recovered.log_end)
+        timer_recovery.finish_queues(recovered.routes)
+        for route in recovered.routes.by_index:
             if route.native.kind == lib.TS_ROUTE_LEVELS:
-                found.levels.begin_at(route.queue_id, route.queue.min_offset)
+                recovered.levels.begin_at(route.queue_id, route.queue.min_offset)
         reach("recover_dispatched")
 
     def clamp(self, offsets: Offsets) -> None:
-        """Take back committed offsets past the end of their queue."""
-        offsets.clamp(self._found.routes)
+        """Reduce committed offsets that are past the end of their queue."""
+        offsets.clamp(self._recovered.routes)
         reach("recover_offsets_clamped")
 
     def read_leases(self, progress: LeaseProgress) -> None:
-        """Restore how far groups that use leases have read."""
-        found = self._found
+        """Restore the read progress of groups that use leases."""
+        recovered = self._recovered
         texts = timer_texts(
-            found.segments,
-            found.routes,
-            found.config.precision_ms,
+            recovered.segments,
+            recovered.routes,
+            recovered.config.precision_ms,
             self._clock.now_ms,
-            found.dispatch_from,
-            found.log_end,
+            recovered.dispatch_from,
+            recovered.log_end,
             lambda topic: group_of(topic) is not None,
         )
-        progress.recover(texts, found.store_id)
+        progress.recover(texts, recovered.store_id)
 
     def read_definitions(self, definitions: Definitions) -> None:
-        """Restore the recurring definitions and their last runs."""
-        definitions.recover(self._parts, self._properties_at)
+        """Restore the recurring messages and their last runs."""
+        definitions.recover(self._batches, self._properties_at)
 
-    def _parts(self) -> Iterator[Scan]:
-        found = self._found
-        for part, _, _ in scan_batches(
-            found.segments,
-            lambda: found.routes.native,
-            self._serve_route,
-            found.config.precision_ms,
-            found.dispatch_from,
-            found.log_end,
+    def _batches(self) -> Iterator[Scan]:
+        recovered = self._recovered
+        for batch, _, _ in scan_batches(
+            recovered.segments,
+            lambda: recovered.routes.native,
+            self._add_route,
+            recovered.config.precision_ms,
+            recovered.dispatch_from,
+            recovered.log_end,
         ):
-            yield part
+            yield batch
 
-    def _serve_route(self, view: Any) -> None:
-        route_needed(self._found.segments, view, self._found.routes, self._clock.now_ms)
+    def _add_route(self, view: Any) -> None:
+        recovered = self._recovered
+        route_needed(recovered.segments, view, recovered.routes, self._clock.now_ms)
 
     def _properties_at(self, log_offset: int) -> bytes:
-        with self._found.segments.view(self._found.log_end) as view:
-            return record_fields(self._found.segments, view, log_offset)[2]
+        recovered = self._recovered
+        with recovered.segments.view(recovered.log_end) as view:
+            return record_fields(recovered.segments, view, log_offset)[2]

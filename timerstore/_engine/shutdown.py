@@ -1,9 +1,9 @@
 """Close a store: stop the services, complete the last checkpoint, let a broker open the directory.
 
 Invariants:
-    1. The files say that the store was closed only after everything that they need is durable.
-    2. A broker can open the directory only if everything pending is on the wheel. Otherwise the
-       wheel's file stays 32 bytes longer, which a broker refuses.
+    1. The directory is marked as closed only after everything it needs is durable.
+    2. A broker can open the directory only if every pending message is on the wheel. Otherwise the
+       wheel's file stays 32 bytes longer, and a broker rejects it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def close(engine: Engine) -> None:
-    """Close every component; the directory's lock is released whatever fails."""
+    """Close every component. The directory's lock is released in any case."""
     engine.recurring.planner.stop()
     engine.puller.close()
     engine.retention.stop()
@@ -35,12 +35,12 @@ def close(engine: Engine) -> None:
             is_clean = True
             reach("close_levels_written")
     except CorruptError as error:
-        engine.note_damage(error)
+        engine.record_damage(error)
         raise
     finally:
         try:
             _close_files(engine, is_clean=is_clean)
-        finally:  # whatever the disk says to the last calls, too
+        finally:  # also if closing the files fails
             engine.directory.release()
 
 
@@ -64,7 +64,7 @@ def _complete(engine: Engine) -> None:
     )
     compaction.relink()
     reach("close_relinked")
-    compaction.bury()  # also where a broker is kept out: no later closing finds them all
+    compaction.bury()  # even if a broker cannot open the directory: no later closing finds them all
     reach("close_buried")
     engine.checkpoint.record_wheel_writes()
     write_for_brokers(
@@ -75,7 +75,7 @@ def _complete(engine: Engine) -> None:
 
 
 def _read_back(engine: Engine) -> None:
-    """Have the wheel read no further than the present: a broker continues from there."""
+    """Set the wheel's read slot back to the current time: a broker continues from there."""
     wheel, open_slot = engine.wheel, engine.open_slot
     now_slot = max(1, engine.clock.now_ms // engine.config.precision_ms)
     with wheel.lock:
@@ -84,7 +84,7 @@ def _read_back(engine: Engine) -> None:
 
 
 def _link_rest(engine: Engine) -> None:
-    """Link what is in the timer topic, as far as the wheel and the disk take it."""
+    """Link every message of the timer topic, unless the wheel or the disk is full."""
     pipeline = engine.pipeline
     services = (engine.dispatch, pipeline.enqueue_get, pipeline.enqueue_put)
     try:
@@ -95,7 +95,7 @@ def _link_rest(engine: Engine) -> None:
 
 
 def _empty_far_wheel(engine: Engine) -> None:
-    """Move what is on the far wheel to the wheel, as far as the wheel and the disk take it."""
+    """Move every message of the far wheel to the wheel, unless the wheel or the disk is full."""
     linker = engine.linker
     try:
         linker.tidier.drop_overflow()
@@ -116,11 +116,11 @@ def _close_files(engine: Engine, *, is_clean: bool) -> None:
     engine.timer_log.segments.close()
     engine.far.close()
     engine.states.close()
-    # A broker would never deliver what is not on the wheel, and would deliver again what was
-    # delivered past a level's cursor.
+    # A broker would never deliver messages that are not on the wheel, and would deliver messages
+    # again that were delivered out of order, after a level's cursor.
     linked, put = engine.timer_log.linked_offset, engine.timer_route.native.next_offset
-    is_plain = linked == put and not engine.levels.has_gaps and not engine.far.count
-    engine.wheel.close(as_broker_wants=is_clean and is_plain)
+    is_complete = linked == put and not engine.levels.has_gaps and not engine.far.count
+    engine.wheel.close(as_broker_wants=is_clean and is_complete)
     if is_clean:
         reach("close_wheel_restored")
         engine.directory.mark_closed()

@@ -22,7 +22,7 @@
     linking_awaited       DequeuePut            DequeueGet
     records_placed        DequeuePut, Schedule  Dispatch, Flush
     open_slot_shrunk      DequeuePut            DequeueGet, EnqueuePut
-    queue_dropped         Retention             Unread
+    queue_dropped         Retention             ConsumerLag
     service_failed        every Service         Engine
 
 Nothing else connects components. Signals are defined in base/signals.py.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def connect_storage(engine: Engine) -> None:
-    """Connect what the first checkpoint of an opening needs."""
+    """Connect the components that the first checkpoint of an opening needs."""
     signals, checkpoint, metrics = engine.signals, engine.checkpoint, engine.metrics
     signals.states_needed.subscribe(engine.states.ensure)
     signals.ids_needed.subscribe(engine.ids.ensure)
@@ -52,7 +52,7 @@ def connect_storage(engine: Engine) -> None:
 
 
 def connect_services(engine: Engine) -> None:
-    """Connect everything else."""
+    """Connect all other components."""
     signals, pipeline, groups = engine.signals, engine.pipeline, engine.groups
     flush, dispatch, log = pipeline.flush, engine.dispatch, engine.log
     timer_index = int(engine.timer_route.native.index)
@@ -61,7 +61,7 @@ def connect_services(engine: Engine) -> None:
         if timer_index in touched:
             pipeline.enqueue_get.wake()
 
-    def answer_groups_of_failed_store() -> None:
+    def wake_groups_of_failed_store() -> None:
         if log.failed is not None:
             groups.wake_all()
 
@@ -72,7 +72,7 @@ def connect_services(engine: Engine) -> None:
         flush.note_synced,
         engine.schedule.durable,
         engine.puller.durable,
-        answer_groups_of_failed_store,
+        wake_groups_of_failed_store,
     )
     signals.requests_dispatched.subscribe(pipeline.enqueue_get.take_dispatched)
     signals.queues_advanced.subscribe(

@@ -31,7 +31,7 @@ from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import LeasedMessage
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
 from timerstore.aio.async_leases import AsyncLeaseConsumer
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
@@ -368,6 +368,8 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
     return Opening(
         # Now, not when it is awaited, by which time the process may have gone elsewhere.
-        partial(blocking_store.open, anchored("path", path), config, clock=clock, threads=threads),
+        partial(
+            blocking_store.open, absolute_path("path", path), config, clock=clock, threads=threads
+        ),
         workers,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-from timerstore._engine.storage.disk import FULL
+from timerstore._engine.storage.os_errors import FULL
 from timerstore.errors import (
     BusyError,
     CorruptError,

@@ -8,7 +8,7 @@ import click
 from timerstore import store as single
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.maintenance import restore
-from timerstore._engine.storage.disk import Disk, is_left_of
+from timerstore._engine.storage.disk import Disk, is_temporary_of
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import opened_single, require
 from timerstore.cli.output import emit, note, say
@@ -81,7 +81,7 @@ def _others_in(path: Path, shard_count: int | None) -> list[str]:
     return [
         name
         for name in disk.list(path)
-        if shard_number(name) is None and not is_left_of(name, cluster_json)
+        if shard_number(name) is None and not is_temporary_of(name, cluster_json)
     ]
 
 

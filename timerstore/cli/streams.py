@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from timerstore._engine.storage.descriptors import keep_standard
+from timerstore._engine.storage.descriptors import reserve_standard
 from timerstore.cli.exits import CommandError
 
 _ESCAPED, _AS_HALVES = "backslashreplace", "surrogateescape"
@@ -28,7 +28,7 @@ _ESCAPED, _AS_HALVES = "backslashreplace", "surrogateescape"
 def ready() -> Iterator[None]:
     """Have all three so."""
     closed = [fd for fd, one in enumerate((sys.stdin, sys.stdout, sys.stderr)) if _is_shut(one, fd)]
-    keep_standard()
+    reserve_standard()
     sys.stdin = _made(None if 0 in closed else sys.stdin, 0, "r", _AS_HALVES)
     own = sys.stdout, sys.stderr = (
         _made(None if 1 in closed else sys.stdout, 1, "w", _ESCAPED),

@@ -27,7 +27,7 @@ from timerstore import store as single
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
 from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.config import StoreConfig
 from timerstore.dashboard.app import App
 from timerstore.dashboard.open_source import OpenSource, Store
@@ -255,7 +255,7 @@ def _source(
         return OpenSource(store, read_only=read_only, every_s=every_s)
     if not isinstance(store, str | os.PathLike):
         raise ConfigError(f"store: wanted a store or a path, got {type(store).__name__}")
-    path = anchored("store", store)
+    path = absolute_path("store", store)
     kind = kind_of(path)
     if kind not in (Kind.STORE, Kind.SHARDS):
         raise ConfigError(f"no store there; at {path}; wanted a store, or shards; got {kind}")

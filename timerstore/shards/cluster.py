@@ -183,7 +183,7 @@ def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:
     for shard in range(cluster.shard_count):
         disk.make_directory(tree.shard(shard))
     disk.sync_directory(tree.root)  # a process that was killed may have made some of them
-    if disk.write_new(tree.cluster_json, write(cluster)):
+    if disk.create_small(tree.cluster_json, write(cluster)):
         return cluster
     found = load(disk, tree)
     assert found is not None, "a file that was there is gone"

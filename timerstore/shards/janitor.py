@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError, quoted
 from timerstore.shards import manifest as manifests
@@ -35,7 +35,7 @@ def clean(
     Ages go by the file system's times. A write that stages longer than `old_ms` finds its files
     gone when it commits, and fails; it may be done again.
     """
-    disk, tree = Disk(), ShardsTree(anchored("path", path))
+    disk, tree = Disk(), ShardsTree(absolute_path("path", path))
     before_ms = _before_ms(old_ms, clock)
     require(disk, tree.root)
     removed: list[str] = []
@@ -78,7 +78,7 @@ def prune(
     Of a write that was given no name, all: nobody can repeat it. Those that name rows set aside
     stay, or nobody would know of them.
     """
-    disk, tree = Disk(), ShardsTree(anchored("path", path))
+    disk, tree = Disk(), ShardsTree(absolute_path("path", path))
     before_ms = _before_ms(old_ms, clock)
     require(disk, tree.root)
     removed = 0
@@ -87,8 +87,8 @@ def prune(
         kept = 0 if is_drawn(source) else KEPT_COUNT
         for version in versions[: len(versions) - kept]:
             file = tree.manifest(source, version)
-            changed_ms = disk.changed_ms(file)
-            is_old = changed_ms is not None and changed_ms < before_ms
+            modified_ms = disk.modified_ms(file)
+            is_old = modified_ms is not None and modified_ms < before_ms
             if is_old and is_done(source, version):
                 removed += _remove_manifest(disk, tree, source, version)
         _clean_folder(disk, tree, tree.source_manifests(source), before_ms)
@@ -125,7 +125,7 @@ def _clean_attempt(disk: Disk, tree: ShardsTree, folder: Path, before_ms: int) -
 
 
 def _is_old(disk: Disk, folder: Path, before_ms: int) -> bool:
-    times = [disk.changed_ms(folder), *(disk.changed_ms(folder / n) for n in disk.list(folder))]
+    times = [disk.modified_ms(folder), *(disk.modified_ms(folder / n) for n in disk.list(folder))]
     return all(one is None or one < before_ms for one in times)
 
 
@@ -145,14 +145,14 @@ def _clean_folder(disk: Disk, tree: ShardsTree, folder: Path, before_ms: int) ->
     if disk.list(folder):
         return
     with disk.locked(tree.ingest_lock, alone=True):  # a commit may be about to use it
-        changed_ms = disk.changed_ms(folder)
-        if changed_ms is not None and changed_ms < before_ms:
+        modified_ms = disk.modified_ms(folder)
+        if modified_ms is not None and modified_ms < before_ms:
             disk.remove_empty(folder)
 
 
 def _clean_temporary(disk: Disk, folder: Path, before_ms: int) -> None:
     for name in disk.list(folder):
-        changed_ms = disk.changed_ms(folder / name)
-        is_old = changed_ms is not None and changed_ms < before_ms
+        modified_ms = disk.modified_ms(folder / name)
+        is_old = modified_ms is not None and modified_ms < before_ms
         if name.startswith(".") and name.endswith(".tmp") and is_old:
             disk.unlink(folder / name)

@@ -20,7 +20,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.shards.cluster import require, sealed, unsealed
@@ -108,7 +108,7 @@ def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | 
     whether rows are dropped, or taken, goes by it.
     """
     path = tree.manifest(source, version)
-    text = disk.read_new(path)
+    text = disk.read_created(path)
     if text is None:
         return None
     manifest = read(text, path)
@@ -172,7 +172,7 @@ def commit(
     MessageError says so where the rows are others. A part that is given twice counts once; one of
     another version is a MessageError, and ConfigError a root that is no directory of shards.
     """
-    root = anchored("root", root)
+    root = absolute_path("root", root)
     disk, tree = Disk(), ShardsTree(root)
     require(disk, root)
     path = tree.manifest(source, version)
@@ -189,7 +189,7 @@ def commit(
         if existing is None:
             _check_files(disk, root, files)
             reach("manifest_checked")
-            if disk.write_new(path, write(manifest)):
+            if disk.create_small(path, write(manifest)):
                 reach("manifest_committed")
                 return Committed(manifest, is_replay=False)
             existing = load(disk, tree, source, version)
@@ -255,7 +255,7 @@ def drop(
     root: str | os.PathLike[str], source: str, version: int, files: Iterable[StagedFile]
 ) -> int:
     """Remove files that an attempt staged, but for those that are committed; how many went."""
-    root = anchored("root", root)
+    root = absolute_path("root", root)
     disk, tree = Disk(), ShardsTree(root)
     manifest = load(disk, tree, source, version)
     kept = set() if manifest is None else {one.path for one in manifest.files}
@@ -279,7 +279,7 @@ def remove_empty(disk: Disk, tree: ShardsTree, folders: Iterable[Path]) -> None:
 
 def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
     """Remove what attempts staged; what is committed stays, whoever asks."""
-    root = anchored("root", root)
+    root = absolute_path("root", root)
     for part in parts:
         if part is not None:
             drop(root, part.source, part.version, part.files)
@@ -287,5 +287,5 @@ def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
 
 def quarantined(root: str | os.PathLike[str], source: str, version: int) -> Iterator[StagedFile]:
     """Give the files with rows of a version that were set aside."""
-    manifest = load(Disk(), ShardsTree(anchored("root", root)), source, version)
+    manifest = load(Disk(), ShardsTree(absolute_path("root", root)), source, version)
     return iter(() if manifest is None else manifest.of_shard(QUARANTINE))

@@ -28,7 +28,7 @@ from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.messages import Int64Array
@@ -187,7 +187,7 @@ class Stager(Owner):
     ) -> None:
         """`attempt`: says in a folder's name who wrote it; it may be that of another attempt."""
         self._disk = Disk()
-        self._tree = ShardsTree(anchored("root", root))
+        self._tree = ShardsTree(absolute_path("root", root))
         self._cluster = require(self._disk, self._tree.root)
         self._options = options if options is not None else WriteOptions()
         self._clock = clock if clock is not None else SystemClock()

@@ -27,7 +27,7 @@ from timerstore._engine.base.service import Service
 from timerstore._engine.base.signals import Signals
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -108,8 +108,8 @@ class Ingester(Owner):
         done: list[Ingested] = []
         errors: list[Exception] = []
         for source in self._sources():
-            changed_ms = self._disk.changed_ms(self._tree.source_manifests(source)) or 0
-            if self._settled.get(source) == changed_ms:
+            modified_ms = self._disk.modified_ms(self._tree.source_manifests(source)) or 0
+            if self._settled.get(source) == modified_ms:
                 continue
             try:
                 self._run_source(source, done)
@@ -117,8 +117,8 @@ class Ingester(Owner):
                 errors.append(error)
                 continue
             # A folder that changed just now may change again within the same tick of its clock.
-            if changed_ms < now_ms - _TICK_MS:
-                self._settled[source] = changed_ms
+            if modified_ms < now_ms - _TICK_MS:
+                self._settled[source] = modified_ms
         if errors:
             raise errors[0]
         return done
@@ -265,7 +265,7 @@ def ingest(
     Shards that others have open are left to them and named in the answer. One whose folder is gone
     is a CorruptError before any is opened.
     """
-    root = anchored("path", path)
+    root = absolute_path("path", path)
     disk, tree = Disk(), ShardsTree(root)
     cluster = require(disk, root)
     config = replace(config_for(cluster, config, tree.cluster_json), stop_dequeue=True)

@@ -38,7 +38,7 @@ from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import draw_name
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_many import id_bytes
 from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
@@ -144,7 +144,7 @@ class ShardedStore(
         threads: bool = True,
         ingest_every: float | None = 1.0,
     ) -> None:
-        self.root = anchored("path", path)
+        self.root = absolute_path("path", path)
         if ingest_every is not None and not _is_interval(ingest_every):
             raise ConfigError(
                 f"ingest_every: wanted 0.01 to 86400 s or None, got {quoted(ingest_every)}"
@@ -754,7 +754,7 @@ class ShardedStore(
         for one in self._ingesters:
             one.stop()
         if self._ingest_service is not None:
-            self._ingest_service.ask_to_stop()
+            self._ingest_service.request_stop()
         warn_unclosed(self, self.root)
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ class BatchReader(DataSourceReader):
     """
 
     def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
-        self._options = options.anchored()
+        self._options = options.absolute_path()
         self._wanted = wanted
 
     def partitions(self) -> list[InputPartition]:

@@ -43,7 +43,7 @@ from typing import Any, TypeVar
 from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT
 from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Wanted
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError
 from timerstore.shards.write_options import OPTION_NAMES
 from timerstore.spark import offsets
@@ -104,9 +104,9 @@ class ReadOptions:
             batch_bytes=self.batch_bytes,
         )
 
-    def anchored(self) -> "ReadOptions":
+    def absolute_path(self) -> "ReadOptions":
         """Give the same with absolute paths: a relative one means what it means now."""
-        return replace(self, paths=tuple(anchored("path", one) for one in self.paths))
+        return replace(self, paths=tuple(absolute_path("path", one) for one in self.paths))
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:

@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if since != options.starting_offsets:
             # Whole segments are left out by the offset, single rows by this bound.
             wanted = replace(wanted, bounds=both(wanted.bounds, Bounds(stored_from_ms=int(since))))
-        self._options = options.anchored()
+        self._options = options.absolute_path()
         self._wanted = wanted
         self._target: Ends | None = None
         self._stores: dict[int, Snapshot] = {}

@@ -12,7 +12,7 @@ from tests.support.inside.methods import DISPATCH_BATCH, LINKER_APPEND, SEGMENTS
 def _gap() -> Patches:
     def remove(self: Any, numbers: list[int]) -> None:
         for number in sorted(numbers):
-            self._forget(number)
+            self._close_file(number)
             self._disk.unlink(self.path(number))
             self.numbers = [n for n in self.numbers if n != number]
         if self._disk.is_directory(self.directory):

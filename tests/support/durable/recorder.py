@@ -37,7 +37,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-import timerstore._engine.storage.disk
+import timerstore._engine.storage.file
 from timerstore._engine.base.native import lib
 
 _LINK, _UNLINK = os.link, os.unlink
@@ -436,7 +436,7 @@ def _replace_writes(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
 
     patch.setattr(os, "pwrite", writing)
     patch.setattr(os, "ftruncate", resizing)
-    patch.setattr(timerstore._engine.storage.disk, "lib", _NativeCalls(recorder))
+    patch.setattr(timerstore._engine.storage.file, "lib", _NativeCalls(recorder))
 
 
 class _NativeCalls:

@@ -18,7 +18,7 @@ def unwatch(memory: Any) -> None:
 
 def segment_pointer(segments: Any) -> Attribute:
     """The method by which segments point a view at a file's memory."""
-    return Attribute(segments, "_point")
+    return Attribute(segments, "_set_table")
 
 
 def wheel_file_of(wheel: Any) -> Attribute:

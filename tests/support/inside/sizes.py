@@ -11,7 +11,7 @@ from timerstore._engine.levels import deliver, level_runs
 from timerstore._engine.log import commit_log, log_recovery
 from timerstore._engine.queues import dispatch, index_file, key_index
 from timerstore._engine.read import consumer, queue_reader
-from timerstore._engine.storage import segments
+from timerstore._engine.storage import segment_files, segments
 from timerstore._engine.timer import (
     delay_queue,
     dequeue_get,
@@ -47,7 +47,8 @@ SMALL: Sizes = {
     fair_queue: {"BURST_MESSAGES": 3, "_LOOK": 2},
     calendar: {"_FILL_HOLD": 2},
     log_recovery: {"_BATCH": 9},
-    segments: {"_MAPS_MAX": 2, "_REWRITE_BYTES": 500},
+    segment_files: {"_REWRITE_BYTES": 500},
+    segments: {"_MAPS_MAX": 2},
     put_many: {"_MANY_HOLD": 3},
     message_ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},

@@ -39,7 +39,7 @@ class Machine:
         return Bench(root, self.config, self.bench.clock.now_ms)
 
     def kill(self) -> Bench:
-        """Kill the store, and open what is left; what was synced stays known."""
+        """Kill the store and open its files; synced bytes stay recorded."""
         self._count += 1
         copy = self.disk / "killed" / str(self._count)
         self.recorder.killed(self.bench.root, copy)

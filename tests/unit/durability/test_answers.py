@@ -17,7 +17,7 @@ from timerstore import AckResult, CancelResult, TimerStore
 
 
 def waiting(bench: Bench) -> list[tuple[str, int]]:
-    """What waits: message ids and due times."""
+    """Return message ids and due times of pending messages."""
     return sorted((one.message_id, one.due_ms) for one in bench.store.pending())
 
 
@@ -303,7 +303,7 @@ def test_store_that_is_opened_again_is_durable(machine: Machine) -> None:
     found.close()
 
 
-def test_what_recovery_found_after_a_kill_is_durable(machine: Machine) -> None:
+def test_recovery_results_are_durable_after_a_kill(machine: Machine) -> None:
     bench = machine.bench
     for k in range(300):
         bench.store.put("t", b"%d" % k, delay=k % 7, keys=f"k{k}", flush="async")

@@ -51,7 +51,7 @@ def test_open_goes_on_where_the_folder_above_is_on_another_file_system(
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", synced.append)
-    Disk().sync_name(Path("/proc"))  # its name is none of the file system above
+    Disk().sync_name(Path("/proc"))  # its name is not in the parent's file system
     assert synced == []
     Disk().sync_name(tmp_path)
     assert len(synced) == 1

@@ -38,7 +38,7 @@ def test_new_store_is_durable(recorder: Recorder, disk: Path, make: Callable[[Pa
 def test_new_store_is_durable_after_one_was_killed(
     recorder: Recorder, disk: Path, make: Callable[[Path], None]
 ) -> None:
-    """What is there already may not be durable yet: the folders of its path, too."""
+    """Existing folders of the path may not be durable yet."""
     (disk / "first").mkdir()
     recorder.name_is_durable(disk / "first")
     found = recorder.killed_before_each_sync(

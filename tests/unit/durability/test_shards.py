@@ -1,4 +1,4 @@
-"""Shards: what is staged, committed and ingested is durable when that is answered."""
+"""Shards: staged, committed and ingested rows are durable when the call returns."""
 
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,14 @@ def rows(root: Path) -> int:
         return sum(one.stats()["pending_messages"] for one in store.stores)
 
 
-def test_what_is_staged_is_durable(recorder: Recorder, root: Path, tmp_path: Path) -> None:
+def test_staged_rows_are_durable(recorder: Recorder, root: Path, tmp_path: Path) -> None:
     part = staged(root)
     recorder.check(SHARDS, "shards")
     cut = recorder.cut(root, tmp_path / "cut")
     assert len(staged_rows(cut, part.files)) == 20
 
 
-def test_what_is_staged_is_durable_after_a_stager_was_killed(
+def test_staged_rows_are_durable_after_a_killed_stager(
     recorder: Recorder, root: Path, disk: Path
 ) -> None:
     found = recorder.killed_before_each_sync(root, disk / "killed", lambda: staged(root))
@@ -132,7 +132,7 @@ def test_replayed_ingest_of_a_store_is_durable(
     machine.answered().close()
 
 
-def test_versions_are_told_when_they_are_durable(machine: Machine) -> None:
+def test_versions_are_reported_when_durable(machine: Machine) -> None:
     store = machine.bench.store
     store.ingest("s", 1, Version([(b"%06d" % 1, NOW + 60_000)]).batches(1))
     told = store.ingested("s")

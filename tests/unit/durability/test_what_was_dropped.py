@@ -1,4 +1,4 @@
-"""Retention, backups of what it left, and what is saved ahead of the log: in the right order."""
+"""Order of durable writes: retention, later backups, and files saved before the log."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,7 +50,7 @@ def cut(bench: Bench, recorder: Recorder, to: Path, config: StoreConfig) -> Benc
     return Bench(recorder.cut(bench.root, to), config, bench.clock.now_ms)
 
 
-def test_what_retention_drops_is_durable(recorder: Recorder, disk: Path, tmp_path: Path) -> None:
+def test_retention_is_durable(recorder: Recorder, disk: Path, tmp_path: Path) -> None:
     bench = Bench(disk / "store", RETAINING)
     bench.store.put("t", b"waits", delay=1000)
     for number in range(3):
@@ -87,7 +87,7 @@ def test_retention_that_was_killed_is_gone_on_with_in_order(
 
 
 def test_copies_of_a_store_that_dropped_files_are_durable(recorder: Recorder, disk: Path) -> None:
-    """A backup has the message ids of what is gone, and loses the files that the store lost."""
+    """A backup has the ids of removed messages, and drops files that the store dropped."""
     bench = Bench(disk / "store", RETAINING)
     for _ in range(3):
         drop_one(bench)
@@ -103,7 +103,7 @@ def test_copies_of_a_store_that_dropped_files_are_durable(recorder: Recorder, di
 
 
 def test_store_that_was_moved_is_durable_when_it_is_open(recorder: Recorder, disk: Path) -> None:
-    """Its new name, too, which nobody synced."""
+    """Its new name, which was not synced, becomes durable as well."""
     Bench(disk / "store", RETAINING).close()
     (disk / "store").rename(disk / "moved")
     bench = Bench(disk / "moved", RETAINING)
@@ -217,7 +217,7 @@ def test_checkpoint_covers_no_record_that_a_power_cut_takes_back(
     found.close()
 
 
-def test_what_recurs_is_saved_behind_its_runs(
+def test_recurring_messages_are_saved_after_their_runs(
     unsynced: Bench, recorder: Recorder, tmp_path: Path
 ) -> None:
     bench = unsynced

@@ -8,7 +8,7 @@ from timerstore.errors import CorruptError
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "consumer_offsets"
 NAMES = ["5.1.4-empty", "5.3.3-empty", "5.3.3", "5.4.0-empty", "5.4.0"]
-COMMITTED = {  # what the brokers were told, see the README there
+COMMITTED = {  # the commands for the brokers are in the README there
     "orders@billing": {0: 12, 1: 7, 3: 0},
     "reminders@billing": {10: 9007199254740993},
     "orders@audit": {2: 5},
@@ -40,7 +40,7 @@ def test_a_brokers_file_is_read(name):
     assert found.is_wide == (name == "5.4.0")
 
 
-def test_what_a_commit_changes_in_a_brokers_file():
+def test_commit_changes_only_its_entries_in_a_brokers_file():
     old = consumer_offset_json.read(text("5.3.3"), None)
     new = old.with_offsets({("orders", "billing"): {2: 4, 1: 8}}, 77)
     expected = text("5.3.3").replace(b"{0:12,1:7,3:0\n", b"{0:12,1:8,2:4,3:0\n")
@@ -74,7 +74,7 @@ def test_the_first_commit_of_a_new_store():
     )
 
 
-def test_what_is_not_known_here_stays():
+def test_unknown_fields_are_kept():
     strange = (
         b'{"dataVersion":{"counter":3,"stateVersion":1,"timestamp":2},"later":{"a":[1,{"b":null}]},'
         b'"offsetTable":{"no separator":{0:1},"a@b@c":{7:2}},"zeta":true}'
@@ -107,6 +107,6 @@ def test_the_older_copy_counts_where_the_file_is_broken(broken):
         b'{"groupTopicMap":{"g":[1]}}',
     ],
 )
-def test_what_cannot_be_meant_is_corrupt(wrong):
+def test_invalid_offsets_raise_corrupt_error(wrong):
     with pytest.raises(CorruptError):
         consumer_offset_json.read(wrong, None)

@@ -66,6 +66,6 @@ def test_absent_is_empty_and_the_older_copy_helps_out() -> None:
         b"{2147483648:1}",
     ],
 )
-def test_what_is_no_table(table: bytes) -> None:
+def test_read_rejects_other_json(table: bytes) -> None:
     with pytest.raises(CorruptError):
         delay_offset_json.read(b'{"offsetTable":' + table + b"}", None)

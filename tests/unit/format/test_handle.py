@@ -40,6 +40,6 @@ def test_fields_beyond_the_sixth_are_left_alone():
      pack("v1 t b 5 "), pack("v1 t b 5 id -2"), pack("v1 t b 5 id x"), pack("v1 t b 5 id "),
      base64.urlsafe_b64encode(b"v1 t b 5 \xff").decode()],
 )  # fmt: skip
-def test_what_is_no_handle(text):
+def test_decode_rejects_other_text(text):
     with pytest.raises(MessageError, match="handle"):
         handle.decode(text)

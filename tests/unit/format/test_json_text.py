@@ -15,7 +15,7 @@ def test_bare_integer_keys(text, want):
 
 
 @pytest.mark.parametrize("text", [b"", b"{a:1}", b"[1]", b"3", b"\xff", b"{1.5:1}"])
-def test_what_is_not_read(text):
+def test_loads_rejects_other_text(text):
     with pytest.raises(CorruptError):
         json_text.loads(text)
 

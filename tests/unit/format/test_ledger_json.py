@@ -1,4 +1,4 @@
-"""Records of the ledger, both ways; and what is none."""
+"""Records of the ledger: written, read and rejected."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def test_both_ways() -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"", b"[]", b"{}", b'{"format":1}', b'{"format":"1"}', b"\xff"])
-def test_what_is_none(wrong: bytes) -> None:
+def test_read_rejects_other_records(wrong: bytes) -> None:
     with pytest.raises(CorruptError):
         read(wrong)
     assert ledger_cache.read(wrong) is None
@@ -48,7 +48,7 @@ def test_what_is_none(wrong: bytes) -> None:
 )  # fmt: skip
 def test_wrong_fields(name: str, value: Any) -> None:
     table = json.loads(write_chunk(HEADER)) | {name: value}
-    with pytest.raises(CorruptError, match="ledger: a record that is none"):
+    with pytest.raises(CorruptError, match="ledger: an invalid record"):
         read(json.dumps(table).encode())
 
 

@@ -36,7 +36,7 @@ def reading(store):
 
 def stores_of(root: Path, program: str, *, code: int = 0, error: str = "") -> list[Path]:
     """Run a program; give the folders of its stores once it has ended as it should."""
-    quiet = ("-W", "ignore::DeprecationWarning")  # of a fork amid threads, from Python 3.12 on
+    quiet = ("-W", "ignore::DeprecationWarning")  # of a fork with threads, from Python 3.12 on
     ended = run_program(OPENING + program, root, options=quiet)
     assert error in ended.stderr
     assert error or not ended.stderr

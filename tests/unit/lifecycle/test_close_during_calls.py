@@ -1,6 +1,4 @@
-"""P18: closing amid every call there is, each in a thread of its own: it ends, they end, nothing is
-damaged. Threads are the subject.
-"""
+"""P18: close during every call, each on its own thread. Every call ends, and no data is damaged."""
 
 import random
 import threading
@@ -67,7 +65,7 @@ def _many_switches() -> Iterator[None]:
 
 
 class Callers:
-    """A thread for each call, which it repeats until it is told that the store is closed."""
+    """A thread for each call, which it repeats until it gets ClosedError."""
 
     def __init__(self, store: TimerStore, scratch: Path) -> None:
         self.odd: list[tuple[str, BaseException]] = []
@@ -100,7 +98,7 @@ class Callers:
 
 
 @pytest.mark.parametrize("turn", range(4))
-def test_close_amid_every_call(turn: int, tmp_path: Path) -> None:
+def test_close_during_every_call(turn: int, tmp_path: Path) -> None:
     draw = random.Random(turn)
     config = small(
         flush=draw.choice(("sync", "async")), checkpoint_interval_ms=10, retention_ms=1000

@@ -1,5 +1,5 @@
-"""Who holds a directory, whatever happens to its locks (promises P16, P17): record locks that
-anybody's close drops, lock files that are replaced, forked children that outlive their parent.
+"""Promises P16 and P17: one owner of a directory, although record locks are dropped by any close,
+lock files are replaced, and forked children outlive their parent.
 """
 
 import fcntl
@@ -92,7 +92,7 @@ def store(root: Path) -> Iterator[TimerStore]:
 # --- the record lock on `lock`, which a broker takes ----------------------------------------------
 
 
-def test_whoever_closes_the_lock_file_lets_no_other_store_in(store: TimerStore, root: Path) -> None:
+def test_closing_the_lock_file_admits_no_other_store(store: TimerStore, root: Path) -> None:
     (root / "lock").read_bytes()  # drops the record lock of this process
     assert "locked" in _opened_by_another(root)
 
@@ -111,7 +111,7 @@ def test_a_dropped_record_lock_is_taken_again_with_the_next_checkpoint(
         assert _said(broker) == "refused"
 
 
-def test_a_broker_that_came_in_meanwhile_ends_the_store(store: TimerStore, root: Path) -> None:
+def test_broker_that_takes_the_lock_fails_the_store(store: TimerStore, root: Path) -> None:
     (root / "lock").read_bytes()
     with _running(BROKER, root / "lock") as broker:
         assert _said(broker) == "locked"
@@ -137,7 +137,7 @@ def test_a_lock_file_that_is_not_the_one_that_was_locked(
         store.flush()
 
 
-def test_a_store_beside_one_that_cannot_be_had_is_let_go_of(root: Path) -> None:
+def test_lock_is_released_when_a_second_store_cannot_be_locked(root: Path) -> None:
     """A second opener that is refused closes descriptors: no lock may go with them."""
     with timerstore.open(root, small(), threads=False) as store:
         for _ in range(3):
@@ -202,7 +202,7 @@ time.sleep(60)
 """
 
 
-def test_a_child_that_outlives_its_killed_parent_keeps_nobody_out(root: Path) -> None:
+def test_child_of_a_killed_parent_does_not_keep_the_lock(root: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", FORKER, str(root)],
         stdout=subprocess.PIPE,
@@ -223,10 +223,8 @@ def test_a_child_that_outlives_its_killed_parent_keeps_nobody_out(root: Path) ->
 
 
 @pytest.mark.parametrize("lock", [DIRECTORY_HELD_LOCK, GUARD_LOCK], ids=["held", "guard"])
-def test_a_child_forked_amid_an_opening_does_not_wait_for_ever(
-    lock: Attribute, tmp_path: Path
-) -> None:
-    """The thread that holds the lock is not in the child: nobody would let go of it there."""
+def test_child_forked_during_an_opening_does_not_block(lock: Attribute, tmp_path: Path) -> None:
+    """The thread that holds the lock is not in the child, so no thread would release it there."""
     taken, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -265,7 +263,7 @@ def test_a_child_leaves_its_parents_files_alone(store: TimerStore, root: Path) -
     assert store.verify().clean
 
 
-# --- what others see of it ------------------------------------------------------------------------
+# --- access by other users ---
 
 
 def test_no_program_that_is_started_inherits_a_descriptor(store: TimerStore, root: Path) -> None:
@@ -278,7 +276,7 @@ def test_no_program_that_is_started_inherits_a_descriptor(store: TimerStore, roo
     assert str(root).encode() not in listed.stdout
 
 
-def test_nobody_else_may_read_a_store(tmp_path: Path) -> None:
+def test_store_files_are_private_to_their_user(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         root = tmp_path / "store"

@@ -105,7 +105,7 @@ run(main)
 def test_a_forked_child_leaves_with_what_it_raised(
     tmp_path: Path, name: str, act: str, code: int, error: str | None
 ) -> None:
-    quiet = ("-W", "ignore::DeprecationWarning")  # of a fork amid threads, from Python 3.12 on
+    quiet = ("-W", "ignore::DeprecationWarning")  # of a fork with threads, from Python 3.12 on
     ended = run_program(FORKING + PROGRAMS[name], tmp_path / "s", act, options=quiet)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"{code}\n"

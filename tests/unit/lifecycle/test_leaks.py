@@ -118,7 +118,7 @@ def test_an_opening_that_fails_leaves_nothing_open(name: str, tmp_path: Path) ->
 def test_memory_and_objects_stay_as_they_are_however_often_stores_are_opened(
     tmp_path: Path,
 ) -> None:
-    trim = ctypes.CDLL(None).malloc_trim  # what was freed goes back: else arenas of threads count
+    trim = ctypes.CDLL(None).malloc_trim  # return freed memory: otherwise arenas of threads count
 
     def now(count: int) -> tuple[int, int, int]:
         for k in range(count):
@@ -131,7 +131,7 @@ def test_memory_and_objects_stay_as_they_are_however_often_stores_are_opened(
         maps = Path("/proc/self/maps").read_text().count("\n")
         return len(gc.get_objects()), maps, pages * 4096
 
-    now(4)  # what is kept for good
+    now(4)  # kept permanently
     objects, maps, memory = now(2)
     later = now(8)
     assert later[0] - objects < 100

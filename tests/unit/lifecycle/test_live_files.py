@@ -1,7 +1,7 @@
-"""P15: a file of an open store is cut, removed or replaced by somebody else. The process lives on,
-the store says FailedError, and nothing is acknowledged after that.
+"""P15: another program truncates, removes or replaces a file of an open store. The process
+continues, the store raises FailedError, and acknowledges nothing after that.
 
-A cut file that is mapped kills the process with SIGBUS, if nothing answers it
+A truncated file that is mapped kills the process with SIGBUS, unless a handler catches it
 (storage/guarded_map.py): so
 each case runs in a child.
 """
@@ -129,13 +129,13 @@ def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
     if not is_watched:
         unwatch(memory)
     os.truncate(path, 4096)
-    before = guarded_map.hits[0]
+    before = guarded_map.fault_count[0]
     assert (memory[0], memory[5000]) == (ord("x"), 0)
-    assert (guarded_map.hits[0], guarded_map.cut_below(tmp_path)) == (before + 1, path)
+    assert (guarded_map.fault_count[0], guarded_map.truncated_below(tmp_path)) == (before + 1, path)
     memory.close()
-    assert guarded_map.cut_below(tmp_path) == path  # still reported after the map is closed
+    assert guarded_map.truncated_below(tmp_path) == path  # still reported after the map is closed
     guarded_map.forget_below(tmp_path)
-    return guarded_map.cut_below(tmp_path) is None
+    return guarded_map.truncated_below(tmp_path) is None
 
 
 def test_a_map_behind_its_files_end_reads_as_zeros(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_without_the_guard_that_ends_the_process(tmp_path: Path) -> None:
     assert _in_child(lambda: _reads_beyond(tmp_path, is_watched=False)) == -signal.SIGBUS
 
 
-def test_a_fault_that_is_nobodys_goes_to_who_was_there_before(tmp_path: Path) -> None:
-    """SIGBUS that is sent, and one of a map that is none of ours: both end the process."""
+def test_other_faults_go_to_the_previous_handler(tmp_path: Path) -> None:
+    """A sent SIGBUS, and one of another map, both end the process."""
 
     def sent() -> bool:
         Disk().open(_file(tmp_path)).map_read(4096)

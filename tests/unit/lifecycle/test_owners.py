@@ -77,7 +77,7 @@ def test_an_owner_is_not_copied_and_one_without_init_is_harmless(found: Found) -
         assert issubclass(cls, Owner), (
             f"{found.where}: wanted timerstore._engine.base.owner.Owner as a base"
         )
-        return  # there is none without init; tested by the classes below it
+        return  # abstract without init; its subclasses test it
     made = cls.__new__(cls) if not issubclass(cls, tuple) else tuple.__new__(cls)
     for copied in COPIES.values():
         with pytest.raises(TypeError, match=found.name):
@@ -155,7 +155,7 @@ def _take_low_descriptors(folder: Path) -> None:
         os.set_inheritable(fd, False)
 
 
-def test_what_is_read_and_configured_is_copied(bench: Bench) -> None:
+def test_values_and_configurations_can_be_copied(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", keys="k", delay=1)
     bench.turn(2000)
     values = [

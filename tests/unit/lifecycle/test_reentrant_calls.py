@@ -163,7 +163,7 @@ def test_callback_of_a_waiting_pull_may_call_the_store(store: TimerStore) -> Non
 def test_handler_that_interrupts_a_checkpoint_ends_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was copied by then counts as written: another checkpoint would leave it out."""
+    """Pages copied by then count as written, so a later checkpoint would omit them."""
     with timerstore.open(tmp_path / "s", small(), threads=False) as store:
         store.put("t", b"x", delay=5)
         parts = inside(store)

@@ -70,10 +70,10 @@ def test_closing(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
         store.put("t", b"amid")
     assert "during another call of the same thread" in str(errors[0])
     with pytest.raises(FailedError):
-        store.put("t", b"after")  # as after Ctrl-C amid a sync
+        store.put("t", b"after")  # as after Ctrl-C during a sync
 
 
-def test_closing_amid_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_during_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = timerstore.open(tmp_path / "s", CONFIG, threads=False)
     store.put("t", b"before")
 
@@ -126,7 +126,7 @@ def test_a_handler_that_keeps_the_error_to_itself(
     assert store.stats()["log_end_bytes"] > 0
 
 
-def test_closing_amid_a_wait(store: TimerStore) -> None:
+def test_close_during_a_wait(store: TimerStore) -> None:
     def handle(*_: object) -> None:
         with pytest.raises(ReentrantCallError):
             store.close()
@@ -161,7 +161,7 @@ def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
         come.append(True)
         raise _StopError
 
-    # What is raised in a collector's callback, as Hypothesis leaves one, comes out of nothing.
+    # An exception in a callback of the collector (Hypothesis installs one) is not raised.
     callbacks, gc.callbacks[:] = gc.callbacks[:], []
     before = signal.signal(signal.SIGALRM, handle)
     try:
@@ -175,7 +175,7 @@ def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["topics", "committed", "pace"])
-def test_a_handler_that_raises_amid_calls(store: TimerStore, name: str) -> None:
+def test_handler_that_raises_during_calls(store: TimerStore, name: str) -> None:
     """None of them counts as running for ever after, nor keeps others from being made."""
     given = {"topics": (), "committed": ("t", "g"), "pace": ("t", None)}[name]
     draw, call = random.Random(1), getattr(store, name)
@@ -187,7 +187,7 @@ def test_a_handler_that_raises_amid_calls(store: TimerStore, name: str) -> None:
     assert not closing.is_alive(), "it waits for a call that is over"
 
 
-def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
+def test_handler_that_raises_during_a_wake(store: TimerStore) -> None:
     draw, service = random.Random(1), store.services()["flush"]
 
     def ring() -> None:
@@ -208,7 +208,7 @@ def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
     assert woken == [True]
 
 
-def test_a_handler_that_raises_amid_polls(tmp_path: Path) -> None:
+def test_handler_that_raises_during_polls(tmp_path: Path) -> None:
     """The consumer's other threads go on, and so does `close`."""
     store = timerstore.open(tmp_path / "s", CONFIG, threads=False)
     draw, consumer = random.Random(1), store.consumer("t", "g")
@@ -230,15 +230,15 @@ def test_a_handler_that_raises_amid_polls(tmp_path: Path) -> None:
     assert not polling.is_alive()
 
 
-def test_a_handler_that_raises_amid_waits(store: TimerStore) -> None:
-    """What it raises comes out, no RuntimeError of a lock; whoever would ring is not held up."""
+def test_handler_that_raises_during_waits(store: TimerStore) -> None:
+    """Its exception propagates, without a RuntimeError of a lock, and no waker blocks."""
     draw = random.Random(1)
     for _ in range(1000):
         stop_amid(draw, lambda: store.pull("t", 0, 1, wait=0.0003))
     assert store.stats()["pull_waits"]
 
 
-def test_a_handler_that_raises_amid_polls_lets_who_waits_behind_have_the_next(
+def test_handler_that_raises_during_a_poll_leaves_the_next_to_the_next_waiter(
     tmp_path: Path,
 ) -> None:
     draw, found = random.Random(1), []

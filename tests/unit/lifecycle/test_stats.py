@@ -1,4 +1,4 @@
-"""What stats() and its neighbours say: names, how far each side is behind, how what waits lies."""
+"""stats() and related calls: names, lags, and the distribution of pending messages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_every_name_is_in_the_one_table(bench: Bench) -> None:
     assert GAUGES.keys() > SINCE_OPENING
 
 
-def test_what_is_put_meanwhile_counts_in_all_or_in_none(
+def test_concurrent_puts_count_in_all_statistics_or_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = Metrics.values
@@ -138,7 +138,7 @@ def test_dequeue_behind_holds_until_the_message_is_in_the_log(bench: Bench) -> N
     assert behind(bench) == (0, 0, 0, 0)
 
 
-def test_what_is_behind_is_told_without_reading_what_is_loaded_and_not_due(
+def test_lag_is_reported_without_reading_loaded_messages(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a second with a million messages, each call read all of them, 0.1 us each."""
@@ -191,11 +191,11 @@ def test_a_clock_set_back_makes_nothing_negative(bench: Bench) -> None:
     assert behind(bench) == (1, 0, 0, 0)
 
 
-# --- what was put, and what became of it ----------------------------------------------------------
+# --- messages put, and their outcomes ---
 
 
 def waiting(bench: Bench, at_once: int) -> int:
-    """What must wait by the counters; `at_once`: how many were put without a time."""
+    """Return how many messages must be pending; `at_once` of them were put without a delay."""
     stats = bench.store.stats()
     handed = stats["dequeue_put_messages"] + stats["schedule_deliver_messages"]
     assert sum(n for bound, n in stats["lateness_ms"].items() if bound != "sum") == handed
@@ -206,7 +206,7 @@ def waiting(bench: Bench, at_once: int) -> int:
 
 
 def test_the_counters_add_up_to_what_waits(bench: Bench) -> None:
-    """Each of these names says in metrics.py what counts: leases and runs do, too."""
+    """metrics.py defines each of these names: leases and runs count as well."""
     store = bench.store
     assert not any(store.stats()[name] for name in (*COUNTERS, *SINCE_OPENING))
     store.put_many("t", [b"x"] * 3, delay=[1, 2, 1000])
@@ -230,7 +230,9 @@ def test_the_counters_add_up_to_what_waits(bench: Bench) -> None:
     store.extend(held, lease=60)
     assert (waiting(bench, 3), store.stats()["rescheduled_messages"]) == (9, 5)
     for _ in range(20):
-        bench.turn(10_000)  # the run came and the next waits, and what was leased comes again
+        bench.turn(
+            10_000
+        )  # one run was delivered, the next is pending, and the leased message returns
         waiting(bench, 3)
     assert store.cancel_every("n")
     assert waiting(bench, 3) == 1

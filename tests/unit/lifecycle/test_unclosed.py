@@ -47,7 +47,7 @@ def drop(make: Callable[[], Any]) -> "weakref.ref[Any]":
     del store
     end_s = time.monotonic() + 60
     while gc.collect() >= 0 and made() is not None and time.monotonic() < end_s:
-        time.sleep(0)  # its ingest may be amid a look
+        time.sleep(0)  # its ingest may be checking
     return made
 
 
@@ -75,7 +75,7 @@ def test_a_dropped_store_warns_with_its_path_and_ends_its_services(
     OPENERS[how](path).close() if how != "async" else timerstore.open(path).close()
 
 
-def test_what_a_dropped_store_acknowledged_is_there(tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_a_dropped_store(tmp_path: Path) -> None:
     def make() -> Any:
         store = timerstore.open(tmp_path / "s", small(flush="async"))
         store.put("t", b"x")

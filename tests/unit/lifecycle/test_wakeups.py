@@ -1,42 +1,26 @@
-"""Who puts what is due far ahead wakes nobody, but only while somebody comes by before long."""
+"""Puts wake dispatch and flush only if these do not continue at a time of their own."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import timerstore
-from tests.support.bench import DAY, Bench, small
+from tests.support.bench import DAY, small
 from tests.support.inside import (
-    dispatch_batch,
     inside,
     replaced_subscribers,
-    service_event,
-    set_unlinked_requests,
 )
+from tests.support.wakeups import HOUR_S, PATIENCE_S, PUTS, Put, armed, woken
 from timerstore import TimerStore
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signals import Signals
-from timerstore._engine.timer.timer_arrays import REQUEST
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
-
-HOUR_S = 3600
-PAUSE_S = 0.005
-PATIENCE_S = 30.0
-Put = Callable[[TimerStore], Any]
-PUTS: dict[str, Put] = {
-    "put": lambda store: store.put("t", b"x", delay=HOUR_S),
-    "put_many": lambda store: store.put_many("t", [b"x", b"y"], delay=HOUR_S),
-    "put_many with keys": lambda store: store.put_many("t", [b"x"], delay=HOUR_S, keys=["k"]),
-    "put with a key": lambda store: store.put("t", b"x", delay=HOUR_S, keys="k"),
-    "level": lambda store: store.put("t", b"x", level=18),
-}
 
 
 @pytest.fixture
@@ -55,26 +39,8 @@ def synced(tmp_path: Path) -> Iterator[TimerStore]:
         yield made
 
 
-def woken(store: TimerStore) -> set[str]:
-    """Who was woken since this was asked last."""
-    found = set()
-    for name in ("dispatch", "flush"):
-        event = service_event(store.services()[name])
-        if event.is_set():
-            found.add(name)
-        event.clear()
-    return found
-
-
-def armed(store: TimerStore, value: int | None = None) -> int:
-    native = inside(store).log.native
-    if value is not None:
-        native.flush_armed = value
-    return int(native.flush_armed)
-
-
 @pytest.mark.parametrize("name", list(PUTS))
-def test_both_are_woken_unless_one_comes_by_itself(store: TimerStore, name: str) -> None:
+def test_put_wakes_dispatch_and_flush_unless_flush_is_armed(store: TimerStore, name: str) -> None:
     for is_armed in (0, 1, 0):
         armed(store, is_armed)
         woken(store)
@@ -92,7 +58,7 @@ def test_both_are_woken_unless_one_comes_by_itself(store: TimerStore, name: str)
         ({"keys": ["k", "k"]}, True),
     ],
 )
-def test_lists_wake_dispatch_for_what_is_soon(
+def test_put_many_wakes_dispatch_when_a_message_is_due_soon(
     store: TimerStore, given: dict[str, Any], is_soon: bool
 ) -> None:
     armed(store, 1)
@@ -101,7 +67,7 @@ def test_lists_wake_dispatch_for_what_is_soon(
     assert woken(store) == ({"dispatch"} if is_soon else set())
 
 
-def test_what_is_due_soon_wakes_dispatch(store: TimerStore) -> None:
+def test_put_wakes_dispatch_when_due_soon(store: TimerStore) -> None:
     armed(store, 1)
     woken(store)
     store.put("t", b"x", delay=1)
@@ -110,12 +76,12 @@ def test_what_is_due_soon_wakes_dispatch(store: TimerStore) -> None:
     assert woken(store) == {"dispatch"}
 
 
-def test_flush_that_waits_for_a_checkpoint_alone_is_woken(store: TimerStore) -> None:
+def test_flush_is_woken_when_it_waits_only_for_a_checkpoint(store: TimerStore) -> None:
     flush = store.services()["flush"]
     store.put("t", b"x", delay=HOUR_S)
     armed(store, 0)
     assert flush.idle_s() is not None
-    assert armed(store) == 1, "what is not durable is synced when the interval is over"
+    assert armed(store) == 1, "bytes that are not durable are synced when the interval ends"
     store.flush()
     flush.step()
     while inside(store).log.durable < inside(store).log.end:
@@ -123,11 +89,11 @@ def test_flush_that_waits_for_a_checkpoint_alone_is_woken(store: TimerStore) -> 
     store.put("t", b"x", delay=HOUR_S)
     inside(store).log.sync_through(inside(store).log.end)
     armed(store, 0)
-    assert flush.idle_s() is not None, "a checkpoint is behind"
+    assert flush.idle_s() is not None, "a checkpoint is due"
     assert armed(store) == 0
 
 
-def test_dispatch_looks_again_until_nothing_came(store: TimerStore) -> None:
+def test_dispatch_repeats_its_wait_until_the_log_has_not_grown(store: TimerStore) -> None:
     dispatch = store.services()["dispatch"]
     interval_s = store.config.flush_interval_ms / 1000
     dispatch.idle_s()
@@ -138,31 +104,31 @@ def test_dispatch_looks_again_until_nothing_came(store: TimerStore) -> None:
     assert dispatch.idle_s() == interval_s
     assert armed(store) == 1
     store.put("t", b"x", delay=HOUR_S)
-    assert dispatch.idle_s() == interval_s, "it has come meanwhile, and woke nobody"
-    assert armed(store) == 0, "the next one wakes"
+    assert dispatch.idle_s() == interval_s, "a message arrived since, and woke no service"
+    assert armed(store) == 0, "the next put wakes it"
     assert dispatch.step()
     assert dispatch.idle_s() == interval_s
     assert dispatch.idle_s() is None
     assert armed(store) == 0
 
 
-def test_a_put_that_waits_for_its_sync_wakes_who_does_not_come(synced: TimerStore) -> None:
+def test_synced_put_wakes_services_that_are_not_armed(synced: TimerStore) -> None:
     Stepper(synced).settle()
     armed(synced, 1)
     woken(synced)
     synced.put("t", b"x", delay=HOUR_S)
     assert woken(synced) == {"dispatch", "flush"}
     flush, dispatch = synced.services()["flush"], synced.services()["dispatch"]
-    assert flush.idle_s() is not None, "a checkpoint is behind"
+    assert flush.idle_s() is not None, "a checkpoint is due"
     synced.put("t", b"x", delay=HOUR_S)
-    assert woken(synced) == {"dispatch"}, "flush comes by itself"
+    assert woken(synced) == {"dispatch"}, "flush is armed"
     assert dispatch.step()
     assert dispatch.idle_s() is not None
     synced.put("t", b"x", delay=HOUR_S)
     assert woken(synced) == set()
 
 
-def test_a_log_that_grows_has_its_checkpoint_made_before_appends_wait(tmp_path: Path) -> None:
+def test_log_growth_wakes_flush_for_a_checkpoint(tmp_path: Path) -> None:
     sizes = {"checkpoint_log_bytes": 64 << 10, "checkpoint_log_bytes_max": 1 << 20}
     with timerstore.open(tmp_path / "store", small(**sizes), threads=False) as store:
         store.put("t", b"first")
@@ -178,10 +144,10 @@ def test_a_log_that_grows_has_its_checkpoint_made_before_appends_wait(tmp_path: 
         for _ in range(40):  # as much as is staged
             store.put("t", bytes(1000), delay=HOUR_S)
         assert "flush" in woken(store)
-        assert checkpoint.begun == begun, "who puts does not make it himself"
+        assert checkpoint.begun == begun, "the put does not make it"
 
 
-def test_a_checkpoint_comes_however_many_ask_for_a_sync(tmp_path: Path) -> None:
+def test_checkpoint_is_made_during_constant_sync_requests(tmp_path: Path) -> None:
     sizes = {"checkpoint_log_bytes": 64 << 10, "checkpoint_log_bytes_max": 1 << 20}
     with timerstore.open(tmp_path / "store", small(**sizes), threads=False) as store:
         Stepper(store).settle()
@@ -198,7 +164,7 @@ def test_a_checkpoint_comes_however_many_ask_for_a_sync(tmp_path: Path) -> None:
         assert 15 <= steps <= 19, "one sync more than 64 KiB need, at most"
 
 
-def test_a_synced_put_has_the_checkpoint_of_a_grown_log_made(tmp_path: Path) -> None:
+def test_synced_put_wakes_flush_when_the_log_has_grown(tmp_path: Path) -> None:
     sizes = {"checkpoint_log_bytes": 8 << 10, "checkpoint_interval_ms": 600_000}
     config = small(flush="sync", reserve_bytes=1 << 20, **sizes)
     with timerstore.open(tmp_path / "store", config, threads=False) as store:
@@ -213,7 +179,7 @@ def test_a_synced_put_has_the_checkpoint_of_a_grown_log_made(tmp_path: Path) -> 
         assert "flush" in woken(store)
 
 
-def test_a_leader_who_is_interrupted_still_tells(tmp_path: Path) -> None:
+def test_interrupted_sync_still_notifies_dispatch(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as store:
         store.put("t", b"first")
         Stepper(store).settle()
@@ -226,11 +192,11 @@ def test_a_leader_who_is_interrupted_still_tells(tmp_path: Path) -> None:
         synced = inside(store).signals.synced
         with replaced_subscribers(synced, interrupted), pytest.raises(KeyboardInterrupt):
             store.put("t", b"x", delay=HOUR_S)
-        assert log.durable == log.end, "others whom this sync served were told so"
+        assert log.durable == log.end, "the other waiters of this sync were notified"
         assert "dispatch" in woken(store)
 
 
-def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: TimerStore) -> None:
+def test_requested_checkpoint_is_made_when_space_is_free_again(store: TimerStore) -> None:
     flush, checkpoint = store.services()["flush"], inside(store).checkpoint
     begun, run = checkpoint.begun, checkpoint.run
 
@@ -270,8 +236,10 @@ def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: Time
         (lambda store: store.cancel(store.put("t", b"x", delay=3600)), "soon"),
     ],
 )
-def test_the_log_says_what_is_soon(synced: TimerStore, call: Put, when: str) -> None:
-    """So that a sync wakes dispatch for that alone; what no put wrote is soon."""
+def test_log_records_up_to_where_messages_are_due_soon(
+    synced: TimerStore, call: Put, when: str
+) -> None:
+    """A sync wakes dispatch only for these; records of other calls count as soon."""
     log = inside(synced).log
     begin = log.end
     assert log.native.soon_end <= begin
@@ -283,144 +251,13 @@ def test_the_log_says_what_is_soon(synced: TimerStore, call: Put, when: str) -> 
     assert (log.native.near_end > begin) is (when != "far")
 
 
-NEAR: dict[str, Put] = {
-    "put": lambda store: store.put("t", b"x", delay=1),
-    "put_many": lambda store: store.put_many("t", [b"x", b"y"], delay=1),
-    "put with a key": lambda store: store.put("t", b"x", delay=1, keys="k"),
-    "level": lambda store: store.put("t", b"x", level=1),
-}
-SOON: dict[str, Put] = {
-    "now": lambda store: store.put("t", b"x"),
-    "put": lambda store: store.put("t", b"x", delay=0.02),
-    "put_many": lambda store: store.put_many("t", [b"x"], delay=0.02),
-    "put with a key": lambda store: store.put("t", b"x", delay=0.02, keys="k"),
-}
+def _ms(*delays_ms: int) -> list[int]:
+    now_ms = time.time_ns() // 1_000_000
+    return [now_ms + delay_ms for delay_ms in delays_ms]
 
 
-def pauses(store: TimerStore) -> None:
-    """Have dispatch pause behind something near."""
-    dispatch = inside(store).dispatch
-    NEAR["put"](store)
-    assert dispatch.step()
-    assert dispatch.pause_s() == PAUSE_S
-
-
-@pytest.mark.parametrize("name", list(PUTS))
-def test_dispatch_does_not_pause_behind_what_is_far(store: TimerStore, name: str) -> None:
-    """It comes when the flush interval is over, however many put meanwhile."""
-    dispatch = inside(store).dispatch
-    for _ in range(3):
-        armed(store, 1)
-        woken(store)
-        PUTS[name](store)
-        assert dispatch.step()
-        assert dispatch.pause_s() == 0.0
-        assert not dispatch.step()
-        assert dispatch.idle_s() == store.config.flush_interval_ms / 1000
-        assert inside(store).log.native.dispatch_scheduled == 0
-
-
-@pytest.mark.parametrize("name", list(NEAR))
-@pytest.mark.parametrize("is_armed", [0, 1])
-def test_who_puts_what_is_near_wakes_a_dispatch_that_does_not_come(
-    store: TimerStore, name: str, is_armed: int
-) -> None:
-    dispatch = inside(store).dispatch
-    flush = set() if is_armed else {"flush"}
-    pauses(store)
-    armed(store, is_armed)
-    woken(store)
-    NEAR[name](store)
-    assert woken(store) == flush
-    while dispatch.step():
-        pass
-    dispatch.idle_s()
-    armed(store, is_armed)
-    NEAR[name](store)
-    assert woken(store) == flush | {"dispatch"}
-
-
-@pytest.mark.parametrize("name", list(SOON))
-def test_who_puts_what_is_soon_wakes_it_whether_it_comes_or_not(
-    store: TimerStore, name: str
-) -> None:
-    dispatch = inside(store).dispatch
-    armed(store, 1)
-    for _ in range(2):
-        woken(store)
-        SOON[name](store)
-        assert woken(store) == {"dispatch"}
-        assert dispatch.pause_s() == 0.0, "it goes on with what is soon"
-        assert dispatch.step()
-        assert dispatch.pause_s() == PAUSE_S
-        while dispatch.step():
-            pass
-
-
-def test_dispatch_does_not_pause_with_half_a_staging_before_it(store: TimerStore) -> None:
-    dispatch = inside(store).dispatch
-    pauses(store)
-    dispatch.dispatched -= 1 << 20
-    assert dispatch.pause_s() == 0.0
-    dispatch.dispatched += 1 << 20
-
-
-def test_what_came_near_as_dispatch_went_idle_is_seen(store: TimerStore) -> None:
-    """Who put it saw that it comes, and woke nobody."""
-    dispatch = inside(store).dispatch
-    native = inside(store).log.native
-    pauses(store)
-    armed(store, 1)
-    woken(store)
-    NEAR["put"](store)
-    assert woken(store) == set()
-    assert dispatch.idle_s() == PAUSE_S
-    assert native.dispatch_scheduled == 1
-    assert dispatch.step()
-    dispatch.idle_s()
-    assert native.dispatch_scheduled == 0
-
-
-def test_a_dispatch_that_found_no_room_does_not_come(
-    store: TimerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It tries again after a while, or as soon as it is woken."""
-    dispatch = inside(store).dispatch
-    pauses(store)
-    NEAR["put"](store)
-    woken(store)
-
-    def full(_written: int) -> bool:
-        raise FullError("by the test")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*dispatch_batch(dispatch), full)
-        with pytest.raises(FullError):
-            dispatch.step()
-    NEAR["put"](store)
-    assert "dispatch" in woken(store)
-
-
-def test_a_sync_of_what_is_near_wakes_a_dispatch_that_does_not_come(synced: TimerStore) -> None:
-    Stepper(synced).settle()
-    dispatch = inside(synced).dispatch
-    pauses(synced)
-    woken(synced)
-    NEAR["put"](synced)
-    assert "dispatch" not in woken(synced)
-    SOON["put"](synced)
-    assert "dispatch" in woken(synced)
-    while dispatch.step():
-        pass
-    dispatch.idle_s()
-    NEAR["put"](synced)
-    assert "dispatch" in woken(synced)
-
-
-def test_a_service_pauses_behind_work_until_it_is_woken() -> None:
-    """Its thread is the subject: it would go on an hour later else. What it does when nobody wakes
-    it is for pause_s to say.
-    """
+def test_service_pauses_after_work_until_it_is_woken() -> None:
+    """Uses a thread, because its wait is under test: without the wake it would last an hour."""
     began, goes_on = threading.Event(), threading.Event()
 
     class Pausing(Service):
@@ -441,69 +278,3 @@ def test_a_service_pauses_behind_work_until_it_is_woken() -> None:
     service.wake()
     assert goes_on.wait(PATIENCE_S)
     service.stop()
-
-
-def _ms(*delays_ms: int) -> list[int]:
-    now_ms = time.time_ns() // 1_000_000
-    return [now_ms + delay_ms for delay_ms in delays_ms]
-
-
-def _put_now(store: TimerStore) -> None:
-    store.put("t", b"x")
-
-
-def test_a_sync_wakes_dispatch_for_what_is_soon_or_if_it_does_not_come(synced: TimerStore) -> None:
-    dispatch = inside(synced).dispatch
-    dispatch.through(inside(synced).log.end)
-    assert dispatch.idle_s() is None, "it came to an end: only who wakes it gets it back"
-
-    def wakes(call: Put) -> bool:
-        event = service_event(dispatch)
-        event.clear()
-        call(synced)
-        return event.is_set()
-
-    assert wakes(PUTS["put"])
-    assert dispatch.step()
-    assert dispatch.idle_s() == synced.config.flush_interval_ms / 1000, "it comes by itself"
-    assert not wakes(PUTS["put"])
-    assert not wakes(PUTS["put_many"])
-    assert wakes(_put_now)
-    assert wakes(PUTS["put"]), "what was due now still waits for dispatch"
-    assert dispatch.step()
-    assert not wakes(PUTS["put"])
-    dispatch.step()
-    assert not dispatch.step()
-    dispatch.idle_s()
-    assert not dispatch.step()
-    assert dispatch.idle_s() is None
-    assert wakes(PUTS["put"])
-
-
-def test_an_open_slot_that_has_less_wakes_linking_only_where_something_waits_for_it(
-    tmp_path: Path,
-) -> None:
-    bench = Bench(tmp_path)
-    service = inside(bench.store).pipeline.enqueue_put
-    event = service_event(service)
-
-    def deliver_one() -> bool:
-        bench.store.put("t", b"x", delay=1)
-        bench.turn()
-        event.clear()
-        bench.clock.advance(1000)
-        event.clear()  # the clock wakes all
-        for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
-            bench.stepper.step(name)
-        return event.is_set()
-
-    assert not deliver_one()
-    event.clear()
-    set_unlinked_requests(service, np.empty(0, REQUEST))  # requests that found no slot
-    service.open_slot_has_less()
-    assert event.is_set()
-    set_unlinked_requests(service, None)
-    inside(bench.store).far_wheel.was_used = True
-    assert deliver_one()
-    inside(bench.store).far_wheel.was_used = False
-    bench.close()

@@ -9,14 +9,15 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+from timerstore._engine.tables import arrow_batches  # noqa: E402
+
 import timerstore  # noqa: E402
 import timerstore.aio  # noqa: E402
 from tests.support.bench import NOW, Bench, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, shards  # noqa: E402
-from timerstore._engine.snapshot.columns import arrow_batches  # noqa: E402
-from timerstore._engine.storage.paths import anchored  # noqa: E402
+from timerstore._engine.storage.paths import absolute_path  # noqa: E402
 from timerstore.shards import Stager  # noqa: E402
 from timerstore.spark.jobs.lake import open_lake  # noqa: E402
 from timerstore.spark.read_options import parse  # noqa: E402
@@ -134,7 +135,7 @@ def test_readers_stay_where_they_were_made(places: Places) -> None:
     bench.close()
     batches = arrow_batches.read("store")
     lake = open_lake(Path("lake"), create=True)
-    options = parse({"paths": '["store"]'}).anchored()
+    options = parse({"paths": '["store"]'}).absolute_path()
     places.leave()
     assert sum(map(len, batches)) == 1
     assert lake.root == places.home / "lake"
@@ -162,12 +163,12 @@ def test_anchored_keeps_links_and_tells_when_the_working_directory_is_gone(
     places: Places, tmp_path: Path
 ) -> None:
     (places.home / "link").symlink_to(tmp_path)
-    assert anchored("path", "link/../x") == places.home / "link" / ".." / "x"
+    assert absolute_path("path", "link/../x") == places.home / "link" / ".." / "x"
     gone = tmp_path / "gone"
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
     with pytest.raises(ConfigError, match="working directory is gone"):
-        anchored("path", "x")
-    assert anchored("path", "/x") == Path("/x")
+        absolute_path("path", "x")
+    assert absolute_path("path", "/x") == Path("/x")
     places.leave()

@@ -17,7 +17,7 @@ from tests.support.inside import inside, planner_is_started, putting_of
 from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig
 from timerstore._engine.base import failpoints
 from timerstore._engine.format import recurring_json
-from timerstore._engine.format.json_text import loads, one_line, sealed, unsealed
+from timerstore._engine.format.json_text import loads, one_line, with_checksum, without_checksum
 from timerstore.errors import FullError
 
 MINUTE = 60_000
@@ -342,10 +342,10 @@ def test_the_file_of_before_is_read(bench: Bench) -> None:
     path = bench.root / FILE
     definitions = recurring_json.read(path.read_bytes())
     assert definitions[0].run_ms == NOW + MINUTE
-    table = loads(unsealed(path.read_bytes()))
+    table = loads(without_checksum(path.read_bytes()))
     (row,) = table["recurring"]
     del row["run_ms"]
-    path.write_bytes(sealed(one_line(table)))
+    path.write_bytes(with_checksum(one_line(table)))
     bench.open()
     assert bench.store.cancel_every("beat")
     assert list(bench.store.pending()) == []

@@ -35,15 +35,15 @@ class Source:
         self.ingester = Ingester(root, dict(enumerate(self.store.stores)))
         self.folder = ShardsTree(root).source_manifests("s")
 
-    def commit(self, version: int, *, changed_ms: int | None = None) -> None:
+    def commit(self, version: int, *, modified_ms: int | None = None) -> None:
         """Commit a version; the folder's time is this one afterwards."""
         commit(
             self.root, "s", version, [stage(self.root, "s", version, "a", [batch_of()])],
             clock=CLOCK,
         )  # fmt: skip
-        if changed_ms is not None:
-            os.utime(self.folder, ns=(changed_ms * 1_000_000, changed_ms * 1_000_000))
-            assert Disk().changed_ms(self.folder) == changed_ms
+        if modified_ms is not None:
+            os.utime(self.folder, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+            assert Disk().modified_ms(self.folder) == modified_ms
 
     def taken(self, now_ms: int) -> list[int]:
         """The versions that a pass at this time takes in."""
@@ -59,28 +59,28 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 @pytest.mark.parametrize("age_ms", [-10_000, -1, 0, 1, 999, 1000, TICK_MS - 1, TICK_MS])
 def test_source_that_changed_just_now_is_looked_at_again(source: Source, age_ms: int) -> None:
-    source.commit(1, changed_ms=NOW)
+    source.commit(1, modified_ms=NOW)
     assert source.taken(NOW + age_ms) == [1]
     assert source.taken(NOW + age_ms) == []  # this pass left nothing, and settles no more than that
-    source.commit(2, changed_ms=NOW)
+    source.commit(2, modified_ms=NOW)
     assert source.taken(NOW + age_ms) == [2]
-    source.commit(3, changed_ms=NOW)
+    source.commit(3, modified_ms=NOW)
     assert source.taken(NOW + TICK_MS + 1) == [3]
 
 
 def test_source_that_settled_is_looked_at_when_its_time_changes(source: Source) -> None:
-    source.commit(1, changed_ms=NOW)
+    source.commit(1, modified_ms=NOW)
     assert source.taken(NOW + 10 * TICK_MS) == [1]
-    for version, changed_ms in ((2, NOW + 1), (3, NOW - 60_000), (4, NOW)):
-        source.commit(version, changed_ms=changed_ms)
+    for version, modified_ms in ((2, NOW + 1), (3, NOW - 60_000), (4, NOW)):
+        source.commit(version, modified_ms=modified_ms)
         assert source.taken(NOW + 10 * TICK_MS) == [version]
 
 
 def test_change_that_no_time_tells_is_found_by_a_look_at_all(source: Source) -> None:
     """The clock of a file server is behind, or stood still."""
-    source.commit(1, changed_ms=NOW)
+    source.commit(1, modified_ms=NOW)
     assert source.taken(NOW + 10 * TICK_MS) == [1]
-    source.commit(2, changed_ms=NOW)
+    source.commit(2, modified_ms=NOW)
     passes = [source.taken(NOW + 10 * TICK_MS) for _ in range(LOOK_AT_ALL)]
     assert [found for found in passes if found] == [[2]]
 
@@ -98,19 +98,19 @@ def _amid(source: Source, act: Callable[[], object], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(store, "ingest", between)
 
 
-@pytest.mark.parametrize("changed_ms", [NOW, NOW + 1])
+@pytest.mark.parametrize("modified_ms", [NOW, NOW + 1])
 def test_commit_amid_a_pass_is_found_by_the_next(
-    source: Source, monkeypatch: pytest.MonkeyPatch, changed_ms: int
+    source: Source, monkeypatch: pytest.MonkeyPatch, modified_ms: int
 ) -> None:
-    source.commit(1, changed_ms=NOW)
-    _amid(source, lambda: source.commit(2, changed_ms=changed_ms), monkeypatch)
-    now_ms = NOW + (0 if changed_ms == NOW else 10 * TICK_MS)
+    source.commit(1, modified_ms=NOW)
+    _amid(source, lambda: source.commit(2, modified_ms=modified_ms), monkeypatch)
+    now_ms = NOW + (0 if modified_ms == NOW else 10 * TICK_MS)
     assert source.taken(now_ms) == [1]
     assert source.taken(now_ms) == [2]
 
 
 def test_source_with_an_error_does_not_settle(source: Source) -> None:
-    source.commit(1, changed_ms=NOW)
+    source.commit(1, modified_ms=NOW)
     (staged,) = source.root.glob("_ingest/staging/s/*/*/*.arrow")
     hidden = staged.with_suffix(".hidden")
     staged.rename(hidden)

@@ -251,9 +251,9 @@ def test_read_only_disk_rejects_every_write(tmp_path: Path) -> None:
         lambda: disk.rename(path, tmp_path / "new"),
         lambda: disk.sync_directory(tmp_path),
         lambda: disk.sync_name(tmp_path),
-        lambda: disk.read_new(tmp_path / "file"),
+        lambda: disk.read_created(tmp_path / "file"),
         lambda: disk.write_small(path, b"x"),
-        lambda: disk.write_new(tmp_path / "new", b"x"),
+        lambda: disk.create_small(tmp_path / "new", b"x"),
         lambda: disk.link(path, tmp_path / "new"),
         lambda: disk.locked(path, alone=True),
         lambda: disk.remove_empty(tmp_path / "empty"),
@@ -263,8 +263,8 @@ def test_read_only_disk_rejects_every_write(tmp_path: Path) -> None:
             ask()
     assert trace(tmp_path) == before
     reads = {
-        "anchor", "exists", "is_directory", "refuse_link", "file_bytes", "identity", "list",
-        "used_percent", "changed_ms", "read_small",
+        "anchor", "exists", "is_directory", "check_no_link", "file_bytes", "identity", "list",
+        "used_percent", "modified_ms", "read_small",
     }  # fmt: skip
     everything = {name for name in vars(Disk) if not name.startswith("_")}
     assert everything - reads <= set(vars(ReadOnlyDisk))

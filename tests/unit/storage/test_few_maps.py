@@ -41,7 +41,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def assert_goes_on(bench: Bench) -> None:
-    """It opens with what it had, and hands over what is to come, once."""
+    """It opens with its messages, and delivers each pending one once."""
     with noted() as points:
         bench.open()
     assert "recover_anew_begun" not in points
@@ -57,7 +57,7 @@ def test_a_store_that_was_closed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("point", ["close_checkpointed", "close_relinked", "close_buried"])
-def test_a_store_whose_closing_was_cut_short(
+def test_store_opens_after_an_interrupted_close(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     copy = tmp_path / "copy"
@@ -77,7 +77,7 @@ def test_a_store_whose_closing_was_cut_short(
 
 
 def test_a_store_that_was_killed_behind_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
-    """The wheel is cut back by what was linked after it."""
+    """Units that were linked later are removed from the wheel."""
     bench.store.flush()
     inside(bench.store).checkpoint.run(is_clean=False)
     for n in range(COUNT):

@@ -1,4 +1,4 @@
-"""Memory that is kept warm for a benchmark's run: by whom, how much, and for how long."""
+"""Memory that a process keeps warm for a benchmark: its owner, size and duration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_ready(process_fd: int) -> bool:
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Holds what is said to be free."""
+    """Keeps the memory that is reported as free."""
     file = tmp_path / "room"
     file.write_text(str(1 << 30))
     monkeypatch.setattr(warm, "room_bytes", lambda: int(file.read_text() or 0))
@@ -84,7 +84,7 @@ def test_warm_memory_ends_with_a_run_that_fails(room: Path) -> None:
 
 
 @FORKS
-def test_warm_memory_ends_with_who_made_it(room: Path) -> None:
+def test_warm_memory_ends_with_its_process(room: Path) -> None:
     told, tell = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -106,7 +106,7 @@ def test_warm_memory_ends_with_who_made_it(room: Path) -> None:
 
 
 @FORKS
-def test_warm_memory_that_cannot_be_had_is_told(
+def test_missing_warm_memory_is_reported(
     room: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def none() -> None:

@@ -28,7 +28,7 @@ def test_a_file_that_takes_no_writes_says_so(tmp_path: Path) -> None:
     assert path.read_bytes() == b"kept"
 
 
-def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+def test_full_disk_raises_full_error(tmp_path: Path) -> None:
     full = Path("/dev/full")
     file = File(full, os.open(full, os.O_WRONLY))
     with pytest.raises(FullError, match=r"\(ENOSPC\)"):

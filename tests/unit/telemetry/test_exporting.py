@@ -97,7 +97,7 @@ def test_a_value_lies_at_or_below_its_bound(values: list[int]) -> None:
         None: sum(v > 10 for v in values),
         "sum": sum(values),
     }
-    assert many.told() == one.told() == wanted
+    assert many.counts() == one.counts() == wanted
 
 
 def test_disk_and_memory_follow_what_there_is(bench: Bench) -> None:

@@ -281,8 +281,14 @@ def test_a_receipt_with_another_field_cancels_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"origin": {"topic": "t"}}, "receipt: wanted the origin of one of a put, got dict {'top"),
-        ({"timer_id": "7"}, "receipt: wanted a whole number from -1 on as timer_id, got str '7'"),
+        (
+            {"origin": {"topic": "t"}},
+            "receipt: wanted the origin of a put's receipt, got dict {'top",
+        ),
+        (
+            {"timer_id": "7"},
+            "receipt: wanted a whole number of -1 or more as timer_id, got str '7'",
+        ),
         ({"due_ms": 1.5}, "as due_ms, got float 1.5"),
         ({"queue_offset": [1]}, "as queue_offset, got list [1]"),
         ({"origin": ReceiptOrigin("t", "A", "b", 0)}, "as its origin's precision_ms, got int 0"),

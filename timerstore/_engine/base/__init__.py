@@ -1,1 +1,1 @@
-"""What every part of the engine uses: the C extension, services, metrics, locks, validation."""
+"""Shared parts of the engine: C extension, services, signals, metrics, validation, fail points."""

@@ -1,6 +1,6 @@
-"""Check the types of arguments: whole numbers, flags, sequences; shared by all other checks.
+"""Check the types of arguments: whole numbers, flags and sequences.
 
-Raises: MessageError, naming everything that is wrong with one argument at once.
+Raises: MessageError, with every problem of one argument.
 """
 
 import operator
@@ -15,13 +15,13 @@ from timerstore.errors import MessageError, quoted, typed
 
 _Read = TypeVar("_Read")
 Int64Array = npt.NDArray[np.int64]
-PROBLEMS_MAX = 5  # named in one error
+PROBLEMS_MAX = 5  # listed in one error
 
 
 def refuse_values(
     wrong: npt.NDArray[np.bool_], message: str, values: npt.NDArray[np.generic]
 ) -> None:
-    """Raise MessageError where any is wrong: how many, and the first few."""
+    """Raise MessageError if any value is wrong, with their number and the first few."""
     places = np.flatnonzero(wrong)
     if len(places):
         some = ", ".join(f"{values[k]} at {k}" for k in places[:PROBLEMS_MAX])
@@ -29,45 +29,49 @@ def refuse_values(
 
 
 def whole(value: object) -> int | None:
-    """Give a whole number, numpy's too, as int; None for a bool and for anything else."""
+    """Return a whole number (also one of numpy) as int; None for a bool or any other type."""
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_):
         return None
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # the question is whether it has one
+        return operator.index(value)  # type: ignore[arg-type]  # TypeError if it has no index
     except TypeError:
         return None
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Give a flag; MessageError on what is no truth value, though it may count as one."""
+    """Return a flag as bool. MessageError on any type other than bool, also a number."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise MessageError(f"{name}: wanted True or False, got {quoted(value)}")
 
 
 def each_of(what: str, given: object, read: Callable[[Any], _Read]) -> list[_Read]:
-    """Read each of several; MessageError where it is one alone, or says which is wrong first."""
+    """Parse each item of a sequence.
+
+    Raises:
+        MessageError: `given` is a single item, or an item is wrong; the error has its index.
+    """
     return [read_of(what, at, one, read) for at, one in enumerate(several(what, given))]
 
 
 def several(what: str, given: object) -> Iterator[Any]:
-    """Give one by one; MessageError where it is one alone.
+    """Return an iterator over several items. MessageError on a single item.
 
-    A tuple with names is one: receipts are such.
+    Text, bytes and named tuples (receipts are named tuples) count as single items.
     """
     is_one = isinstance(given, str | bytes) or (
         isinstance(given, tuple) and type(given) is not tuple
     )
     if isinstance(given, Iterable) and not is_one:
-        with suppress(TypeError):  # an array of numpy may be one alone, too
+        with suppress(TypeError):  # a numpy array may be a single item (no dimensions)
             return iter(given)
     raise MessageError(f"{what}: wanted several, got {typed(given)}")
 
 
 def read_of(what: str, at: int, one: object, read: Callable[[Any], _Read]) -> _Read:
-    """Read one of several; MessageError says which it was."""
+    """Parse one item of a sequence. The text of a MessageError begins with its index."""
     try:
         return read(one)
     except MessageError as error:

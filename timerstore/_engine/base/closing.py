@@ -1,11 +1,11 @@
-"""Closing: `with` for everything that has a `close`, and what happens to it at interpreter exit.
+"""Base classes for objects with a `close`: `with` blocks, and closing at interpreter exit.
 
 Thread safety: any thread.
 Invariants:
-    1. What has threads, or locks that threads hold, is closed by an exit hook (atexit), if it is
-       still open: the interpreter stops daemon threads where they are after that, and clears
-       modules. A `close` that comes later, as in `__del__`, has nothing left to do.
-    2. A forked child closes nothing at exit that its parent opened.
+    1. An open object that has threads, or locks that threads hold, is closed by an exit hook
+       (atexit). After the hook the interpreter stops daemon threads wherever they are, and clears
+       modules. A later `close`, for example in `__del__`, has nothing left to do.
+    2. At exit a forked child closes nothing that its parent opened.
 """
 
 import atexit
@@ -21,10 +21,10 @@ from timerstore.errors import ForkedError
 
 
 class Closing(Owner):
-    """Closed at the end of its `with` block, whatever ended it.
+    """Closed at the end of a `with` block, also after an exception.
 
-    A block that a forked child leaves closes nothing, as what is open belongs to its parent. What
-    the child raised there, as by `sys.exit`, comes out of it; ForkedError if it raised nothing.
+    If a forked child leaves the block of its parent, nothing is closed. The child's own exception
+    (as of `sys.exit`) propagates; without one ForkedError is raised.
     """
 
     __slots__ = ()
@@ -33,11 +33,11 @@ class Closing(Owner):
     """False for a shard, whose ShardedStore warns, and in a simulated process, which may die."""
 
     def close(self) -> None:
-        """Let go of what it has."""
+        """Release the resources of this object."""
         raise NotImplementedError
 
     def _close_at_exit(self) -> None:
-        """Close before the interpreter ends; wait for no call of another thread for ever."""
+        """Close before the interpreter ends. The wait for calls of other threads is bounded."""
         self.close()
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class AsyncClosing(Owner):
     __slots__ = ()
 
     async def close(self) -> None:
-        """Let go of what it has."""
+        """Release the resources of this object."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -82,7 +82,7 @@ class AsyncClosing(Owner):
 
 
 def warn_unclosed(one: Closing, path: object) -> None:
-    """Warn of a store that is dropped without a close, as Python does of a file."""
+    """Warn about a store that is dropped without a close, as Python does for a file."""
     if one._warns_unclosed:
         warnings.warn(
             f"unclosed {type(one).__name__} of {path}: close it, or use `with`",
@@ -92,8 +92,9 @@ def warn_unclosed(one: Closing, path: object) -> None:
 
 
 def weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls a bound method, and does not keep its object alive. Once the
-    object is gone, the function does nothing.
+    """Return a function that calls a bound method without keeping its object alive.
+
+    The function does nothing once the object is gone.
     """
     found = WeakMethod(method)
 
@@ -106,9 +107,9 @@ def weakly(method: Callable[[], None]) -> Callable[[], None]:
 
 
 def forked_error(where: object, pid: int) -> ForkedError:
-    """Make the error of a forked child that uses what process `pid` opened."""
+    """Return the error for a forked child that uses a store of process `pid`."""
     return ForkedError(
-        "what a process opened belongs to it",
+        "a store belongs to the process that opened it",
         where=where,
         wanted=f"process {pid}",
         got=f"process {os.getpid()}",
@@ -119,7 +120,7 @@ _open: WeakSet[Closing] = WeakSet()
 
 
 def close_at_exit(one: Closing) -> None:
-    """Have it closed before the interpreter ends, if it exists by then."""
+    """Close this object before the interpreter ends, if it still exists."""
     _open.add(one)
 
 
@@ -129,14 +130,14 @@ def _close_all() -> None:
     for one in list(_open):
         try:
             one._close_at_exit()
-        except Exception as error:  # noqa: BLE001 - raised once all others are closed
+        except Exception as error:  # noqa: BLE001 - raised when all others are closed
             errors.append(error)
     if errors:
         raise errors[0]
 
 
 def _forget_in_child() -> None:
-    global _open  # noqa: PLW0603 - the parent's are none of the child's business
+    global _open  # noqa: PLW0603 - the child must not close its parent's objects
     _open = WeakSet()
 
 

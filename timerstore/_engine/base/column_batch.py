@@ -1,8 +1,8 @@
-"""Rows: messages to put, as columns that C reads where they lie.
+"""A batch of messages to put, as columns that C reads without a copy (ts_rows in native/api).
 
-Data:     ts_column_batch (native/api/batch.h).
-Holds:    what its columns point to lives as long as it does.
-Fails:    AssertionError where a column has another length: callers have checked.
+Invariants:
+    1. The memory of the columns lives as long as the batch.
+Raises: AssertionError if a column has another length; callers have checked it.
 """
 
 from typing import Any, NamedTuple
@@ -15,17 +15,17 @@ _INT64 = "int64_t[]"
 
 
 class Part(NamedTuple):
-    """Some of the rows, as they make a group."""
+    """A range of rows that is appended as one group."""
 
     begin: int
     row_count: int
     bytes: int
-    timers: int  # how many of them wait
-    now_ms: int  # for which this was found out
+    timers: int  # number of rows with a delay
+    now_ms: int  # the time for which the range was measured
 
 
 class Rows:
-    """Columns of one call."""
+    """The columns of one call."""
 
     __slots__ = ("_kept", "count", "native")
 
@@ -34,7 +34,7 @@ class Rows:
     ) -> None:
         native: Any = ffi.new("ts_column_batch *")
         self.native = native
-        self._kept: list[Any] = []  # C sees addresses only
+        self._kept: list[Any] = []  # keeps alive the memory to which C has addresses
         self.count = len(body_offsets) - 1
         native.count = self.count
         native.first_unique = first
@@ -45,23 +45,23 @@ class Rows:
         native.body_offsets = self._address(_INT64, body_offsets)
 
     def with_extra(self, texts: Any, offsets: Any) -> "Rows":
-        """Property text of each; None: none."""
+        """Set the encoded properties of each row; None for no properties."""
         return self._set("extra", "extra_offsets", texts, offsets)
 
     def with_tags(self, texts: Any, offsets: Any) -> "Rows":
-        """Values of TAGS."""
+        """Set the values of TAGS."""
         return self._set("tags", "tag_offsets", texts, offsets)
 
     def with_keys(self, texts: Any, offsets: Any) -> "Rows":
-        """Values of KEYS."""
+        """Set the values of KEYS."""
         return self._set("keys", "key_offsets", texts, offsets)
 
     def with_ids(self, texts: Any, offsets: Any) -> "Rows":
-        """Values of UNIQ_KEY."""
+        """Set the values of UNIQ_KEY."""
         return self._set("ids", "id_offsets", texts, offsets)
 
     def measure(self, log: Any, route: Any, begin: int, most: int, limit: int, now_ms: int) -> Part:
-        """Give the rows from `begin` on, `most` at most, that make a group of `limit` bytes."""
+        """Return the rows from `begin` on, at most `most`, that fit a group of `limit` bytes."""
         size, timers = ffi.new("int64_t *"), ffi.new("int32_t *")
         count = lib.ts_batch_measure(
             log, route, self.native, begin, most, limit, now_ms, size, timers

@@ -1,4 +1,4 @@
-"""Check the configuration and the clock that a caller gives when a store is opened."""
+"""Check the configuration and the clock that a caller passes to open a store."""
 
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -12,7 +12,8 @@ def check_config(config: object, clock: object) -> None:
         problems.append(f"config: wanted a StoreConfig, got {type(config).__name__}")
     elif config is not None and ":" in config.store_address[0]:
         problems.append(
-            f"store_host: IPv6 is read, but not written in this release, got {config.store_host!r}"
+            f"store_host: wanted an IPv4 address (this release only reads IPv6), got "
+            f"{config.store_host!r}"
         )
     if clock is not None and not isinstance(clock, Clock):
         problems.append(f"clock: wanted a Clock, got {type(clock).__name__}")

@@ -1,6 +1,6 @@
 """Compute due times from delays and dates, for one message or many. Times are ms since 1970.
 
-Raises: MessageError, naming everything that is wrong with one argument at once.
+Raises: MessageError, with every problem of one argument.
 """
 
 import math
@@ -15,7 +15,7 @@ from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
 from timerstore.errors import MessageError, quoted
 
 SANE_MS_MIN = 946_684_800_000
-"""The year 2000: due times before it are most often seconds, given as milliseconds."""
+"""The year 2000. Due times before it are most often seconds, passed as milliseconds."""
 
 _SANE = "wanted 0 (now), or a time from 2000-01-01 on in ms since 1970"
 MANY_SECONDS = "if these are seconds, multiply them by 1000"
@@ -28,12 +28,16 @@ def resolve_due_ms(
     deliver_ms: int | None,
     delay_ms_max: int,
 ) -> int | None:
-    """Give when a message is due, epoch ms; None: now (no time given, or one that has passed).
+    """Return when a message is due, ms since 1970; None for now.
 
-    Parts of a millisecond round up: never early. `delay` below zero, NaN, infinite or of another
-    type, a naive `deliver_at`, two times at once, more than `delay_ms_max` ahead: MessageError.
-    So is a time from 1970 to the year 2000 where the clock is past that: most such times are
-    seconds that were given as milliseconds. 0 and less mean now.
+    Now means: no time was given, or it is 0, negative or in the past. Parts of a millisecond round
+    up, so a message is never early.
+
+    Raises:
+        MessageError: `delay` is negative, NaN, infinite or of another type; `deliver_at` has no
+            time zone; more than one time was given; or the time is more than `delay_ms_max` ahead.
+            Also a time before the year 2000, unless the clock is before it too: most such times
+            are seconds, passed as milliseconds.
     """
     if delay is None and deliver_at is None:
         if deliver_ms is None:
@@ -53,7 +57,7 @@ def resolve_due_ms(
 
 
 def _too_early(name: str, due_ms: int) -> MessageError:
-    """Make the error for a due time before the year 2000."""
+    """Return the error for a due time before the year 2000."""
     hint = "0 means now"
     if SANE_MS_MIN <= due_ms * 1000 < 2**43:
         hint = f"it looks like seconds; use {name}={due_ms} * 1000"
@@ -63,7 +67,7 @@ def _too_early(name: str, due_ms: int) -> MessageError:
 
 
 def is_too_early(due_ms: Int64Array, now_ms: int) -> npt.NDArray[np.bool_] | None:
-    """Tell which due times are above 0, and before the year 2000; None: none of them is."""
+    """Return which due times are positive and before the year 2000; None if there are no such."""
     if now_ms < SANE_MS_MIN or not len(due_ms) or due_ms.min() >= SANE_MS_MIN:
         return None
     wrong: npt.NDArray[np.bool_] = (due_ms < SANE_MS_MIN) & (due_ms > 0)
@@ -77,9 +81,10 @@ def due_ms_of(
     deliver_ms: int | None,
     config: StoreConfig,
 ) -> int:
-    """Give when a message is due in a store, epoch ms; 0: now.
+    """Return when a message is due in a store, ms since 1970; 0 for now.
 
-    As `resolve_due_ms`, and MessageError for a time to come where timers are off.
+    Raises:
+        MessageError: as `resolve_due_ms`, or the time is in the future and the store has no timers.
     """
     due_ms = resolve_due_ms(now_ms, delay, deliver_at, deliver_ms, config.delay_ms_max)
     if due_ms is None:
@@ -90,14 +95,14 @@ def due_ms_of(
 
 
 def timers_off() -> MessageError:
-    """Make the error for a time to come in a store that has no timers."""
+    """Return the error for a future due time in a store without timers."""
     return MessageError("time: timers are off in this store (timer_enabled), got a due time")
 
 
 def _named_due_ms(
     now_ms: int, delay: object, deliver_at: object, deliver_ms: object
 ) -> tuple[str, int]:
-    """Give the argument that says the time, and the time."""
+    """Return the name of the argument that has the time, and the time, ms since 1970."""
     if (delay is not None) + (deliver_at is not None) + (deliver_ms is not None) != 1:
         given = {"delay": delay, "deliver_at": deliver_at, "deliver_ms": deliver_ms}
         names = ", ".join(name for name, value in given.items() if value is not None)
@@ -139,7 +144,7 @@ def _delay_ms(delay: object) -> int:
 
 
 def check_spread(spread: object) -> int:
-    """Give the window of a spread in ms; seconds or a timedelta, as a delay is given."""
+    """Return the window of a spread in ms. Like a delay it is seconds or a timedelta."""
     try:
         return _delay_ms(spread)
     except MessageError as error:
@@ -147,7 +152,7 @@ def check_spread(spread: object) -> int:
 
 
 def check_rate(per_second: object) -> float | None:
-    """Give messages a second, None for no rate."""
+    """Return a rate in messages per second; None for no limit."""
     if per_second is None:
         return None
     is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
@@ -159,11 +164,11 @@ def check_rate(per_second: object) -> float | None:
 
 
 def moment_ms(name: str, moment: object) -> int:
-    """Give a moment in ms since 1970, rounded up: not before it.
+    """Return a datetime in ms since 1970, rounded up.
 
-    A time that comes twice, as clocks go back, is the first or the second one as its `fold` says.
-    One that a change of clocks skips is read with the offset from before the change, whatever its
-    `fold`: the other reading would be early.
+    A local time that occurs twice, when clocks go back, is the first or the second one by its
+    `fold`. A local time that a clock change skips is read with the offset before the change, for
+    either `fold`, because the other offset would give an earlier time.
     """
     if not isinstance(moment, datetime):
         raise MessageError(f"{name}: wanted a datetime, got {quoted(moment)}")
@@ -184,9 +189,12 @@ def resolve_due_array(
     deliver_ms: object,
     delay_ms_max: int,
 ) -> Int64Array:
-    """Give when each of `count` messages is due, epoch ms; 0: now. One value stands for all.
+    """Return when each of `count` messages is due, ms since 1970; 0 for now.
 
-    `deliver_ms` are whole numbers, `delay` seconds or a timedelta. Fails like resolve_due_ms.
+    `deliver_ms` has whole numbers; `delay` has seconds, or is a timedelta. One value is for all.
+
+    Raises:
+        MessageError: as `resolve_due_ms`.
     """
     if delay is not None and deliver_ms is not None:
         raise MessageError("time: wanted one of delay, deliver_ms, got both")
@@ -202,7 +210,7 @@ def resolve_due_array(
         numbers = _numbers(given, count, name)
         if numbers.dtype.kind == "f":
             raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
-        due = numbers.astype(np.int64)  # a copy: what has passed becomes 0 in it
+        due = numbers.astype(np.int64)  # a copy: times in the past become 0 in it
         if (wrong := is_too_early(due, now_ms)) is not None:
             refuse_values(wrong, f"{name}: {_SANE}; {MANY_SECONDS}", due)
     latest_ms = now_ms + delay_ms_max
@@ -243,13 +251,14 @@ def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.
 
 
 def _delays_ms(seconds: npt.NDArray[np.int64 | np.float64]) -> Int64Array:
-    # 64 bits before anything is counted: a float32 does not tell the microseconds of a day apart,
-    # and the bounds are beyond an int32.
+    # Convert to 64 bits first: a float32 cannot represent each microsecond of a day, and the bounds
+    # do not fit an int32.
     if seconds.dtype.kind == "f":
         refuse_values(~np.isfinite(seconds), "delay: wanted finite numbers of seconds", seconds)
         refuse_values(seconds < 0, "delay: wanted 0 or more", seconds)
-        bounded = np.minimum(seconds.astype(np.float64), 9e12)  # far beyond delay_ms_max, and
-        microseconds = np.rint(bounded * 1e6).astype(np.int64)  # within int64 as us
+        # 9e12 s is far more than delay_ms_max, and fits int64 in microseconds.
+        bounded = np.minimum(seconds.astype(np.float64), 9e12)
+        microseconds = np.rint(bounded * 1e6).astype(np.int64)
     else:
         refuse_values(seconds < 0, "delay: wanted 0 or more", seconds)
         microseconds = np.minimum(seconds.astype(np.int64), 9_000_000_000_000) * 1_000_000

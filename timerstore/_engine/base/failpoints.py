@@ -1,7 +1,9 @@
-"""Fail points: named moments at which a test may kill the process, or make a call fail.
+"""Fail points: named points in the code at which a test may kill the process or fail a call.
 
-Holds:    (1) every name stands in one of the tuples, so that a test can see that each is
-          reached; (2) without a hook a point costs one look at a module variable.
+Invariants:
+    1. Every name is in one of the tuples, so that a test can check that each point is reached.
+
+Without a hook, a fail point costs one read of a module variable.
 """
 
 from collections.abc import Callable
@@ -102,7 +104,7 @@ LEASE_NAMES = (
     "recurring_run_cancelled",
     "recurring_saved",
 )
-"""Of leases, of puts with a key, of what recurs: timerstore/leases, replacing.py, recurring."""
+"""Fail points of leases, puts with a replace key, and recurring messages."""
 
 SHARD_NAMES = (
     "stage_file_written",
@@ -114,7 +116,7 @@ SHARD_NAMES = (
     "shard_ingest_durable",
     "shard_files_dropped",
 )
-"""Of what stands above a store: timerstore/shards."""
+"""Fail points of sharded stores: timerstore/shards."""
 
 ALL_NAMES = frozenset((*NAMES, *LEASE_NAMES, *SHARD_NAMES))
 
@@ -123,7 +125,7 @@ hook: Callable[[str], None] | None = None
 
 
 def reach(name: str) -> None:
-    """Say that a point is reached."""
+    """Call the hook, if there is one, with the name of a point."""
     if hook is not None:
         assert name in ALL_NAMES, f"a fail point that is not in NAMES: {name}"
         hook(name)

@@ -1,6 +1,6 @@
 """Check message bodies: one, or many as a list or as one buffer with offsets.
 
-Raises: MessageError, naming everything that is wrong with one argument at once.
+Raises: MessageError, with every problem of one argument.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Body = bytes | memoryview
 
 
 def check_body(body: object, body_bytes_max: int) -> Body:
-    """Give the body as bytes, or as a view of single bytes of what was given."""
+    """Return the body as bytes, or as a view of single bytes of the caller's buffer."""
     if type(body) is bytes and len(body) <= body_bytes_max:
         return body
     view: Body = body if type(body) is bytes else view_of(body, "body")
@@ -27,17 +27,18 @@ def check_body(body: object, body_bytes_max: int) -> Body:
 
 
 def view_of(data: object, what: str) -> memoryview:
+    """Return a view of single bytes. MessageError unless `data` is a contiguous buffer."""
     try:
-        view = memoryview(data)  # type: ignore[arg-type]  # the question is whether it is a buffer
+        view = memoryview(data)  # type: ignore[arg-type]  # TypeError if it is not a buffer
     except TypeError as error:
         hint = "; encode it first" if isinstance(data, str) else ""
         raise MessageError(f"{what}: wanted bytes, got {typed(data)}{hint}") from error
-    except (ValueError, BufferError) as error:  # released, or of a type that has no bytes to show
+    except (ValueError, BufferError) as error:  # released, or of a type without bytes
         raise MessageError(f"{what}: wanted bytes, got {typed(data)}: {error}") from error
     if not view.c_contiguous:
         raise MessageError(f"{what}: wanted contiguous bytes, got a view with steps")
     if not view.nbytes:
-        return memoryview(b"")  # a view with a shape of zeros has no other form
+        return memoryview(b"")  # a view with a 0 in its shape cannot be cast
     return view.cast("B") if view.format != "B" or view.ndim != 1 else view
 
 
@@ -49,18 +50,18 @@ class Spans(NamedTuple):
     largest: int  # bytes of the largest body
 
 
-_COUNTED_IN_BYTES = {bytes, bytearray}  # of a view, len counts elements, which may be wider
+_COUNTED_IN_BYTES = {bytes, bytearray}  # the length of a view counts elements, not bytes
 
 
 def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
-    """Give the bodies of a batch as one buffer and `count + 1` offsets into it.
+    """Return the bodies of a batch as one buffer and `count + 1` offsets into it.
 
-    `bodies` is a sequence of bytes-likes, or a pair (buffer, offsets) which is used as it is.
+    `bodies` is a sequence of bytes-likes, or a pair (buffer, offsets), which is used unchanged.
     """
     if type(bodies) is list:
         offsets = np.empty(len(bodies) + 1, np.int64)
         found = join(bodies, offsets)
-        if found is not None:  # it is bytes alone, as most are
+        if found is not None:  # every body is `bytes`, the usual case
             return _checked_sizes(Spans(found[0], offsets, found[1]), body_bytes_max)
     if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
         return _checked_spans(view_of(bodies[0], "bodies"), bodies[1], body_bytes_max)
@@ -81,7 +82,7 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
 
 
 def count_bodies(bodies: object) -> int:
-    """How many a batch has; 0 where it is none, which `gather_bodies` says."""
+    """Return the number of bodies; 0 if this is not a batch, which `gather_bodies` rejects."""
     if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
         return max(0, bodies[1].size - 1)
     return len(bodies) if isinstance(bodies, Sequence) else 0
@@ -105,7 +106,7 @@ def _checked_spans(data: Body, offsets: npt.NDArray[np.generic], body_bytes_max:
             f"bodies: wanted one row of whole offsets, count + 1 of them, got {offsets.dtype} "
             f"of shape {offsets.shape}"
         )
-    spans = np.array(offsets, np.int64)  # a copy: what was checked is what C reads
+    spans = np.array(offsets, np.int64)  # a copy: the caller cannot change it after the check
     native_offsets = ffi.from_buffer("int64_t[]", spans)
     largest = int(lib.ts_spans_largest(native_offsets, len(spans) - 1, len(data)))
     if largest < 0:

@@ -1,6 +1,6 @@
 """Check topics, queue numbers, tags, keys, properties, message ids, levels and sizes.
 
-Raises: MessageError, naming everything that is wrong with one argument at once.
+Raises: MessageError, with every problem of one argument.
 """
 
 import re
@@ -14,10 +14,10 @@ from timerstore.errors import MessageError, quoted, typed
 
 TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
-"""Queues that a put may grow a topic to: each has files of its own."""
+"""Queues that a put may add to a topic. Each queue has its own files."""
 
 MESSAGE_ID_BYTES_MAX = 128
-"""A message id that a caller gives: it is in every handle, and in each copy's properties."""
+"""Of a caller's message id, which is part of every handle and of the properties of each copy."""
 PROPERTY_VALUE_BYTES_MAX = 32_767
 
 _SYSTEM_TOPICS = frozenset(
@@ -32,24 +32,24 @@ DROPPED_NAMES = frozenset(
         "TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE", "TS_LEASE", "TS_REPLACE", "TS_EVERY"
     }
 )  # fmt: skip
-"""A caller's value is left out without a word: a forwarded message carries its old store's."""
+"""Properties dropped silently: a forwarded message still has those of its earlier store."""
 
 RESERVED_PREFIX = "TIMER_"
 RESERVED_NAMES = {
-    "TAGS": "give it as tags=",
-    "KEYS": "give them as keys=",
-    "UNIQ_KEY": "the store makes it",
-    "REAL_TOPIC": "the store makes it",
-    "REAL_QID": "the store makes it",
-    "DELAY": "give it as level=",
-    "__CRC32#": "the store makes it",
+    "TAGS": "pass it as tags=",
+    "KEYS": "pass them as keys=",
+    "UNIQ_KEY": "the store sets it",
+    "REAL_TOPIC": "the store sets it",
+    "REAL_QID": "the store sets it",
+    "DELAY": "pass it as level=",
+    "__CRC32#": "the store sets it",
     "INNER_NUM": "batch queues are not written",
     "INNER_BASE": "batch queues are not written",
     "INNER_MULTI_DISPATCH": "a broker would dispatch by it",
     "INNER_MULTI_QUEUE_OFFSET": "a broker would dispatch by it",
     "TRAN_MSG": "transactions are not written",
 }
-"""Names that mean something to the engine or to a broker; so does all that begins with TIMER_."""
+"""Names that the engine or a broker uses. Names that begin with TIMER_ are reserved as well."""
 
 _INT64_DIGITS = 19
 _INT32_DIGITS = 10
@@ -67,16 +67,16 @@ _ENGINE_PROPERTIES = {  # name -> longest value, without the real topic, which i
     "__CRC32#": 10,
 }
 PROPERTIES_HEADROOM_BYTES = sum(len(name) + size + 2 for name, size in _ENGINE_PROPERTIES.items())
-"""Most that the engine adds to a message's properties over its life, the real topic not counted."""
+"""Most bytes that the engine adds to a message's properties, without the destination topic."""
 
 _RECORD_FIXED_BYTES = 91 + 24  # a record around body, topic and properties; both hosts may be IPv6
 _TIMER_TOPIC_BYTES = len("rmq_sys_wheel_timer")
 
 
 def check_topic(topic: object) -> bytes:
-    """Give the topic's bytes, cheaply from the second time; MessageError on one that is wrong."""
+    """Return the topic's bytes; cheap if it was checked before. MessageError if it is invalid."""
     try:
-        return _topics_checked[topic]  # type: ignore[index]  # what is no text is not in there
+        return _topics_checked[topic]  # type: ignore[index]  # its keys are text
     except (KeyError, TypeError):
         raw = _topic_bytes(topic)
     if len(_topics_checked) >= _TOPICS_CHECKED_MAX:
@@ -85,7 +85,7 @@ def check_topic(topic: object) -> bytes:
     return raw
 
 
-# What _topic_bytes answered before: it depends on its argument alone, so all stores may share this.
+# Results of _topic_bytes. They depend only on the argument, so all stores share them.
 _topics_checked: dict[str, bytes] = {}
 _TOPICS_CHECKED_MAX = 4096
 
@@ -106,14 +106,14 @@ def _topic_bytes(topic: object) -> bytes:
             f"got {', '.join(map(repr, wrong))} in {quoted(topic)}"
         )
     if topic in _SYSTEM_TOPICS:
-        problems.append(f"topic: {topic} is the engine's own")
+        problems.append(f"topic: {topic} is reserved for the engine")
     if problems:
         raise MessageError(problems)
     return raw
 
 
 def check_queue_id(queue_id: object) -> int:
-    """Give the queue number; MessageError unless it is 0 to QUEUE_COUNT_MAX - 1."""
+    """Return the queue number. MessageError unless it is 0 to QUEUE_COUNT_MAX - 1."""
     number = whole(queue_id)
     if number is None or not 0 <= number < QUEUE_COUNT_MAX:
         raise MessageError(f"queue_id: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {quoted(queue_id)}")
@@ -121,12 +121,12 @@ def check_queue_id(queue_id: object) -> int:
 
 
 def body_bytes_limit(message_bytes_max: int, record_bytes_max: int, topic: bytes) -> int:
-    """Give how large a body without properties may be, so that every copy of it fits a record."""
+    """Return the largest body without properties of which every copy fits a record, bytes."""
     return min(message_bytes_max, room_bytes(record_bytes_max, topic))
 
 
 def room_bytes(record_bytes_max: int, topic: bytes) -> int:
-    """Give what body and the caller's properties may have together in one record; may be < 0."""
+    """Return how many bytes body and caller's properties may have together; may be negative."""
     name_bytes = max(len(topic), _TIMER_TOPIC_BYTES)
     headroom = PROPERTIES_HEADROOM_BYTES + len(topic)
     return record_bytes_max - _RECORD_FIXED_BYTES - name_bytes - headroom
@@ -140,7 +140,7 @@ def check_sizes(
     properties_bytes_max: int,
     record_bytes_max: int,
 ) -> None:
-    """See that body and properties fit, with what the engine will add until delivery."""
+    """Raise MessageError unless body and properties fit, with the engine's later additions."""
     problems = []
     limit = properties_bytes_max - PROPERTIES_HEADROOM_BYTES - len(topic)
     if own_properties_bytes > limit:
@@ -161,9 +161,12 @@ def check_sizes(
 def encode_properties(
     tags: str | None, keys: str | Iterable[str], properties: Mapping[str, str] | None
 ) -> bytes:
-    """Write tags, keys and properties in their on-disk form: name 0x01 value 0x02.
+    """Return tags, keys and properties in their on-disk form: name 0x01 value 0x02.
 
-    One key may be given as plain text. Raises MessageError with every name and value that is wrong.
+    One key may be passed as plain text.
+
+    Raises:
+        MessageError: with every wrong name and value.
     """
     if tags is None and is_nothing(keys) and is_nothing(properties):
         return b""
@@ -185,7 +188,7 @@ def encode_properties(
 
 
 def tags_problems(tags: object) -> list[str]:
-    """Say what is wrong with the tag of a message. One that no filter can name is wrong, too."""
+    """Return the problems of a message's tag. A tag that no filter can name is wrong as well."""
     if not isinstance(tags, str):
         return [f"tags: wanted text, as property TAGS, or None, got {typed(tags)}"]
     if not tags:
@@ -206,7 +209,7 @@ _HALF = "wanted text without half a surrogate pair, which UTF-8 does not have"
 
 
 def is_nothing(given: object) -> bool:
-    """Whether no keys, or no properties, are given; an array does not tell by its truth."""
+    """Return whether keys or properties are empty. The truth value of an array cannot be used."""
     if isinstance(given, np.ndarray):
         return given.size == 0
     try:
@@ -216,7 +219,7 @@ def is_nothing(given: object) -> bool:
 
 
 def list_of_keys(keys: object) -> list[Any]:
-    """Give one key or several as a list, not looked at yet; MessageError on what is neither."""
+    """Return one key or several as a list of unchecked items. MessageError on another type."""
     if isinstance(keys, bytes | bytearray | memoryview):
         raise MessageError(f"keys: wanted text or several, got {typed(keys)}; decode it")
     try:
@@ -259,7 +262,7 @@ def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]
             continue
         why = RESERVED_NAMES.get(name)
         if why is None and isinstance(name, str) and name.startswith(RESERVED_PREFIX):
-            why = "the engine's own"
+            why = "the engine uses it"
         if why is not None:
             problems.append(f"property {quoted(name)}: this name is reserved; {why}")
         else:
@@ -285,7 +288,7 @@ def _is_clean(name: object, value: object, problems: list[str]) -> bool:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be stored: it has no half of a surrogate pair."""
+    """Return whether a text has no half of a surrogate pair, which cannot be stored."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -294,7 +297,7 @@ def is_utf8(text: str) -> bool:
 
 
 def check_message_id(message_id: object) -> bytes:
-    """Give a caller's message id as it is stored: UTF-8 without spaces and control characters."""
+    """Return a caller's message id in UTF-8. MessageError on spaces and control characters."""
     if not isinstance(message_id, str):
         raise MessageError(f"message_id: wanted text, got {typed(message_id)}")
     if not is_utf8(message_id):
@@ -317,7 +320,7 @@ LEVEL_PROPERTY = "DELAY"
 
 
 def check_level(level: object, delay: object, deliver_at: object, deliver_ms: object) -> int:
-    """Give the fixed level; MessageError on what is none, or where a time stands beside it."""
+    """Return the delay level. MessageError if it is not one, or a time is given as well."""
     given = {"delay": delay, "deliver_at": deliver_at, "deliver_ms": deliver_ms}
     names = [name for name, value in given.items() if value is not None]
     if names:

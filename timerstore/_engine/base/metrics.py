@@ -1,7 +1,8 @@
-"""Metrics: the one table of what is counted. Rooms count, doors export.
+"""Metrics: the names of all statistics, and the counters and distributions of one store.
 
-Threads:  any; a count may miss a unit when two threads add at once, gauges are read from their
-          owner.
+Components count; telemetry and `stats()` read. Gauges are read from their component.
+
+Thread safety: any thread.
 """
 
 from bisect import bisect_left
@@ -68,10 +69,10 @@ GAUGES = {
     "disk_used_percent": "used space of the file system, by all files",
     "memory_bytes": "memory of timer states, open slot and histogram",
 }
-"""What `stats()` reads from its owner, beside the counters."""
+"""Values that `stats()` reads from their component, in addition to the counters."""
 
 SINCE_OPENING = frozenset({"put_messages", "cancelled_messages", "rescheduled_messages"})
-"""Those of the gauges that only grow: counters, for who exports them."""
+"""Gauges that only grow: exporters present them as counters."""
 
 LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 3_600_000)
 TOOK_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
@@ -81,11 +82,11 @@ DISTRIBUTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "sync_ms": ("milliseconds of a commit log sync", TOOK_MS),
     "checkpoint_ms": ("milliseconds of a checkpoint", TOOK_MS),
 }
-"""Upper bounds, and how many lay between each and the one before; since opening."""
+"""Histograms since opening: help text, and the upper bounds of the buckets."""
 
 
 class Distribution:
-    """How many values lay where."""
+    """A histogram: how many values fell into each bucket, and their sum."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -93,7 +94,7 @@ class Distribution:
         self._sum = 0.0
 
     def add(self, values: npt.NDArray[np.int64]) -> None:
-        """Count values; most often all of them lie between the same two bounds."""
+        """Count values. All in one bucket is the usual case, and cheap."""
         if not len(values):
             return
         least = bisect_left(self._bounds, int(values.min()))
@@ -110,8 +111,8 @@ class Distribution:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def told(self) -> dict[float | str | None, float]:
-        """Give how many by upper bound, None for what lies beyond; and their `sum`."""
+    def counts(self) -> dict[float | str | None, float]:
+        """Return the counts by upper bound, None for the last bucket, and the key "sum"."""
         counted: dict[float | str | None, float] = dict(
             zip((*self._bounds, None), self._counts, strict=True)
         )
@@ -129,12 +130,12 @@ class Metrics(Owner):
         }
 
     def add(self, name: str, amount: int) -> None:
-        """Count."""
+        """Add to a counter."""
         with self._lock:
             self._values[name] += amount
 
     def values(self) -> dict[str, int]:
-        """Give all counters as they are."""
+        """Return all counters."""
         with self._lock:
             return dict(self._values)
 
@@ -144,11 +145,11 @@ class Metrics(Owner):
             self._distributions[name].add(values)
 
     def took(self, name: str, took_ns: int) -> None:
-        """Count a time, one value of a distribution in ms."""
+        """Add a duration to a distribution in ms."""
         with self._lock:
             self._distributions[name].add_one(took_ns / 1e6)
 
     def distributions(self) -> Mapping[str, dict[float | str | None, float]]:
-        """Give all distributions as they are."""
+        """Return all distributions."""
         with self._lock:
-            return {name: one.told() for name, one in self._distributions.items()}
+            return {name: one.counts() for name, one in self._distributions.items()}

@@ -1,10 +1,13 @@
-"""Service: one thread, one loop around a step. Handoff: a bounded queue between two services.
+"""Service: one thread that runs a loop around a step. Handoff: a bounded queue between services.
 
-Threads:  a Service's `step` runs in its own thread, or in whoever steps it by hand, never in both.
-Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: who makes work wakes,
-          or knows that who does it comes by itself (pause_s, idle_s);
-          (3) an error that may pass is tried again, with back-off and a count, until it passes or
-          the store stops; any other stops the store.
+Thread safety: `step` runs on the service's thread, or on a thread that steps the service by hand,
+    never on both.
+Invariants:
+    1. `step` never sleeps and does a bounded amount of work.
+    2. Services do not poll. The component that produces work wakes the service, unless the service
+       continues at a time of its own (`pause_s`, `idle_s`).
+    3. After a retryable error the step is repeated, with back-off and a counter, until it succeeds
+       or the store stops. Any other error stops the store.
 """
 
 import logging
@@ -21,7 +24,7 @@ from timerstore._engine.base.signals import Signals
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 
 IDLE_S_MAX = 10.0
-"""Longest wait for a wall time: after so long a clock that was set forward is noticed."""
+"""Longest wait for a wall time, seconds: then a clock that was set forward is noticed."""
 
 _BACKOFF_S_MIN = 0.01
 _BACKOFF_S_MAX = 1.0
@@ -30,41 +33,41 @@ Item = TypeVar("Item")
 
 
 class WakeEvent(Owner):
-    """Rings for one who waits, also if he comes later. As threading.Event, but that each step is
-    one of C: an exception of a signal handler amid `set` leaves nothing locked.
+    """An event for one waiter, which `wait` clears.
+
+    Unlike threading.Event, each method is one call of C. So an exception of a signal handler during
+    `set` leaves nothing locked.
     """
 
-    __slots__ = ("_silence", "is_silent")
+    __slots__ = ("_unset", "is_unset")
 
     def __init__(self) -> None:
-        self._silence = threading.Lock()  # held until it rings
-        self._silence.acquire()
-        self.is_silent = self._silence.locked
+        self._unset = threading.Lock()  # locked until the event is set
+        self._unset.acquire()
+        self.is_unset = self._unset.locked
 
     def is_set(self) -> bool:
-        """Whether it rings."""
-        return not self._silence.locked()
+        """Return whether the event is set."""
+        return not self._unset.locked()
 
     def set(self) -> None:
-        """Ring."""
-        try:  # noqa: SIM105 - here a call of Python's is what is not wanted
-            self._silence.release()
-        except RuntimeError:  # it rings already
+        """Set the event, and wake the waiter."""
+        try:  # noqa: SIM105 - suppress() would be Python code that a signal can interrupt
+            self._unset.release()
+        except RuntimeError:  # already set
             pass
 
     def clear(self) -> None:
-        """Have it ring no more."""
-        self._silence.acquire(blocking=False)
+        """Clear the event."""
+        self._unset.acquire(blocking=False)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it rings, which ends with that; whether it did in time."""
-        return self._silence.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        """Wait until the event is set, and clear it; return False after the timeout."""
+        return self._unset.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
 
 
 class Service(Owner):
-    """One of the named services. Subclasses give `name`, `step` and, where they wait for a time,
-    `idle_s`.
-    """
+    """A named service. Subclasses define `name` and `step`, and `idle_s` to wait for a time."""
 
     name = "service"
 
@@ -77,21 +80,21 @@ class Service(Owner):
         self._ident: int | None = None  # of the thread that runs the loop
 
     def step(self) -> bool:
-        """Do a bounded amount of work; whether there was any."""
+        """Do a bounded amount of work; return whether there was any."""
         raise NotImplementedError
 
     def idle_s(self) -> float | None:
-        """How long to wait when there is nothing to do, seconds; None: until woken."""
+        """Return how long to wait if there is no work, seconds; None for until woken."""
         return None
 
     def pause_s(self) -> float:
-        """How long to wait behind a step that had work, seconds; a wake ends that."""
+        """Return how long to wait after a step with work, seconds; a wake ends the wait."""
         return 0.0
 
     @property
-    def is_silent(self) -> Callable[[], bool]:
-        """Tells whether it was not woken since its last step began; one call of C."""
-        return self._event.is_silent
+    def is_unset(self) -> Callable[[], bool]:
+        """A function of C that returns whether there was no wake since the last step began."""
+        return self._event.is_unset
 
     @property
     def is_own_thread(self) -> bool:
@@ -99,12 +102,12 @@ class Service(Owner):
         return self._ident == threading.get_ident()
 
     def wake(self) -> None:
-        """There is work."""
+        """Wake the thread: there is work."""
         if not self._event.is_set():
             self._event.set()
 
     def start(self) -> None:
-        """Run in a thread of its own; FailedError where there can be no more threads."""
+        """Start the thread. FailedError if the operating system has no more threads."""
         thread = threading.Thread(target=self._loop, name=f"timerstore-{self.name}", daemon=True)
         try:
             thread.start()
@@ -113,24 +116,25 @@ class Service(Owner):
         self._thread = thread
 
     def stop(self) -> None:
-        """Finish the step that runs and end the thread.
+        """Stop the thread after the running step, and wait for its end.
 
-        LockedError if the interpreter is ending and has stopped the thread amid a step.
+        Raises:
+            LockedError: the interpreter is ending, and has stopped the thread during a step.
         """
-        self.ask_to_stop()
+        self.request_stop()
         if sys.is_finalizing() and self._ident is not None:
             raise stopped_at_exit()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
 
-    def ask_to_stop(self) -> None:
-        """Have the thread end after the step that runs; do not wait for it."""
+    def request_stop(self) -> None:
+        """Stop the thread after the running step, without waiting."""
         self._stopping = True
         self._event.set()
 
     def end(self, where: Path) -> None:
-        """The store's files are closed, and its memory is given back: no step may touch them."""
+        """Make later steps raise ClosedError, because files are closed and memory is freed."""
 
         def closed() -> bool:
             raise ClosedError("the store is closed", where=where)
@@ -163,7 +167,7 @@ class Service(Owner):
                 self._event.wait(backoff_s)
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
                 continue
-            except Exception as error:  # noqa: BLE001 - unforeseen: the store must stop
+            except Exception as error:  # noqa: BLE001 - an unexpected error must stop the store
                 self._fail(error)
                 return
             if not self._stopping:
@@ -175,7 +179,7 @@ class Service(Owner):
 
 
 class Handoff(Generic[Item]):
-    """At most `bound` items between two services; `put` is refused when it is full."""
+    """A queue of at most `bound` items between two services."""
 
     def __init__(self, bound: int) -> None:
         self._items: deque[Item] = deque()
@@ -186,18 +190,18 @@ class Handoff(Generic[Item]):
 
     @property
     def is_full(self) -> bool:
-        """Whether another item would be one too many."""
+        """Whether the queue has `bound` items."""
         return len(self._items) >= self._bound
 
     def put(self, item: Item) -> None:
-        """Add an item; only the one upstream service calls this, after it looked at `is_full`."""
+        """Add an item. Only the upstream service calls this, after it has checked `is_full`."""
         assert not self.is_full, "a handoff was overfilled"
         self._items.append(item)
 
     def take(self) -> Item | None:
-        """Take the oldest item, None where there is none."""
+        """Remove and return the oldest item; None if the queue is empty."""
         return self._items.popleft() if self._items else None
 
     def first(self) -> Item | None:
-        """Give the oldest item, which stays until it is taken; None where there is none."""
+        """Return the oldest item without removing it; None if the queue is empty."""
         return self._items[0] if self._items else None

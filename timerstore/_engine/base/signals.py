@@ -35,16 +35,16 @@ class Signals(Owner):
     def __init__(self) -> None:
         # CommitLog
         self.durable = Signal()  # more of the log is durable, or the log has failed
-        self.synced = Signal()  # a sync took so many ns
+        self.synced = Signal()  # the duration of a sync, ns
         self.half_left = Signal()  # a full staging half waits to be written
-        self.states_needed = Signal()  # make room for timer ids up to this one
-        self.ids_needed = Signal()  # make room for so many message ids
+        self.states_needed = Signal()  # reserve memory for timer ids up to this one
+        self.ids_needed = Signal()  # reserve memory for this many message ids
         self.appending = Signal()  # a caller is about to append; may block to bound the log
         # Dispatch
         self.queues_advanced = Signal()  # the indexes of routes whose queues have grown
         self.requests_dispatched = Signal()  # timer requests, as bytes of ts_request
         # Checkpoint
-        self.checkpoint_due = Signal()  # the log has grown by so much
+        self.checkpoint_due = Signal()  # the log has grown by checkpoint_log_bytes
         self.checkpoint_marking = Signal()  # the watermark is about to be written
         self.checkpoint_completed = Signal()
         # the timer services
@@ -58,6 +58,6 @@ class Signals(Owner):
         self.records_placed = Signal()  # DequeuePut, ScheduleDeliver: records are in the log
         self.open_slot_shrunk = Signal()  # DequeuePut: entries left the open slot
         # Retention
-        self.queue_dropped = Signal()  # a route, and the queue offsets [begin, end) that are gone
+        self.queue_dropped = Signal()  # a route, and the removed queue offsets [begin, end)
         # Service
         self.service_failed = Signal()  # a service's name and the error that ended it

@@ -1,5 +1,5 @@
-"""Bytes to records and back, and the names of files. Nothing here opens a file.
+"""Convert bytes to records and back, and name files. No module here opens a file.
 
-One module per format. Formats that C reads take their numbers from the C library; names, handles
-and JSON are read and written only here.
+There is one module for each format. Formats that C also reads are defined in native/format, and
+take their numbers from there. Names, handles and JSON are read and written only here.
 """

@@ -1,14 +1,19 @@
-"""backup.json: what a backup holds. Our own file; a backup without it is none.
+"""backup.json: the manifest of a backup. A directory without it is not a backup.
 
-Data:     JSON: {"format": 2, "store_id", "made_ms", "log_begin", "log_end", sizes of the store's
-          files, "segments": [[offset, bytes, CRC-32 of those bytes], ...] ascending and without a
-          gap, "queue_ends": {topic: {queue: queue offset behind the last unit}}, "config": {name:
-          text}, "ids": [file, bytes, CRC-32 of those bytes], "crc": c}. c: CRC-32 of the text of
-          all the rest, keys sorted. ids: message ids of which the segments do not tell any more,
-          in timerstore/ids-<file>. Format 1, which is read, too, had none.
-Holds:    files of the backup may be longer than their `bytes` say: what lies behind was copied by
-          a backup that did not come to its end.
-Fails:    CorruptError on anything that does not fit; FormatVersionError on another format.
+Invariants:
+    1. A file of the backup may be longer than its `bytes`. The rest was copied by a later backup
+       that was interrupted, and does not count.
+Raises: CorruptError if the contents are not valid. FormatVersionError on an unknown format.
+On-disk format: JSON, written only by this package:
+
+    format       2; format 1, which had no `ids`, is read as well
+    store_id, made_ms, log_begin, log_end, and the sizes of the store's files
+    segments     [[offset, bytes, CRC-32 of those bytes], ...], ascending and without a gap
+    queue_ends   {topic: {queue: queue offset after the last unit}}
+    config       {name: text}
+    ids          [file, bytes, CRC-32 of those bytes]: message ids in timerstore/ids-<file>, which
+                 the segments no longer contain
+    crc          CRC-32 of the text of all other fields, with sorted keys
 """
 
 import json
@@ -23,7 +28,7 @@ FORMAT = 2
 
 
 class SavedSegment(NamedTuple):
-    """The part of one commit-log segment that is in the backup."""
+    """The part of one commit log segment that is in the backup."""
 
     offset: int
     size_bytes: int
@@ -31,7 +36,7 @@ class SavedSegment(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A backup's table of contents."""
+    """The fields of the file, without `format` and `crc`."""
 
     store_id: int
     made_ms: int
@@ -53,7 +58,7 @@ def _crc(entries: Json) -> int:
 
 
 def write(manifest: Manifest) -> bytes:
-    """Give the file's text."""
+    """Return the file's text."""
     entries: Json = {"format": FORMAT, **manifest._asdict()}
     entries["segments"] = [list(one) for one in manifest.segments]
     entries["queue_ends"] = {
@@ -65,7 +70,12 @@ def write(manifest: Manifest) -> bytes:
 
 
 def read(text: bytes) -> Manifest:
-    """Read the file."""
+    """Parse the file.
+
+    Raises:
+        CorruptError: the contents are not valid.
+        FormatVersionError: the format is unknown.
+    """
     entries = loads(text)
     found = entries.get("format")
     if found not in (1, FORMAT):
@@ -117,4 +127,4 @@ def _queue_ends(value: Any) -> dict[str, dict[int, int]]:
             for topic, queues in as_table(value, "queue_ends").items()
         }
     except ValueError as error:
-        raise CorruptError("queue_ends", wanted="numbers of queues", got=repr(value)) from error
+        raise CorruptError("queue_ends", wanted="queue numbers", got=repr(value)) from error

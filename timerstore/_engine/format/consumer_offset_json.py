@@ -1,13 +1,14 @@
-"""config/consumerOffset.json: how far each group has come in each queue.
+"""config/consumerOffset.json: the committed offset of each consumer group in each queue.
 
-Data:     {"dataVersion": .., "groupTopicMap": {group: [topic, ..]}, "offsetTable":
-          {"topic@group": {queue: offset of the next message}}}. Fields and entries that are not
-          known here are kept as they came, in their order.
-Holds:    a file of a 5.3 or 5.4 broker that is read and written again has the same bytes. 5.3
-          breaks no line between numbers and in lists, 5.4 breaks each and puts an empty line into
-          an empty map; a file stays in the form that it has, a new one is as of 5.3.
-Fails:    CorruptError where file and older copy are both unreadable.
-Source:   files written by 5.1.4, 5.3.3 and 5.4.0 brokers (tests/fixtures/consumer_offsets).
+Invariants:
+    1. A file of a 5.3 or 5.4 broker that is read and written again has the same bytes. Brokers of
+       version 5.3 write numbers and lists without line breaks. Version 5.4 puts each on a line, and
+       an empty line into an empty map. A file keeps its form; a new file has the form of 5.3.
+Raises: CorruptError if neither the file nor its older copy can be parsed.
+On-disk format: {"dataVersion": .., "groupTopicMap": {group: [topic, ..]}, "offsetTable":
+    {"topic@group": {queue: offset of the next message}}}. Unknown fields and entries are kept, in
+    their order.
+See also: files of 5.1.4, 5.3.3 and 5.4.0 brokers in tests/fixtures/consumer_offsets.
 """
 
 import json
@@ -19,7 +20,7 @@ from timerstore._engine.format.json_text import DataVersion, Json
 from timerstore.errors import CorruptError
 
 SEPARATOR = "@"
-"""Between topic and group; neither may hold it."""
+"""Separates topic and group; neither may contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class ConsumerOffsets:
     table: dict[str, dict[int, int]] = field(default_factory=dict)
     topics_of_group: dict[str, list[str]] = field(default_factory=dict)
     other: Json = field(default_factory=dict)
-    is_wide: bool = False  # written as by 5.4
+    is_wide: bool = False  # the form of 5.4
 
     def with_offsets(
         self, changes: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int
     ) -> "ConsumerOffsets":
-        """Give the file with other offsets for some queues of some (topic, group)."""
+        """Return a file in which the offsets of some queues, by (topic, group), are replaced."""
         table, topics = dict(self.table), dict(self.topics_of_group)
         for (topic, group), offsets in changes.items():
             key = entry_name(topic, group)
@@ -46,17 +47,17 @@ class ConsumerOffsets:
 
 
 def entry_name(topic: str, group: str) -> str:
-    """Give the key of a topic and a group."""
+    """Return the key of a topic and a group."""
     return f"{topic}{SEPARATOR}{group}"
 
 
 def read(main: bytes | None, backup: bytes | None) -> ConsumerOffsets:
-    """Read the file (None: absent), or its older copy where it is absent, empty or broken."""
+    """Parse the file (None: absent), or its older copy if the file is absent, empty or invalid."""
     return json_text.first_readable(main, backup, _parse, ConsumerOffsets())
 
 
 def write(offsets: ConsumerOffsets) -> bytes:
-    """Give the file's text."""
+    """Return the file's text."""
     whole: Json = {
         "dataVersion": offsets.version.to_json(),
         "groupTopicMap": offsets.topics_of_group,
@@ -68,12 +69,12 @@ def write(offsets: ConsumerOffsets) -> bytes:
 
 
 def _text(value: object, newline: str, *, is_wide: bool) -> str:
-    """Write one value; `newline` leads to the line where its closing bracket stands."""
+    """Format one value; `newline` is the line break and indent before its closing bracket."""
     inner = f"{newline}\t"
     if isinstance(value, Mapping):
         if not value:
             return f"{{{inner}{newline}}}" if is_wide else "{}"
-        # The older writer breaks the line before a name, but not before a number.
+        # A 5.3 broker breaks the line before a name, but not before a number.
         rows = [
             f"{inner if is_wide or isinstance(key, str) else ''}"
             f"{json.dumps(key)}:{_text(one, inner, is_wide=is_wide)}"

@@ -1,30 +1,36 @@
-"""timerstore/counts: numbers by queue, as at the last two watermarks.
+"""timerstore/counts: pending counts and queue ends at the last two watermarks.
 
-Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
-          queue offset behind the last unit below L}}, "levels": {queue: [n, b, e, ...]},
-          "level_pending": {topic: {queue: n}}, "ids": [file, bytes, crc], "sequence": s, "crc": c},
-          ...]}, the newer last; zeros are left out. s: of the watermark that it was written for, or
-          0; two may have one log end. Of a queue of the level topic everything below n, and from
-          each b up to its e, is delivered; level_pending is what waits there by where it goes,
-          pending the same of timers. ids: how much of which file of message ids counts, and its
-          CRC-32; past: ranges [b, e) of chunks of the state file that nobody needs any more; a
-          store of before has none of the two. c: CRC-32 of the entry's text without it.
-          Our own file, derived: where no entry is of the watermark's log end, or a queue has
-          another end, everything is built anew from the log.
+The file is a cache, written only by this package. If no entry has the watermark's log end, or a
+queue has another end, recovery rebuilds everything from the log.
+
+On-disk format: JSON, {"entries": [entry, ...]}, the newer entry last; zeros are left out:
+
+    log_end         the log offset of the watermark
+    pending         {topic: {queue: n}}: pending timers by their destination
+    ends            {topic: {queue: queue offset after the last unit below log_end}}
+    levels          {queue: [n, b, e, ...]}: of a queue of the delay-level topic, everything below n
+                    is delivered, and everything in [b, e) for each pair b, e
+    level_pending   {topic: {queue: n}}: pending delay-level messages by their destination
+    ids             [file, bytes, CRC-32]: how much of which file of message ids counts
+    past            [[b, e], ...]: chunks of the state file that are no longer needed
+    sequence        that of the watermark it was written for, or 0; two may have the same log_end
+    crc             CRC-32 of the entry's text without this field
+
+A store of an older version has no `ids` and no `past`.
 """
 
 import json
 import zlib
 from typing import NamedTuple
 
-from timerstore._engine.format.json_text import NOT_OURS, Json
+from timerstore._engine.format.json_text import PARSE_ERRORS, Json
 
 Pending = dict[str, dict[int, int]]
 Levels = dict[int, tuple[int, ...]]
 
 
 class IdsMark(NamedTuple):
-    """How much of which file of message ids counts."""
+    """A prefix of a file of message ids, and its CRC-32."""
 
     number: int
     bytes: int
@@ -36,7 +42,7 @@ _NEWEST = 2**63 - 1
 
 
 class Counts(NamedTuple):
-    """Numbers by topic and queue at one log end."""
+    """One entry of the file; fields as in the module docstring."""
 
     log_end: int
     pending: Pending
@@ -49,11 +55,11 @@ class Counts(NamedTuple):
 
 
 def write(entries: list[Counts]) -> bytes:
-    """Give the file's text."""
-    return json.dumps({"entries": [_sealed(entry) for entry in entries[-2:]]}).encode()
+    """Return the file's text with the last two entries."""
+    return json.dumps({"entries": [_with_crc(entry) for entry in entries[-2:]]}).encode()
 
 
-def _sealed(entry: Counts) -> Json:
+def _with_crc(entry: Counts) -> Json:
     return entry._asdict() | {"crc": _crc(entry._asdict())}
 
 
@@ -71,32 +77,37 @@ def _numbers(found: Json) -> Pending:
 
 
 def log_end(text: bytes | None) -> int:
-    """Give the greatest log end that an entry is of: the log was durable up to it before that was
-    written. 0 where nothing can be read.
+    """Return the greatest log end of all entries; 0 if none can be read.
+
+    The log was durable up to this offset before the entry was written.
     """
     try:
-        return max((int(entry["log_end"]) for entry in _whole(text)), default=0)
-    except NOT_OURS:
+        return max((int(entry["log_end"]) for entry in _valid_entries(text)), default=0)
+    except PARSE_ERRORS:
         return 0
 
 
 def ids_marks(text: bytes | None) -> list[IdsMark]:
-    """Give every entry's, the newest first; of whichever watermark, they tell what was put."""
+    """Return the marks of all entries, the newest first; an empty list if none can be read."""
     try:
-        return [IdsMark(*map(int, entry.get("ids", NO_IDS))) for entry in _whole(text)[::-1]]
-    except NOT_OURS:
+        return [
+            IdsMark(*map(int, entry.get("ids", NO_IDS))) for entry in _valid_entries(text)[::-1]
+        ]
+    except PARSE_ERRORS:
         return []
 
 
-def _whole(text: bytes | None) -> list[Json]:
-    """Give the entries that are as they were written."""
+def _valid_entries(text: bytes | None) -> list[Json]:
+    """Return the entries whose CRC is correct."""
     entries: list[Json] = json.loads(text or b'{"entries": []}')["entries"]
     return [entry for entry in entries if entry.pop("crc") == _crc(entry)]
 
 
 def read_counts(text: bytes | None, log_end: int, sequence: int = _NEWEST) -> Counts | None:
-    """Give what is known of a watermark, None where the file has nothing: the newest entry of its
-    log end that was written for it or one before, which may be written again under a later number.
+    """Return the newest entry with this log end and a sequence up to `sequence`; None without one.
+
+    The sequence may be lower than the watermark's, because a watermark may be written again under
+    a later number.
     """
     if text is None:
         return None
@@ -117,6 +128,6 @@ def read_counts(text: bytes | None, log_end: int, sequence: int = _NEWEST) -> Co
                 tuple((int(begin), int(end)) for begin, end in entry.get("past", ())),
                 int(entry.get("sequence", 0)),
             )
-    except NOT_OURS:
+    except PARSE_ERRORS:
         return None
     return None

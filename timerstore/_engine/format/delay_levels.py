@@ -1,4 +1,4 @@
-"""The fixed delays, as text and as numbers; where a message that waits for one goes."""
+"""Delay levels: parse the configured delays, and find the destination of a delayed message."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,14 @@ _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
 def parse_level_delays(text: str) -> list[int]:
-    """Give the delay of each level, level 1 first, ms. The text was checked by StoreConfig."""
+    """Return the delay of each level in ms, level 1 first. StoreConfig has checked the text."""
     return [int(part[:-1]) * _UNIT_MS[part[-1]] for part in text.split()]
 
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """Give topic and queue that a level message goes to; None where it can never be delivered, as
-    ts_level_usable (native/log/parse.h) has it.
+    """Return topic and queue of a delay-level message; None if it can never be delivered.
+
+    The rule is that of `ts_level_usable` (native/log/parse.h).
     """
     topic = properties.get("REAL_TOPIC", "")
     queue_id = whole_number(properties.get("REAL_QID", ""), QUEUE_COUNT_MAX - 1)

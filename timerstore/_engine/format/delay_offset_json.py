@@ -1,9 +1,12 @@
-"""config/delayOffset.json: by level, the queue offset that a broker delivers next.
+"""config/delayOffset.json: for each delay level, the queue offset that a broker delivers next.
 
-Data:     a broker's JSON; the inner table has its keys without quotes, in one line (fastjson,
-          up to 5.3) or a line each (5.4). Derived: while the log is there, it says more.
-Holds:    a file of a broker that is read and written again has the same bytes.
-Fails:    CorruptError where file and older copy are both unreadable.
+The file is written for brokers. Recovery uses the log, which has more precise information.
+
+Invariants:
+    1. A broker's file that is read and written again has the same bytes.
+Raises: CorruptError if neither the file nor its older copy can be parsed.
+On-disk format: a broker's JSON. Keys of the inner table have no quotes. The table is on one line
+    (fastjson, up to 5.3) or has one line for each entry (5.4).
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,14 +21,14 @@ _LEVEL_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class DelayOffsets:
-    """The whole file, levels in its order. Level 1 waits in queue 0."""
+    """The whole file, levels in its order. Level 1 has queue 0."""
 
     version: DataVersion = json_text.NO_VERSION
     offsets: dict[int, int] = field(default_factory=dict)
-    a_line_each: bool = False
+    has_line_breaks: bool = False
 
     def with_offsets(self, offsets: dict[int, int], now_ms: int) -> "DelayOffsets":
-        """Give the file with these offsets; levels that are not named keep theirs."""
+        """Return a file with these offsets; other levels keep theirs."""
         merged = dict(sorted({**self.offsets, **offsets}.items()))
         if merged == self.offsets:
             return self
@@ -33,16 +36,16 @@ class DelayOffsets:
 
 
 def read(main: bytes | None, backup: bytes | None) -> DelayOffsets:
-    """Read the file (None: absent), or its older copy where it is absent, empty or broken."""
+    """Parse the file (None: absent), or its older copy if the file is absent, empty or invalid."""
     return json_text.first_readable(main, backup, _parse, DelayOffsets())
 
 
 def write(offsets: DelayOffsets) -> bytes:
-    """Give the file's text."""
+    """Return the file's text."""
     head = json_text.pretty({"dataVersion": offsets.version.to_json()})
-    between = ",\n\t\t" if offsets.a_line_each else ","
+    between = ",\n\t\t" if offsets.has_line_breaks else ","
     rows = between.join(f"{level}:{offset}" for level, offset in offsets.offsets.items())
-    before = "\n\t\t" if offsets.a_line_each else ""
+    before = "\n\t\t" if offsets.has_line_breaks else ""
     table = f"{{{before}{rows}\n\t}}" if rows else "{}"
     return head.removesuffix(b"\n}") + f',\n\t"offsetTable":{table}\n}}'.encode("ascii")
 
@@ -56,9 +59,9 @@ def _parse(text: bytes) -> DelayOffsets:
         level = whole_number(name, _LEVEL_MAX)
         if level < 1 or offset < 0:
             raise CorruptError(
-                "offsetTable", wanted="offsets from 0 on by level from 1 on", got=f"{name}:{value}"
+                "offsetTable", wanted="levels from 1 and offsets from 0", got=f"{name}:{value}"
             )
         offsets[level] = offset
     version = DataVersion.from_json(whole.get("dataVersion"))
-    a_line_each = bool(offsets) and b'"offsetTable":{\n' in text
-    return DelayOffsets(version, offsets, a_line_each=a_line_each)
+    has_line_breaks = bool(offsets) and b'"offsetTable":{\n' in text
+    return DelayOffsets(version, offsets, has_line_breaks=has_line_breaks)

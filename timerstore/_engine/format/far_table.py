@@ -1,19 +1,25 @@
-"""timerstore/far-0, far-1: the slots of the far wheel, as of a checkpoint. Our own; Python alone.
+"""timerstore/far-0, far-1: the slots of the far wheel at a checkpoint.
 
-Data:     written in turn; big-endian:
-              0 magic "TSFAR002"   8 number of the table: the watermark names it; far-(number mod 2)
-             16 begin: units below count no more       24 end: number of the next unit
-             32 width: wheel slots to a far slot       40 ordered_from: the timer log's units from
-             this position on stand in the order of the timer topic's queue
-             48 how many chains follow, 32 bytes each: far slot, ascending; number of its newest
-                  unit, of its oldest; how many it has. Far slots below 0: of what is parked
-             then CRC-32 of all before, u32
-          A slot may have two chains: one of them is being copied to the other (Linker.tidy).
-          Units: native/format/far_unit.h, in timerstore/far/.
-Holds:    what a table speaks of was durable before the watermark that names it was written.
+Far slot s holds the messages of the wheel's slots [s * width, (s + 1) * width). The last possible
+far slot also holds every later message.
 
-A far slot s holds what is due in the wheel's slots from s * width on, width of them; the last one
-there may be, so many ahead, holds what is later as well.
+Invariants:
+    1. Everything a table refers to was durable before the watermark that names it was written.
+On-disk format: two files, written alternately and only by this package; big-endian:
+
+     0  magic "TSFAR002"
+     8  number of the table, which the watermark names; it is in file far-(number mod 2)
+    16  begin: units below this number no longer count
+    24  end: number of the next unit
+    32  width: wheel slots in a far slot
+    40  ordered_from: units of the timer log from this position on have the order of the timer
+        topic's queue
+    48  number of chains, then 32 bytes for each: far slot, ascending; number of its newest unit; of
+        its oldest unit; number of units. Far slots below 0 hold the overflow.
+     .  CRC-32 of all bytes before, u32
+
+    A slot may have two chains while one is being copied to the other (Linker.tidy).
+See also: native/format/far_unit.h for the units, in timerstore/far/.
 """
 
 import struct
@@ -31,7 +37,7 @@ UNIT_BYTES = 52
 
 
 class FarTable(NamedTuple):
-    """One table."""
+    """One table; fields as in the module docstring."""
 
     number: int
     begin: int
@@ -42,14 +48,14 @@ class FarTable(NamedTuple):
 
 
 def write(table: FarTable) -> bytes:
-    """Give the file's bytes."""
+    """Return the file's bytes."""
     head = _HEAD.pack(_MAGIC, *table[:-1], len(table.rows))
     data = head + table.rows.astype(ROW).tobytes()
     return data + _CRC.pack(zlib.crc32(data))
 
 
 def read(data: bytes | None, number: int) -> FarTable | None:
-    """Give the table with this number; None where the file holds another, or nothing that holds."""
+    """Return the table with this number; None if the file has another one, or is not valid."""
     if data is None or len(data) < _HEAD.size + _CRC.size:
         return None
     body, crc = data[: -_CRC.size], data[-_CRC.size :]

@@ -1,13 +1,15 @@
-"""Records that stand where others were lost, so that the log around them keeps its places.
+"""Filler records: they replace lost records, so that the records around them keep their offsets.
 
-Data:     native/format/record.h, version 1 with IPv4 hosts of zeros; Python writes it here alone,
-          and only in repairs.
+    padding       has SYSFLAG prepared and a body of zeros. It is in no queue, so no reader gets it.
+    placeholder   takes the queue offset of a lost record. It has an empty body and the property
+                  TS_LOST. In the timer topic and the delay-level topic it is not a valid timer, so
+                  nothing is delivered.
 
-    padding       SYSFLAG prepared: in no queue, nobody is given it. Its body is zeros.
-    placeholder   stands at its queue's offset, with an empty body and the property TS_LOST. In the
-                  timer topic and in that of the levels it is unusable: nothing is delivered of it.
+Only `repair` writes them.
 
-Holds:    each reads as a record, of exactly the size that was asked for.
+Invariants:
+    1. Each is a valid record of exactly the requested size.
+On-disk format: native/format/record.h, version 1, with IPv4 hosts of zeros.
 """
 
 import zlib
@@ -22,17 +24,17 @@ _PAIR_BYTES = len(LOST) + 3  # with a value of one byte
 
 
 def padding_bytes_min(topic: str) -> int:
-    """Size of the smallest padding."""
+    """Return the size of the smallest padding, bytes."""
     return RECORD_FIXED_BYTES + len(topic)
 
 
 def placeholder_bytes_min(topic: str) -> int:
-    """Size of the smallest placeholder."""
+    """Return the size of the smallest placeholder, bytes."""
     return RECORD_FIXED_BYTES + len(topic) + _PAIR_BYTES
 
 
 def padding(topic: str, log_offset: int, size: int, store_ms: int) -> tuple[bytes, bytes]:
-    """Give what stands before a padding's body of zeros, and what stands behind it."""
+    """Return the bytes before and after the body of a padding; the body is zeros."""
     body_bytes = size - padding_bytes_min(topic)
     crc, left = 0, body_bytes
     while left:
@@ -47,7 +49,7 @@ def padding(topic: str, log_offset: int, size: int, store_ms: int) -> tuple[byte
 def placeholder(
     topic: str, queue_id: int, queue_offset: int, log_offset: int, size: int, store_ms: int
 ) -> bytes:
-    """Give a placeholder of a size; what is beyond the smallest is in its property's value."""
+    """Return a placeholder of a size; the value of its property fills the size."""
     value = b"1" * (1 + size - placeholder_bytes_min(topic))
     properties = LOST.encode() + b"\x01" + value + b"\x02"
     head = _head(size, 0, queue_id, queue_offset, log_offset, 0, store_ms, 0)
@@ -55,12 +57,12 @@ def placeholder(
 
 
 def blank(log_offset: int, size: int) -> bytes:
-    """Give what begins a blank over the last `size` bytes of a segment."""
+    """Return the first bytes of a blank that fills the last `size` bytes of a segment."""
     return _blank_head(size) + (_int(log_offset, 8) if size >= 16 else b"")
 
 
 def is_blank(raw: bytes, size: int) -> bool:
-    """Whether a blank over the last `size` bytes of a segment begins so: a broker's, too."""
+    """Return whether these bytes begin a blank of `size` bytes, also one of a broker."""
     return raw[:8] == _blank_head(size)
 
 

@@ -1,9 +1,10 @@
-"""Handles: a pending message's name as text, to cancel it by.
+"""Handles: text that names a pending message, to cancel or reschedule it.
 
-Data:     URL-safe base64 with padding of `v1 <topic> <broker> <timestamp> <id>`, and in ours
-          ` <q>`; the timestamp is the slot's OUT + 1 ms (docs/file-format.md).
-Holds:    what `encode` writes `decode` reads back; anything else that `decode` takes is a broker's.
-Fails:    MessageError that says what is wrong with a handle.
+Invariants:
+    1. `decode` returns what `encode` was given. Anything else that `decode` accepts is a broker's.
+Raises: MessageError that says what is wrong with a handle.
+On-disk format: URL-safe base64, with padding, of `v1 <topic> <broker> <timestamp> <id>`. Handles of
+    this engine end with ` <timer id>`. The timestamp is OUT of the slot + 1 ms (file-format.md).
 """
 
 import binascii
@@ -15,7 +16,7 @@ from timerstore.errors import MessageError, quoted, typed
 from timerstore.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms
 
 HANDLE_CHARACTERS_MAX = 4096
-"""Far above what topic (255), broker (127) and id (any string that fits a property) make."""
+"""Far more than topic (255), broker (127) and id (any text that fits a property) need."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 _TIMER_ID = re.compile(r"-1|0|[1-9][0-9]{0,18}")
@@ -24,7 +25,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Handle(NamedTuple):
-    """A handle taken apart. `timer_id` is None in a broker's, -1 where the message never waited."""
+    """The fields of a handle. A broker's has no `timer_id`; -1: the message had no delay."""
 
     topic: str
     broker_name: str
@@ -34,12 +35,12 @@ class Handle(NamedTuple):
 
     @property
     def out_ms(self) -> int:
-        """Time of the slot that the message waits in, or rolls to."""
+        """Time of the message's slot, or of the slot it rolls to, ms since 1970."""
         return self.timestamp_ms - 1
 
 
 def check_receipt(receipt: PutReceipt) -> None:
-    """Raise MessageError on a receipt that no put has answered: a caller may have made it up."""
+    """Raise MessageError on a receipt that no put can have returned."""
     if len(receipt) != len(PutReceipt._fields):
         raise MessageError(f"receipt: wanted {len(PutReceipt._fields)} fields, got {len(receipt)}")
     problems: list[str] = []
@@ -51,7 +52,7 @@ def check_receipt(receipt: PutReceipt) -> None:
                 problems.append(f"receipt: wanted text as its origin's {name}, got {typed(text)}")
         _add_number("its origin's precision_ms", origin.precision_ms, 1, problems)
     else:
-        problems.append(f"receipt: wanted the origin of one of a put, got {typed(origin)}")
+        problems.append(f"receipt: wanted the origin of a put's receipt, got {typed(origin)}")
     if receipt.queue_offset is not None:
         _add_number("queue_offset", receipt.queue_offset, 0, problems)
     lowest = {"counter": 0, "timer_id": -1, "log_offset": -1, "due_ms": -_INT64_MAX}
@@ -64,26 +65,29 @@ def check_receipt(receipt: PutReceipt) -> None:
 def _add_number(name: str, value: object, low: int, problems: list[str]) -> None:
     if type(value) is not int or not low <= value <= _INT64_MAX:
         problems.append(
-            f"receipt: wanted a whole number from {low} on as {name}, got {typed(value)}"
+            f"receipt: wanted a whole number of {low} or more as {name}, got {typed(value)}"
         )
 
 
 def of_receipt(receipt: PutReceipt) -> Handle:
-    """Give a timer's: what `receipt.handle` says, without the way through text."""
+    """Return the handle of a receipt, without encoding and parsing its text."""
     origin = receipt.origin
     stamp_ms = out_ms(receipt.due_ms, origin.precision_ms) + 1
     return Handle(origin.topic, origin.broker_name, stamp_ms, receipt.message_id, receipt.timer_id)
 
 
 def encode(handle: Handle) -> str:
-    """Write a handle."""
+    """Return a handle's text."""
     return make_handle(*handle)
 
 
 def decode(text: str) -> Handle:
-    """Read a handle, ours or a broker's; MessageError on anything else.
+    """Parse a handle of this engine or of a broker.
 
-    Fields beyond the sixth are left alone, as a broker does; a sixth that is no number is refused.
+    Fields after the sixth are ignored, as a broker does.
+
+    Raises:
+        MessageError: the text is not a handle, or its sixth field is not a number.
     """
     if not isinstance(text, str):
         raise MessageError(
@@ -97,14 +101,14 @@ def decode(text: str) -> Handle:
     try:
         raw = binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True)
         whole = raw.decode("utf-8")
-        plain = _OURS.fullmatch(whole)  # most are: a third of the time
+        plain = _OURS.fullmatch(whole)  # the usual case takes a third of the time
         if plain is not None:
             topic, broker_name, stamp, message_id, timer_id = plain.groups()
             return Handle(topic, broker_name, int(stamp), message_id, int(timer_id))
         fields = whole.split(" ")
-    except ValueError as error:  # also of what is no base64, no ASCII, no UTF-8
+    except ValueError as error:  # not base64, ASCII or UTF-8
         raise MessageError(
-            f"handle: wanted URL-safe base64 of text, whole as put gave it ({error}), got "
+            f"handle: wanted URL-safe base64 text, complete as put returned it ({error}), got "
             f"{quoted(text)}"
         ) from error
     return _from_fields(fields, text)
@@ -113,8 +117,8 @@ def decode(text: str) -> Handle:
 def _from_fields(fields: list[str], text: str) -> Handle:
     if len(fields) < 5 or fields[0] != "v1":
         raise MessageError(
-            f"handle: wanted `v1` and four fields or more, got {len(fields)} fields "
-            f"beginning with {fields[0]!r} in {text!r}"
+            f"handle: wanted `v1` and four fields or more, got {len(fields)} fields, "
+            f"the first {fields[0]!r}, in {text!r}"
         )
     _, topic, broker_name, stamp, message_id = fields[:5]
     problems = []

@@ -1,20 +1,24 @@
-"""timerstore/index: how far the index reaches, and what each of its files holds.
+"""timerstore/index: how much of the log the key index covers, and checksums of its files.
 
-Data:     a line with the CRC-32 of the rest in hex, then JSON: the fields of IndexPosition. Our own
-          file, derived: where it is missing or does not fit, the index is built anew from the log.
-Holds:    what it speaks of was durable before it was written, the log included.
+The file is a cache, written only by this package. If it is missing or not valid, the index is
+rebuilt from the log.
+
+Invariants:
+    1. Everything it refers to was durable before it was written, including the log.
+On-disk format: a line with the CRC-32 of the rest in hex, then JSON with the fields of
+    IndexPosition.
 """
 
 import json
 import zlib
 from typing import NamedTuple
 
-from timerstore._engine.format.json_text import NOT_OURS, Json, as_int
+from timerstore._engine.format.json_text import PARSE_ERRORS, Json, as_int
 from timerstore._engine.format.store_paths import is_index_name
 
 
 class IndexFileState(NamedTuple):
-    """One index file: its header, and what its bytes add up to."""
+    """One index file: the fields of its header, and CRC-32s of its contents."""
 
     name: str
     begin_ms: int
@@ -23,12 +27,12 @@ class IndexFileState(NamedTuple):
     end_offset: int
     slots_used: int
     next_entry: int
-    entries_crc: int  # CRC-32 of the entries below next_entry, the first not counted
-    slots_crc: int | None  # None: the file's slots and header are not of these entries
+    entries_crc: int  # of the entries below next_entry, without the first
+    slots_crc: int | None  # None: slots and header of the file do not match these entries
 
 
 class IndexPosition(NamedTuple):
-    """The index of one store: of the log [begin, end) every key is in the files."""
+    """The index of one store. Its files contain every key of the log's range [begin, end)."""
 
     store_id: int
     slot_count: int
@@ -40,14 +44,14 @@ class IndexPosition(NamedTuple):
 
 
 def write(position: IndexPosition) -> bytes:
-    """Give the file's bytes."""
+    """Return the file's bytes."""
     fields = position._asdict() | {"files": [one._asdict() for one in position.files]}
     text = json.dumps(fields).encode("ascii")
     return b"%08x\n" % zlib.crc32(text) + text
 
 
 def read(data: bytes | None) -> IndexPosition | None:
-    """Give what the file says, None where it says nothing that holds."""
+    """Parse the file; return None if it is absent or not valid."""
     head, _, text = (data or b"").partition(b"\n")
     try:
         if int(head, 16) != zlib.crc32(text):
@@ -57,7 +61,7 @@ def read(data: bytes | None) -> IndexPosition | None:
         has_tags = fields.pop("has_tags")
         numbers = {name: as_int(value, name) for name, value in fields.items()}
         return IndexPosition(**numbers, has_tags=bool(has_tags), files=files)
-    except NOT_OURS:
+    except PARSE_ERRORS:
         return None
 
 

@@ -1,12 +1,12 @@
-"""The JSON dialect of the broker's config files.
+"""The JSON dialect of a broker's config files, and a checksum that brokers ignore.
 
-Data:     as fastjson writes it: maps with integer keys are written without quotes; the pretty form
-          indents with a tab and puts no space behind a colon; what is not
-          ASCII is escaped.
-Holds:    what `pretty` and `one_line` write is what the broker writes for the same values.
-          A file that we write ends with a seal: a line of 32 blanks and tabs, the bits of the
-          CRC-32 of all before it. To a broker it is white space; what a broker writes has none.
-Fails:    CorruptError where neither the file nor its older copy can be read, or a seal is broken.
+Invariants:
+    1. `pretty` and `one_line` write the same bytes as a broker for the same values.
+Raises: CorruptError if neither the file nor its older copy can be parsed, or a checksum is wrong.
+On-disk format: JSON as fastjson writes it. Integer keys have no quotes. The pretty form indents
+    with tabs and has no space after a colon. Characters that are not ASCII are escaped. A file that
+    this engine writes ends with a checksum line of 32 spaces and tabs: the bits of the CRC-32 of
+    everything before it. A broker skips it as white space; a broker's file has none.
 """
 
 import json
@@ -20,27 +20,27 @@ from timerstore.errors import CorruptError
 Json = dict[str, Any]
 Record = TypeVar("Record")
 
-NOT_OURS = (
+PARSE_ERRORS = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, CorruptError,
 )  # fmt: skip
-"""What reading a side file's JSON can raise where somebody else wrote it."""
+"""Exceptions that parsing the JSON of a side file can raise if its contents are not valid."""
 
 _BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL)
 
 
 class DataVersion(NamedTuple):
-    """Version of a config file. Of two, the greater (state, counter, timestamp) is the newer."""
+    """Version of a config file. The greater (state, counter, timestamp) is the newer version."""
 
     state_version: int = 0
     counter: int = 0
     timestamp_ms: int = 0
 
     def next(self, now_ms: int) -> "DataVersion":
-        """Give the version after one more change."""
+        """Return the version after one more change."""
         return DataVersion(self.state_version, self.counter + 1, now_ms)
 
     def to_json(self) -> Json:
-        """Give it as the broker writes it."""
+        """Return the version in a broker's JSON form."""
         return {
             "counter": self.counter,
             "stateVersion": self.state_version,
@@ -49,7 +49,7 @@ class DataVersion(NamedTuple):
 
     @classmethod
     def from_json(cls, value: object) -> "DataVersion":
-        """Read it; absent fields count as 0."""
+        """Parse a broker's JSON form; absent fields are 0."""
         table = as_table(value if value is not None else {}, "dataVersion")
         return cls(
             as_int(table.get("stateVersion", 0), "stateVersion"),
@@ -62,7 +62,11 @@ NO_VERSION = DataVersion()
 
 
 def loads(text: bytes) -> Json:
-    """Read one JSON object; keys that are bare integers become strings. CorruptError else."""
+    """Parse one JSON object; keys that are bare integers become strings.
+
+    Raises:
+        CorruptError: the text is not a JSON object.
+    """
     try:
         decoded = text.decode("utf-8")
         quoted = _BARE_KEY.sub(lambda m: f'{m[1]}"{m[2]}"' if m[2] is not None else m[0], decoded)
@@ -74,16 +78,19 @@ def loads(text: bytes) -> Json:
 def first_readable(
     main: bytes | None, backup: bytes | None, parse: Callable[[bytes], Record], empty: Record
 ) -> Record:
-    """Read a file, or its older copy where it is absent, empty or broken.
+    """Parse a file, or its older copy if the file is absent, empty or not valid.
 
-    Neither there counts as `empty`. CorruptError where something is there and nothing is readable.
+    Return `empty` if both are absent or empty.
+
+    Raises:
+        CorruptError: at least one has contents, and neither can be parsed.
     """
     failure: CorruptError | None = None
     for text in (main, backup):
         if text is None or not text.strip(b"\x00 \t\r\n"):
             continue
         try:
-            return parse(unsealed(text))
+            return parse(without_checksum(text))
         except CorruptError as error:
             failure = failure or error
     if failure is not None:
@@ -91,55 +98,59 @@ def first_readable(
     return empty
 
 
-_SEAL = re.compile(rb"\n[ \t]{32}\Z")
+_CHECKSUM_LINE = re.compile(rb"\n[ \t]{32}\Z")
 _ZERO, _ONE = b" ", b"\t"
 
 
-def sealed(text: bytes) -> bytes:
-    """Give a file's text with its seal."""
+def with_checksum(text: bytes) -> bytes:
+    """Return a file's text with a checksum line."""
     crc = zlib.crc32(text)
     return text + b"\n" + b"".join(_ONE if crc >> bit & 1 else _ZERO for bit in range(32))
 
 
-def unsealed(text: bytes) -> bytes:
-    """Give a file's text without its seal, if it has one; CorruptError where that is broken."""
-    if not _SEAL.search(text):
+def without_checksum(text: bytes) -> bytes:
+    """Return a file's text without its checksum line, if it has one.
+
+    Raises:
+        CorruptError: the checksum is wrong.
+    """
+    if not _CHECKSUM_LINE.search(text):
         return text
     inner = text[:-33]
-    if sealed(inner) != text:
+    if with_checksum(inner) != text:
         raise CorruptError(
-            "its CRC does not match; if somebody edited it, remove its last line, of blanks",
+            "the CRC does not match; after an edit by hand, remove the last line of spaces",
             got=f"{len(text)} bytes",
         )
     return inner
 
 
 def as_table(value: object, what: str) -> Json:
-    """Give `value` as an object; CorruptError where it is none."""
+    """Return `value` if it is a JSON object, else raise CorruptError."""
     if not isinstance(value, dict):
         raise CorruptError(f"{what}: wrong type", wanted="an object", got=type(value).__name__)
     return value
 
 
 def as_int(value: object, what: str) -> int:
-    """Give `value` as a whole number; CorruptError where it is none."""
+    """Return `value` if it is a whole number, else raise CorruptError."""
     if type(value) is not int:
         raise CorruptError(f"{what}: wrong type", wanted="a whole number", got=repr(value))
     return value
 
 
 def pretty(value: Mapping[str, Any]) -> bytes:
-    """Write the form with a line for each field."""
+    """Return the form with one line for each field."""
     return _write(value, "\n").encode("ascii")
 
 
 def one_line(value: Mapping[str, Any]) -> bytes:
-    """Write the form without any space."""
+    """Return the form without spaces and line breaks."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def _write(value: object, newline: str) -> str:
-    """json.dumps would put a space after a colon, and split an empty object never: so by hand."""
+    # json.dumps cannot indent without a space after each colon.
     if not isinstance(value, Mapping) or not value:
         return json.dumps(value, separators=(",", ":"))
     inner = f"{newline}\t"

@@ -1,17 +1,23 @@
 """Leases as text: the property of a leased message, the names of its topics, its receipt.
 
-Data:     TS_LEASE, on the timer that a lease is and on what that timer delivers:
-              <store id, 8 hex> <attempt> <is from retry, 0|1> <source queue> <source offset>
-              <queue> <offset> <due_ms> <delivered_ms> <born_ms> <flag>
-          separated by one space, decimal. Source: where this attempt read the message, its topic or
-          the group's retry topic; queue and offset: where it lies in its own topic, RETRY_TOPIC.
-          Topics: %RETRY%<group>|<topic> and %DLQ%<group>; so a group has no `|` in its name.
-          A receipt: URL-safe base64 of
-              l1 <CRC-32 of what follows, 8 hex>
-              <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
-              <attempt> <until_ms> <timer id> <log offset> <backoff_ms> <message id>
-Holds:    what `write` makes `read` gives back; what is no such text is None, or MessageError.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Invariants:
+    1. `read_lease` and `read_receipt` return the value that was written. For other text the first
+       returns None, and the second raises MessageError.
+On-disk format: the property TS_LEASE is on the timer of a lease, and on the message that this timer
+    delivers. Its fields are decimal, separated by one space:
+
+        <store id, 8 hex> <attempt> <is from retry, 0|1> <source queue> <source offset>
+        <queue> <offset> <due_ms> <delivered_ms> <born_ms> <flag>
+
+    The source is the place from which this attempt read the message: its topic, or the group's
+    retry topic. Queue and offset are its place in its own topic (RETRY_TOPIC). The lease topics are
+    %RETRY%<group>|<topic> and %DLQ%<group>, so a group's name has no `|`. A receipt is URL-safe
+    base64 of:
+
+        l1 <CRC-32 of the rest, 8 hex>
+        <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
+        <attempt> <until_ms> <timer id> <log offset> <backoff_ms> <message id>
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import base64
@@ -24,7 +30,7 @@ from timerstore.errors import MessageError, quoted, typed
 
 LEASE_PROPERTY = "TS_LEASE"
 TOPIC_PROPERTY = "RETRY_TOPIC"
-"""The ancestor's name for the topic that a message was in before it came to a retry topic."""
+"""RocketMQ's property for the topic of a message before it went to a retry topic."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 
@@ -34,18 +40,20 @@ _NUMBER_MAX = 2**63 - 1
 
 
 def retry_topic(topic: str, group: str) -> str:
-    """Name the topic in which messages of a topic come again to a group; MessageError where the
-    names are too long, or the group's has a bar.
+    """Return the topic in which a group gets messages of a topic again.
+
+    Raises:
+        MessageError: the names are too long, or the group's name has a `|`.
     """
     made = f"{RETRY_PREFIX}{group}|{topic}"
     problems = []
     if "|" in group:
-        problems.append(f"group: wanted no | in the name of a group that leases, got {group!r}")
+        problems.append(f"group: wanted no | in the name of a group with leases, got {group!r}")
     if len(made) > TOPIC_BYTES_MAX:
         room = TOPIC_BYTES_MAX - len(RETRY_PREFIX) - 1
         problems.append(
             f"group and topic: wanted at most {room} characters together, got "
-            f"{len(group) + len(topic)} ({made!r} is a topic)"
+            f"{len(group) + len(topic)} (the retry topic is {made!r})"
         )
     if problems:
         raise MessageError(problems)
@@ -53,12 +61,12 @@ def retry_topic(topic: str, group: str) -> str:
 
 
 def dead_letter_topic(group: str) -> str:
-    """Name the topic to which a group's messages go after their last attempt."""
+    """Return the topic to which a group's messages go after their last attempt."""
     return f"{DEAD_LETTER_PREFIX}{group}"
 
 
 def group_of(lease_topic: str) -> str | None:
-    """Give the group whose retry or dead-letter topic this is; None where it is another's."""
+    """Return the group of a retry or dead-letter topic; None for another topic."""
     if lease_topic.startswith(RETRY_PREFIX):
         group, bar, _ = lease_topic.removeprefix(RETRY_PREFIX).partition("|")
         return group if bar else None
@@ -68,7 +76,7 @@ def group_of(lease_topic: str) -> str | None:
 
 
 class Lease(NamedTuple):
-    """What TS_LEASE says."""
+    """The fields of TS_LEASE."""
 
     store_id: int
     attempt: int  # 1: the first
@@ -84,12 +92,12 @@ class Lease(NamedTuple):
 
 
 def write_lease(lease: Lease) -> str:
-    """Write the property's value."""
+    """Return the property's value."""
     return f"{lease[0]:08x} {lease[1]} {int(lease[2])} " + " ".join(map(str, lease[3:]))
 
 
 def read_lease(text: str) -> Lease | None:
-    """Read the property's value; None where it is something else."""
+    """Parse the property's value; return None if it is not one."""
     fields = text.split(" ")
     if len(fields) != len(Lease._fields) or len(fields[0]) != 8:
         return None
@@ -104,11 +112,11 @@ def read_lease(text: str) -> Lease | None:
 
 
 class Receipt(NamedTuple):
-    """A receipt taken apart."""
+    """The fields of a receipt."""
 
     store_id: int
-    opening: int  # of the store: another one gives the same timer ids again
-    is_last: bool  # the attempt: after it comes the dead-letter topic
+    opening: int  # of the store: a later opening may assign the same timer ids again
+    is_last: bool  # whether this is the last attempt before the dead-letter topic
     group: str
     topic: str
     queue_id: int  # of the retry topic, or the dead-letter topic
@@ -121,14 +129,14 @@ class Receipt(NamedTuple):
 
     @property
     def lease_topic(self) -> str:
-        """Where the message comes when the lease is over."""
+        """The topic to which the message goes when the lease ends."""
         if self.is_last:
             return dead_letter_topic(self.group)
         return f"{RETRY_PREFIX}{self.group}|{self.topic}"
 
 
 def write_receipt(receipt: Receipt) -> str:
-    """Write a receipt."""
+    """Return a receipt's text."""
     one = receipt
     text = (
         f"{one.store_id:08x} {one.opening:08x} {int(one.is_last)} {one.group} {one.topic} "
@@ -140,7 +148,7 @@ def write_receipt(receipt: Receipt) -> str:
 
 
 def read_receipt(text: object) -> Receipt:
-    """Read a receipt; MessageError on anything else."""
+    """Parse a receipt. MessageError if the text is not one."""
     if not isinstance(text, str):
         raise MessageError(f"receipt: wanted text, got {typed(text)}")
     if not 0 < len(text) <= _RECEIPT_CHARACTERS_MAX:
@@ -159,7 +167,7 @@ def read_receipt(text: object) -> Receipt:
         ) from error
     if kind != b"l1" or len(fields) != 12 or check != b"%08x" % zlib.crc32(rest):
         raise MessageError(
-            f"receipt: wanted `l1`, a checksum and twelve fields that fit it, got {raw[:40]!r} "
+            f"receipt: wanted `l1`, a checksum and twelve fields that match it, got {raw[:40]!r} "
             f"({len(raw)} bytes)"
         )
     try:

@@ -1,22 +1,28 @@
-"""timerstore/ingest: the ledger as of a place in its queue.
+"""timerstore/ingest: the ingest ledger up to an offset of its queue.
 
-Data:     a line with the CRC-32 of the rest in hex, then JSON: store_id; queue_offset: the fold of
-          all records of the ledger's queue below; log_offset: where the last of them lies; sources:
-          states as in ledger_json.py. Our own file, derived: where it is missing or does not fit,
-          the queue is read from its beginning.
-Holds:    every record that it stands for was durable before it was written.
+The file is a cache, written only by this package. If it is missing or not valid, the ledger's queue
+is read from its beginning.
+
+Invariants:
+    1. Every record that it covers was durable before it was written.
+On-disk format: a line with the CRC-32 of the rest in hex, then JSON:
+
+    store_id
+    queue_offset   the file covers all records of the ledger's queue below this offset
+    log_offset     log offset of the last of these records
+    sources        states as in ledger_json.py
 """
 
 import json
 import zlib
 from typing import NamedTuple
 
-from timerstore._engine.format.json_text import NOT_OURS, as_int
+from timerstore._engine.format.json_text import PARSE_ERRORS, as_int
 from timerstore._engine.format.ledger_json import SourceState, state_of, state_table
 
 
 class LedgerCache(NamedTuple):
-    """What is known of every source, and up to where it was read."""
+    """The state of every source, and how much of the ledger's queue it covers."""
 
     store_id: int
     queue_offset: int
@@ -25,14 +31,14 @@ class LedgerCache(NamedTuple):
 
 
 def write(cache: LedgerCache) -> bytes:
-    """Give the file's bytes."""
+    """Return the file's bytes."""
     fields = cache._asdict() | {"sources": [state_table(one) for one in cache.sources]}
     text = json.dumps(fields).encode("ascii")
     return b"%08x\n" % zlib.crc32(text) + text
 
 
 def read(data: bytes | None) -> LedgerCache | None:
-    """Give what the file says, None where it says nothing that holds."""
+    """Parse the file; return None if it is absent or not valid."""
     head, _, text = (data or b"").partition(b"\n")
     try:
         if int(head, 16) != zlib.crc32(text):
@@ -41,5 +47,5 @@ def read(data: bytes | None) -> LedgerCache | None:
         sources = tuple(state_of(one) for one in fields.pop("sources"))
         numbers = {name: as_int(value, name) for name, value in fields.items()}
         return LedgerCache(**numbers, sources=sources)
-    except NOT_OURS:
+    except PARSE_ERRORS:
         return None

@@ -1,15 +1,23 @@
-"""Records of the ledger of ingested rows: the bodies of its topic's messages.
+"""Records of the ingest ledger: the bodies of the messages of its topic.
 
-Data:     JSON in ASCII, without spaces. A chunk's header, the first record of its group:
-              {"format":1,"source":"orders","version":7,"chunk":0,"rows":4000,"rows_so_far":4000,
-               "bytes":1234567,"digest":"0123456789abcdef","last":false}
-          `bytes`: of the chunk's messages in the log. `digest`: of all rows of the version so far
-          (ts_batch_digest). And what is known of a source, which stands for all its headers before:
-              {"format":1,"source":"orders","versions":[[0,7]],"done":[[6,9000,"..."],...],
-               "open":[[7,2,8000,"..."]]}
-          `versions`: complete, from and below. `done`: rows and digest of the last of them. `open`:
-          begun; chunks, rows, digest.
-Fails:    CorruptError on what is neither.
+Raises: CorruptError on a body that is neither kind of record.
+On-disk format: JSON in ASCII, without spaces. The header of a chunk is the first record of the
+    chunk's atomic group:
+
+        {"format":1,"source":"orders","version":7,"chunk":0,"rows":4000,"rows_so_far":4000,
+         "bytes":1234567,"digest":"0123456789abcdef","last":false}
+
+        bytes       size of the chunk's messages in the log
+        digest      of all rows of the version so far (ts_batch_digest)
+
+    The state of a source replaces all headers before it:
+
+        {"format":1,"source":"orders","versions":[[0,7]],"done":[[6,9000,"..."],...],
+         "open":[[7,2,8000,"..."]]}
+
+        versions    complete versions, as ranges [first, end)
+        done        version, rows and digest of the last complete versions
+        open        version, chunks, rows and digest of incomplete versions
 """
 
 from typing import NamedTuple
@@ -21,7 +29,7 @@ FORMAT = 1
 
 
 class ChunkHeader(NamedTuple):
-    """What a chunk says of itself."""
+    """The header of a chunk."""
 
     source: str
     version: int
@@ -42,7 +50,7 @@ class Done(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A version of which not every chunk is there."""
+    """A version with missing chunks."""
 
     version: int
     chunk_count: int
@@ -51,7 +59,7 @@ class Begun(NamedTuple):
 
 
 class SourceState(NamedTuple):
-    """What is known of a source."""
+    """The state of a source."""
 
     source: str
     versions: tuple[tuple[int, int], ...]
@@ -60,13 +68,13 @@ class SourceState(NamedTuple):
 
 
 def write_chunk(header: ChunkHeader) -> bytes:
-    """Give a header's text."""
+    """Return a header's text."""
     fields = header._asdict() | {"digest": f"{header.digest:016x}"}
     return one_line({"format": FORMAT, **fields})
 
 
 def state_table(state: SourceState) -> Json:
-    """Give a source's state as JSON has it."""
+    """Return a source's state as a JSON object."""
     return {
         "source": state.source,
         "versions": [list(each) for each in state.versions],
@@ -76,23 +84,32 @@ def state_table(state: SourceState) -> Json:
 
 
 def write_state(state: SourceState) -> bytes:
-    """Give a state's text."""
+    """Return a state's text."""
     return one_line({"format": FORMAT, **state_table(state)})
 
 
 def read(text: bytes) -> ChunkHeader | SourceState:
-    """Read either."""
+    """Parse a record of either kind.
+
+    Raises:
+        CorruptError: it is neither.
+        FormatVersionError: its format is unknown.
+    """
     table = loads(text)
     if (version := as_int(table.get("format"), "format")) != FORMAT:
         raise FormatVersionError("ledger: a record of another version", wanted=FORMAT, got=version)
     try:
         return state_of(table) if "versions" in table else _chunk_of(table)
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"ledger: a record that is none ({error!r})", got=text[:200]) from error
+        raise CorruptError(f"ledger: an invalid record ({error!r})", got=text[:200]) from error
 
 
 def state_of(table: object) -> SourceState:
-    """Read a state; KeyError, TypeError or ValueError where it is none."""
+    """Parse a state.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not a state.
+    """
     fields = as_table(table, "source")
     return SourceState(
         _text(fields["source"]),

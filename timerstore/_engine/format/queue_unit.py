@@ -1,6 +1,6 @@
-"""Queue units as an array: for those who check them; C reads and writes them everywhere else.
+"""Units of a consume queue as an array, for checks. Everywhere else C reads and writes them.
 
-Data:     native/format/queue_unit.h, field by field; big-endian.
+On-disk format: native/format/queue_unit.h, field by field; big-endian.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ Units = npt.NDArray[np.void]
 
 
 def read(data: bytes) -> Units:
-    """Give the units that lie side by side in `data`."""
+    """Return the consecutive units in `data`."""
     return np.frombuffer(data, QUEUE_UNIT)
 
 
 def text(unit: np.void) -> str:
-    """Say one unit in words."""
+    """Describe one unit for an error text."""
     return f"log offset {unit['log_offset']}, {unit['size']} bytes, tags code {unit['tags_code']}"

@@ -1,21 +1,29 @@
-"""config/timerstoreRecurring.json: what is put again and again, and how far each is.
+"""config/timerstoreRecurring.json: recurring messages, and how far each one is planned.
 
-Data:     JSON in ASCII, one line, with a seal (json_text.py); replaced whole. No `.bak`: it is
-          written anew, synced and renamed, so that the old one or the new one is there.
-              {"format":1,"recurring":[{"name":"nightly","token":"1f2e3d4c","topic":"jobs",
-               "queue":-1,"body":"<base64>","properties":"<base64>","every_ms":0,
-               "cron":"30 2 * * *","timezone":"Europe/Berlin","start_ms":-1,"missed":"one",
-               "made_ms":1700000000000,"run_count":7,"planned_ms":1700604600000,"ended":false,
-               "run_ms":1700604600000}]}
-          token: drawn when it was made, for the ids of its runs. queue: -1: any. properties:
-          property text, tags and keys with them. every_ms: 0: by cron. start_ms: -1: none was
-          given. run_count: runs that were put. planned_ms: up to here all is decided: time of the
-          last of them, of one that was left out, or what stands before the first. ended: to be
-          taken out, its next run with it. run_ms: time of the last run that was put; absent or -1:
-          planned_ms.
-Holds:    what `write` makes `read` gives back.
-Fails:    CorruptError; FormatVersionError on a later format.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Invariants:
+    1. `read` returns what `write` was given.
+Raises: CorruptError if the contents are not valid. FormatVersionError on a later format.
+On-disk format: JSON in ASCII, one line, with a checksum line (json_text.py). The file is written
+    under another name, synced and renamed, so a crash leaves the old or the new one. It has no
+    `.bak`.
+
+        {"format":1,"recurring":[{"name":"nightly","token":"1f2e3d4c","topic":"jobs",
+         "queue":-1,"body":"<base64>","properties":"<base64>","every_ms":0,
+         "cron":"30 2 * * *","timezone":"Europe/Berlin","start_ms":-1,"missed":"one",
+         "made_ms":1700000000000,"run_count":7,"planned_ms":1700604600000,"ended":false,
+         "run_ms":1700604600000}]}
+
+        token        random, drawn at definition, part of the message ids of the runs
+        queue        -1: any queue
+        properties   the encoded properties, with tags and keys
+        every_ms     0: the schedule is `cron`
+        start_ms     -1: no start was given
+        run_count    runs that were put
+        planned_ms   runs up to this time are decided: the time of the last run, put or skipped, or
+                     the start of the schedule before the first one
+        ended        the definition and its next run are to be removed
+        run_ms       time of the last run that was put; absent or -1: planned_ms
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import base64
@@ -28,8 +36,8 @@ from timerstore._engine.format.json_text import (
     as_table,
     loads,
     one_line,
-    sealed,
-    unsealed,
+    with_checksum,
+    without_checksum,
 )
 from timerstore.errors import CorruptError, FormatVersionError
 
@@ -37,7 +45,7 @@ FORMAT = 1
 
 
 class Definition(NamedTuple):
-    """What is put again and again."""
+    """One recurring message."""
 
     name: str
     token: str
@@ -57,8 +65,8 @@ class Definition(NamedTuple):
     run_ms: int = -1
 
     @property
-    def what(self) -> tuple[object, ...]:
-        """What the caller gave: two of one name are the same where this is."""
+    def request(self) -> tuple[object, ...]:
+        """The caller's arguments: a repeated definition with equal ones changes nothing."""
         return self[2:11]
 
     @property
@@ -67,7 +75,7 @@ class Definition(NamedTuple):
         return self.run_ms if self.run_ms >= 0 else self.planned_ms
 
     def message_id(self, number: int) -> str:
-        """Name a run's message, 1 the first."""
+        """Return the message id of a run; the first run has number 1."""
         return f"every/{self.name}/{self.token}/{number}"
 
 
@@ -75,13 +83,15 @@ _KEYS = {
     "queue_id": "queue",
     "is_ended": "ended",
 }
-_LATER = {"run_ms": -1}
-"""What the first files of this format did not have."""
+_DEFAULTS = {"run_ms": -1}
+"""Fields that the first files of this format did not have."""
 
 
 def write(definitions: list[Definition]) -> bytes:
-    """Give the file's text."""
-    return sealed(one_line({"format": FORMAT, "recurring": [_to_json(one) for one in definitions]}))
+    """Return the file's text."""
+    return with_checksum(
+        one_line({"format": FORMAT, "recurring": [_to_json(one) for one in definitions]})
+    )
 
 
 def _to_json(one: Definition) -> Json:
@@ -92,10 +102,10 @@ def _to_json(one: Definition) -> Json:
 
 
 def read(text: bytes | None) -> list[Definition]:
-    """Read the file; none where there is none."""
+    """Parse the file; return an empty list if it is absent (None)."""
     if text is None:
         return []
-    table = loads(unsealed(text))
+    table = loads(without_checksum(text))
     if table.get("format") != FORMAT:
         raise FormatVersionError(
             "recurring: unknown format", wanted=FORMAT, got=repr(table.get("format"))
@@ -111,7 +121,7 @@ def _from_json(table: Json) -> Definition:
     values: dict[str, object] = {}
     for name, kind in kinds.items():
         key = _KEYS.get(name, name)
-        value = table.get(key, _LATER.get(key))
+        value = table.get(key, _DEFAULTS.get(key))
         if kind is int:
             value = as_int(value, key)
         elif kind is bool and not isinstance(value, bool):
@@ -124,4 +134,4 @@ def _from_json(table: Json) -> Definition:
             except (binascii.Error, ValueError) as error:
                 raise CorruptError(f"{key}: not base64 ({error})") from error
         values[name] = value
-    return Definition(**values)  # type: ignore[arg-type]  # each was looked at
+    return Definition(**values)  # type: ignore[arg-type]  # each type was checked

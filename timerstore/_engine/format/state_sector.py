@@ -1,12 +1,21 @@
-"""timerstore/state: two bits per timer id. Our own file; a cache of a fold over the commit log.
+"""timerstore/state: two bits of state for each timer id.
 
-Data:     chunk c (1920 ids) has two sectors of 512 bytes at 1024 c, written in turn; little-endian:
-              0 magic   4 CRC-32 of bytes 8-511   8 chunk   16 log_end   24 zero
-             32 480 bytes of states
-          State of the chunk's id k: bits 2 (k mod 4) and the next of byte k / 4.
-          Of a chunk that is past (format/counts_json.py) nothing counts; its place may be a hole.
-Holds:    a sector counts when its CRC fits, its chunk is where it lies and its log_end is not
-          beyond the watermark's; of two that count, the one with the greater log_end.
+The file is a cache, written only by this package: the same states follow from the commit log.
+
+Invariants:
+    1. A sector is valid if its CRC is correct, its chunk number matches its place, and its log_end
+       is not greater than the watermark's. Of two valid sectors the greater log_end counts.
+On-disk format: chunk c (1920 ids) has two sectors of 512 bytes at offset 1024 c, written
+    alternately; little-endian:
+
+     0  magic
+     4  CRC-32 of bytes 8-511
+     8  chunk
+    16  log_end
+    24  zero
+    32  480 bytes of states: id k of the chunk has bits 2 (k mod 4) and the next of byte k / 4
+
+    Chunks that are no longer needed (`past` in counts_json.py) are not read, and may be holes.
 """
 
 import zlib
@@ -37,7 +46,7 @@ Bytes = npt.NDArray[np.uint8]
 def make(
     chunks: npt.NDArray[np.int64], log_end: int, payloads: Bytes
 ) -> tuple[memoryview, npt.NDArray[np.uint64]]:
-    """Give the sectors of chunks, 512 bytes each, and their CRCs; payloads: [n, 480]."""
+    """Return the sectors of chunks, 512 bytes each, and their CRCs. Payloads: [n, 480]."""
     sectors = np.zeros(len(chunks), SECTOR)
     sectors["magic"], sectors["chunk"], sectors["log_end"] = MAGIC, chunks, log_end
     sectors["payload"] = payloads
@@ -49,7 +58,7 @@ def make(
 
 
 class Picked(NamedTuple):
-    """The sector of a pair that counts; `has_later`: the other one claims more than the log has."""
+    """The sector of a pair that counts. `has_later`: the other one has a log_end past the log."""
 
     which: int
     crc: int
@@ -58,7 +67,7 @@ class Picked(NamedTuple):
 
 
 def pick(pair: bytes, chunk: int, log_end: int) -> Picked | None:
-    """Of a chunk's two sectors give the one that counts at a watermark, or None."""
+    """Return the sector of a chunk's pair that counts at a log end; None without one."""
     best: tuple[int, int, int, bytes] | None = None
     has_later = False
     for which in (0, 1):
@@ -76,6 +85,6 @@ def pick(pair: bytes, chunk: int, log_end: int) -> Picked | None:
 
 
 def digest(crcs: npt.NDArray[np.uint64]) -> int:
-    """Give one number for the CRCs of all chunks in order, 64 bits."""
+    """Return a 64-bit digest of the CRCs of all chunks in order."""
     numbers = np.arange(1, len(crcs) + 1, dtype=np.uint64)
     return int((crcs * (2 * numbers + np.uint64(1))).sum(dtype=np.uint64))

@@ -1,7 +1,9 @@
 """Names of the files and folders of a store.
 
-Data:     the layout of docs/file-format.md; our own side files lie in `timerstore/` at the root.
-Holds:    no name leaves the root: a topic becomes a path component in `topic_component` alone.
+Invariants:
+    1. No name leads out of the root: only `topic_component` turns a topic into a path component.
+On-disk format: the layout of docs/file-format.md. Files that a broker does not know are in the
+    folder `timerstore/` of the root.
 """
 
 import re
@@ -16,15 +18,15 @@ from timerstore.errors import CorruptError, MessageError
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 INGEST_TOPIC = "rmq_sys_timerstore_ingest"
-"""Headers of ingested rows. Of a broker, what begins with rmq_sys_ is a system topic."""
+"""The ingest ledger. A broker treats topics that begin with rmq_sys_ as system topics."""
 
 CLUSTER_JSON = "cluster.json"
-"""At the root of a directory of shards, which is no store itself (timerstore.shards)."""
+"""In the root of a directory of shards, which is not a store itself (timerstore.shards)."""
 BACKUP_JSON = "backup.json"
-"""A folder that has it is a backup, and no store."""
+"""A folder with this file is a backup, not a store."""
 
 QUEUE_COUNT_MAX = 65_536
-"""Of one topic, whoever made them: far beyond what brokers have, and not too many to go over."""
+"""Of one topic. Far more than brokers use, and few enough to iterate over."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 _SEGMENT = re.compile(r"[0-9]{20}")
@@ -34,14 +36,14 @@ _OFFSET_MAX = 2**63 - 1
 
 
 def segment_name(offset: int) -> str:
-    """Name the file whose first byte has this offset."""
+    """Return the name of the segment whose first byte has this offset."""
     if not 0 <= offset <= _OFFSET_MAX:
         raise ValueError(f"segment offset: wanted 0 to {_OFFSET_MAX}, got {offset}")
     return f"{offset:020d}"
 
 
 def segment_offset(name: str) -> int:
-    """Give the offset that a segment's name says; CorruptError on any other name."""
+    """Return the offset in a segment's name. CorruptError on any other name."""
     if not _SEGMENT.fullmatch(name) or int(name) > _OFFSET_MAX:
         raise CorruptError(
             "stray file among segments", wanted="a name of 20 digits", got=repr(name)
@@ -50,11 +52,13 @@ def segment_offset(name: str) -> int:
 
 
 def topic_component(topic: str) -> str:
-    """Turn a topic into one path component; the only place that does.
+    """Return the path component of a topic.
 
-    Lets through 1 to 255 of the characters that a topic may have, which
-    leaves out separators, dots, NUL and all that a file system could read otherwise. Anything else
-    is a MessageError.
+    A topic has 1 to 255 characters. Separators, dots, NUL and other characters with a meaning in a
+    file system are not allowed.
+
+    Raises:
+        MessageError: the topic has another length or other characters.
     """
     if not _TOPIC.fullmatch(topic):
         raise MessageError(
@@ -64,8 +68,9 @@ def topic_component(topic: str) -> str:
 
 
 def whole_number(text: str, most: int) -> int:
-    """Read a number of a property, 0 to `most`, as native/format/text.h and Java do: with a sign or
-    without, any zeros before it; -1 where it is none.
+    """Parse a number from 0 to `most` in a property; return -1 if it is not one.
+
+    A sign and leading zeros are allowed, as in native/format/text.h and Java.
     """
     digits = text[1:] if text.startswith(("+", "-")) else text
     if not (digits.isascii() and digits.isdecimal()):
@@ -76,40 +81,41 @@ def whole_number(text: str, most: int) -> int:
 
 
 def is_topic(name: str) -> bool:
-    """Whether a topic may have that name."""
+    """Return whether a topic may have this name."""
     return _TOPIC.fullmatch(name) is not None
 
 
 def queue_number(name: str) -> int | None:
-    """Give the queue that a folder of a topic is for; None where it is for none."""
+    """Return the queue number in the name of a topic's folder; None if it is not one."""
     return int(name) if _QUEUE.fullmatch(name) and int(name) < QUEUE_COUNT_MAX else None
 
 
 def can_have_queue(topic: str, queue_id: int) -> bool:
-    """Whether there may be such a queue: what a record or a file says may be anything."""
+    """Return whether such a queue may exist, for values from a record or a file."""
     return is_topic(topic) and 0 <= queue_id < QUEUE_COUNT_MAX
 
 
 def index_name(now_ms: int, last: str | None) -> str:
-    """Name an index file that is made now: local time to the millisecond, but always behind the
-    last one's name, since a broker takes the files in the order of their names.
+    """Return the name of a new index file: the local time to the millisecond.
+
+    The name is always greater than `last`, because a broker orders the files by name.
     """
     here = time.localtime(now_ms // 1000)
     name = f"{here.tm_year:04d}{time.strftime('%m%d%H%M%S', here)}{now_ms % 1000:03d}"
     if last is None or name > last:
         return name
-    # Not strptime: it imports, with the first call, what there may be no descriptor for.
+    # Not strptime: its first call imports a module, which fails when no descriptor is free.
     parts = [int(last[begin:end]) for begin, end in pairwise((0, 4, 6, 8, 10, 12, 14))]
     try:
         after = datetime(*parts, int(last[14:]) * 1000, tzinfo=UTC)  # type: ignore[misc,arg-type]
-    except ValueError:  # a name that is no time: somebody else's
+    except ValueError:  # a name that is not a time: another program made the file
         return f"{int(last) + 1:017d}"
     after += timedelta(milliseconds=1)
     return f"{after.year:04d}{after:%m%d%H%M%S}{after.microsecond // 1000:03d}"
 
 
 def is_index_name(name: str) -> bool:
-    """Whether a file has a name as index files have."""
+    """Return whether this is the name of an index file."""
     return _INDEX.fullmatch(name) is not None
 
 
@@ -121,7 +127,7 @@ class Tree:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The folders in it that files are in, but for those of queues."""
+        """The folders with files, except the folders of queues."""
         return (
             self.commit_log,
             self.queues,
@@ -133,7 +139,7 @@ class Tree:
 
     @property
     def commit_log(self) -> Path:
-        """Folder of the message log."""
+        """Folder of the commit log."""
         return self.root / "commitlog"
 
     @property
@@ -163,22 +169,22 @@ class Tree:
 
     @property
     def timer_wheel(self) -> Path:
-        """The wheel."""
+        """The timing wheel."""
         return self.root / "timerwheel"
 
     @property
     def checkpoint(self) -> Path:
-        """The ancestor's checkpoint."""
+        """The broker's checkpoint."""
         return self.root / "checkpoint"
 
     @property
     def abort(self) -> Path:
-        """There while the store is open; found at opening: it was not closed."""
+        """Exists while the store is open. Found at opening, it shows that there was no close."""
         return self.root / "abort"
 
     @property
     def abort_backup(self) -> Path:
-        """What the broker leaves behind when it writes `abort`."""
+        """The broker's older copy of `abort`."""
         return self.root / "abort.bak"
 
     @property
@@ -198,17 +204,17 @@ class Tree:
 
     @property
     def consumer_offset_json(self) -> Path:
-        """How far each group has come."""
+        """Committed offsets of consumer groups."""
         return self.config / "consumerOffset.json"
 
     @property
     def recurring_json(self) -> Path:
-        """What is put again and again: ours, a broker does not look at it."""
+        """Recurring messages; a broker does not read it."""
         return self.config / "timerstoreRecurring.json"
 
     @property
     def delay_offset_json(self) -> Path:
-        """What a broker delivers next of each fixed level."""
+        """Offset that a broker delivers next, for each delay level."""
         return self.config / "delayOffset.json"
 
     @property
@@ -223,12 +229,12 @@ class Tree:
 
     @property
     def side(self) -> Path:
-        """Folder of our own side files; a broker does not look into it."""
+        """Folder of the side files that a broker does not read."""
         return self.root / "timerstore"
 
     @property
     def watermark(self) -> Path:
-        """What recovery may trust."""
+        """The last checkpoint: what recovery may trust."""
         return self.side / "watermark"
 
     @property
@@ -243,27 +249,28 @@ class Tree:
 
     @property
     def index_position(self) -> Path:
-        """How far the index reaches, and what its files hold."""
+        """How much of the log the key index covers, and checksums of its files."""
         return self.side / "index"
 
     def ids(self, number: int) -> Path:
-        """A file of the message ids that are remembered, a cache."""
+        """Return the path of a file of known message ids, a cache."""
         return self.side / f"ids-{number}"
 
     @property
     def ingest_ledger(self) -> Path:
-        """What was ingested, a cache."""
+        """The ingest ledger, a cache."""
         return self.side / "ingest"
 
     @property
     def wheel_checks(self) -> Path:
-        """What each sector of the wheel's file holds."""
+        """Checksums of the sectors of the wheel's file."""
         return self.side / "wheel"
 
     @property
     def timer_damaged(self) -> Path:
-        """There where a service met damage in the timer log, or a unit that leads to another's
-        record: the next opening builds timer log and far wheel anew.
+        """Exists if a service found damage in the timer log, or a unit of a wrong record.
+
+        The next opening then rebuilds the timer log and the far wheel.
         """
         return self.side / "timer_damaged"
 
@@ -273,7 +280,7 @@ class Tree:
         return self.side / "far"
 
     def far_table(self, number: int) -> Path:
-        """The far wheel's slots, in two files that are written in turn."""
+        """Return the path of a table of far slots; two files are written alternately."""
         return self.side / f"far-{number % 2}"
 
     @property
@@ -283,5 +290,5 @@ class Tree:
 
 
 def backup_of(path: Path) -> Path:
-    """Name the older copy that is kept beside a JSON file."""
+    """Return the path of the older copy of a JSON file."""
     return path.with_name(f"{path.name}.bak")

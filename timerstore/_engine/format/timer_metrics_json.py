@@ -1,8 +1,11 @@
-"""config/timermetrics: how many messages wait, by real topic.
+"""config/timermetrics: how many timers are pending, by destination topic.
 
-Data:     JSON in one line, as a broker writes it. Derived: wrong or gone, it is counted again.
-Holds:    a file of a broker that is read and written again has the same bytes.
-Fails:    CorruptError where file and older copy are both unreadable.
+The file is derived: if it is wrong or missing, the timers are counted again.
+
+Invariants:
+    1. A broker's file that is read and written again has the same bytes.
+Raises: CorruptError if neither the file nor its older copy can be parsed.
+On-disk format: JSON on one line, as a broker writes it.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +16,7 @@ from timerstore._engine.format.json_text import DataVersion
 
 
 class TopicCount(NamedTuple):
-    """Messages of one real topic that wait, and when that was counted."""
+    """Pending messages of one destination topic, and when they were counted, ms since 1970."""
 
     pending_count: int
     timestamp_ms: int
@@ -28,12 +31,12 @@ class TimerMetrics:
 
 
 def read(main: bytes | None, backup: bytes | None) -> TimerMetrics:
-    """Read the file (None: absent), or its older copy where it is absent, empty or broken."""
+    """Parse the file (None: absent), or its older copy if the file is absent, empty or invalid."""
     return json_text.first_readable(main, backup, _parse, TimerMetrics())
 
 
 def write(metrics: TimerMetrics) -> bytes:
-    """Give the file's text."""
+    """Return the file's text."""
     counts = {
         topic: {"count": one.pending_count, "timeStamp": one.timestamp_ms}
         for topic, one in metrics.counts.items()

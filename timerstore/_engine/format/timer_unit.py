@@ -1,6 +1,6 @@
-"""Timer log units as an array: for those who check them; C reads and writes them everywhere else.
+"""Units of the timer log as an array, for checks. Everywhere else C reads and writes them.
 
-Data:     native/format/timer_unit.h, field by field; big-endian.
+On-disk format: native/format/timer_unit.h, field by field; big-endian.
 """
 
 import numpy as np
@@ -34,37 +34,38 @@ Units = npt.NDArray[np.void]
 
 
 def read(data: bytes) -> Units:
-    """Give the units that lie side by side in `data`."""
+    """Return the consecutive units in `data`."""
     return np.frombuffer(data, TIMER_UNIT)
 
 
-def is_sound(data: bytes, pos: int) -> npt.NDArray[np.bool_]:
-    """Tell of each of the units that lie side by side in `data`, the first at the position `pos`,
-    whether it is valid, and its seal holds where it has one.
+def are_valid(data: bytes, pos: int) -> npt.NDArray[np.bool_]:
+    """Return for each of the consecutive units in `data` whether it is valid.
+
+    A unit with a checksum must also match it. `pos` is the position of the first unit.
     """
-    sound = np.zeros(len(data) // UNIT_BYTES, np.uint8)
-    lib.ts_units_check(data, len(sound), pos, ffi.from_buffer("uint8_t[]", sound))
-    return sound.view(np.bool_)
+    valid = np.zeros(len(data) // UNIT_BYTES, np.uint8)
+    lib.ts_units_check(data, len(valid), pos, ffi.from_buffer("uint8_t[]", valid))
+    return valid.view(np.bool_)
 
 
 def is_blank(data: bytes, remaining: int) -> bool:
-    """Whether these bytes begin a blank over the `remaining` bytes of a segment."""
-    wanted = remaining.to_bytes(4, "big") + bytes(8) + _BLANK_MAGIC.to_bytes(4, "big")
-    return data[:BLANK_BYTES] == wanted
+    """Return whether these bytes begin a blank that fills the `remaining` bytes of a segment."""
+    expected = remaining.to_bytes(4, "big") + bytes(8) + _BLANK_MAGIC.to_bytes(4, "big")
+    return data[:BLANK_BYTES] == expected
 
 
 def units_per_segment(segment_bytes: int) -> int:
-    """How many units a whole segment has before its blank."""
+    """Return how many units a full segment has before its blank."""
     return (segment_bytes - BLANK_BYTES) // UNIT_BYTES
 
 
 def count_below(end: int, segment_bytes: int) -> int:
-    """How many units lie below a position of the timer log."""
+    """Return how many units are before a position of the timer log."""
     segment, at = divmod(end, segment_bytes)
     return segment * units_per_segment(segment_bytes) + at // UNIT_BYTES
 
 
 def position_of(number: int, segment_bytes: int) -> int:
-    """Where the unit with this number, counted from position 0, lies."""
+    """Return the position of the unit with this number, counted from position 0."""
     segment, at = divmod(number, units_per_segment(segment_bytes))
     return segment * segment_bytes + at * UNIT_BYTES

@@ -1,8 +1,9 @@
 """config/topics.json: topics and their queue counts.
 
-Data:     JSON as a broker writes it. Fields that are not known here are kept as they came.
-Holds:    a file of a 5.3 broker that is read and written again has the same bytes.
-Fails:    CorruptError where file and older copy are both unreadable.
+Invariants:
+    1. A file of a 5.3 broker that is read and written again has the same bytes.
+Raises: CorruptError if neither the file nor its older copy can be parsed.
+On-disk format: JSON as a broker writes it. Unknown fields are kept unchanged.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ PERM_WRITE = 2
 
 
 class TopicConfig(NamedTuple):
-    """One topic. `other` holds what a broker wrote beside these fields."""
+    """One topic. `other` has the fields of a broker that are unknown here."""
 
     topic: str
     queue_count: int
@@ -39,7 +40,7 @@ class Topics:
     topics: dict[str, TopicConfig] = field(default_factory=dict)
 
     def with_topic(self, topic: str, queue_count: int, now_ms: int) -> "Topics":
-        """Give the file with one topic added, or grown to `queue_count` queues; never shrunk."""
+        """Return a file in which a topic exists and has at least `queue_count` queues."""
         old = self.topics.get(topic)
         if old is None:
             new = make_topic(topic, queue_count)
@@ -54,7 +55,7 @@ class Topics:
 
 
 def make_topic(topic: str, queue_count: int) -> TopicConfig:
-    """Give a new topic as a broker would make it."""
+    """Return a new topic with a broker's defaults."""
     return TopicConfig(
         topic=topic,
         queue_count=queue_count,
@@ -69,12 +70,12 @@ def make_topic(topic: str, queue_count: int) -> TopicConfig:
 
 
 def read(main: bytes | None, backup: bytes | None) -> Topics:
-    """Read the file (None: absent), or its older copy where it is absent, empty or broken."""
+    """Parse the file (None: absent), or its older copy if the file is absent, empty or invalid."""
     return json_text.first_readable(main, backup, _parse, Topics())
 
 
 def write(topics: Topics) -> bytes:
-    """Give the file's text."""
+    """Return the file's text."""
     return json_text.pretty(
         {
             "dataVersion": topics.version.to_json(),
@@ -108,7 +109,7 @@ def _parse(text: bytes) -> Topics:
 def _topic(name: str, value: object) -> TopicConfig:
     rest = dict(json_text.as_table(value, f"topic {name!r}"))
     if rest.pop("topicName", name) != name:
-        raise CorruptError(f"topic {name!r}: its topicName says otherwise")
+        raise CorruptError(f"topic {name!r}: its topicName is another one")
     return TopicConfig(
         topic=name,
         queue_count=_count(rest, "writeQueueNums", name),

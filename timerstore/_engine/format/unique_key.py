@@ -1,9 +1,11 @@
-"""Message ids: UNIQ_KEY of what this engine writes.
+"""Message ids: the property UNIQ_KEY of messages that this engine writes.
 
-Data:     32 upper-case hex digits: address (4 bytes), low half of the process id (2), random
-          bits of this opening (4), counter (6). The ancestor's have the same length and are
-          compared as text.
-Holds:    two ids differ while address, process or opening differ, and within 2^48 puts of one.
+Invariants:
+    1. Two ids differ if the address, process or opening differs. Within one opening, 2^48 puts get
+       different ids.
+On-disk format: 32 upper-case hex digits: address (4 bytes), low half of the process id (2), random
+    bits of this opening (4), counter (6). A broker's ids have the same length and are compared as
+    text.
 """
 
 import ipaddress
@@ -18,21 +20,21 @@ _KEY = re.compile(r"[0-9A-F]{32}")
 
 
 def make_prefix(ip: str, pid: int, random_bits: int) -> str:
-    """Make the 20 hex digits that all ids of one opening begin with.
+    """Return the first 20 hex digits, which all ids of one opening share.
 
-    Of an IPv6 address the last four bytes count. `random_bits` are 32, new at every opening.
+    An IPv6 address contributes its last four bytes. `random_bits`: 32 bits, drawn at each opening.
     """
     address = ipaddress.ip_address(ip).packed[-4:]
     return f"{address.hex().upper()}{pid & 0xFFFF:04X}{random_bits & 0xFFFFFFFF:08X}"
 
 
 def format_unique_key(prefix: str, counter: int) -> str:
-    """Give the id that a counter makes under a prefix."""
+    """Return the id for a prefix and a counter."""
     return unique_key(prefix, counter)
 
 
 def split_unique_key(key: str) -> tuple[str, int] | None:
-    """Take an id of our form into prefix and counter; None where it has another form."""
+    """Return prefix and counter of an id of this engine; None if it has another form."""
     if not _KEY.fullmatch(key):
         return None
     return key[:PREFIX_CHARACTERS], int(key[PREFIX_CHARACTERS:], 16)

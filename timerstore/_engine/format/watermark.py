@@ -1,18 +1,26 @@
-"""timerstore/watermark: what a recovery may trust. Our own file; only Python touches it.
+"""timerstore/watermark: the last checkpoint, from which recovery starts.
 
-Data:     two slots of 512 bytes, written in turn; little-endian:
-              0 magic "TSMARK05"    8 sequence           16 log_end (L)        24 timer_log_end (T)
-             32 timer_queue_offset (Q)  40 read_slot (R) 48 log_begin          56 state_chunk_count
-             64 state_digest       72 store_id           80 is_clean           88 precision_ms
-             96 wheel_slot_count  104 timer_id_end      112 timer_log_begin
-            120 far_number: of the far wheel's table, 0: there is none
-            128 wheel_writes: how many writes of the wheel were complete (wheel_checks.py)
-            136 CRC-32 of bytes 0-135
-          "TSMARK04" had another number for wheel_writes, which is not known then: -1. "TSMARK03"
-          had none: its CRC-32 lies at 128. "TSMARK02" had no far_number either: its CRC-32 lies at
-          120. "TSMARK01" had no timer_log_begin either: its CRC-32 lies at 112.
-Holds:    the newest valid slot counts; everything it speaks of was durable before it was written.
-Fails:    FormatVersionError on a magic of another version.
+Invariants:
+    1. The valid slot with the greatest sequence counts. Everything it refers to was durable before
+       it was written.
+Raises: FormatVersionError on a magic of another version.
+On-disk format: two slots of 512 bytes, written alternately and only by Python; little-endian:
+
+      0  magic "TSMARK05"         8  sequence           16  log_end
+     24  timer_log_end           32  timer_queue_offset 40  read_slot
+     48  log_begin               56  state_chunk_count  64  state_digest
+     72  store_id                80  is_clean           88  precision_ms
+     96  wheel_slot_count       104  timer_id_end      112  timer_log_begin
+    120  far_number: number of the far wheel's table; 0 without one
+    128  wheel_writes: number of complete writes of the wheel (wheel_checks.py)
+    136  CRC-32 of bytes 0-135
+
+    Older versions have fewer fields, and the CRC-32 follows the last one:
+
+    "TSMARK04"  has another number in place of wheel_writes, which is then unknown: -1
+    "TSMARK03"  without wheel_writes, CRC-32 at 128
+    "TSMARK02"  also without far_number, CRC-32 at 120
+    "TSMARK01"  also without timer_log_begin, CRC-32 at 112
 """
 
 import struct
@@ -34,7 +42,7 @@ _CRC = struct.Struct("<I")
 
 
 class Watermark(NamedTuple):
-    """One slot."""
+    """One slot; fields as in the module docstring."""
 
     sequence: int
     log_end: int
@@ -55,16 +63,16 @@ class Watermark(NamedTuple):
 
     @property
     def is_bootstrap(self) -> bool:
-        """Whether it is of a store that was put together and never opened: see `unbuilt`."""
+        """Whether `bootstrap` made it: the store was assembled from files and not opened yet."""
         return (
             self.sequence,
             self.replay_slot,
             self.state_chunk_count,
             self.state_digest,
-        ) == _UNBUILT
+        ) == _BOOTSTRAP
 
 
-_UNBUILT = (1, 0, 1, 0)
+_BOOTSTRAP = (1, 0, 1, 0)
 
 
 def bootstrap(
@@ -76,10 +84,12 @@ def bootstrap(
     wheel_slot_count: int,
     timer_id_end: int,
 ) -> Watermark:
-    """Give that of a store whose log is whole and durable, and nothing derived is there:
-    it says the sizes, and wants states that are nowhere.
+    """Return the watermark of a store that has a complete, durable log and no derived files.
+
+    It has the sizes of the store, and a digest of states that do not exist, so that the first
+    opening rebuilds every derived file.
     """
-    sequence, read_slot, chunk_count, digest = _UNBUILT
+    sequence, read_slot, chunk_count, digest = _BOOTSTRAP
     return Watermark(
         sequence, log_end, 0, 0, read_slot, log_begin, chunk_count, digest, store_id, 1,
         precision_ms, wheel_slot_count, timer_id_end,
@@ -87,13 +97,13 @@ def bootstrap(
 
 
 def write(mark: Watermark) -> bytes:
-    """Give the slot's bytes."""
+    """Return the slot's bytes."""
     head = _FIELDS.pack(_MAGIC, *mark)
     return (head + _CRC.pack(zlib.crc32(head))).ljust(SLOT_BYTES, b"\0")
 
 
 def read(data: bytes) -> Watermark | None:
-    """Give the newest valid slot of the file's bytes, None where neither is valid."""
+    """Return the newest valid slot of the file's bytes; None if neither is valid."""
     best = None
     for begin in (0, SLOT_BYTES):
         values = _read_slot(data[begin : begin + SLOT_BYTES])
@@ -106,7 +116,7 @@ def read(data: bytes) -> Watermark | None:
 
 
 def _read_slot(slot: bytes) -> tuple[int, ...] | None:
-    """Give the fields of a slot whose CRC holds, in whichever version it is."""
+    """Return the fields of a slot of any known version; None if its CRC is wrong."""
     magic = slot[: len(_MAGIC)]
     fields = _OLDER.get(magic, _FIELDS)
     head, crc = slot[: fields.size], slot[fields.size : fields.size + _CRC.size]

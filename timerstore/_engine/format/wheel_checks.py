@@ -1,14 +1,20 @@
-"""timerstore/wheel: what each sector of the wheel's file holds. Our own; only Python touches it.
+"""timerstore/wheel: checksums of the sectors of the wheel's file.
 
-Data:     512 bytes of head, then an entry of 16 bytes for each sector of 512 bytes (16 slots);
-          little-endian:
-              head    0 magic "TSWHEEL1"   8 how many entries
-              entry   0 before   4 now   8 number of the write that made it
-          `before` and `now` are CRC-32s of the sector, XOR that of 512 zeros: an empty one has 0.
-          The last sector counts as filled with zeros.
-Holds:    an entry is durable before its sector is written. So the sector is as `now` says; or as
-          `before` says, where that write is not known to be complete: the watermark has the number
-          of the last one that is.
+Invariants:
+    1. An entry is durable before its sector is written. So the sector matches `now`. If the write
+       is not known to be complete, it may match `before` instead. The watermark has the number of
+       the last complete write.
+On-disk format: 512 bytes of header, then an entry of 16 bytes for each sector of 512 bytes (16
+    slots). Written only by Python; little-endian:
+
+    header   0  magic "TSWHEEL1"
+             8  number of entries
+    entry    0  before
+             4  now
+             8  number of the write that made it
+
+    `before` and `now` are CRC-32s of the sector, XOR the CRC-32 of 512 zeros, so an empty sector
+    has 0. The last sector counts as padded with zeros.
 """
 
 import struct
@@ -33,8 +39,8 @@ Checks = npt.NDArray[np.uint32]
 Entries = npt.NDArray[np.void]
 
 
-def of(raw: Any) -> Checks:
-    """Give the check of each sector of these bytes."""
+def compute(raw: Any) -> Checks:
+    """Return the checksum of each sector of these bytes."""
     size = len(raw)
     if size % SECTOR_BYTES:
         raw = bytes(raw).ljust(size + -size % SECTOR_BYTES, b"\0")
@@ -52,17 +58,17 @@ def of(raw: Any) -> Checks:
 
 
 def file_bytes(count: int) -> int:
-    """How long the file is for so many sectors."""
+    """Return the length of the file for `count` sectors, bytes."""
     return SECTOR_BYTES + count * ENTRY_BYTES
 
 
 def write(entries: Entries) -> bytes:
-    """Give the whole file's bytes."""
+    """Return the file's bytes."""
     return _HEAD.pack(MAGIC, len(entries)).ljust(SECTOR_BYTES, b"\0") + entries.tobytes()
 
 
 def read(data: bytes, count: int) -> Entries | None:
-    """Give the entries of so many sectors; None where these bytes are none."""
+    """Return the entries of `count` sectors; None if the bytes are not a valid file of them."""
     if data[:SECTOR_BYTES] != _HEAD.pack(MAGIC, count).ljust(SECTOR_BYTES, b"\0"):
         return None
     if len(data) != file_bytes(count):
@@ -71,10 +77,13 @@ def read(data: bytes, count: int) -> Entries | None:
     return None if (entries["number"] > NUMBER_MAX).any() else entries
 
 
-def fits(entries: Entries, held: Checks, completed: int) -> npt.NDArray[np.bool_]:
-    """Tell of each sector whether it may hold what it holds, after so many complete writes."""
-    is_underway = entries["number"] > completed
-    sound: npt.NDArray[np.bool_] = (entries["now"] == held) | (
-        is_underway & (entries["before"] == held)
+def match(entries: Entries, found: Checks, completed: int) -> npt.NDArray[np.bool_]:
+    """Return for each sector whether its checksum matches its entry.
+
+    completed: the number of the last write that is known to be complete.
+    """
+    is_incomplete = entries["number"] > completed
+    matches: npt.NDArray[np.bool_] = (entries["now"] == found) | (
+        is_incomplete & (entries["before"] == found)
     )
-    return sound
+    return matches

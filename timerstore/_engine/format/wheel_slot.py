@@ -1,6 +1,6 @@
-"""Wheel slots as an array: for those who check them; C reads and writes them everywhere else.
+"""Slots of the timing wheel as an array, for checks. Everywhere else C reads and writes them.
 
-Data:     native/format/wheel_slot.h, field by field; big-endian.
+On-disk format: native/format/wheel_slot.h, field by field; big-endian.
 """
 
 import numpy as np
@@ -18,11 +18,11 @@ WHEEL_SLOT = np.dtype(
 SLOT_BYTES = WHEEL_SLOT.itemsize
 assert SLOT_BYTES == 32
 BROKER_SLOT_COUNT = 1_209_600
-"""Of a wheel that a broker makes, whatever its precision; it takes no other."""
+"""Of a broker's wheel, for every precision. A broker rejects a wheel of another size."""
 
 Slots = npt.NDArray[np.void]
 
 
 def read(data: bytes | memoryview) -> Slots:
-    """Give the slots that lie side by side in `data`."""
+    """Return the consecutive slots in `data`."""
     return np.frombuffer(data, WHEEL_SLOT)

@@ -29,7 +29,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.group_commit import GroupCommit
 from timerstore._engine.log.staging import Staging
-from timerstore._engine.storage.guarded_map import CutWatch
+from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.storage.segments import Segments
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -80,7 +80,7 @@ class CommitLog(Owner):
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None
-        self._cuts = CutWatch(segments.directory.parent)
+        self._cuts = TruncationWatch(segments.directory.parent)
         self._left: _Left | None = None  # a half that is full and not written; under _write_lock
         staging.start(end)
         segments.reserve_from(end)

@@ -35,9 +35,11 @@ from timerstore._engine.maintenance.store_view import (
     WheelCopy,
 )
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.storage.disk import Disk, File, os_error
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.file import File
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.os_errors import os_error
+from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.far_wheel import FarWheel
@@ -67,7 +69,7 @@ def find_store(
         ConfigError: there is no store.
     """
     findings = Findings() if findings is None else findings
-    tree = Tree(anchored("verify", path))
+    tree = Tree(absolute_path("verify", path))
     if not disk.is_directory(tree.root) or _is_link(tree.commit_log):
         raise ConfigError(f"verify: wanted a store's folder, got {tree.root}")
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):

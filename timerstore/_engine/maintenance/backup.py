@@ -38,7 +38,7 @@ from timerstore._engine.format.store_paths import BACKUP_JSON, Tree, segment_nam
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import led_to
+from timerstore._engine.storage.paths import resolved_path
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock
@@ -86,7 +86,7 @@ class Copier:
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
         """Complete a checkpoint and copy the store up to it. The backup is durable on return."""
         check_progress(progress)
-        root, store = led_to("backup", target), led_to("backup", self._tree.root)
+        root, store = resolved_path("backup", target), resolved_path("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
             raise ConfigError(f"backup: wanted a folder outside the store {store}, got {root}")
         check_folder(self._disk, root)

@@ -79,7 +79,7 @@ def _check_units(
             units["delay_ms"] % precision_ms != 0,
             f"whole slots of {precision_ms} ms",
         ),
-        ("checksum", "seal", ~timer_unit.is_sound(data, begin), "one that fits, or 0"),
+        ("checksum", "seal", ~timer_unit.are_valid(data, begin), "one that fits, or 0"),
     ]
     if view.record_offsets is not None and not log.is_damaged:
         offsets = units["log_offset"].astype(np.int64)

@@ -58,7 +58,7 @@ def _check_sectors(view: StoreView, copy: WheelCopy) -> bool:
     mark, disk, findings = view.mark, view.disk, view.findings
     if mark is None or mark.wheel_writes < 0:
         return True
-    held = wheel_checks.of(copy.slots.tobytes())
+    held = wheel_checks.compute(copy.slots.tobytes())
     path, size = view.tree.wheel_checks, wheel_checks.file_bytes(len(held))
     entries = None
     if disk.file_bytes(path) == size:
@@ -67,7 +67,7 @@ def _check_sectors(view: StoreView, copy: WheelCopy) -> bool:
         what = f"the wheel's checks{view.derived()}"
         findings.add(what, path, f"{len(held)} of them", "none")
         return False
-    wrong = np.flatnonzero(~wheel_checks.fits(entries, held, mark.wheel_writes)).tolist()
+    wrong = np.flatnonzero(~wheel_checks.match(entries, held, mark.wheel_writes)).tolist()
     for sector in wrong:
         findings.add(
             f"the wheel{view.derived()}",

@@ -49,8 +49,8 @@ from timerstore._engine.maintenance.log_reader import LogReader, Progress
 from timerstore._engine.maintenance.log_units import LogUnits
 from timerstore._engine.maintenance.store_view import Run
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import anchored, led_to
-from timerstore._engine.storage.staged_directory import built, refuse_taken
+from timerstore._engine.storage.paths import absolute_path, resolved_path
+from timerstore._engine.storage.staged_directory import check_target, staged_directory
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.reports import Report
 
@@ -179,10 +179,10 @@ def repair_directory(
         ConfigError: there is no store, or the target exists. CorruptError: a damaged range is too
             small for the lost messages.
     """
-    disk, source = Disk(), anchored("repair", path)
-    into = anchored("repair", target)
-    refuse_taken(disk, into, "repair")  # also a link to nothing
-    root, into = led_to("repair", source), led_to("repair", into)
+    disk, source = Disk(), absolute_path("repair", path)
+    into = absolute_path("repair", target)
+    check_target(disk, into, "repair")  # also a link to nothing
+    root, into = resolved_path("repair", source), resolved_path("repair", into)
     if into == root or root in into.parents or into in root.parents:
         raise ConfigError(f"repair: wanted a folder outside the store {source}, got {into}")
     found = find_store(disk, source)
@@ -196,7 +196,7 @@ def repair_directory(
             queues.add(run)
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
-    with built(disk, into, "repair", ".repairing") as tree:
+    with staged_directory(disk, into, "repair", ".repairing") as tree:
         disk.make_directory(tree.commit_log)
         _Copy(disk, log, plan, tree).run()
         _write_rest(disk, findings, found, log, tree)

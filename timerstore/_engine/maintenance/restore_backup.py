@@ -35,10 +35,10 @@ from timerstore._engine.maintenance.backup import (
     read_manifest,
 )
 from timerstore._engine.maintenance.bootstrap_files import write_bootstrap
-from timerstore._engine.storage.directory import unwritten
+from timerstore._engine.storage.directory import locked_for_reading
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import anchored, led_to
-from timerstore._engine.storage.staged_directory import built
+from timerstore._engine.storage.paths import absolute_path, resolved_path
+from timerstore._engine.storage.staged_directory import staged_directory
 from timerstore.config import RANGES
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.reports import BackupReport, Problem, Report
@@ -59,7 +59,7 @@ def restore(
         CorruptError: the backup is damaged; there is no store then.
         LockedError: another restore makes the same folder, or a backup is being made.
     """
-    backup, path = anchored("backup", backup), anchored("restore", path)
+    backup, path = absolute_path("backup", backup), absolute_path("restore", path)
     check_progress(progress)
     disk = Disk()
     with _kept(disk, backup):
@@ -68,12 +68,12 @@ def restore(
 
 def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) -> BackupReport:
     manifest = _manifest_of(disk, backup)
-    root, into = led_to("restore", backup), led_to("restore", path)
+    root, into = resolved_path("restore", backup), resolved_path("restore", path)
     if root in into.parents:  # the `timerwheel` in it would make it no valid backup
         raise ConfigError(f"restore: wanted a folder outside the backup {root}, got {into}")
     total = sum(one.size_bytes for one in manifest.segments)
     done = 0
-    with built(disk, path, "restore", ".restoring") as tree:
+    with staged_directory(disk, path, "restore", ".restoring") as tree:
         disk.make_directory(tree.commit_log)
         for one in manifest.segments:
             _copy_segment(disk, backup, tree, manifest, one)
@@ -97,7 +97,7 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
     Raises:
         LockedError: a backup is being made there.
     """
-    backup = anchored("backup", backup)
+    backup = absolute_path("backup", backup)
     disk = Disk()
     with _kept(disk, backup):
         return _check(disk, backup)
@@ -156,7 +156,7 @@ def _pieces(
 def _kept(disk: Disk, backup: Path) -> Iterator[None]:
     """Lock a backup while it is read, so that no backup changes it."""
     _manifest_of(disk, backup)  # ConfigError before a lock file is made
-    with unwritten(Disk(), led_to("backup", backup)):
+    with locked_for_reading(Disk(), resolved_path("backup", backup)):
         yield
 
 

@@ -123,7 +123,7 @@ class Routes(Owner):
         """Names of folders; files among them are nobody's, and a broker passes them over, too."""
         names = [name for name in self._disk.list(path) if self._disk.is_directory(path / name)]
         for name in names:
-            self._disk.refuse_link(path / name)
+            self._disk.check_no_link(path / name)
         return names
 
     def make(self, topic: str, queue_id: int, now_ms: int, *, persist: bool = True) -> Route:
@@ -150,7 +150,9 @@ class Routes(Owner):
     def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
         topics = self._topics.with_topic(topic, queue_count, now_ms)
         self._disk.make_directory(self._tree.config)
-        self._disk.write_small(self._tree.topics_json, json_text.sealed(topics_json.write(topics)))
+        self._disk.write_small(
+            self._tree.topics_json, json_text.with_checksum(topics_json.write(topics))
+        )
         self._topics = topics  # not before: where the disk is full, the next put tries again
         reach("topics_json_written")
 

@@ -159,6 +159,6 @@ class Offsets(Owner):
     def _write(self, changes: Mapping[Key, Mapping[int, int]]) -> None:
         new = self._file.with_offsets(changes, self._clock.now_ms)
         self._disk.make_directory(self._tree.config)
-        text = json_text.sealed(consumer_offset_json.write(new))
+        text = json_text.with_checksum(consumer_offset_json.write(new))
         self._disk.write_small(self._tree.consumer_offset_json, text)
         self._file = new  # not before: what is not durable is not committed

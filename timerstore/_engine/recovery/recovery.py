@@ -109,7 +109,7 @@ class Recovery(Owner):
         self._tree: Tree = directory.tree
         _refuse_backup(disk, self._tree)
         for folder in self._tree.folders:
-            disk.refuse_link(folder)
+            disk.check_no_link(folder)
         raw = disk.read_small(self._tree.watermark)
         self._raw_mark = raw or b""
         self._mark = watermark.read(self._raw_mark)

@@ -138,7 +138,7 @@ class RecurringCalls(Owner):
         with self.planner.lock:
             there = self._definitions.find(made.name)
             if there is not None and not there.is_ended:
-                if there.what != made.what:
+                if there.request != made.request:
                     raise MessageError(
                         f"name: {made.name!r} recurs already, as something else; cancel_every it "
                         "first, or take another name"

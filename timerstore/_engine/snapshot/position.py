@@ -29,10 +29,10 @@ from timerstore._engine.snapshot.broker_limits import broker_limits, broker_was_
 from timerstore._engine.snapshot.file_limits import Snapshot, empty, limits, timer_log_begin
 from timerstore._engine.snapshot.log_walk import segments_of, units_end
 from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore._engine.storage.paths import anchored
+from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -130,7 +130,7 @@ def take(root: Path, precision_ms: int | None = None) -> Snapshot:
     Raises:
         ConfigError: there is no store. CorruptError: limits and files do not fit.
     """
-    reader = PositionReader(Disk(), Tree(anchored("path", root)), precision_ms)
+    reader = PositionReader(Disk(), Tree(absolute_path("path", root)), precision_ms)
     return reader.limits(reader.mark())
 
 
@@ -185,7 +185,7 @@ class FollowedPosition(PositionReader):
             self._know(*self._find_durable())
         if self.last.mark is None:
             self.last = self._from_first_file(self.last)
-        is_held = holder_of(self._disk, self._tree) is not None
+        is_held = owner_pid(self._disk, self._tree) is not None
         if not is_held or (self.last.mark is None and self._is_time()):
             self._read_on(records_end)
         return self.last

@@ -21,7 +21,7 @@ from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import PositionReader
 from timerstore._engine.snapshot.queue_files import read_topics
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
 
 SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC})
@@ -79,7 +79,7 @@ def look(path: Path, shard: int | None = None) -> StoreSummary:
     store, mark, counts = PositionReader(disk, tree).find()
     topics = read_topics(disk, tree).topics
     queue_counts = {name: one.read_queue_count for name, one in topics.items()}
-    return StoreSummary(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
+    return StoreSummary(path, shard, owner_pid(disk, tree), store, mark, counts, queue_counts)
 
 
 def read_slot(found: StoreSummary) -> int:

@@ -23,7 +23,7 @@ from timerstore._engine.snapshot.snapshot_log import SnapshotLog
 from timerstore._engine.snapshot.snapshot_queue import SnapshotQueue
 from timerstore._engine.snapshot.snapshot_routes import SnapshotRoutes
 from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
-from timerstore._engine.storage.directory import holder_of
+from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.geometry import adopt_geometry, queue_bytes
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.clock import Clock
@@ -148,7 +148,7 @@ class SnapshotView(Owner):
         if mark is not None:
             return mark.log_end
         disk, tree = self.disk, self.tree
-        is_unclean = disk.exists(tree.abort) and holder_of(disk, tree) is None
+        is_unclean = disk.exists(tree.abort) and owner_pid(disk, tree) is None
         if is_unclean or disk.exists(tree.side):  # our recovery rebuilds the queues
             return begin
         # A broker writes units in the order of the log: all queues reach as far as any of them.

@@ -1,26 +1,30 @@
-"""Descriptors: no file of a store is standard input, output or error.
+"""Keep the files of a store away from standard input, output and error.
 
-The system gives the lowest number that is free. In a process that has closed these three, as
-daemons do, files would get their numbers, and what anybody prints, or a library says on standard
-error, would land in a store. Whatever opens a store's files makes sure first that they are taken.
+The operating system assigns the lowest free descriptor. If a process has closed descriptors 0 to 2,
+as daemons do, a file of a store would get one of them. Then printed text, or a library's error
+output, would be written into the store. Code that opens a store calls `reserve_standard` first.
 
-Threads:  any.
-Source:   docs/decisions/0013-locks-and-re-entry.md.
+Thread safety: any thread.
+See also: docs/decisions/0013-locks-and-re-entry.md.
 """
 
 import os
 
-_STANDARD = 3  # that many, from 0 on
+_STANDARD_COUNT = 3
 
 
-def keep_standard() -> None:
-    """Have what is closed of standard input, output and error be /dev/null from now on; OSError."""
-    for fd in range(_STANDARD):
+def reserve_standard() -> None:
+    """Open /dev/null for each of standard input, output and error that is closed.
+
+    Raises:
+        OSError: the operating system rejected the call.
+    """
+    for fd in range(_STANDARD_COUNT):
         try:
             os.fstat(fd)
         except OSError:
             null = os.open(os.devnull, os.O_RDWR)
             if null == fd:
-                os.set_inheritable(fd, True)  # as these are
-            else:  # another thread has taken it meanwhile
+                os.set_inheritable(fd, True)  # as standard descriptors are
+            else:  # another thread has taken the number since
                 os.close(null)

@@ -1,19 +1,26 @@
-"""The store's directory: who holds it, and whether it was closed.
+"""Lock the directory of a store, and record whether the store was closed.
 
-Data:     `lock` (byte 0 locked as a broker locks it), `abort` (there while a store is open).
-Locks:    three, since each has a hole that another covers
-          (docs/decisions/0013-locks-and-re-entry.md):
-          (1) the table of this process, by device and inode: record locks do not shut out their own
-              process; looked at before `lock` is opened, as closing any descriptor of that file
-              drops the lock;
-          (2) a record lock on byte 0 of `lock`: the one a broker takes. It is gone when anybody in
-              this process closes that file, and useless when the file is removed or replaced;
-          (3) flock on the directory itself: it cannot be replaced under a holder, and no other
-              descriptor drops it. A forked child shares it, so the child closes its copy at once.
-          Who reads one that is not to be written meanwhile shares (3) with all who do so.
-Holds:    one writer for one directory, in this process and among all; kill -9 frees all three.
-Fails:    LockedError, with the holder's process id where it says one; FailedError from
-          `check_held` where the directory was taken from under the holder.
+Locking: a directory has three locks, because each alone has a gap
+    (docs/decisions/0013-locks-and-re-entry.md):
+
+    table of this process   by device and inode. Record locks do not exclude their own process. The
+                            table is checked before `lock` is opened, because closing any
+                            descriptor of that file drops the record lock.
+    record lock             on byte 0 of `lock`: the one that a broker takes. It is lost when any
+                            code in this process closes that file, and has no effect once the file
+                            is removed or replaced.
+    flock                   on the directory itself. It cannot be replaced under its owner, and no
+                            other descriptor drops it. A forked child shares it, so the child closes
+                            its copy at once.
+
+    A reader of a directory that must not be written (a backup) shares the flock with other readers.
+Invariants:
+    1. A directory has one writer, in this process and among all processes. `kill -9` releases all
+       three locks.
+Raises: LockedError, with the owner's process id if it is known. FailedError from `check_held` if
+    the directory was taken away from its owner.
+On-disk format: `lock` (byte 0 is locked as a broker locks it); `abort`, which exists while a store
+    is open and contains the process id.
 """
 
 import os
@@ -28,14 +35,16 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.disk import Anchor, Disk, File
 from timerstore.errors import FailedError, LockedError
 
-_held: dict[tuple[int, int], Anchor] = {}
+_held: dict[tuple[int, int], Anchor] = {}  # the table of this process
 _held_lock = Lock()
-_read: set[Anchor] = set()  # by this process, each for as long as `unwritten` holds it
+_read: set[Anchor] = set()  # directories that this process reads: see `locked_for_reading`
 
 
 def _forget_in_child() -> None:
-    """A child holds nothing of its parent's: it must not find its table, nor wait for its lock, nor
-    keep its flock alive when the parent is gone.
+    """Drop the parent's locks in a forked child.
+
+    The child must not find its parent's table, wait for its lock, or keep its flock alive after the
+    parent has ended.
     """
     global _held_lock  # noqa: PLW0603 - another thread may have held it when the process was forked
     _held_lock = Lock()
@@ -48,15 +57,15 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def holder_of(disk: Disk, tree: Tree) -> int | None:
-    """Give the process that has a store open, without touching its lock; None where none has.
+def owner_pid(disk: Disk, tree: Tree) -> int | None:
+    """Return the id of the process that has a store open; None if it is closed.
 
-    0 where one has it of which nothing is known.
+    Return 0 if the owner's id is unknown. The lock is not taken.
     """
     if not disk.exists(tree.lock):
         return None
     with _held_lock:
-        # Not asked of the file: closing any descriptor of it would drop the lock.
+        # The file is not opened here: closing any descriptor of it would drop the record lock.
         if disk.identity(tree.root) in _held:
             return os.getpid()
         pid = disk.open(tree.lock, read_only=True).first_byte_holder()
@@ -67,10 +76,14 @@ def holder_of(disk: Disk, tree: Tree) -> int | None:
 
 
 @contextmanager
-def unwritten(disk: Disk, root: Path) -> Iterator[None]:
-    """Keep a directory from being written while it is read; others may read it, too. Nothing is
-    put in it: it may be one that can only be read. LockedError where somebody holds it. Give a disk
-    of its own: what is reached by this one is reached through no link.
+def locked_for_reading(disk: Disk, root: Path) -> Iterator[None]:
+    """Prevent writers of a directory during the block; other readers may read it as well.
+
+    No file is written, because the directory may be read-only. Pass a Disk of its own: it reaches
+    the directory without following a link.
+
+    Raises:
+        LockedError: a writer has the directory.
     """
     anchor = disk.anchor(root)
     _read.add(anchor)
@@ -78,7 +91,7 @@ def unwritten(disk: Disk, root: Path) -> Iterator[None]:
         if not anchor.lock(shared=True):
             if anchor.identity() in _held:
                 raise LockedError("the directory is open in this process", where=root)
-            raise _held_by_another(disk, Tree(root))
+            raise _locked_by_another(disk, Tree(root))
         yield
     finally:
         _read.discard(anchor)
@@ -90,7 +103,7 @@ def _is_read_here(identity: tuple[int, int]) -> bool:
     return any(one.identity() == identity for one in list(_read))
 
 
-def _held_by_another(disk: Disk, tree: Tree) -> LockedError:
+def _locked_by_another(disk: Disk, tree: Tree) -> LockedError:
     text = disk.read_small(tree.abort)
     holder = text.decode("ascii", "replace").strip() if text else "unknown"
     return LockedError(
@@ -118,7 +131,7 @@ class Directory(Owner):
             self._file = self._lock()
             disk.sync_name(root)  # a process that was killed may have made or renamed it
         except BaseException:
-            self._let_go()
+            self._unlock()
             raise
 
     def _lock(self) -> File:
@@ -126,42 +139,45 @@ class Directory(Owner):
         if not self._anchor.lock():
             if _is_read_here(self._identity):
                 raise LockedError("the directory is read in this process", where=self.root)
-            raise _held_by_another(self._disk, self.tree)
+            raise _locked_by_another(self._disk, self.tree)
         file = self._disk.open(path, create=True)
         if not file.lock_first_byte():
-            raise _held_by_another(self._disk, self.tree)
+            raise _locked_by_another(self._disk, self.tree)
         if file.identity() != self._disk.identity(path):
-            raise LockedError("the lock file was replaced meanwhile", where=path)
+            raise LockedError("the lock file was replaced during the opening", where=path)
         file.write(b"lock", 0)
         return file
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         self._file = None
-        # Without the lock: a finalizer may run while its own thread has it. While the entry is of
-        # this anchor, no other thread changes it.
+        # Without `_held_lock`: a finalizer may run while its own thread has it. No other thread
+        # changes an entry while it belongs to this anchor.
         if _held.get(self._identity) is self._anchor:
             del _held[self._identity]
         self._anchor.unlock()
         self._anchor.close()
 
     def __del__(self, *, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Let go of the lock: the store was dropped without a close. Not in a forked child, which
-        would unlock it for its parent, nor once modules are cleared.
+        """Release the locks of a store that was dropped without a close.
+
+        Do nothing in a forked child, which would unlock the directory for its parent, or once the
+        interpreter has cleared modules.
         """
         if getattr(self, "_file", None) is None or is_ending():
             return
         if os.getpid() == self.pid:
-            self._let_go()
+            self._unlock()
 
     @property
     def is_held(self) -> bool:
-        """Whether it was not let go of."""
+        """Whether the locks are still held."""
         return self._file is not None
 
     def check_held(self) -> None:
-        """Take the record lock again, where somebody in this process has closed `lock` and so let
-        go of it. FailedError where another process was quicker, or where `lock` is not the one that
-        was locked.
+        """Take the record lock again, in case code in this process closed `lock` and so dropped it.
+
+        Raises:
+            FailedError: another process has taken the lock since, or `lock` was replaced.
         """
         file = self._file
         assert file is not None, "the directory was released"
@@ -173,15 +189,13 @@ class Directory(Owner):
             raise FailedError("the lock file was removed or replaced", where=self.tree.lock)
         if not file.lock_first_byte():
             raise FailedError(
-                "another process took the directory's lock: somebody in this one had opened and "
-                "closed the lock file, which drops it",
+                "another process took the directory's lock, which was dropped because code in this "
+                "process had opened and closed the lock file",
                 where=self.tree.lock,
             )
 
     def is_in_place(self) -> bool:
-        """Whether its name still leads to it: who locks a folder that another gives a name holds
-        that one's.
-        """
+        """Return whether the directory still has its name, and was not renamed after the lock."""
         try:
             return self._disk.identity(self.root) == self._identity
         except FailedError:
@@ -189,7 +203,7 @@ class Directory(Owner):
 
     @property
     def was_open(self) -> bool:
-        """Whether the last one who had it open did not close it."""
+        """Whether the last owner did not close the store."""
         return self._disk.exists(self.tree.abort)
 
     def mark_open(self) -> None:
@@ -207,7 +221,7 @@ class Directory(Owner):
         self._disk.sync_directory(self.root)
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the locks. FailedError in a forked child, which does not have them."""
         if os.getpid() != self.pid:
             raise FailedError("a child does not hold its parent's lock", where=self.root)
-        self._let_go()
+        self._unlock()

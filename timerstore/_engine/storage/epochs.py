@@ -1,17 +1,19 @@
-"""Epochs: whether somebody still reads who began before a certain moment.
+"""Count readers by epoch, to know when a retired resource has no reader left.
 
-    a enters epoch 0    turn: 0 is past    b enters epoch 1    a leaves: 0 is over, though b reads
+    reader A enters epoch 0    advance: epoch 0 is past    reader B enters epoch 1
+    A leaves: epoch 0 is over, although B still reads
 
-Threads:  whoever holds the lock of the owner.
-Holds:    what was given up before `turn` is used by nobody once `is_over` says so, however many
-          come meanwhile.
+Thread safety: calls are made under the owner's lock.
+Invariants:
+    1. A resource retired before `advance` has no reader once `is_over` returns True for the
+       epoch that `advance` returned. Later readers do not delay this.
 """
 
 from timerstore._engine.base.owner import Owner
 
 
 class Epochs(Owner):
-    """Counts readers by the epoch in which they came."""
+    """Counts readers by the epoch in which they started."""
 
     __slots__ = ("_counts", "now")
 
@@ -23,23 +25,23 @@ class Epochs(Owner):
         return sum(self._counts.values())
 
     def enter(self) -> int:
-        """Somebody begins to read; to be told to `leave`."""
+        """Count a reader; return its epoch, which it passes to `leave`."""
         self._counts[self.now] = self._counts.get(self.now, 0) + 1
         return self.now
 
     def leave(self, epoch: int) -> None:
-        """He reads no more."""
+        """Remove a reader of an epoch."""
         left = self._counts[epoch] - 1
         if left:
             self._counts[epoch] = left
         else:
             del self._counts[epoch]
 
-    def turn(self) -> int:
-        """Who comes from here on is of another epoch; which one is past."""
+    def advance(self) -> int:
+        """Begin a new epoch; return the one that ends."""
         self.now += 1
         return self.now - 1
 
     def is_over(self, epoch: int) -> bool:
-        """Whether all who came in it or before have left."""
+        """Return whether every reader of this epoch and of earlier ones has left."""
         return min(self._counts, default=self.now + 1) > epoch

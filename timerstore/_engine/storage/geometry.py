@@ -1,9 +1,12 @@
-"""Geometry: sizes that a directory's files show, against those that were configured.
+"""Compare the sizes that a directory's files show with the configured ones.
 
-Holds:    what the files show wins where the configuration says nothing else (its default); a
-          configured value that contradicts them is a ConfigError that names both. The wheel's file
-          is made anew where it is damaged, so that its length counts only where no watermark says
-          how many slots there are, or where a broker has made it.
+Invariants:
+    1. A setting with its default value takes the size that the files show. Another configured value
+       that contradicts the files raises ConfigError, which names both.
+    2. A damaged wheel file is rebuilt, so its length is not trusted if the watermark has the number
+       of slots. An exception is a file with the length that a broker makes.
+Raises: ConfigError, with every contradiction. CorruptError if the length of a commit log file is
+    out of range.
 """
 
 import dataclasses
@@ -23,8 +26,9 @@ _DEFAULT = StoreConfig()
 
 
 def _segment_bytes(disk: Disk, directories: Iterable[Path]) -> int | None:
-    """The first size that two segments have which are not empty; the first one's where no two have
-    the same: one that was cut short says nothing of the others.
+    """Return the first size that two segments share; the first size if no two share one.
+
+    Empty files do not count. One truncated segment does not tell the size of the others.
     """
     sizes: list[int] = []
     for directory in directories:
@@ -39,7 +43,7 @@ def _segment_bytes(disk: Disk, directories: Iterable[Path]) -> int | None:
 
 
 def queue_bytes(disk: Disk, tree: Tree) -> int | None:
-    """Give the size of the queues' files; None where there are none."""
+    """Return the size of the queues' files, bytes; None without files."""
     topics = _folders(disk, tree.queues)
     return _segment_bytes(disk, (queue for topic in topics for queue in _folders(disk, topic)))
 
@@ -59,7 +63,7 @@ _INDEX_ENTRY_BYTES = 20
 
 
 def _index_file(disk: Disk, tree: Tree) -> tuple[Path, int] | None:
-    """The first index file that is not empty, and its size."""
+    """Return the first index file that is not empty, and its size; None without one."""
     for name in disk.list(tree.index):
         size = disk.file_bytes(tree.index / name) if is_index_name(name) else None
         if size:
@@ -68,12 +72,14 @@ def _index_file(disk: Disk, tree: Tree) -> tuple[Path, int] | None:
 
 
 def _index_counts(disk: Disk, tree: Tree, wanted: StoreConfig) -> tuple[_Index, Path] | None:
-    """What our own note of the index says; else of a file's length as much as can be told: four
-    entries a slot, as a broker has them unless it is told otherwise.
+    """Return the numbers of slots and entries of the index, and the file that shows them.
+
+    They are in the index position file. Without it they follow from a file's length: the configured
+    numbers if these fit, else four entries a slot, the default of a broker.
     """
-    noted = index_position.read(disk.read_small(tree.index_position))
-    if noted is not None:
-        return _Index(noted.slot_count, noted.entry_count), tree.index_position
+    position = index_position.read(disk.read_small(tree.index_position))
+    if position is not None:
+        return _Index(position.slot_count, position.entry_count), tree.index_position
     first = _index_file(disk, tree)
     if first is None:
         return None
@@ -86,13 +92,13 @@ def _index_counts(disk: Disk, tree: Tree, wanted: StoreConfig) -> tuple[_Index, 
     if rest == 0 and 1 <= slots <= 25_000_000:
         return _Index(slots, 4 * slots), path
     raise ConfigError(
-        f"index_slot_count, index_entry_count: {path} has {file_bytes} bytes, "
-        f"which are not those of {configured.slot_count} slots and {configured.entry_count} "
-        "entries; configure what it was made with, or remove the folder"
+        f"index_slot_count, index_entry_count: {path} has {file_bytes} bytes, which does not fit "
+        f"{configured.slot_count} slots and {configured.entry_count} entries; configure the "
+        "numbers it was made with, or remove the folder"
     )
 
 
-def _wheel_slots(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | None, Path]:
+def _wheel_slot_count(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | None, Path]:
     slots, rest = divmod(disk.file_bytes(tree.timer_wheel) or 0, SLOT_BYTES)
     if mark is None or (slots, rest) == (BROKER_SLOT_COUNT, 0):
         return slots // 2 * 2 or None, tree.timer_wheel
@@ -100,14 +106,14 @@ def _wheel_slots(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | 
 
 
 def _check_log(disk: Disk, tree: Tree) -> None:
-    """A log cut to less than any can have is damage, no wrong setting."""
+    """Raise CorruptError if the log's files have a length that no setting allows."""
     low, high = RANGES["commit_log_segment_bytes"]
     found = _segment_bytes(disk, [tree.commit_log])
     if found is None or low <= found <= high:
         return
     files = [tree.commit_log / name for name in disk.list(tree.commit_log)]
     raise CorruptError(
-        "no log has files of such a length",
+        "a commit log file has a length that no setting allows",
         where=next(path for path in files if disk.file_bytes(path) == found),
         wanted=f"{low} to {high} bytes",
         got=found,
@@ -117,14 +123,21 @@ def _check_log(disk: Disk, tree: Tree) -> None:
 def adopt_geometry(
     disk: Disk, tree: Tree, config: StoreConfig | None, mark: Watermark | None
 ) -> StoreConfig:
-    """Give the configuration with the sizes of the files that are there."""
+    """Return the configuration with the sizes that existing files show.
+
+    mark: the watermark, which has the number of wheel slots and the precision; None without one.
+
+    Raises:
+        ConfigError: configured sizes contradict the files. All contradictions are named.
+        CorruptError: the commit log's files have a length that no setting allows.
+    """
     wanted = config if config is not None else _DEFAULT
     _check_log(disk, tree)
     shown: dict[str, tuple[int | None, Path]] = {
         "commit_log_segment_bytes": (_segment_bytes(disk, [tree.commit_log]), tree.commit_log),
         "queue_segment_bytes": (queue_bytes(disk, tree), tree.queues),
         "timer_log_segment_bytes": (_segment_bytes(disk, [tree.timer_log]), tree.timer_log),
-        "wheel_slot_count": _wheel_slots(disk, tree, mark),
+        "wheel_slot_count": _wheel_slot_count(disk, tree, mark),
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
     }
     index = _index_counts(disk, tree, wanted) if wanted.index_enabled else None
@@ -133,7 +146,7 @@ def adopt_geometry(
         shown["index_slot_count"] = counts.slot_count, where
         shown["index_entry_count"] = counts.entry_count, where
     problems = []
-    changes: dict[str, Any] = {}  # by name: no type says which fields are whole numbers
+    changes: dict[str, Any] = {}
     for name, (found, where) in shown.items():
         configured = getattr(wanted, name)
         if found is None or found == configured:

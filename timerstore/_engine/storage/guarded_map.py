@@ -1,16 +1,19 @@
-"""Guarded maps: of files that somebody may cut, or replace, while they are mapped.
+"""Maps of files that another program may truncate or replace while they are mapped.
 
     memory = GuardedMap(fd, size, ...)
     memory.watch(path)
-    ...                              # a page behind the file's end reads as zeros
-    if hits[0] != known: cut_below(root)
+    ...                        # a page after the file's end reads as zeros, without SIGBUS
+    if fault_count[0] != before: truncated_below(root)
 
-Threads:  any; the table is changed under `_lock`, which no signal handler takes.
-Holds:    whoever used a map looks at `hits` before it acts on what it read: what zeros said is not
-          taken for what the file holds.
-Fails:    where another SIGBUS handler is set after ours (faulthandler.enable() after the first
-          store was opened), or there are more than 16,384 maps, a fault ends the process as ever.
-Source:   docs/decisions/0013-locks-and-re-entry.md.
+Thread safety: any thread. `_lock`, which no signal handler takes, protects the tables.
+Invariants:
+    1. Code that reads a map checks `fault_count` before it uses the result. So zeros in place of a
+       file's bytes are never taken for the contents of the file.
+
+A fault still ends the process in two cases. Another SIGBUS handler was installed after this one
+(faulthandler.enable() after the first store was opened), or there are more than 16,384 maps.
+
+See also: docs/decisions/0013-locks-and-re-entry.md.
 """
 
 import mmap
@@ -22,9 +25,9 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore.errors import FailedError
 
-_lock = threading.RLock()  # a collection may unmap while its own thread holds it
+_lock = threading.RLock()  # the garbage collector may unmap while its own thread holds it
 _paths: dict[int, Path] = {}  # by number in C's table
-_cut: set[Path] = set()  # of maps that are gone
+_truncated: set[Path] = set()  # of maps that were closed
 
 
 def _forget_in_child() -> None:
@@ -34,17 +37,17 @@ def _forget_in_child() -> None:
 
 os.register_at_fork(after_in_child=_forget_in_child)
 
-hits = memoryview(ffi.buffer(lib.ts_guard_hits(), 4)).cast("i")
-"""One number: how often a map was found cut, in this process."""
+fault_count = memoryview(ffi.buffer(lib.ts_guard_hits(), 4)).cast("i")
+"""One number: how many faults were caught in maps of truncated files, in this process."""
 
 
 class GuardedMap(Owner, mmap.mmap):
-    """A map of a file; `watch` is called once, right after it is made."""
+    """A map of a file. Call `watch` once, right after it is made."""
 
     _number = -1
 
     def watch(self, path: Path) -> None:
-        """Answer faults in it from now on."""
+        """Catch faults in this map from now on."""
         view = ffi.from_buffer(self)
         try:
             with _lock:
@@ -60,12 +63,12 @@ class GuardedMap(Owner, mmap.mmap):
         if number >= 0:
             with _lock:
                 if lib.ts_guard_is_hit(number):
-                    _cut.add(_paths[number])
+                    _truncated.add(_paths[number])
                 lib.ts_guard_remove(number)
                 del _paths[number]
 
     def close(self) -> None:
-        """Unmap. Nobody may hold a view."""
+        """Unmap. No buffer of the map may be in use."""
         self._unwatch()
         super().close()
 
@@ -73,34 +76,34 @@ class GuardedMap(Owner, mmap.mmap):
         self._unwatch()
 
 
-def cut_below(root: Path) -> Path | None:
-    """Give a file below a folder that was found cut while it was mapped."""
+def truncated_below(root: Path) -> Path | None:
+    """Return a file below a folder that was truncated while it was mapped; None without one."""
     with _lock:
         paths = _paths.copy()
         found = [path for number, path in paths.items() if lib.ts_guard_is_hit(number)]
-        return next((path for path in (*found, *_cut) if path.is_relative_to(root)), None)
+        return next((path for path in (*found, *_truncated) if path.is_relative_to(root)), None)
 
 
-class CutWatch(Owner):
-    """Raises once where a file below a folder was found cut since the last look."""
+class TruncationWatch(Owner):
+    """Checks whether a mapped file below a folder was found truncated since the last check."""
 
     __slots__ = ("_root", "_seen")
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seen = hits[0]
+        self._seen = fault_count[0]
 
     def check(self) -> None:
-        """FailedError where what was read meanwhile may have been zeros in place of a file's."""
-        if hits[0] == self._seen:
+        """Raise FailedError, once, if zeros may have been read in place of a file's bytes."""
+        if fault_count[0] == self._seen:
             return
-        self._seen = hits[0]
-        path = cut_below(self._root)
+        self._seen = fault_count[0]
+        path = truncated_below(self._root)
         if path is not None:
-            raise FailedError("a file was cut while it was open", where=path)
+            raise FailedError("a file was truncated while it was open", where=path)
 
 
 def forget_below(root: Path) -> None:
-    """A store that is opened anew reads its files anew: nothing of the last one's counts."""
+    """Drop records of truncated files below a folder, because a store is opened there again."""
     with _lock:
-        _cut.difference_update([path for path in _cut if path.is_relative_to(root)])
+        _truncated.difference_update([path for path in _truncated if path.is_relative_to(root)])

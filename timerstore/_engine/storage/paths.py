@@ -1,7 +1,7 @@
-"""Paths as callers give them: one that no file can have is the caller's fault, a ConfigError.
+"""Check paths that callers pass: a path that no file can have raises ConfigError.
 
-The system's own calls say ValueError to a NUL, RuntimeError to links in a circle, and whatever else
-to a folder that the process stands in and that is gone.
+Without these checks the operating system's calls would raise ValueError for NUL, RuntimeError for
+links in a circle, and other errors for a working directory that was removed.
 """
 
 import os
@@ -12,7 +12,11 @@ from timerstore.errors import ConfigError, quoted
 
 
 def path_text(what: str, path: object) -> str:
-    """Give a folder's path as text. ConfigError where it is none."""
+    """Return a folder's path as text. `what` names the argument in the error.
+
+    Raises:
+        ConfigError: not a path, empty, with a NUL, or not encodable for the file system.
+    """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise ConfigError(f"{what}: wanted text or a path, got {quoted(path)}")
@@ -23,14 +27,19 @@ def path_text(what: str, path: object) -> str:
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{what}: wanted a path as the system has them, got {text!a}") from error
+        raise ConfigError(
+            f"{what}: wanted a path that the file system can encode, got {text!a}"
+        ) from error
     return text
 
 
-def anchored(what: str, path: object) -> Path:
-    """Give a folder's path from the root on: a relative one means what it means now, wherever the
-    process goes later. Links in it are followed at each use, as before. ConfigError where it is
-    not a path, or is relative to a working directory that is gone.
+def absolute_path(what: str, path: object) -> Path:
+    """Return a folder's absolute path, so that a later change of directory does not change it.
+
+    Links in the path are followed at each use.
+
+    Raises:
+        ConfigError: not a path, or relative to a working directory that was removed.
     """
     text = path_text(what, path)
     try:
@@ -46,8 +55,10 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")  # blanks and the like, as octal numbers
 
 
 def is_mount_point(path: Path) -> bool:
-    """Whether something is mounted at a path that `led_to` gave; a folder of the same disk, too,
-    where the system says so: its device is no other.
+    """Return whether a path that `resolved_path` returned is a mount point.
+
+    This includes a folder of the same disk that is mounted there (a bind mount). Its device number
+    is the same, so /proc/self/mountinfo is read.
     """
     if path.is_mount():
         return True
@@ -55,20 +66,22 @@ def is_mount_point(path: Path) -> bool:
         lines = MOUNTS.read_bytes().splitlines()
     except OSError:
         return False
-    wanted = os.fsencode(path)
-    places = (line.split(b" ")[4:5] for line in lines)
-    return any(_ESCAPED.sub(_unescaped, one) == wanted for place in places for one in place)
+    expected = os.fsencode(path)
+    fields = (line.split(b" ")[4:5] for line in lines)
+    return any(_ESCAPED.sub(_unescaped, one) == expected for field in fields for one in field)
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:
     return bytes([int(found[1], 8) & 0xFF])
 
 
-def led_to(what: str, path: Path) -> Path:
-    """Give where a path leads, from the root on, without links and dots. ConfigError where it
-    leads in a circle.
+def resolved_path(what: str, path: Path) -> Path:
+    """Return the absolute path without links and dots.
+
+    Raises:
+        ConfigError: links lead in a circle.
     """
     try:
         return path.resolve()
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{what}: wanted a path that leads somewhere, got {path}") from error
+        raise ConfigError(f"{what}: wanted a path without a circle of links, got {path}") from error

@@ -1,11 +1,14 @@
-"""Building: a folder that gets its name when it is whole, as restore and repair make one.
+"""Build a directory under a temporary name, and give it its final name once it is complete.
 
-Locks:    the folder that is built, as a store's is (directory.py): two at once would remove and
-          write each other's files.
-Holds:    the name is there only when all below it is durable; what was cut off keeps a name of its
-          own, as `<name>.restoring`, and the next one of its kind begins it anew.
-Fails:    ConfigError where the name is taken; LockedError where somebody else is at it.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Restore and repair use it. A directory that was interrupted keeps its temporary name, such as
+`<name>.restoring`. The next restore or repair to that name clears it and starts again.
+
+Locking: the directory is locked like a store's (directory.py). Two builders at once would remove
+    and overwrite each other's files.
+Invariants:
+    1. The final name exists only when everything in the directory is durable.
+Raises: ConfigError if the final name is taken. LockedError if another process builds there.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Iterator
@@ -15,35 +18,36 @@ from pathlib import Path
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import is_mount_point, led_to
+from timerstore._engine.storage.paths import is_mount_point, resolved_path
 from timerstore.errors import ConfigError, LockedError
 
 
-def refuse_taken(disk: Disk, path: Path, what: str) -> None:
-    """ConfigError where something is there, but an empty folder."""
+def check_target(disk: Disk, path: Path, what: str) -> None:
+    """Raise ConfigError unless the path is free or an empty folder."""
     if disk.exists(path) and (not disk.is_directory(path) or disk.list(path)):
         raise ConfigError(f"{what}: wanted a new or empty folder, got {path}")
 
 
 @contextmanager
-def built(disk: Disk, path: Path, what: str, ending: str) -> Iterator[Tree]:
-    """Give an empty folder to put a store together in; durable it is to be on the way out, and then
-    it gets its name, durably.
+def staged_directory(disk: Disk, path: Path, what: str, suffix: str) -> Iterator[Tree]:
+    """Yield an empty folder to build a store in; rename it to `path`, durably, at the end.
+
+    The caller makes the contents durable before the block ends.
     """
-    refuse_taken(disk, path, what)  # a link that leads nowhere, too
-    path = led_to(what, path)
-    if path == led_to(what, Path()):
+    check_target(disk, path, what)  # also rejects a link without a target
+    path = resolved_path(what, path)
+    if path == resolved_path(what, Path()):
         raise ConfigError(
             f"{what}: wanted another folder than the one the process is in, got {path}"
         )
-    if is_mount_point(path):  # told before all is copied: nothing can take its place
+    if is_mount_point(path):  # checked before the copy: nothing can replace a mount point
         raise ConfigError(f"{what}: wanted a folder below a mount point, got one itself, {path}")
-    directory = Directory(disk, path.with_name(path.name + ending))
+    directory = Directory(disk, path.with_name(path.name + suffix))
     try:
-        if not directory.is_in_place():  # who built there has given it its name meanwhile
-            raise LockedError("another one has just built there", where=directory.root)
+        if not directory.is_in_place():  # another builder has renamed it since
+            raise LockedError("another process has just built there", where=directory.root)
         try:
-            refuse_taken(disk, path, what)
+            check_target(disk, path, what)
         except ConfigError:
             _clear(disk, directory.tree)
             disk.unlink(directory.tree.lock)
@@ -60,7 +64,7 @@ def built(disk: Disk, path: Path, what: str, ending: str) -> Iterator[Tree]:
 
 
 def _clear(disk: Disk, tree: Tree) -> None:
-    """Remove what one that was cut off has left, but for the lock, which is held."""
+    """Remove the files of an interrupted builder, except the lock, which this process has."""
     for name in disk.list(tree.root):
         path = tree.root / name
         if path == tree.lock:

@@ -282,9 +282,9 @@ class Checkpoint(Owner):
 
     def _write(self, taken: _Snapshot, pause: Callable[[], None], *, is_clean: bool) -> Watermark:
         self._log.sync_through(taken.log_end)
-        self._log.segments.refuse_strangers()
-        self._timer_log.segments.refuse_strangers()
-        self._far.segments.refuse_strangers()
+        self._log.segments.check_files_in_place()
+        self._timer_log.segments.check_files_in_place()
+        self._far.segments.check_files_in_place()
         reach("checkpoint_log_synced")
         self._signals.checkpoint_marking()
         pause()
@@ -348,7 +348,7 @@ class Checkpoint(Owner):
         self._log.check_alive()  # a file that was found cut since must not count as written
         self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
-        self._file.refuse_stranger()
+        self._file.check_in_place()
 
     def raise_begins(self) -> None:
         """Record in the last completed watermark where the log and the timer log begin now.

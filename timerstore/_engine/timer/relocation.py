@@ -189,7 +189,7 @@ class Relocator(Owner):
             slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
             is_its_own = units["log_offset"] == records["log_offset"][run]
             newest[run] = (slots >= read_slot) | np.isin(slots, open_slots) | ~is_its_own
-            newest[run] |= ~timer_unit.is_sound(data, position)  # a damaged unit proves nothing
+            newest[run] |= ~timer_unit.are_valid(data, position)  # a damaged unit proves nothing
         return newest
 
     # --- moving them ---

@@ -66,7 +66,7 @@ class TimerLog(Owner):
             CorruptError: a unit is not valid.
         """
         data = self.segments.read(pos, count * UNIT_BYTES)
-        is_sound = timer_unit.is_sound(data, pos)
+        is_sound = timer_unit.are_valid(data, pos)
         if not is_sound.all():
             at = pos + int(np.argmin(is_sound)) * UNIT_BYTES
             file = self.segments.path(at // self.segments.segment_bytes)

@@ -29,7 +29,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import timer_unit, wheel_checks, wheel_slot
 from timerstore._engine.format.wheel_checks import SECTOR_BYTES
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.guarded_map import CutWatch
+from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array
 from timerstore._engine.timer.wheel_check_file import WheelChecks
 from timerstore.errors import ConfigError, CorruptError
@@ -112,12 +112,12 @@ class Wheel(Owner):
         self._file.sync()
         if new:
             disk.sync_directory(path.parent)
-        self._cuts = CutWatch(path)
+        self._cuts = TruncationWatch(path)
         self._memory = self._file.map_private(size)
         self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
         raw = np.frombuffer(self._memory, np.uint8, size)
         sectors = (size + SECTOR_BYTES - 1) // SECTOR_BYTES
-        held = np.zeros(sectors, np.uint32) if self._is_new else wheel_checks.of(raw.data)
+        held = np.zeros(sectors, np.uint32) if self._is_new else wheel_checks.compute(raw.data)
         self.checks = WheelChecks(disk, checks, held)
         self._is_torn = False
         self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
@@ -339,7 +339,7 @@ class Wheel(Owner):
         sectors = sectors[sectors * SECTOR_BYTES < size]
         if self._is_torn:  # an earlier write failed at an unknown position
             self._file.sync()
-            self.checks.found(wheel_checks.of(self._file.read(0, size)))
+            self.checks.found(wheel_checks.compute(self._file.read(0, size)))
         checks = self.checks.begin(sectors, dirty.data)
         self._is_torn = True
         edges = np.flatnonzero(np.diff(pages) != 1) + 1
@@ -348,7 +348,7 @@ class Wheel(Owner):
             raw = dirty.data[run[0] : run[-1] + 1].reshape(-1)[: size - begin]
             self._file.write(np.ascontiguousarray(raw).data, begin)
         self._file.sync()
-        self._file.refuse_stranger(size + OPEN_EXTRA_BYTES)
+        self._file.check_in_place(size + OPEN_EXTRA_BYTES)
         self.checks.complete(sectors, checks)
         self._is_torn = False
 

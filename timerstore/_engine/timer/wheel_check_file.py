@@ -52,7 +52,9 @@ class WheelChecks(Owner):
         if completed < 0:
             return True
         self.completed = max(self.completed, completed)
-        return self._is_read and bool(wheel_checks.fits(self._entries, self._held, completed).all())
+        return self._is_read and bool(
+            wheel_checks.match(self._entries, self._held, completed).all()
+        )
 
     def found(self, held: Checks) -> None:
         """Set the checksums of the sectors that are durable after a failed write."""
@@ -65,7 +67,7 @@ class WheelChecks(Owner):
 
     def begin(self, sectors: Int64Array, data: Bytes) -> Checks:
         """Record that these sectors are about to be written; durable on return."""
-        new = wheel_checks.of(data.reshape(-1).data)[: len(sectors)]
+        new = wheel_checks.compute(data.reshape(-1).data)[: len(sectors)]
         if self._is_whole and not len(sectors):
             return new
         entries = self._entries
@@ -81,7 +83,7 @@ class WheelChecks(Owner):
                 part = entries[first * _ENTRIES_A_SECTOR : last * _ENTRIES_A_SECTOR]
                 self._file.write(part.tobytes(), (first + 1) * SECTOR_BYTES)
         self._file.sync()
-        self._file.refuse_stranger(wheel_checks.file_bytes(len(entries)))
+        self._file.check_in_place(wheel_checks.file_bytes(len(entries)))
         self._is_whole = True
         return new
 

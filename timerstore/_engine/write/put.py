@@ -124,7 +124,7 @@ class Putting(Owner):
             slow_many=slow_many,
             topics=self._hot_topics,
             wake_dispatch=self._dispatch.wake,
-            is_dispatch_silent=self._dispatch.is_silent,
+            is_dispatch_silent=self._dispatch.is_unset,
             wake_flush=self._flush.wake,
             sync=sync if self._is_sync else None,
             calls={} if calls is None else calls,

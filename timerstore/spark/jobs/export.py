@@ -67,7 +67,7 @@ def work(run: Run, args: Args) -> Outcome:
     need_there(args.path)
     disk = Disk()
     record = args.out / "_runs" / f"{check_run_id(run.run_id)}.json"
-    done = disk.read_new(record)
+    done = disk.read_created(record)
     if done is not None:
         run.tell("this run was exported before; nothing to do")
         return Outcome({**json.loads(done), "is_replay": True})
@@ -90,7 +90,7 @@ def work(run: Run, args: Args) -> Outcome:
         "files": told,
     }
     disk.make_directory(record.parent)
-    disk.write_new(record, json.dumps(figures, indent=1).encode() + b"\n")
+    disk.create_small(record, json.dumps(figures, indent=1).encode() + b"\n")
     run.tell(f"{figures['rows']:,} rows in {len(told)} files")
     return Outcome({**figures, "is_replay": False})
 

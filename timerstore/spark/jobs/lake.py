@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
-from timerstore._engine.storage.disk import Disk, is_left_of
+from timerstore._engine.storage.disk import Disk, is_temporary_of
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
 
 FORMAT = 1
@@ -99,7 +99,7 @@ class Lake:
             ],
         }
         self._disk.make_directory(path.parent)
-        self._disk.write_new(path, _text(table))
+        self._disk.create_small(path, _text(table))
         found = self.run(run_id)
         assert found is not None, "written above"
         return found
@@ -151,17 +151,17 @@ class Lake:
             }
             path = self._claim_path(day, number)
             self._disk.make_directory(path.parent)
-            if self._disk.write_new(path, _text(table)):
+            if self._disk.create_small(path, _text(table)):
                 return self._claim(day, number)
         return None
 
     def is_done(self, claim: Claim) -> bool:
         """Whether the shards have its rows; if so, that is noted durably."""
-        return self._disk.read_new(self._done_path(claim)) is not None
+        return self._disk.read_created(self._done_path(claim)) is not None
 
     def finish(self, claim: Claim, figures: Json) -> None:
         """Note that the shards have its rows; again does no harm."""
-        self._disk.write_new(self._done_path(claim), _text({"format": FORMAT, **figures}))
+        self._disk.create_small(self._done_path(claim), _text({"format": FORMAT, **figures}))
 
     def unfinished(self) -> list[Claim]:
         """Claims whose rows the shards may not have: a promotion was killed, or runs."""
@@ -229,17 +229,17 @@ def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> 
     """Give the lake in a folder; with `create` make it where there is none."""
     disk, root = disk or Disk(), root.absolute()
     path = root / "_lake.json"
-    text = disk.read_new(path)
+    text = disk.read_created(path)
     if text is None:
         if not create:
             raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append makes one")
         # Who was killed as he made it left a temporary file; who is quicker now, the lake itself.
-        others = [n for n in disk.list(root) if n != path.name and not is_left_of(n, path)]
+        others = [n for n in disk.list(root) if n != path.name and not is_temporary_of(n, path)]
         if others:
             raise ConfigError(f"{root}: not empty and not a cold lake; give a new folder")
         disk.make_directory(root)
-        disk.write_new(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
-        text = disk.read_new(path)
+        disk.create_small(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
+        text = disk.read_created(path)
         assert text is not None, "written above, by us or by another"
     table = _read(text, path)
     return Lake(root, _as_text(table.get("id"), "id"), disk)

@@ -1,0 +1,50 @@
+"""Turn errors of the operating system into errors of the store.
+
+Raises: nothing itself; `os_error` returns the error for its caller to raise.
+"""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from timerstore.errors import FailedError, FullError, TimerStoreError
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Error numbers that mean no space: on the disk, in a quota, or below a limit of a file's size."""
+
+
+def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
+    """Return the store's error for an OSError: FullError if no space is left, else FailedError.
+
+    If the operating system denied access, the error names the owner and the mode of the path.
+    """
+    cls = FullError if error.errno in FULL else FailedError
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    wanted = got = None
+    if error.errno in (errno.EACCES, errno.EPERM):
+        wanted, got = f"access for user {os.geteuid()}", _access_of(where)
+    return cls(f"{what}: {error.strerror} ({name})", where=where, wanted=wanted, got=got)
+
+
+def os_error_of(code: int) -> OSError:
+    """Return the OSError of an error number, for a condition that was found without a call."""
+    return OSError(code, os.strerror(code))
+
+
+def _access_of(where: object) -> str | None:
+    """Describe owner and mode of a path, or of the nearest folder above it that can be read."""
+    path = Path(str(where))
+    for one in (path, *path.parents):
+        with suppress(OSError, ValueError):
+            status = one.stat()
+            mode = stat.filemode(status.st_mode)
+            return f"{one} of user {status.st_uid}, group {status.st_gid}, mode {mode}"
+    return None
+
+
+def close_descriptor(fd: int) -> None:
+    """Close a descriptor. Errors are ignored: data that matters was synced before, with a check."""
+    with suppress(OSError):
+        os.close(fd)

@@ -6,8 +6,8 @@ from typing import Any
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.lease import group_of
-from timerstore._engine.log.fold import Scan
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import record_fields, route_needed
 from timerstore._engine.queues.record_properties import timer_texts

@@ -41,7 +41,7 @@ PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")
 PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 """Bytes of messages that a pull reads at a time, at most."""
 
-NOTE_COUNT = Attribute(commit_log, "_NOTES")
+NOTE_COUNT = Attribute(commit_log, "_HINTS_MAX")
 """Notes that a put leaves for dispatch, at most."""
 
 PAST_RANGES_MAX = Attribute(timer_states, "_RANGES_MAX")

@@ -65,8 +65,8 @@ USUAL: Sizes = {
 }
 """No batch of a schedule of the simulator fills these; the real ones would only be allocated."""
 
-LEAST_HANDED_ON: Sizes = {commit_log: {"_NOTES": 1}, enqueue_get: {"_HANDED_MAX": 0}}
-LITTLE_HANDED_ON: Sizes = {commit_log: {"_NOTES": 8}, enqueue_get: {"_HANDED_MAX": 1}}
+LEAST_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 1}, enqueue_get: {"_HANDED_MAX": 0}}
+LITTLE_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 8}, enqueue_get: {"_HANDED_MAX": 1}}
 """How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
 read."""
 

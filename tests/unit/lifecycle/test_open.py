@@ -99,7 +99,7 @@ def test_a_cancel_before_closing_is_no_reason_to_read_the_whole_log(
     points: list[str] = []
     monkeypatch.setattr(failpoints, "hook", points.append)
     bench.open()
-    assert "recover_anew_begun" not in points
+    assert "recover_rebuild_begun" not in points
     assert [one.message_id for one in bench.store.pending()] == [kept.message_id]
     bench.turn(60_000)
     assert bench.bodies() == [b"kept"]

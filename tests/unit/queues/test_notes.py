@@ -42,16 +42,16 @@ class Checked:
 
         def checked(dispatch: Dispatch, end: int) -> int:
             log = log_of(dispatch)
-            begin, passed = dispatch.dispatched, log.notes.head
+            begin, passed = dispatch.dispatched, log.append_hints.head
             count = read(dispatch, end)
             following = batch_end(dispatch)
             got = Found(dispatch, count)
-            log.notes, notes = ffi.NULL, log.notes
+            log.append_hints, notes = ffi.NULL, log.append_hints
             wanted = Found(dispatch, 0)
             while dispatch.dispatched < following:
                 wanted.add(Found(dispatch, read(dispatch, following)))
                 dispatch.dispatched = batch_end(dispatch)
-            log.notes, dispatch.dispatched = notes, begin
+            log.append_hints, dispatch.dispatched = notes, begin
             assert got == wanted
             assert batch_end(dispatch) == following
             got.put_back(dispatch)

@@ -81,7 +81,7 @@ def test_what_is_past_takes_no_space_and_is_not_read(tmp_path: Path, points: lis
     for name in ("s", "killed"):
         points.clear()
         with _open(tmp_path / name, clock) as again:
-            assert "recover_anew_begun" not in points, "the whole log was scanned"
+            assert "recover_rebuild_begun" not in points, "the whole log was scanned"
             waiting = {one.message_id for one in again.pending()}
             assert waiting == {one.message_id for one in far}
             assert again.verify().clean

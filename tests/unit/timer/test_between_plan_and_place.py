@@ -74,7 +74,7 @@ def before_room(bench: Bench, service: str, *acts: Act) -> Iterator[list[str]]:
     is made. Gives which were run.
     """
     log, left, run = inside(bench.store).log, list(acts), list[str]()
-    serve = log.serve_hold
+    serve = log.serve_in_batch
 
     def between(status: int, need: int, what: str) -> None:
         if what == service and left:
@@ -85,7 +85,7 @@ def before_room(bench: Bench, service: str, *acts: Act) -> Iterator[list[str]]:
             log.native.room_end = 0  # once more
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log, "serve_hold", between)
+        patch.setattr(log, "serve_in_batch", between)
         log.native.room_end = 0
         yield run
     assert len(run) == len(acts), "the service never placed anything"

@@ -374,7 +374,7 @@ def test_a_delete_in_anothers_slot_has_nothing_built_anew(
     monkeypatch.setattr(failpoints, "hook", reached.append)
     at.open()
     monkeypatch.setattr(failpoints, "hook", None)
-    assert "recover_anew_begun" not in reached
+    assert "recover_rebuild_begun" not in reached
     assert len(list(at.store.pending())) == 2
     at.close()
 
@@ -705,7 +705,7 @@ def test_a_clock_set_back_loses_nothing_that_was_linked_again(
     monkeypatch.setattr(failpoints, "hook", reached.append)
     again = Bench(root, far(flush="sync"), now_ms=NOW)
     monkeypatch.setattr(failpoints, "hook", None)
-    assert "recover_anew_begun" not in reached  # else that the wheel leads to too few was seen
+    assert "recover_rebuild_begun" not in reached  # else that the wheel leads to too few was seen
     assert len(list(again.store.pending())) == 1
     go(again, 700 * SECOND)
     assert bodies(again) == [b"m"]

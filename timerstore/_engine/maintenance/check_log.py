@@ -13,8 +13,8 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import queue_unit, timer_unit
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.store_paths import Tree, segment_name
-from timerstore._engine.log.fold import Scan, wild_places
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
 from timerstore._engine.maintenance.findings import Findings, at_offset, first_byte, place
 from timerstore._engine.maintenance.id_states import LogFold
 from timerstore._engine.maintenance.live_store import LiveStore
@@ -119,7 +119,7 @@ class LogCheck(Owner):
             return
         self._queues(begin, end, len(part))
         self._timer_units(part[np.isin(part["kind"], _IN_TIMER_TOPIC)])
-        wild = wild_places(part)
+        wild = has_impossible_offset(part)
         for row in np.flatnonzero(wild).tolist():
             self.is_damaged = True
             self._findings.add(

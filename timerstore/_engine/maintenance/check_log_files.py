@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.fold import SCAN_DTYPE, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.log.survey import Files, Gap, Records, survey
 from timerstore._engine.storage.disk import Disk
 

@@ -21,8 +21,9 @@ from timerstore._engine.base.native import lib
 from timerstore._engine.format import counts_json
 from timerstore._engine.format.counts_json import Levels
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.log.fold import Fold, Scan, fold
+from timerstore._engine.log.fold import Fold, fold
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance import id_states
 from timerstore._engine.maintenance.check_far import check_far_file, check_far_wheel
 from timerstore._engine.maintenance.check_index import check_index
@@ -298,7 +299,7 @@ class _Check:
         if len(before) < len(scanned):
             at_mark = _expected(fold(before, self._store_id), before, by_id)
         for what, rows in (
-            ("a delivery beyond its source", found.doubled_rows),
+            ("a delivery beyond its source", found.duplicate_rows),
             ("a delivery without a source before it", found.orphan_rows),
         ):
             if begin and rows is found.orphan_rows:
@@ -370,7 +371,7 @@ def _with_inherited(
 
 def _expected(found: Fold, scanned: Scan, by_id: LogFold) -> _Expected:
     pending, level_pending = (
-        _counted(scanned["route"][rows]) for rows in (found.rows_waiting, found.level_rows_waiting)
+        _counted(scanned["route"][rows]) for rows in (found.rows_pending, found.level_rows_pending)
     )
     levels = by_id.levels.of_fold(found)
     return _Expected(id_states.of_fold(found), pending, levels, level_pending)

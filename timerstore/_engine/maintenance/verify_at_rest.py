@@ -35,7 +35,7 @@ from timerstore._engine.format import (
 from timerstore._engine.format.store_paths import Tree, backup_of, segment_name
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.staging import read_staged
-from timerstore._engine.log.survey import Records, look_at_files
+from timerstore._engine.log.survey import Records, list_files
 from timerstore._engine.maintenance.check_far_at_rest import check_far_files
 from timerstore._engine.maintenance.check_log_files import LogState, Progress, read_log
 from timerstore._engine.maintenance.check_queue_files import QueueCheck
@@ -127,7 +127,7 @@ def verify_directory(
     disk = Disk()
     findings = Findings()
     found = look_at(disk, path, findings)
-    files = look_at_files(disk, found.tree.commit_log)
+    files = list_files(disk, found.tree.commit_log)
     for stray in files.strays:
         findings.add("a file that does not belong here", stray, "a segment", "another file")
     for number, size in files.sizes.items():

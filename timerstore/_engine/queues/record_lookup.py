@@ -14,7 +14,7 @@ from timerstore._engine.format.store_paths import (
     whole_number,
 )
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import SCAN_DTYPE
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
 from timerstore.messages import parse_properties

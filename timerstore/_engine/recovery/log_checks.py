@@ -11,7 +11,7 @@ import numpy as np
 from timerstore._engine.base.native import FAULTS
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.fold import Scan, wild_places
+from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
 from timerstore._engine.log.survey import next_record
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.directory import Directory
@@ -61,7 +61,7 @@ class LogChecks:
 
     def refuse_wild_place(self, scanned: Scan) -> None:
         """A timer id that no record can have had is damage, not a reason to have memory for it."""
-        wild = wild_places(scanned)
+        wild = has_impossible_offset(scanned)
         if wild.any():
             at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(

@@ -30,7 +30,8 @@ from timerstore._engine.format.store_paths import (
 )
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.levels import pending_counts as level_pending
-from timerstore._engine.log.fold import Fold, Scan, fold, level_places, strangers_wrote
+from timerstore._engine.log.fold import Fold, fold
+from timerstore._engine.log.fold_ownership import has_foreign_records
 from timerstore._engine.log.log_recovery import (
     first_offsets,
     refuse_damage_inside,
@@ -38,6 +39,7 @@ from timerstore._engine.log.log_recovery import (
     scan,
     settle_end,
 )
+from timerstore._engine.log.scanned_records import Scan, delivered_level_places
 from timerstore._engine.log.staging import Staged, read_staged
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed
@@ -264,7 +266,7 @@ class Recovery(Owner):
         if not mark.is_clean:
             self._checks.refuse_wild_place(scanned)
         # Behind a clean one also where an opening behind a broker was cut off.
-        if strangers_wrote(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
+        if has_foreign_records(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
             return None
         self._states.open_file(self._disk, tree.state, anew=False)
         counts = counts_json.read_counts(
@@ -302,7 +304,7 @@ class Recovery(Owner):
         self._levels.add(counts.levels)
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
-        self._levels.done(level_places(scanned, mark.store_id))
+        self._levels.done(delivered_level_places(scanned, mark.store_id))
         timer_recovery.start_at(self._wheel, self._open_slot, mark.read_slot)
         return self._recovered(
             log_end=end,
@@ -414,7 +416,7 @@ class Recovery(Owner):
         if disk.exists(tree.timer_damaged):  # without a watermark nothing of the timer is trusted
             disk.unlink(tree.timer_damaged)
             disk.sync_directory(tree.side)
-        reach("recover_anew_begun")
+        reach("recover_rebuild_begun")
         found = fold(scanned, known_id=before.store_id if before else None)
         store_id = found.store_id or (before.store_id if before else 0) or secrets.randbits(32) | 1
         if before is not None and before.timer_id_end:  # no id is given a second time
@@ -424,10 +426,10 @@ class Recovery(Owner):
         timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)
-        level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_waiting])
+        level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_pending])
         self._build_ids(store_id, end)
         self._restart_queues(scanned, begin, end, ends)
-        reach("recover_anew_queues_restarted")
+        reach("recover_rebuild_queues_restarted")
         self._wheel.clear_all()
         self._timer_log.segments.load(is_derived=True)
         self._timer_log.remove_all()

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
-from timerstore._engine.log.fold import SCAN_DTYPE, Kind, Scan, fold
+from timerstore._engine.log.fold import fold
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
 from timerstore._engine.tables.damage_policy import Damage, OnCorrupt
 from timerstore._engine.tables.file_limits import Snapshot
 from timerstore._engine.tables.log_walk import QueueUnits

@@ -209,7 +209,7 @@ class SnapshotTimers(Owner):
         if wild.any():
             at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(
-                "the commit log is damaged: a record says a timer id that none can have had",
+                "the commit log is damaged: a record has an impossible timer id",
                 where=f"{room.tree.commit_log} offset {at}",
             )
         found = fold(scanned, known_id=self.store_id or None)

@@ -32,7 +32,7 @@ CANCEL_TEXTS_BYTES = Attribute(cancel_many, "_TEXTS_BYTES")
 INGEST_CHUNK_ROWS = Attribute(ingester, "_CHUNK_ROWS")
 """Rows of one chunk of an ingest."""
 
-LEDGER_BEHIND_MAX = Attribute(ledger_side_file, "_BEHIND_MAX")
+LEDGER_BEHIND_MAX = Attribute(ledger_side_file, "_LAG_MAX")
 """Ingest records that the cache of the ledger may be behind."""
 
 PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")

@@ -157,7 +157,7 @@ class ConsumeQueue(Owner):
     def first_kept(self, offset: int, end: int, log_begin: int) -> int:
         """Return the first queue offset in [offset, end) of a message at or after log_begin.
 
-        Returns `end` if there is none.
+        Returns `end` without such a message.
         """
         if not log_begin:
             return offset

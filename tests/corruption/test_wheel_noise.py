@@ -19,7 +19,7 @@ def opens_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     points: list[str] = []
     monkeypatch.setattr(failpoints, "hook", points.append)
     bench.open()
-    assert "recover_anew_begun" in points
+    assert "recover_rebuild_begun" in points
     monkeypatch.undo()
 
 

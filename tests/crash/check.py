@@ -184,7 +184,7 @@ class _Check:
         goes_on = self._has_watermark()
         with noted() as points:
             store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
-        if goes_on and "recover_anew_begun" in points:
+        if goes_on and "recover_rebuild_begun" in points:
             self.problems.append("there was a watermark, but the whole log was scanned")
         self._note_removed(store)
         self._compare_offsets(store)

@@ -46,7 +46,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
     points: list[str] = []
     monkeypatch.setattr(failpoints, "hook", points.append)
     left = timerstore.open(tmp_path / "b", tiny(10, "sync"), clock=clock, threads=False)
-    assert "recover_anew_begun" not in points, "the whole log was scanned"
+    assert "recover_rebuild_begun" not in points, "the whole log was scanned"
     assert {p.message_id for p in left.pending()} == {p.message_id for p in put}
     left.close()
     abandon(store)

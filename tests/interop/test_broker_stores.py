@@ -386,8 +386,8 @@ def test_killed_while_importing(
         monkeypatch.setattr(failpoints, "hook", None)
         assert copier.reached.keys() >= {
             "recover_marked_open",
-            "recover_anew_begun",
-            "recover_anew_queues_restarted",
+            "recover_rebuild_begun",
+            "recover_rebuild_queues_restarted",
             "recover_dispatched",
             "checkpoint_watermark_written",
         }
@@ -408,7 +408,9 @@ class Killed(Exception):  # noqa: N818 - what happened, not what went wrong
 def test_import_that_fails_is_begun_again(
     expected: Expected, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for point in ("recover_anew_begun", "recover_anew_queues_restarted", "recover_dispatched"):
+    for point in (
+        "recover_rebuild_begun", "recover_rebuild_queues_restarted", "recover_dispatched",
+    ):  # fmt: skip
 
         def fail(reached: str, point: str = point) -> None:
             if reached == point:

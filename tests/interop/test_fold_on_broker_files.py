@@ -9,7 +9,8 @@ from tests.support import disk_reader as disk
 from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.scan_rows import kind_of, scan_array
-from timerstore._engine.log.fold import Fold, Kind, fold
+from timerstore._engine.log.fold import Fold, fold
+from timerstore._engine.log.scanned_records import Kind
 
 Log = list[disk.Record]
 
@@ -39,7 +40,7 @@ def counted(log: Log, kind: Kind) -> Counter[str]:
 
 
 def waiting_keys(log: Log, found: Fold) -> Counter[str]:
-    return Counter(key_of(log[row]) for row in found.rows_waiting)
+    return Counter(key_of(log[row]) for row in found.rows_pending)
 
 
 def test_each_timer_is_out_or_waits_once(name: str, log: Log, found: Fold) -> None:
@@ -71,20 +72,20 @@ def test_nothing_waits_that_was_not_sent(name: str, log: Log, found: Fold) -> No
 
 
 def test_levels_wait_or_are_out(name: str, log: Log, found: Fold) -> None:
-    waiting = Counter(key_of(log[row]) for row in found.level_rows_waiting)
+    waiting = Counter(key_of(log[row]) for row in found.level_rows_pending)
     out = counted(log, Kind.LEVEL_DELIVERED)
     for line in broker.sent(name):
         if line["kind"] == "level":
             key = line["msg_id"]
             assert waiting[key] == (0 if out[key] else 1), line
-    assert found.level_handed_count == len(out)
+    assert found.level_delivered_count == len(out)
 
 
 def test_doubled_deliveries_are_found(name: str, log: Log, found: Fold) -> None:
-    doubled = [log[row] for row in found.doubled_rows]
+    doubled = [log[row] for row in found.duplicate_rows]
     levels = sum(kind_of(record) == Kind.LEVEL_DELIVERED for record in doubled)
     wanted = (81, 29) if name == "doubled-by-broker" else (0, 0)
-    assert (found.doubled_count, levels) == wanted
+    assert (found.duplicate_count, levels) == wanted
     surplus = counted(log, Kind.DELIVERED) + counted(log, Kind.LEVEL_DELIVERED)
     surplus.subtract(set(surplus))
     assert Counter(key_of(record) for record in doubled) == +surplus
@@ -98,7 +99,7 @@ def test_every_delivery_has_its_source(found: Fold) -> None:
 
 def test_every_source_is_in_one_state(log: Log, found: Fold) -> None:
     """Rolled copies but the last are in none, everything else of the timer queue is in one."""
-    ids = [*found.ids_waiting, *found.ids_handed, *found.ids_cancelled]
+    ids = [*found.ids_pending, *found.ids_delivered, *found.ids_cancelled]
     assert len(ids) == len(set(ids))
     timers = [record for record in log if kind_of(record) == Kind.TIMER]
     sources = [record for record in timers if "TIMER_ROLL_TIMES" not in record.properties]
@@ -110,7 +111,7 @@ def test_every_source_is_in_one_state(log: Log, found: Fold) -> None:
 
 def test_waiting_rows_are_the_living_copies(log: Log, found: Fold) -> None:
     for timer_id, row, offset in zip(
-        found.ids_waiting, found.rows_waiting, found.offsets_waiting, strict=True
+        found.ids_pending, found.rows_pending, found.offsets_pending, strict=True
     ):
         record = log[row]
         assert (record.queue_offset, record.log_offset) == (timer_id, offset)

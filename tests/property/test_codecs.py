@@ -19,7 +19,7 @@ from tests.support.driver import START_MS, tiny
 from timerstore import PullStatus, StoreConfig, TimerStore
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import store_paths
-from timerstore._engine.log.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Kind
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, SCAN_DTYPE, Kind
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk
 from timerstore.testing import ManualClock, Stepper

@@ -116,10 +116,10 @@ class Life:
         raise NotImplementedError
 
     def _open(self) -> None:
-        anew = self.reached.get("recover_anew_begun", 0)
+        anew = self.reached.get("recover_rebuild_begun", 0)
         is_ghost = self.is_dead  # it died while a backup was restored
         self._open_stores()
-        if self.reached.get("recover_anew_begun", 0) != anew:
+        if self.reached.get("recover_rebuild_begun", 0) != anew:
             self.count("scans_of_everything")
             assert self.may_scan_all or is_ghost, "it did not go on from its watermark"
         if not self.is_dead:

@@ -155,7 +155,7 @@ class Driver:
 
     def _open(self) -> None:
         is_new = not (self.store_path() / "lock").exists()
-        with _counting("recover_anew_begun") as anew:
+        with _counting("recover_rebuild_begun") as anew:
             self.store = TimerStore(self.store_path(), self.config, clock=self.clock, threads=False)
         allow_unclosed(self.store)  # its process may die
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"

@@ -1,18 +1,20 @@
 """Small stores whose retention drops files of their log."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from tests.support.bench import Bench, small
-from timerstore import StoreConfig
+import timerstore
+from tests.support.bench import NOW, Bench, small
+from timerstore import StoreConfig, TimerStore
+from timerstore.testing import ManualClock, Stepper
 
 KIB = 1024
 HOUR_MS = 3_600_000
 SIZES = small(
     commit_log_segment_bytes=16 * KIB, retention_log_bytes=20 * KIB, queue_segment_bytes=200
 )
-
-"""A file of the log goes as soon as there is another."""
+"""A file of the log is removed as soon as there is another."""
 
 
 def config(**changes: Any) -> StoreConfig:
@@ -44,3 +46,61 @@ def fill(bench: Bench, begin: int) -> None:
         for _ in range(13):
             bench.store.put("other", bytes(1200))
         bench.turn()
+
+
+class RetentionBench:
+    """A store in one directory, on a clock that is set by hand and with steps made by hand."""
+
+    def __init__(self, root: Path, config_: StoreConfig | None = None) -> None:
+        self.root = root
+        self.config = config_ or config()
+        self.clock = ManualClock(NOW)
+        self.open()
+
+    def open(self) -> None:
+        """Open the store."""
+        self.store: TimerStore = timerstore.open(
+            self.root, self.config, clock=self.clock, threads=False
+        )
+        self.stepper = Stepper(self.store)
+
+    def reopen(self) -> None:
+        """Close the store and open it again."""
+        self.store.close()
+        self.open()
+
+    def fill(self, count: int = 24, topic: str = "t") -> None:
+        """Put and deliver messages that are due at once. 24 of them take more than one file."""
+        for _ in range(count):
+            self.store.put(topic, bytes(1200))
+        self.stepper.settle()
+
+    def age(self, ms: int = HOUR_MS) -> None:
+        """Advance the clock, and run all services until they are idle."""
+        self.clock.advance(ms)
+        self.stepper.settle()
+
+    def stat(self, name: str) -> int:
+        """Return a statistic."""
+        return int(self.store.stats()[name])
+
+    @property
+    def log_files(self) -> list[int]:
+        """The log offsets at which the files of the commit log begin."""
+        return [int(path.name) for path in sorted((self.root / "commitlog").iterdir())]
+
+    def bodies(self, topic: str = "t") -> list[bytes]:
+        """Return the bodies of all messages that can be pulled."""
+        found: list[bytes] = []
+        offset = self.store.pull(topic, 0, 2**62).min_offset
+        while True:
+            result = self.store.pull(topic, 0, offset)
+            found += [message.body for message in result.messages]
+            if result.next_offset <= offset:
+                return found
+            offset = result.next_offset
+
+    def check(self) -> None:
+        """Verify the store."""
+        report = self.store.verify()
+        assert report.clean, report

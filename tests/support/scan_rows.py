@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.support import disk_reader as disk
-from timerstore._engine.log.fold import SCAN_DTYPE, Kind, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
 
 
 def identity(text: str) -> int:

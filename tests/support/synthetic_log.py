@@ -6,7 +6,8 @@ Holds:    rows are in log order, 100 bytes apart; the timer queue has no gaps.
 from typing import Any
 
 from tests.support.scan_rows import identity, rows_array
-from timerstore._engine.log.fold import PLACE_OFFSET_BITS, Kind, Scan
+from timerstore._engine.log.fold import fold
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Kind, Scan
 
 Own = tuple[int, int]
 
@@ -124,3 +125,13 @@ class SyntheticLog:
     def ordinary(self) -> int:
         """Something that has no part in it; returns its row."""
         return self.append(Kind.ORDINARY, None)
+
+
+def timer_states(log: SyntheticLog, store_id: int | None = None) -> tuple[list[int], ...]:
+    """Fold the log, and return its pending, delivered and cancelled timer ids."""
+    found = fold(log.scan, store_id)
+    return (
+        found.ids_pending.tolist(),
+        found.ids_delivered.tolist(),
+        found.ids_cancelled.tolist(),
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support import disk_reader as disk
 from tests.support.scan_rows import due_ms, kind_of, number
-from timerstore._engine.log.fold import Kind
+from timerstore._engine.log.scanned_records import Kind
 
 Row = dict[str, Any]
 

@@ -6,11 +6,11 @@ from typing import Any
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.lease import group_of
-from timerstore._engine.log.fold import Scan
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import record_fields, route_needed
-from timerstore._engine.queues.record_properties import timer_texts
+from timerstore._engine.queues.record_properties import timer_properties
 from timerstore._engine.read.consumer_offsets import Offsets
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.recovery.recovery import Recovered
@@ -44,7 +44,7 @@ class LogTail:
     def read_leases(self, progress: LeaseProgress) -> None:
         """Restore the read progress of groups that use leases."""
         recovered = self._recovered
-        texts = timer_texts(
+        texts = timer_properties(
             recovered.segments,
             recovered.routes,
             recovered.config.precision_ms,

@@ -88,8 +88,8 @@ def _offsets(store: Snapshot) -> Int64Array:
     """Where the living copy of each message that waits lies."""
     scanned = scan_all(store)
     found = fold(scanned, store.store_id)
-    on_level = scanned["log_offset"][found.level_rows_waiting]
-    offsets: Int64Array = np.sort(np.concatenate([found.offsets_waiting, on_level]))
+    on_level = scanned["log_offset"][found.level_rows_pending]
+    offsets: Int64Array = np.sort(np.concatenate([found.offsets_pending, on_level]))
     return offsets
 
 

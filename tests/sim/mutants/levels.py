@@ -16,7 +16,7 @@ from timerstore.errors import FullError
     needs="put_level",
 )
 def _levels_not_folded() -> Patches:
-    yield swap(recovery, "level_places", lambda *_args: np.empty(0, np.int64))
+    yield swap(recovery, "delivered_level_places", lambda *_args: np.empty(0, np.int64))
 
 
 @mutant("W-F2", "levels: messages that cannot be delivered now are skipped", needs="put_level")

@@ -70,8 +70,9 @@ from timerstore._engine.read.consumer_offsets import Offsets
 # --- reading ---
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.pull import Puller
-from timerstore._engine.recovery import recovery
+from timerstore._engine.recovery import log_scan, recovery
 from timerstore._engine.recovery.recovery import Recovery
+from timerstore._engine.recovery.timer_restore import TimerRestore
 
 # --- recurring messages ---
 from timerstore._engine.recurring import definition as recurring_given

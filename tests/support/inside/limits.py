@@ -32,7 +32,7 @@ CANCEL_TEXTS_BYTES = Attribute(cancel_many, "_TEXTS_BYTES")
 INGEST_CHUNK_ROWS = Attribute(ingester, "_CHUNK_ROWS")
 """Rows of one chunk of an ingest."""
 
-LEDGER_BEHIND_MAX = Attribute(ledger_side_file, "_BEHIND_MAX")
+LEDGER_BEHIND_MAX = Attribute(ledger_side_file, "_LAG_MAX")
 """Ingest records that the cache of the ledger may be behind."""
 
 PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")
@@ -41,7 +41,7 @@ PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")
 PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 """Bytes of messages that a pull reads at a time, at most."""
 
-NOTE_COUNT = Attribute(commit_log, "_NOTES")
+NOTE_COUNT = Attribute(commit_log, "_HINTS_MAX")
 """Notes that a put leaves for dispatch, at most."""
 
 PAST_RANGES_MAX = Attribute(timer_states, "_RANGES_MAX")

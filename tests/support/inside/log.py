@@ -55,7 +55,7 @@ def queue_segments(queue: Any) -> Any:
 
 
 ROUTES_STEPS = {
-    "let find": Attribute(Routes, "_let_find"),
+    "let find": Attribute(Routes, "_enter"),
     "rebuild": Attribute(Routes, "_rebuild"),
     "place": Attribute(Routes, "_place"),
 }

@@ -102,9 +102,9 @@ def calendar_grow_lock(calendar: Any) -> Any:
     return calendar._grow_lock
 
 
-def sync_sleepers(rounds: Any) -> Any:
+def sync_waiters(rounds: Any) -> Any:
     """The list of callers that sleep until a round of syncs ends."""
-    return rounds._sleepers
+    return rounds._waiters
 
 
 DIRECTORY_HELD_LOCK = Attribute(directory, "_held_lock")

@@ -52,7 +52,7 @@ SMALL: Sizes = {
     put_many: {"_MANY_HOLD": 3},
     message_ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},
-    ledger_side_file: {"_READ_COUNT": 3, "_BEHIND_MAX": 1},
+    ledger_side_file: {"_READ_COUNT": 3, "_LAG_MAX": 1},
     queue_reader: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
     consumer: {"_AHEAD": 3},
     deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
@@ -72,12 +72,12 @@ USUAL: Sizes = {
 }
 """No batch of a schedule of the simulator fills these; the real ones would only be allocated."""
 
-LEAST_HANDED_ON: Sizes = {commit_log: {"_NOTES": 1}, enqueue_get: {"_HANDED_MAX": 0}}
-LITTLE_HANDED_ON: Sizes = {commit_log: {"_NOTES": 8}, enqueue_get: {"_HANDED_MAX": 1}}
+LEAST_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 1}, enqueue_get: {"_HANDED_MAX": 0}}
+LITTLE_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 8}, enqueue_get: {"_HANDED_MAX": 1}}
 """How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
 read."""
 
-SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger_side_file: {"_BEHIND_MAX": 2}}
+SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger_side_file: {"_LAG_MAX": 2}}
 """A version of a source has many chunks."""
 
 SMALL_DELAY_QUEUE: Sizes = {

@@ -1,4 +1,4 @@
-"""ingest: rows of a version are there once, whatever happens between, and whoever calls again."""
+"""Rows of a version are stored exactly once, also after interruptions and repeated calls."""
 
 import json
 import shutil
@@ -11,13 +11,11 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
-from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside, subscribe_first
+from tests.support.inside import INGEST_CHUNK_ROWS, inside
 from timerstore import CancelResult, MessageError, RowBatch
 from timerstore._engine.base import failpoints
-from timerstore._engine.format.ledger_json import ChunkHeader
 from timerstore._engine.format.store_paths import INGEST_TOPIC
-from timerstore._engine.ingest.ledger import DONE_KEPT, Ledger
-from timerstore.errors import FailedError, FullError
+from timerstore.errors import FullError
 
 
 def column(texts: list[bytes]) -> tuple[bytes, Any]:
@@ -27,7 +25,7 @@ def column(texts: list[bytes]) -> tuple[bytes, Any]:
 def batch_of(
     bodies: list[bytes], due_ms: list[int] | None = None, topic: str = "t", **given: Any
 ) -> RowBatch:
-    """Rows; `keys`, `tags`, `ids` as lists of bytes."""
+    """Return a batch of rows, with `keys`, `tags` and `ids` as lists of bytes."""
     columns: dict[str, Any] = {}
     for name, texts, offsets in (
         ("keys", "keys", "key_offsets"),
@@ -49,7 +47,26 @@ def headers(bench: Bench) -> list[dict[str, Any]]:
     return [json.loads(message.body) for message in bench.out(INGEST_TOPIC)]
 
 
-def test_a_version_and_its_replay(bench: Bench) -> None:
+class StopError(Exception):
+    pass
+
+
+def stop_at(point: str, nth: int) -> None:
+    passed = iter(range(1, 1000))
+
+    def hook(name: str) -> None:
+        if name == point and next(passed) == nth:
+            raise StopError
+
+    failpoints.hook = hook
+
+
+@pytest.fixture
+def chunks_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
+
+
+def test_replay_of_a_version_appends_nothing(bench: Bench) -> None:
     batches = [batch_of(numbered(0, 3), [0, NOW + 1500, NOW - 5]), batch_of(numbered(3, 5))]
     receipt = bench.store.ingest("s", 0, batches)
     assert receipt == ("s", 0, 5, False)
@@ -72,7 +89,7 @@ def test_a_version_and_its_replay(bench: Bench) -> None:
     assert len(bench.bodies()) == 5
 
 
-def test_a_replay_is_one_though_the_clock_was_set_back(bench: Bench) -> None:
+def test_replay_succeeds_when_the_clock_was_set_back(bench: Bench) -> None:
     far_ms = bench.config.delay_ms_max + bench.clock.now_ms
     rows = batch_of([b"a"], [far_ms])
     bench.store.ingest("s", 1, [rows])
@@ -82,26 +99,7 @@ def test_a_replay_is_one_though_the_clock_was_set_back(bench: Bench) -> None:
         bench.store.ingest("s", 2, [rows])
 
 
-def test_an_old_version_counts_when_it_is_durable_as_a_new_one_does() -> None:
-    ledger = Ledger()
-
-    def complete(version: int, end: int) -> None:
-        ledger.note(ChunkHeader("s", version, 0, 7, 7, 70, 1, True), end)
-
-    for version in range(1, DONE_KEPT + 50):
-        complete(version, version)
-    complete(0, 1000)
-    complete_before = ledger.ingested("s", 999)
-    assert 0 not in complete_before
-    assert complete_before.partial == {0: 7}
-    assert all(version in complete_before for version in range(1, DONE_KEPT + 50))
-    assert 0 in ledger.ingested("s", 1000)
-    complete(DONE_KEPT + 50, 1001)
-    assert len(ledger.state("s").done) == DONE_KEPT
-    assert 0 in ledger.ingested("s", 1000)
-
-
-def test_everything_of_a_row(bench: Bench) -> None:
+def test_all_columns_of_a_row_are_stored(bench: Bench) -> None:
     bench.store.ingest(
         "s",
         7,
@@ -129,7 +127,7 @@ def test_everything_of_a_row(bench: Bench) -> None:
     assert [m.body for m in bench.store.query("t", "k2")] == []
 
 
-def test_batches_do_not_matter_rows_do(bench: Bench) -> None:
+def test_replay_compares_rows_but_not_batches(bench: Bench) -> None:
     rows, dues = numbered(0, 10), [NOW + 1000 + k for k in range(10)]
     bench.store.ingest("s", 1, [batch_of(rows, dues)])
     for cuts in ([0, 3, 3, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]):
@@ -148,14 +146,14 @@ def test_batches_do_not_matter_rows_do(bench: Bench) -> None:
         batch_of([rows[1], rows[0], *rows[2:]], dues),
     ]
     for other in others:
-        with bench.refused(MessageError, "other rows than it had"):
+        with bench.refused(MessageError, "other rows than before"):
             bench.store.ingest("s", 1, [other])
     with bench.refused(MessageError, "got 0 with"):
         bench.store.ingest("s", 1, [])
 
 
 @pytest.mark.parametrize("count", [0, 1, 8191, 8192, 8193, 20_000])
-def test_any_number(bench: Bench, count: int) -> None:
+def test_any_number_of_rows_is_stored(bench: Bench, count: int) -> None:
     rows = numbered(0, count)
     assert bench.store.ingest("s", 3, [batch_of(rows)] if count else []).row_count == count
     bench.turn()
@@ -167,7 +165,7 @@ def test_any_number(bench: Bench, count: int) -> None:
     assert bench.store.ingest("s", 3, [batch_of(rows)] if count else []).is_replay
 
 
-def test_several_sources_versions_topics(bench: Bench) -> None:
+def test_sources_versions_and_topics_are_independent(bench: Bench) -> None:
     for version in (5, 0, 1, 3, 2):
         bench.store.ingest("a", version, [batch_of([b"a%d" % version])])
     bench.store.ingest("ü/b", 0, [batch_of([b"b"], topic="u"), batch_of([b"c"], topic="v")])
@@ -183,32 +181,12 @@ def test_several_sources_versions_topics(bench: Bench) -> None:
     assert bench.bodies("u") + bench.bodies("v") == [b"b", b"c"]
 
 
-# --- cut short ------------------------------------------------------------------------------------
-
-
-class StopError(Exception):
-    pass
-
-
-def stop_at(point: str, nth: int) -> None:
-    passed = iter(range(1, 1000))
-
-    def hook(name: str) -> None:
-        if name == point and next(passed) == nth:
-            raise StopError
-
-    failpoints.hook = hook
-
-
-@pytest.fixture
-def chunks_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
-
-
 @pytest.mark.usefixtures("chunks_of_five")
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 @pytest.mark.parametrize("how", ["goes on", "reopens", "is killed"])
-def test_goes_on_behind_what_is_there(bench: Bench, nth: int, how: str) -> None:
+def test_interrupted_version_continues_after_the_stored_rows(
+    bench: Bench, nth: int, how: str
+) -> None:
     rows = numbered(0, 17)
     stop_at("ingest_chunk_appended", nth)
     with pytest.raises(StopError):
@@ -233,7 +211,7 @@ def test_goes_on_behind_what_is_there(bench: Bench, nth: int, how: str) -> None:
 
 
 @pytest.mark.usefixtures("chunks_of_five")
-def test_a_chunk_that_is_there_must_be_of_these_rows(bench: Bench) -> None:
+def test_continued_version_must_have_the_stored_rows(bench: Bench) -> None:
     rows = numbered(0, 17)
     stop_at("ingest_chunk_appended", 2)
     with pytest.raises(StopError):
@@ -241,14 +219,14 @@ def test_a_chunk_that_is_there_must_be_of_these_rows(bench: Bench) -> None:
     failpoints.hook = None
     bench.reopen()
     for other in ([b"x", *rows[1:]], rows[:9]):
-        with bench.refused(MessageError, "other rows than it had: wanted 10 rows"):
+        with bench.refused(MessageError, "other rows than before: wanted 10 rows"):
             bench.store.ingest("s", 0, [batch_of(other)])
-    # What follows the rows that are there is not known yet: only their beginning must fit.
+    # The rows after the stored ones are not known yet, so only the first rows must be equal.
     assert bench.store.ingest("s", 0, [batch_of(rows[:12])]) == ("s", 0, 12, False)
 
 
 @pytest.mark.usefixtures("chunks_of_five")
-def test_goes_on_though_the_clock_was_set_back(bench: Bench) -> None:
+def test_version_continues_when_the_clock_was_set_back(bench: Bench) -> None:
     rows, far_ms = numbered(0, 17), bench.config.delay_ms_max + bench.clock.now_ms
     stop_at("ingest_chunk_appended", 2)
     with pytest.raises(StopError):
@@ -267,7 +245,7 @@ def test_goes_on_though_the_clock_was_set_back(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("chunks_of_five")
-def test_an_error_of_the_batches_leaves_whole_chunks(bench: Bench) -> None:
+def test_error_in_the_batches_leaves_whole_chunks(bench: Bench) -> None:
     rows = numbered(0, 12)
 
     def broken() -> Any:
@@ -316,13 +294,13 @@ def test_an_error_of_the_batches_leaves_whole_chunks(bench: Bench) -> None:
         (("s", 0, [batch_of([b"a"], keys=[b"k" * 32_767])]), "properties: wanted at most"),
     ],
 )
-def test_what_is_wrong_is_refused_whole(bench: Bench, args: Any, match: str) -> None:
+def test_invalid_batch_is_rejected_as_a_whole(bench: Bench, args: Any, match: str) -> None:
     with bench.refused(MessageError, match):
         bench.store.ingest(*args)
     assert not bench.store.ingested("s").partial
 
 
-def test_ids_and_sources_at_their_edge(bench: Bench) -> None:
+def test_ids_and_sources_of_the_largest_size_are_stored(bench: Bench) -> None:
     bench.store.ingest("ü" * 127, 2**63 - 1, [batch_of([b"a"], [NOW + 1], ids=[b"x" * 128])])
     (waits,) = bench.store.pending()
     assert waits.message_id == "x" * 128
@@ -330,7 +308,7 @@ def test_ids_and_sources_at_their_edge(bench: Bench) -> None:
     assert bench.store.cancel(waits.handle) is CancelResult.CANCELLED
 
 
-def test_the_largest_message(tmp_path: Path) -> None:
+def test_largest_message_is_stored(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(commit_log_segment_bytes=64 * 1024))
     largest = None
     for size in range(61_000, 56_000, -1):
@@ -348,7 +326,7 @@ def test_the_largest_message(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_the_disk_is_full_amid_a_version(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_continues_after_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [b"%06d" % k + b"x" * 1000 for k in range(4000)]
     reserve = inside(bench.store).log.segments.reserve
 
@@ -366,191 +344,3 @@ def test_the_disk_is_full_amid_a_version(bench: Bench, monkeypatch: pytest.Monke
     assert bench.store.ingest("s", 0, [batch_of(rows)]) == ("s", 0, 4000, False)
     bench.turn()
     assert bench.bodies() == rows
-
-
-def test_what_is_not_durable_is_not_ingested(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = inside(bench.store).log
-    monkeypatch.setattr(log.segments, "sync", lambda: (_ for _ in ()).throw(FailedError("no")))
-    with pytest.raises(FailedError):
-        bench.store.ingest("s", 0, [batch_of([b"a"])])
-    found = bench.store.ingested("s")
-    assert (found.ranges, found.partial) == ((), {0: 1})
-
-
-# --- the ledger's side file -----------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("chunks_of_five")
-@pytest.mark.parametrize("damage", ["", "lost", "garbage", "older", "of another log", "flipped"])
-def test_the_ledger_is_what_the_log_says(bench: Bench, damage: str) -> None:
-    path = bench.root / "timerstore" / "ingest"
-    bench.store.ingest("a", 0, [batch_of(numbered(0, 12))])
-    bench.store.ingest("b", 5, [batch_of(numbered(12, 14))])
-    bench.reopen()
-    older = path.read_bytes()
-    bench.store.ingest("a", 2, [batch_of(numbered(14, 30))])
-    stop_at("ingest_chunk_appended", 2)
-    with pytest.raises(StopError):
-        bench.store.ingest("a", 3, [batch_of(numbered(30, 47))])
-    failpoints.hook = None
-    bench.close()
-    whole = path.read_bytes()
-    assert whole != older
-    if damage == "lost":
-        path.unlink()
-    elif damage == "garbage":
-        path.write_bytes(b"{}")
-    elif damage == "older":
-        path.write_bytes(older)
-    elif damage == "of another log":
-        other = Bench(bench.root.with_name("other"))
-        other.store.ingest("a", 77, [batch_of(numbered(0, 99))])
-        other.close()
-        path.write_bytes((other.root / "timerstore" / "ingest").read_bytes())
-    elif damage == "flipped":
-        path.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
-    bench.open()
-    assert bench.store.ingested("a").ranges == (range(1), range(2, 3))
-    assert bench.store.ingested("a").partial == {3: 10}
-    assert bench.store.ingested("b").ranges == (range(5, 6),)
-    for version, begin, end in ((0, 0, 12), (2, 14, 30)):
-        with bench.refused(MessageError, "other rows"):
-            bench.store.ingest("a", version, [batch_of(numbered(begin, end - 1))])
-    assert bench.store.ingest("a", 3, [batch_of(numbered(30, 47))]) == ("a", 3, 17, False)
-    bench.turn()
-    assert bench.bodies() == numbered(0, 47)
-
-
-def test_what_is_not_durable_is_not_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint amid an ingest: the file knows the chunks below it, and no more."""
-    monkeypatch.setattr(*LEDGER_BEHIND_MAX, 0)
-    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
-    path = bench.root / "timerstore" / "ingest"
-
-    def batches() -> Any:
-        yield batch_of(numbered(0, 5))
-        yield batch_of(numbered(5, 10))
-        inside(bench.store).checkpoint.run()
-        yield batch_of(numbered(10, 15))
-        found = json.loads(path.read_bytes().partition(b"\n")[2])
-        assert [one[2] for one in found["sources"][0]["open"]] == [5], "the second is held back"
-
-    bench.store.ingest("s", 0, batches())
-
-
-@pytest.mark.parametrize("visibility", ["durable", "written"])
-def test_ledger_cache_names_only_durable_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visibility: str
-) -> None:
-    """A checkpoint completes while a version is appended and not synced. A power cut takes that
-    version, and another one gets its place in the queue and in the log.
-    """
-    monkeypatch.setattr(*LEDGER_BEHIND_MAX, 0)
-    bench = Bench(tmp_path / "store", small(visibility=visibility))
-    bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
-    platter = tmp_path / "platter"
-
-    def ingest_without_sync() -> None:
-        shutil.copytree(bench.root, platter)
-        stop_at("ingest_appended", 1)
-        with pytest.raises(StopError):
-            bench.store.ingest("a", 1, [batch_of(numbered(3, 6))])
-        failpoints.hook = None
-        bench.stepper.step("dispatch")
-
-    checkpoint = inside(bench.store).checkpoint
-    completed = inside(bench.store).signals.checkpoint_completed
-    subscribe_first(completed, ingest_without_sync)  # before the ledger is saved
-    checkpoint.run()
-    saved = (bench.root / "timerstore" / "ingest").read_bytes()
-    abandon(bench.store)
-
-    (platter / "timerstore" / "ingest").write_bytes(saved)
-    bench = Bench(platter, small(visibility=visibility))
-    assert bench.store.ingested("a").ranges == (range(1),)
-    assert not bench.store.ingest("b", 1, [batch_of(numbered(6, 9))]).is_replay
-    bench.reopen()
-    assert bench.store.ingested("a").ranges == (range(1),)
-    assert bench.store.ingest("b", 1, [batch_of(numbered(6, 9))]).is_replay
-    assert not bench.store.ingest("a", 1, [batch_of(numbered(3, 6))]).is_replay
-    bench.turn()
-    assert sorted(bench.bodies()) == numbered(0, 9)
-    bench.close()
-
-
-@pytest.mark.parametrize("visibility", ["durable", "written"])
-def test_ledger_cache_is_removed_when_it_does_not_fit_the_queue(
-    tmp_path: Path, visibility: str
-) -> None:
-    """A file that is ahead of the log must not fit when the log has grown to its place."""
-    bench = Bench(tmp_path / "store", small(visibility=visibility))
-    bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
-    bench.close()
-    older = tmp_path / "older"
-    shutil.copytree(bench.root, older)
-    bench.open()
-    bench.store.ingest("a", 1, [batch_of(numbered(3, 6))])
-    bench.close()
-    path = older / "timerstore" / "ingest"
-    path.write_bytes((bench.root / "timerstore" / "ingest").read_bytes())
-
-    bench = Bench(older, small(visibility=visibility))
-    assert not path.exists()
-    bench.store.ingest("b", 1, [batch_of(numbered(6, 9))])
-    bench.reopen()
-    assert bench.store.ingested("a").ranges == (range(1),)
-    assert bench.store.ingested("b").ranges == (range(1, 2),)
-    assert path.exists()
-    bench.close()
-
-
-def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Bench) -> None:
-    """The next ingest of a source reads the log after an interrupted append; a version of another
-    source that is appended by then, and not synced, must not count as durable.
-    """
-    bench.store.close()
-    bench.config = small(visibility="written")
-    bench.open()
-    stop_at("ingest_chunk_appended", 1)
-    with pytest.raises(StopError):
-        bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
-    failpoints.hook = None
-    log = inside(bench.store).log
-
-    def other(name: str) -> None:
-        if name == "log_synced":  # of the look at the log
-            stop_at("ingest_chunk_appended", 1)
-            with pytest.raises(StopError):
-                bench.store.ingest("b", 0, [batch_of(numbered(3, 6))])
-            failpoints.hook = stop_at_append
-            bench.stepper.step("dispatch")
-
-    def stop_at_append(name: str) -> None:
-        if name == "ingest_appended":
-            raise StopError
-
-    failpoints.hook = other
-    with pytest.raises(StopError):
-        bench.store.ingest("a", 1, [batch_of(numbered(6, 9))])
-    failpoints.hook = None
-    assert log.durable < log.end
-    assert bench.store.ingested("b").ranges == ()
-    assert bench.store.ingest("b", 0, [batch_of(numbered(3, 6))]).is_replay
-    assert bench.store.ingested("b").ranges == (range(1),)
-
-
-def test_what_is_kept_of_old_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from timerstore._engine.ingest import ledger
-
-    monkeypatch.setattr(ledger, "DONE_KEPT", 3)
-    for version in range(8):
-        bench.store.ingest("s", version, [batch_of(numbered(version, version + 1))])
-    for _ in range(2):
-        assert bench.store.ingested("s").ranges == (range(8),)
-        with bench.refused(MessageError, "other rows"):
-            bench.store.ingest("s", 5, [batch_of([b"x"])])
-        # Of older ones it is known that they are complete, not what they were.
-        assert bench.store.ingest("s", 4, [batch_of([b"x"])]) == ("s", 4, 1, True)
-        bench.reopen()
-    bench.turn()
-    assert bench.bodies() == numbered(0, 8)

@@ -9,7 +9,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=30)
 
 
 @given(RANGES)
-def test_as_a_set(ranges: list[tuple[int, int]]) -> None:
+def test_version_set_equals_a_set(ranges: list[tuple[int, int]]) -> None:
     found, wanted = VersionSet(), set[int]()
     for begin, size in ranges:
         found.add_range(begin, begin + size)

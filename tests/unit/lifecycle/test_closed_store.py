@@ -64,7 +64,7 @@ def test_reopen_after_cancel_does_not_rebuild_from_the_log(
     points: list[str] = []
     monkeypatch.setattr(failpoints, "hook", points.append)
     bench.open()
-    assert "recover_anew_begun" not in points
+    assert "recover_rebuild_begun" not in points
     assert [one.message_id for one in bench.store.pending()] == [kept.message_id]
     bench.turn(60_000)
     assert bench.bodies() == [b"kept"]

@@ -9,14 +9,13 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from timerstore._engine.tables import arrow_batches  # noqa: E402
-
 import timerstore  # noqa: E402
 import timerstore.aio  # noqa: E402
 from tests.support.bench import NOW, Bench, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, shards  # noqa: E402
+from timerstore._engine.snapshot.columns import arrow_batches  # noqa: E402
 from timerstore._engine.storage.paths import absolute_path  # noqa: E402
 from timerstore.shards import Stager  # noqa: E402
 from timerstore.spark.jobs.lake import open_lake  # noqa: E402

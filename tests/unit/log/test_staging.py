@@ -1,4 +1,4 @@
-"""What a killed process had staged: it goes to the log's end, and over nobody's records."""
+"""Staged records of a killed process are appended to the log, and never overwrite records."""
 
 import shutil
 from pathlib import Path
@@ -11,16 +11,24 @@ from tests.support.driver import abandon
 from timerstore._engine.base import failpoints
 
 SEGMENT = 16 * 1024
-STRANGERS = ("consumequeue", "index", "timerlog", "timerwheel", "commitlog", "config", "checkpoint")
+BROKER_FILES = (
+    "consumequeue",
+    "index",
+    "timerlog",
+    "timerwheel",
+    "commitlog",
+    "config",
+    "checkpoint",
+)
 
 
 def killed(bench: Bench) -> Path:
-    """A copy, as a kill leaves it, of a store with a record that is nowhere but staged."""
+    """Return a copy of a store as a kill leaves it, with records that are only staged."""
     bench.store.put("t", b"written")
-    bench.store.put("t", b"waits", delay=60)
+    bench.store.put("t", b"pending", delay=60)
     bench.store.flush()
     bench.store.put("t", b"staged")
-    bench.store.put("t", b"staged, waits", delay=60)
+    bench.store.put("t", b"staged, pending", delay=60)
     return copy(bench, "killed")
 
 
@@ -31,43 +39,43 @@ def copy(bench: Bench, name: str) -> Path:
     return target
 
 
-def go_on(root: Path, now_ms: int) -> Bench:
+def continue_store(root: Path, now_ms: int) -> Bench:
     bench = Bench(root, small(), now_ms)
     bench.turn(61_000)
     return bench
 
 
 @pytest.mark.parametrize("lost", ["", "timerwheel", "timerstore/watermark", "timerstore/state"])
-def test_it_is_there_whatever_is_built_anew(tmp_path: Path, lost: str) -> None:
+def test_staged_records_survive_the_loss_of_a_file(tmp_path: Path, lost: str) -> None:
     bench = Bench(tmp_path / "s")
     root = killed(bench)
     if lost:
         (root / lost).unlink()
-    other = go_on(root, bench.clock.now_ms)
-    assert other.bodies() == [b"written", b"staged", b"waits", b"staged, waits"]
+    other = continue_store(root, bench.clock.now_ms)
+    assert other.bodies() == [b"written", b"staged", b"pending", b"staged, pending"]
     other.close()
 
 
-def overtaken(bench: Bench, count: int, *, is_closed: bool) -> Path:
-    """A killed store that a broker had meanwhile: what it finds is the log, where it goes on."""
+def used_by_a_broker(bench: Bench, count: int, *, is_closed: bool) -> Path:
+    """Return a killed store that a broker used afterwards. The broker appended `count` records."""
     root = killed(bench)
-    between = root.with_name("between")
-    shutil.copytree(root, between)
-    shutil.rmtree(between / "timerstore")
-    as_brokers_have_it(between)
-    stranger = Bench(between, small(), bench.clock.now_ms)
+    broker_root = root.with_name("broker")
+    shutil.copytree(root, broker_root)
+    shutil.rmtree(broker_root / "timerstore")
+    shorten_wheel(broker_root)
+    broker = Bench(broker_root, small(), bench.clock.now_ms)
     for k in range(count):
-        stranger.store.put("t", b"a stranger's %d" % k)
-    stranger.store.flush()
+        broker.store.put("t", b"a broker's %d" % k)
+    broker.store.flush()
     if is_closed:
-        stranger.close()
+        broker.close()
     else:
-        between = copy(stranger, "killed-between")
-        as_brokers_have_it(between)
-    for name in STRANGERS:
+        broker_root = copy(broker, "killed-broker_root")
+        shorten_wheel(broker_root)
+    for name in BROKER_FILES:
         part = root / name
         shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
-        part = between / name
+        part = broker_root / name
         if part.is_dir():
             shutil.copytree(part, root / name)
         elif part.exists():
@@ -77,36 +85,36 @@ def overtaken(bench: Bench, count: int, *, is_closed: bool) -> Path:
     return root
 
 
-def as_brokers_have_it(root: Path) -> None:
+def shorten_wheel(root: Path) -> None:
     wheel = root / "timerwheel"
     wheel.write_bytes(wheel.read_bytes()[: small().wheel_slot_count * 32])
 
 
-def check_overtaken(root: Path, now_ms: int, count: int) -> None:
-    other = go_on(root, now_ms)
-    theirs = [b"a stranger's %d" % k for k in range(count)]
+def check_used_by_a_broker(root: Path, now_ms: int, count: int) -> None:
+    other = continue_store(root, now_ms)
+    theirs = [b"a broker's %d" % k for k in range(count)]
     ours = [] if count else [b"staged"]
-    late = [] if count else [b"staged, waits"]
-    assert other.bodies() == [b"written", *theirs, *ours, b"waits", *late]
+    late = [] if count else [b"staged, pending"]
+    assert other.bodies() == [b"written", *theirs, *ours, b"pending", *late]
     other.close()
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_it_is_not_written_over_who_had_the_store_meanwhile(
+def test_staged_records_do_not_overwrite_records_of_a_broker(
     tmp_path: Path, count: int, is_closed: bool
 ) -> None:
     bench = Bench(tmp_path / "s")
-    root = overtaken(bench, count, is_closed=is_closed)
-    check_overtaken(root, bench.clock.now_ms, count)
+    root = used_by_a_broker(bench, count, is_closed=is_closed)
+    check_used_by_a_broker(root, bench.clock.now_ms, count)
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_nor_by_the_opening_after_one_that_was_killed(
+def test_staged_records_do_not_overwrite_after_an_interrupted_opening(
     tmp_path: Path, is_closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path / "s")
-    root = overtaken(bench, 5, is_closed=is_closed)
+    root = used_by_a_broker(bench, 5, is_closed=is_closed)
     copies: list[Path] = []
 
     def hook(name: str) -> None:
@@ -116,25 +124,27 @@ def test_nor_by_the_opening_after_one_that_was_killed(
     with monkeypatch.context() as patched:
         patched.setattr(failpoints, "hook", hook)
         Bench(root, small(), bench.clock.now_ms).close()
-    assert any("recover_anew_begun" in one.name for one in copies)
+    assert any("recover_rebuild_begun" in one.name for one in copies)
     for one in copies:
-        check_overtaken(one, bench.clock.now_ms, 5)
+        check_used_by_a_broker(one, bench.clock.now_ms, 5)
 
 
-def test_repair_takes_it(tmp_path: Path) -> None:
+def test_repair_includes_staged_records(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s")
     root = killed(bench)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     assert timerstore.repair(root, tmp_path / "target").clean
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-    other = go_on(tmp_path / "target", bench.clock.now_ms)
-    assert other.bodies() == [b"written", b"staged", b"waits", b"staged, waits"]
+    other = continue_store(tmp_path / "target", bench.clock.now_ms)
+    assert other.bodies() == [b"written", b"staged", b"pending", b"staged, pending"]
     other.close()
 
 
 @pytest.mark.parametrize("left", [0, 300])
-def test_repair_where_the_log_was_cut_as_well(tmp_path: Path, left: int) -> None:
-    """What stands in the staging need not stand in the log."""
+def test_repair_includes_staged_records_when_the_log_was_truncated(
+    tmp_path: Path, left: int
+) -> None:
+    """Staged bytes count although the segment was truncated."""
     sizes = small(commit_log_segment_bytes=SEGMENT)
     bench = Bench(tmp_path / "s", sizes)
     for k in range(12):
@@ -154,7 +164,7 @@ def test_repair_where_the_log_was_cut_as_well(tmp_path: Path, left: int) -> None
     other.close()
 
 
-def test_repair_names_what_it_does_not_take(tmp_path: Path) -> None:
+def test_repair_reports_staged_records_that_it_leaves_out(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=SEGMENT))
     for k in range(11):
         bench.store.put("t", b"%d" % k + bytes(1400))

@@ -12,7 +12,7 @@ from tests.support.filled_bench import CONFIG, FilledBench, check_reports, flip,
 from tests.support.inside import inside
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import timer_unit, wheel_slot
-from timerstore._engine.log.fold import SCAN_DTYPE
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.maintenance.id_states import IdStates, LogFold, differing, waiting
 from timerstore.errors import CorruptError
 from timerstore.testing import ManualClock, Stepper

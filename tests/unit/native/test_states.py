@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.state_sector import CHUNK_IDS
-from timerstore._engine.log.fold import SCAN_DTYPE, Kind
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import waiting_ids
 from timerstore._engine.timer.timer_states import BLOCK_IDS, TimerStates

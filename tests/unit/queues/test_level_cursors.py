@@ -1,4 +1,4 @@
-"""Level cursors against plain sets."""
+"""Level cursors compared with plain sets."""
 
 import numpy as np
 from hypothesis import given
@@ -18,7 +18,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, OFFSETS, OFFSETS)
-def test_says_what_a_set_says(steps: list[tuple[str, int, object]], begin: int, end: int) -> None:
+def test_cursors_equal_a_set(steps: list[tuple[str, int, object]], begin: int, end: int) -> None:
     cursors, done = LevelCursors(), {queue: set() for queue in (0, 1, 17, 32_767)}
     for kind, queue, what in steps:
         if kind == "begin":
@@ -40,7 +40,7 @@ def test_says_what_a_set_says(steps: list[tuple[str, int, object]], begin: int, 
     assert again.copy() == cursors.copy()
 
 
-def test_in_order_one_number_is_all() -> None:
+def test_messages_done_in_order_take_one_number() -> None:
     cursors = LevelCursors()
     for first in range(0, 1000, 10):
         cursors.done(np.arange(first, first + 10) | 3 << OFFSET_BITS)

@@ -1,4 +1,4 @@
-"""Routes: an error amid making one leaves nothing half made."""
+"""An error while a route is made leaves no incomplete route."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from tests.support.inside import ROUTES_STEPS, inside
 
 
 @pytest.mark.parametrize("step", list(ROUTES_STEPS))
-def test_no_memory_for_what_c_finds_it_by(
+def test_route_is_complete_after_a_memory_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    for k in range(30):  # and the timers' own: the next one makes a larger table
+    for k in range(30):  # with the timer topic's route, the next one enlarges the table
         bench.store.put(f"before-{k}", b"x", queue_id=0)
 
     def refuse(*_: object) -> None:
@@ -29,7 +29,7 @@ def test_no_memory_for_what_c_finds_it_by(
     assert [route.native.index for route in routes.by_index] == list(range(len(routes.by_index)))
 
 
-def test_each_queue_is_found_after_an_opening(bench: Bench) -> None:
+def test_each_queue_is_found_after_reopening(bench: Bench) -> None:
     for k in range(100):
         bench.store.put("t", b"x", queue_id=k)
     bench.turn()

@@ -1,4 +1,4 @@
-"""States of ids that are over, and whose records retention has removed, leave the side file."""
+"""States of finished timers whose records retention removed are dropped from the side file."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def _past(root: Path) -> tuple[tuple[int, int], ...]:
 
 
 def _work(store: TimerStore, clock: ManualClock) -> list[timerstore.PutReceipt]:
-    """Two that wait for long, amid many that are over; then all those files are old."""
+    """Put two long delayed messages between many finished ones, and let all files expire."""
     stepper = Stepper(store)
     far = [store.put("far", b"0", delay=90 * 86_400)]
     for n in range(4):
@@ -64,7 +64,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_is_past_takes_no_space_and_is_not_read(tmp_path: Path, points: list[str]) -> None:
+def test_past_states_take_no_space_and_are_not_read(tmp_path: Path, points: list[str]) -> None:
     clock = ManualClock(NOW)
     store = _open(tmp_path / "s", clock)
     far = _work(store, clock)
@@ -81,7 +81,7 @@ def test_what_is_past_takes_no_space_and_is_not_read(tmp_path: Path, points: lis
     for name in ("s", "killed"):
         points.clear()
         with _open(tmp_path / name, clock) as again:
-            assert "recover_anew_begun" not in points, "the whole log was scanned"
+            assert "recover_rebuild_begun" not in points, "the whole log was scanned"
             waiting = {one.message_id for one in again.pending()}
             assert waiting == {one.message_id for one in far}
             assert again.verify().clean
@@ -90,7 +90,7 @@ def test_what_is_past_takes_no_space_and_is_not_read(tmp_path: Path, points: lis
             Stepper(again).settle()
 
 
-def test_a_handle_of_what_is_past_is_unknown(tmp_path: Path) -> None:
+def test_handle_of_a_past_timer_is_unknown(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with _open(tmp_path / "s", clock) as store:
         old = store.put("t", b"old", delay=60.0, queue_id=0)
@@ -100,7 +100,7 @@ def test_a_handle_of_what_is_past_is_unknown(tmp_path: Path) -> None:
         assert store.cancel(old) is CancelResult.UNKNOWN
 
 
-def test_a_kill_amid_the_checkpoint_that_drops_them(
+def test_past_states_are_dropped_after_a_kill_during_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(NOW)
@@ -125,7 +125,7 @@ def test_a_kill_amid_the_checkpoint_that_drops_them(
             assert again.verify().clean
 
 
-def test_many_islands_that_wait_keep_what_lies_between(
+def test_many_separate_pending_timers_keep_the_states_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*PAST_RANGES_MAX, 1)
@@ -138,7 +138,7 @@ def test_many_islands_that_wait_keep_what_lies_between(
         assert len(list(store.pending())) == 2
 
 
-def test_no_memory_and_no_file_are_touched_without_retention(tmp_path: Path) -> None:
+def test_states_stay_without_retention(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     given: dict[str, Any] = {"clock": clock, "threads": False}
     with timerstore.open(tmp_path / "s", config(retention_ms=0), **given) as store:

@@ -1,5 +1,6 @@
-"""What a client got from us and sent on through a broker, with our properties left on it, is a
-message of its own: it comes, once.
+"""Messages that a client received from this store and resent through a broker are new messages.
+
+The client left properties of this store on them.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.broker import resent as sent_on
 from timerstore import CancelResult, MessageError, TimerStore
 from timerstore.testing import ManualClock, Stepper
 
-ROLL_S = 20  # the window: what is due later rolls
+ROLL_S = 20  # the roll window: later messages roll
 SOON_MS = NOW + 100_000
 LATER_MS = NOW + 150_000
 OF_A_BROKER = ("TIMER_", "REAL_", "UNIQ_KEY", "__CRC32#")
@@ -30,7 +31,7 @@ def opened(root: Path, now_ms: int, **more: Any) -> tuple[TimerStore, Stepper, M
 
 
 def came(root: Path, **more: Any) -> dict[str, str]:
-    """Properties of a message that rolled twice, as it came."""
+    """Return the properties of a delivered message that rolled twice."""
     store, stepper, clock = opened(root, NOW, **more)
     store.put("orders", b"came", delay=3 * ROLL_S, queue_id=0)
     for _ in range(3 * ROLL_S):
@@ -44,7 +45,7 @@ def came(root: Path, **more: Any) -> dict[str, str]:
 
 
 def left(properties: dict[str, str], *kept: str) -> dict[str, str]:
-    """What a client leaves of them that knows a broker's, but for those that it forgot."""
+    """Return the properties that a client resends. It removes a broker's, except forgotten ones."""
     return {
         name: text
         for name, text in properties.items()
@@ -62,7 +63,7 @@ def lose_watermark(root: Path) -> None:
 
 
 def assert_comes_once(root: Path, *, is_lost: bool, before: tuple[bytes, ...] = (b"came",)) -> None:
-    """At its time, not before; not again where the store is opened again, or built anew."""
+    """Check that it is delivered once and on time, also after reopening or a rebuild."""
     now_ms = disk_now(root)
     for due_ms in (now_ms, SOON_MS, LATER_MS):
         if is_lost:
@@ -86,8 +87,8 @@ def disk_now(root: Path) -> int:
     return max(one.store_ms for one in disk.records(root))
 
 
-def test_our_own_put_refuses_it(tmp_path: Path) -> None:
-    """So nobody loses a message that he sends on through us: he is told of the name."""
+def test_put_rejects_a_message_with_an_own_ts_id(tmp_path: Path) -> None:
+    """The caller gets an error that names the property, so that the message is not lost."""
     properties = came(tmp_path / "s")
     store, _, _ = opened(tmp_path / "s", NOW)
     with pytest.raises(MessageError, match="TIMER_ROLL_TIMES"):
@@ -97,8 +98,10 @@ def test_our_own_put_refuses_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("is_key_kept", [False, True])
-def test_with_its_roll_count(tmp_path: Path, *, is_key_kept: bool, is_lost: bool) -> None:
-    """It was taken for a copy of the first one that rolled, and never came."""
+def test_message_resent_with_its_roll_count_is_delivered(
+    tmp_path: Path, *, is_key_kept: bool, is_lost: bool
+) -> None:
+    """It was taken for a rolled copy of the first message, and was not delivered."""
     root = tmp_path / "s"
     properties = came(root)
     key = properties["UNIQ_KEY"] if is_key_kept else "K"
@@ -111,7 +114,7 @@ def test_with_its_roll_count(tmp_path: Path, *, is_key_kept: bool, is_lost: bool
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("has_count", [False, True])
 @pytest.mark.parametrize("is_delivered", [False, True])
-def test_that_a_broker_rolled(
+def test_resent_message_that_a_broker_rolled_is_delivered(
     tmp_path: Path, *, has_count: bool, is_delivered: bool, is_lost: bool
 ) -> None:
     root = tmp_path / "s"
@@ -136,7 +139,9 @@ def test_that_a_broker_rolled(
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_is_cancelled_by_its_brokers_handle(tmp_path: Path, *, is_lost: bool) -> None:
+def test_resent_message_is_cancelled_by_its_brokers_handle(
+    tmp_path: Path, *, is_lost: bool
+) -> None:
     root = tmp_path / "s"
     properties, now_ms = came(root), disk_now(root)
     source = sent_on.delayed(
@@ -164,9 +169,12 @@ def test_is_cancelled_by_its_brokers_handle(tmp_path: Path, *, is_lost: bool) ->
 
 @pytest.mark.parametrize("has_count", [False, True])
 @pytest.mark.parametrize("what", ["delivered", "cancelled", "waits"])
-def test_whose_original_is_removed(tmp_path: Path, what: str, *, has_count: bool) -> None:
-    """Of a copy that a broker rolled the source is gone by now, and of what names it the first too:
-    built anew, the store gave it out again.
+def test_resent_message_is_delivered_when_its_original_is_removed(
+    tmp_path: Path, what: str, *, has_count: bool
+) -> None:
+    """A broker rolled a copy whose source is gone, and so are the first message's records.
+
+    A rebuilt store delivered the copy again.
     """
     root, more = tmp_path / "s", {"commit_log_segment_bytes": 16 * 1024, "message_bytes_max": 4000}
     properties, now_ms = came(root, **more), disk_now(root)

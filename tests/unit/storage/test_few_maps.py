@@ -44,7 +44,7 @@ def assert_goes_on(bench: Bench) -> None:
     """It opens with its messages, and delivers each pending one once."""
     with noted() as points:
         bench.open()
-    assert "recover_anew_begun" not in points
+    assert "recover_rebuild_begun" not in points
     bench.turn(20 * SECOND)
     expected = sorted(str(n).encode() for n in range(COUNT) if n % 3)
     assert sorted(bench.bodies()) == expected

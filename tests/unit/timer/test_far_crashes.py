@@ -93,7 +93,7 @@ def test_relinked_message_survives_crash_when_clock_is_set_back(
     monkeypatch.setattr(failpoints, "hook", reached.append)
     again = Bench(root, far_config(flush="sync"), now_ms=NOW)
     monkeypatch.setattr(failpoints, "hook", None)
-    assert "recover_anew_begun" not in reached  # a missing unit would have been noticed
+    assert "recover_rebuild_begun" not in reached  # a missing unit would have been noticed
     assert len(list(again.store.pending())) == 1
     go(again, 700 * SECOND)
     assert bodies(again) == [b"m"]

@@ -122,6 +122,6 @@ def test_opening_does_not_rebuild_when_delete_is_in_slot_of_another_message(
     monkeypatch.setattr(failpoints, "hook", reached.append)
     bench.open()
     monkeypatch.setattr(failpoints, "hook", None)
-    assert "recover_anew_begun" not in reached
+    assert "recover_rebuild_begun" not in reached
     assert len(list(bench.store.pending())) == 2
     bench.close()

@@ -80,7 +80,7 @@ def test_they_are_known_whatever_else_is_built_anew(bench: Bench, lost: list[str
 
 @pytest.mark.parametrize(
     "point",
-    ["recover_anew_begun", "recover_anew_queues_restarted", "checkpoint_ids_written",
+    ["recover_rebuild_begun", "recover_rebuild_queues_restarted", "checkpoint_ids_written",
      "checkpoint_counts_written", "checkpoint_watermark_written"],
 )  # fmt: skip
 def test_killed_while_it_is_built_anew(

@@ -1,9 +1,11 @@
-"""Firsts: the message that was put first with an id, read where it lies.
+"""Find the message that was put first with a message id, and read it from the log.
 
-Threads:  any.
-Locks:    the append lock, to ask what is known.
-Holds:    (1) what it gives is durable; (2) it has the topic and the id, not only their hash.
-Fails:    CorruptError where the log does not read.
+Thread safety: any thread.
+Locking: the append lock, to look up ids.
+Invariants:
+    1. A returned message is durable.
+    2. Topic and id of a returned message are compared, not only their hash.
+Raises: CorruptError if the log cannot be read.
 """
 
 from typing import Any, NamedTuple
@@ -38,21 +40,21 @@ FirstRows = npt.NDArray[np.void]
 
 
 class Once(NamedTuple):
-    """What it takes to put the rows of one call once."""
+    """Parameters for putting the rows of one call at most once."""
 
     topic: bytes
     topic_hash: int
-    once_ms: int  # by which the window counts
-    below: Int64Array  # by row: a first is looked for below this log offset
+    once_ms: int  # the time from which the window counts
+    below: Int64Array  # by row: a first message is searched below this log offset
 
     @property
     def text(self) -> bytes:
-        """Property text by which an id is known again when the log is read."""
+        """Property text from which the id is remembered again when the log is read."""
         return b"TS_ONCE\x01%d\x02" % self.once_ms
 
 
 class Firsts:
-    """Finds the first messages of ids, in one store."""
+    """Finds first messages by id in one store."""
 
     def __init__(
         self, log: CommitLog, ids: Ids, states: Any, store_id: int, precision_ms: int
@@ -64,21 +66,24 @@ class Firsts:
         self._precision_ms = precision_ms
 
     def once(self, topic: bytes, count: int, now_ms: int) -> Once | None:
-        """Give what rows with ids are put with; None where ids are not remembered."""
+        """Return the parameters for rows with ids, None if ids are not remembered."""
         if not self.ids.is_on:
             return None
         topic_hash = int(lib.ts_identity(topic, len(topic)))
         return Once(topic, topic_hash, now_ms, np.full(count, 2**63 - 1, np.int64))
 
     def known(self, rows: Rows, once: Once, now_ms: int) -> Int64Array:
-        """Give the log offset of each row's first, -1 where none is known."""
+        """Return the log offset of each row's first message, -1 if it is unknown."""
         found = np.empty(rows.count, np.int64)
         with self._log.lock:
             self.look(rows, once, now_ms, found)
         return found
 
     def look(self, rows: Rows, once: Once, now_ms: int, found: Int64Array) -> int:
-        """The same, under the append lock; how many are known."""
+        """Write these log offsets to `found`, and return the number of known ones.
+
+        The caller holds the append lock.
+        """
         return int(
             lib.ts_ids_look(
                 self.ids.native,
@@ -93,7 +98,7 @@ class Firsts:
         )
 
     def add(self, rows: Rows, once: Once, log_offsets: Int64Array) -> None:
-        """Remember all rows; under the append lock, where there is room."""
+        """Remember all rows. The caller holds the append lock and has checked the space."""
         lib.ts_ids_add(
             self.ids.native,
             once.topic_hash,
@@ -107,10 +112,10 @@ class Firsts:
     def read(
         self, rows: Rows, once: Once, which: npt.NDArray[np.intp], log_offsets: Int64Array
     ) -> FirstRows:
-        """Give the messages at these offsets, which are what is known of these rows' ids; durable.
+        """Return the first messages at these log offsets, which `known` returned for these rows.
 
-        Where `is_same` is 0 it is another's message, of the same hash. What retention took away
-        has only its offset.
+        They are durable on return. `is_same` is 0 for a message with another id of the same hash.
+        For a message that retention removed, only the log offset is known.
         """
         firsts = np.zeros(len(which), FIRST_DTYPE)
         firsts["log_offset"] = log_offsets[which]
@@ -124,7 +129,7 @@ class Firsts:
             self._read(rows, once, which[there].astype(np.int32), found)
             firsts[there] = found
         if firsts["is_cancelled"].any():
-            self._log.sync_through(self._log.end)  # what cancelled it, too
+            self._log.sync_through(self._log.end)  # so that the delete record is durable too
         return firsts
 
     def _read(self, rows: Rows, once: Once, which: Any, firsts: FirstRows) -> None:

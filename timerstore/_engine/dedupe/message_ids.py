@@ -1,15 +1,18 @@
-"""Ids: the tables of message ids, and their side file.
+"""The tables of message ids in memory, and their side file.
 
-Data:     ts_ids (native/api/message_ids.h); timerstore/ids-<n>: entries one after another as
-          ts_id, little endian. How many bytes of which file count, and their CRC-32, is in
-          timerstore/counts, by watermark. A cache of the log as far as that goes: where it does not
-          fit, the log is read. Of messages that retention has removed it alone tells.
-Threads:  any put; the checkpoint takes and saves.
-Locks:    the append lock for the tables; `_grow_lock` before it for who adds a table.
-Holds:    (1) what is in the log below a completed checkpoint and in the window is in the file;
-          (2) an id is forgotten only when it is out of the window, by the clock when a table is
-          dropped. Memory: 64 bytes an id, `dedupe_ids_max` of them at most.
-Fails:    BusyError where more ids would be needed; works again when some are out of the window.
+The file is a cache of the log: if it does not fit, the log is read. For messages that retention has
+removed, the file is the only record. An id takes 64 bytes of memory, and at most `dedupe_ids_max`
+ids are remembered.
+
+Thread safety: any thread may put. The thread that makes a checkpoint takes and saves ids.
+Locking: the append lock for the tables. A thread that adds a table takes `_grow_lock` before it.
+Invariants:
+    1. All ids within the window, of records below a completed checkpoint, are in the file.
+    2. An id is forgotten only after it has left the window. The clock is read when a table is
+       dropped.
+Raises: BusyError if more ids would be needed. Puts succeed again when ids have left the window.
+On-disk format: timerstore/ids-<n> has entries (ts_id of native/api, little-endian) one after
+    another. For each watermark, timerstore/counts names the file, its valid bytes and their CRC-32.
 """
 
 import zlib
@@ -30,33 +33,33 @@ from timerstore.clock import Clock
 from timerstore.errors import BusyError, FailedError
 
 ENTRY_DTYPE = np.dtype([("hash", "<u8"), ("log_offset", "<i8"), ("store_ms", "<i8")])
-assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "native/api and the side file disagree"
+assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "api.h and the side file disagree"
 
 _CAPACITY_MIN = 4096
 _CAPACITY_MAX = 1 << 20
 _TABLES_MAX = 32
 _SCAN_COUNT = 4096
-_FILE_BYTES_MIN = 1 << 20  # a smaller file is not written anew
+_FILE_BYTES_MIN = 1 << 20  # a smaller file is not replaced
 
 Entries = npt.NDArray[np.void]
 
 
 class Taken(NamedTuple):
-    """What a checkpoint has to write."""
+    """The entries that a checkpoint has to write."""
 
     entries: Entries
-    end: int  # how many were ever added
-    is_whole: bool  # they are all that is worth keeping: for a new file
+    end: int  # number of ids that were ever added
+    is_whole: bool  # whether these are all remembered ids, for a new file
 
 
 class _Table(NamedTuple):
-    begin: int  # how many were ever added before it
+    begin: int  # number of ids that were ever added before it
     entries: Any
     slots: Any
 
 
 class Ids(Owner):
-    """The ids of one store."""
+    """The message ids of one store."""
 
     def __init__(
         self,
@@ -77,10 +80,10 @@ class Ids(Owner):
         self.native.window_ms = window_ms
         self._tables: list[_Table] = []
         self._mark: IdsMark = NO_IDS
-        self._gone = 0  # how many that were ever added are forgotten
-        self._saved = 0  # how many that were ever added are in the file
+        self._forgotten = 0  # number of ids that were added and are forgotten
+        self._saved = 0  # number of ids that were added and are in the file
         self._file: File | None = None
-        self._alone = -1  # of the file that there is no other beside
+        self._only_file = -1  # number of the file if all others were removed
 
     @property
     def is_on(self) -> bool:
@@ -90,7 +93,7 @@ class Ids(Owner):
     # --- opening ---
 
     def load(self, mark: IdsMark) -> bool:
-        """Take in the side file as it was at a watermark; False where it does not fit."""
+        """Load the side file as of a watermark; return False if it does not fit."""
         entries = read_ids(self._disk, self._tree, mark)
         if entries is None:
             return False
@@ -100,7 +103,7 @@ class Ids(Owner):
         return True
 
     def scan(self, segments: Segments, store_id: int, begin: int, end: int) -> None:
-        """Take in the ids of the log's [begin, end)."""
+        """Add the ids of records in [begin, end) of the log."""
         found = np.empty(_SCAN_COUNT, ENTRY_DTYPE)
         following = ffi.new("int64_t *", begin)
         with segments.view(end) as view:
@@ -119,20 +122,22 @@ class Ids(Owner):
                 self._add(found[:count])
 
     def build(self, marks: list[IdsMark], segments: Segments, store_id: int, end: int) -> None:
-        """Take in the ids of the whole log, and of what is no longer there those that a side file
-        has: `marks` of whichever watermarks, the newest first. No file of the log is left out for
-        its age: the clock may have been set back since, and then a younger message lies before an
-        older one.
+        """Add the ids of the whole log, and those of removed messages from a side file.
+
+        marks: the side file's marks at all known watermarks, the newest first.
+
+        The whole log is read regardless of its age: if the clock was set back, a younger message
+        can precede an older one.
         """
         entries = read_newest(self._disk, self._tree, marks)
         if entries is not None:
             self._add(entries[entries["log_offset"] < segments.begin])
-        # Another file than those: until the next watermark they are what there is.
+        # Write a new file: until the next watermark, the old ones are needed.
         self._mark = IdsMark(max((mark.number for mark in marks), default=0) + 1, 0, 0)
         self.scan(segments, store_id, segments.begin, end)
 
     def _add(self, entries: Entries) -> None:
-        """Add what is in the window, in the order of the log."""
+        """Add the entries that are within the window, in the order of the log."""
         young = self._clock.now_ms - entries["store_ms"] < int(self.native.window_ms)
         left = np.ascontiguousarray(entries[young])
         while len(left):
@@ -144,7 +149,11 @@ class Ids(Owner):
     # --- putting ---
 
     def ensure(self, count: int = 1) -> None:
-        """Let so many more ids fit; holding no lock. One table takes `_CAPACITY_MAX` at most."""
+        """Make space for `count` more ids, at most `_CAPACITY_MAX`. The caller holds no lock.
+
+        Raises:
+            BusyError: too many ids are within the window.
+        """
         if not self.is_on:
             return
         with self._grow_lock:
@@ -160,20 +169,23 @@ class Ids(Owner):
             self._grow(count, self._ids_max - self._kept)
 
     def has_room(self, count: int) -> bool:
-        """Whether so many more fit; under the append lock."""
+        """Return whether `count` more ids fit. The caller holds the append lock."""
         return self._room >= count
 
     @property
     def can_move(self) -> bool:
-        """Whether `move` has room for what it may have to note; under the append lock."""
+        """Whether `move` has space for the id that it may add. The caller holds the append lock."""
         return not self._tables or self.has_room(1)
 
     def is_young(self, once_ms: int | None) -> bool:
-        """Whether an id that was first put then, if any was, is within its window still."""
+        """Return whether an id that was first put at `once_ms` is still within the window."""
         return once_ms is not None and self._clock.now_ms - once_ms < int(self.native.window_ms)
 
     def move(self, topic: str, message_id: str, log_offset: int) -> None:
-        """A message has another record, its newest; under the append lock, where one has room."""
+        """Set the log offset of the newest record of a message.
+
+        The caller holds the append lock and has checked `can_move`.
+        """
         name, raw_id = topic.encode(), message_id.encode()
         if self._tables:
             lib.ts_ids_move(
@@ -194,14 +206,14 @@ class Ids(Owner):
 
     @property
     def _count(self) -> int:
-        """How many were ever added."""
+        """Number of ids that were ever added."""
         if not self._tables:
-            return self._gone
+            return self._forgotten
         count = int(self.native.table_count)
         return self._tables[-1].begin + int(self.native.tables[count - 1].count)
 
     def _grow(self, count: int, limit: int = _CAPACITY_MAX) -> None:
-        """Begin a table, twice as large as the last; it takes `limit` ids at most."""
+        """Add a table, twice as large as the last, that takes at most `limit` ids."""
         last = int(self.native.tables[len(self._tables) - 1].capacity) if self._tables else 0
         capacity = max(_CAPACITY_MIN, min(2 * last, _CAPACITY_MAX))
         while capacity < min(count, _CAPACITY_MAX):
@@ -219,7 +231,7 @@ class Ids(Owner):
             self.native.table_count = len(self._tables)
 
     def _drop_old(self) -> None:
-        """Let go of the tables of which every id is out of the window, and saved."""
+        """Drop the tables whose ids have all left the window and are saved."""
         now_ms, window_ms = self._clock.now_ms, int(self.native.window_ms)
         with self._append_lock:
             while self._tables:
@@ -229,7 +241,7 @@ class Ids(Owner):
                     return
                 if len(self._tables) == 1 and not first.count:
                     return
-                self._gone = begin + int(first.count)
+                self._forgotten = begin + int(first.count)
                 del self._tables[0]
                 for k in range(len(self._tables)):
                     self.native.tables[k] = self.native.tables[k + 1]
@@ -238,7 +250,7 @@ class Ids(Owner):
     # --- the side file ---
 
     def take(self) -> Taken:
-        """Copy what is not in the file yet; under the append lock."""
+        """Copy the ids that are not in the file yet. The caller holds the append lock."""
         end = self._count
         is_whole = self._mark.bytes > _FILE_BYTES_MIN and self._mark.bytes > 4 * (
             ENTRY_DTYPE.itemsize * self._kept
@@ -253,7 +265,7 @@ class Ids(Owner):
         return Taken(np.concatenate(parts), end, is_whole)
 
     def save(self, taken: Taken) -> IdsMark:
-        """Write it, durably; what of the file counts from the next watermark on."""
+        """Write entries, durably. Return the mark of the file for the next watermark."""
         mark = self._mark
         if taken.is_whole:
             mark = IdsMark(mark.number + 1, 0, 0)
@@ -269,16 +281,16 @@ class Ids(Owner):
         return IdsMark(mark.number, mark.bytes + len(data), zlib.crc32(data, mark.crc))
 
     def completed(self, taken: Taken, mark: IdsMark) -> None:
-        """The watermark that speaks of it is durable."""
+        """Use the new mark and remove other files: the watermark that names it is durable."""
         with self._append_lock:
             self._mark, self._saved = mark, taken.end
-        if self._alone != mark.number:
+        if self._only_file != mark.number:
             remove_ids(self._disk, self._tree, but=mark.number)
-            self._alone = mark.number
+            self._only_file = mark.number
 
 
 def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
-    """Give what counts of a file, in the order of the log; None: it is not what was written."""
+    """Return the valid entries of a file, in the order of the log; None if the CRC differs."""
     data = b""
     if mark.bytes:
         path = tree.ids(mark.number)
@@ -287,7 +299,7 @@ def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
         except FailedError:
             if disk.file_bytes(path) is not None:
                 raise
-            return None  # it went meanwhile, if it was there
+            return None  # it does not exist, or was removed concurrently
         if file.size() < mark.bytes:
             return None
         data = file.read(0, mark.bytes)
@@ -297,7 +309,7 @@ def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
 
 
 def read_newest(disk: Disk, tree: Tree, marks: Iterable[IdsMark]) -> Entries | None:
-    """Give what the first of these marks says that fits; None: none does."""
+    """Return the entries of the first mark that fits its file, None without one."""
     for mark in marks:
         entries = read_ids(disk, tree, mark)
         if entries is not None:
@@ -306,7 +318,7 @@ def read_newest(disk: Disk, tree: Tree, marks: Iterable[IdsMark]) -> Entries | N
 
 
 def write_ids(disk: Disk, tree: Tree, number: int, entries: Entries) -> IdsMark:
-    """Write a new file of them, durably, none where there are none; what of it counts."""
+    """Write entries to a new file, durably, and return its mark. No entries make no file."""
     if not len(entries):
         return NO_IDS
     disk.make_directory(tree.side)
@@ -319,7 +331,7 @@ def write_ids(disk: Disk, tree: Tree, number: int, entries: Entries) -> IdsMark:
 
 
 def remove_ids(disk: Disk, tree: Tree, *, but: int) -> None:
-    """Remove the files of ids that nothing speaks of any more."""
+    """Remove all files of ids except one."""
     for name in disk.list(tree.side):
         path = tree.side / name
         if name.startswith(tree.ids(0).name[:-1]) and path != tree.ids(but):

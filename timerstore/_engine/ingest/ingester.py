@@ -1,12 +1,14 @@
-"""Ingester: rows of a source and version into the log, chunk by chunk, each with its header.
+"""Append the rows of a source's version to the log in chunks, each with a header.
 
-Threads:  any; one at a time for a source.
-Holds:    (1) a chunk's rows and its header are one group of the log: both or none; (2) a version
-          goes on behind the rows that are there, whatever batches they were cut into; (3) a version
-          that is complete takes nothing more; (4) what it answers is durable.
-Fails:    MessageError on rows that are wrong, or are not those that this version had; FullError,
-          FlowControlError: the chunks before stay, and the same call goes on behind them.
-Source:   docs/exactly-once.md; docs/decisions/0008-deduplication-and-ingest.md.
+Thread safety: any thread; one thread at a time for a source.
+Invariants:
+    1. A chunk's rows and its header are one atomic group of the log.
+    2. A version continues after the rows that are stored, however they were split into batches.
+    3. A complete version takes no more rows.
+    4. A receipt is durable when it is returned.
+Raises: MessageError on invalid rows, or on rows that differ from those that are stored. After
+    FullError or FlowControlError the stored chunks stay, and the same call continues after them.
+See also: docs/exactly-once.md; docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,22 +35,22 @@ from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 
 _CHUNK_BYTES = 1 << 19
-"""Of records in one chunk: one hold of the append lock, about a millisecond. A chunk may have as
-many as a group (`group_bytes_max`), where one message is that large."""
+"""Bytes of records in one chunk: one critical section of about a millisecond. A single message may
+need a larger chunk, up to the largest group (`group_bytes_max`)."""
 _ALL = 1 << 62
 _CHUNK_ROWS = 8192
 _HEADER_BYTES = 4096  # of the header's record, at most
 
 
 class _Piece(NamedTuple):
-    """What of a batch is not in the log."""
+    """The rows of a batch from `begin` on, which are not in the log."""
 
     batch: Checked
     begin: int
 
 
 class Ingester(Owner):
-    """Ingests into one store."""
+    """Ingests rows into one store."""
 
     def __init__(
         self,
@@ -70,13 +72,13 @@ class Ingester(Owner):
         self._route: Route | None = routes.get(INGEST_TOPIC, 0)
         self.ledger = Ledger()
         self._cache = side_file
-        self._opened_offset = self._cache.load(self.ledger)  # behind what opening found
-        self._doubted: set[str] = set()  # sources of which a header may be there and not be noted
+        self._opened_offset = self._cache.load(self.ledger)  # end of the ledger queue at opening
+        self._doubted: set[str] = set()  # sources whose last header may be missing in the ledger
         self._dispatch = dispatch
         self._routes = routes
 
     def _resolve(self, source: str) -> None:
-        """An append was left by an exception (a Ctrl-C): the log tells whether it happened."""
+        """After an append that an exception interrupted (Ctrl-C), read its result from the log."""
         if source in self._doubted:
             self._log.sync_through(self._log.end)
             durable = self._log.durable
@@ -85,7 +87,10 @@ class Ingester(Owner):
             self._doubted.discard(source)
 
     def resolve_all(self) -> bool:
-        """Have every header in the log noted; False where an ingest runs that may know of more."""
+        """Enter every header of the log in the ledger.
+
+        Returns False if a running ingest may have a header that is not in the ledger.
+        """
         for source in list(self._doubted):
             turn = self.ledger.turn(source)
             if not turn.acquire(blocking=False):
@@ -98,23 +103,23 @@ class Ingester(Owner):
 
     @property
     def log_end(self) -> int:
-        """Log offset behind everything that was appended."""
+        """Log offset of the next record."""
         with self._log.lock:
             return self._log.end
 
     def append_record(self, batch: Checked, part: Part, text: bytes) -> int:
-        """Append a record of the ledger alone; the log's end then."""
+        """Append a ledger record without rows; return the log offset of its end."""
         route = self._ledger_route()
         timed = part._replace(now_ms=self._clock.now_ms)
         return self._putting.append_group(route, batch.rows, timed, batch.due_ms, route, text)
 
     def ingested(self, source: str) -> IngestedVersions:
-        """Give the complete versions of a source."""
+        """Return the complete versions of a source."""
         source, _ = check_name(source, 0)
         return self.ledger.ingested(source, self._log.durable)
 
     def ingest(self, source: str, version: int, batches: Iterable[Any]) -> IngestReceipt:
-        """As TimerStore.ingest."""
+        """Ingest the rows of a version; see TimerStore.ingest."""
         source, version = check_name(source, version)
         given: object = batches
         is_one = isinstance(given, np.ndarray) and not given.ndim  # which calls itself iterable
@@ -129,12 +134,12 @@ class Ingester(Owner):
                 return self._replay(source, version, known, batches)
             return self._go_on(source, version, known or NOTHING, batches)
 
-    # --- a version that is there ---
+    # --- a complete version ---
 
     def _replay(
         self, source: str, version: int, known: Known, batches: Iterable[Any]
     ) -> IngestReceipt:
-        """Nothing is appended; the rows must be those that were."""
+        """Check that the rows equal those of the complete version; append nothing."""
         count, digest = 0, 0
         for batch in self._checked(batches, _ALL):
             digest = _digest(batch, 0, batch.rows.count, digest)
@@ -144,7 +149,7 @@ class Ingester(Owner):
         self._log.sync_through(known.end)
         return IngestReceipt(source, version, count, is_replay=True)
 
-    # --- one that is not, or not all of it ---
+    # --- a new or incomplete version ---
 
     def _go_on(
         self, source: str, version: int, known: Known, batches: Iterable[Any]
@@ -166,7 +171,7 @@ class Ingester(Owner):
     def _behind(
         self, source: str, version: int, known: Known, batches: Iterable[Any]
     ) -> Iterator[_Piece]:
-        """Give the rows behind those that are known."""
+        """Yield the rows after the stored ones; check that the stored ones are equal."""
         skipped, digest = 0, 0
         for batch in self._checked(batches, known.row_count):
             begin = min(batch.rows.count, known.row_count - skipped)
@@ -181,8 +186,10 @@ class Ingester(Owner):
             raise _other_rows(source, version, known, skipped, digest)
 
     def _checked(self, batches: Iterable[Any], stored: int) -> Iterator[Checked]:
-        """Check batches of which the first `stored` rows are there: their times were checked then,
-        and where the clock was set back since they may lie too far ahead of it.
+        """Yield the checked batches. The first `stored` rows are in the log.
+
+        Their due times are not checked again: after the clock was set back, they may be too far
+        ahead.
         """
         config, bytes_max = self._config, self._record_bytes_max
         for batch in batches:
@@ -212,7 +219,7 @@ class Ingester(Owner):
         return now
 
     def _cut(self, batch: Checked, begin: int, route: Route) -> Part:
-        """The next chunk's rows; one row alone may need more than a chunk has."""
+        """Return the rows of the next chunk. A single row may need a larger chunk than usual."""
         native, now_ms = self._log.native, self._clock.now_ms
         for most, limit in (
             (_CHUNK_ROWS, min(_CHUNK_BYTES, self._log.group_bytes_max)),
@@ -236,7 +243,7 @@ class Ingester(Owner):
         return known
 
     def _append_header(self, source: str, version: int, now: Known) -> Known:
-        """The end of a version without any rows left."""
+        """Append a header without rows, which completes the version."""
         header = ChunkHeader(
             source, version, now.chunk_count, 0, now.row_count, 0, now.digest, last=True
         )
@@ -252,13 +259,13 @@ class Ingester(Owner):
 
 
 def _digest(batch: Checked, begin: int, end: int, digest: int) -> int:
-    """Digest of all rows so far, with those of [begin, end) behind them."""
+    """Return the digest of all rows so far and those of [begin, end)."""
     name = batch.name
     return int(lib.ts_batch_digest(batch.rows.native, name, len(name), begin, end, digest))
 
 
 def _other_rows(source: str, version: int, known: Known, count: int, digest: int) -> MessageError:
     return MessageError(
-        f"batches: source {source!r} version {version} has other rows than it had: wanted "
+        f"batches: source {source!r} version {version} has other rows than before: wanted "
         f"{known.row_count} rows with digest {known.digest:016x}, got {count} with {digest:016x}"
     )

@@ -1,11 +1,12 @@
-"""Ledger: which versions of which source are in the log, and how far those are that were begun.
+"""The ledger: the complete versions of each source, and the progress of incomplete ones.
 
-Data:     format/ledger_json.py, in the queue of a system topic.
-Threads:  any; `ingested` may run beside an ingest.
-Locks:    `_lock` for the table, nothing else under it; a source's `turn` for a whole ingest.
-Holds:    it is the fold of the headers in the log, in their order, and each header was appended in
-          one group with its rows; so what it says is in the log is, and nothing else.
-Fails:    FormatVersionError on a record of a later release.
+Thread safety: any thread. `ingested` may run concurrently with an ingest.
+Locking: `_lock` for the table; no lock is taken under it. An ingest holds the source's `turn`.
+Invariants:
+    1. The ledger is derived from the headers in the log, in their order. Each header was appended
+       in one atomic group with its rows, so the ledger describes exactly the rows in the log.
+Raises: FormatVersionError on a record of a later release.
+On-disk format: format/ledger_json.py, in the queue of a system topic.
 """
 
 import logging
@@ -22,18 +23,18 @@ from timerstore.errors import CorruptError, FormatVersionError
 _log = logging.getLogger("timerstore.ingest")
 
 DONE_KEPT = 256
-"""Complete versions of a source of which row count and digest are kept, the highest ones and the
-last completed one; of all others only that they are complete."""
+"""Number of complete versions of a source whose row count and digest are kept: the highest ones and
+the last completed one. Of all others, only the version number is kept."""
 
 
 class Known(NamedTuple):
-    """What is known of one version."""
+    """The progress of one version."""
 
     is_complete: bool
     chunk_count: int = 0
     row_count: int = 0
     digest: int = 0
-    end: int = 0  # log offset: durable when the log is, up to here
+    end: int = 0  # the log offset up to which the log must be durable
 
 
 NOTHING = Known(is_complete=False)
@@ -62,38 +63,42 @@ class _Source(Owner):
         self.complete.add(version)
         self.details[version] = known
         if len(self.details) > DONE_KEPT:
-            # Not of the one that was just completed: its end says that it is not durable yet.
+            # Keep the version that was just completed: its end is needed until it is durable.
             del self.details[min(one for one in self.details if one != version)]
 
 
 class Ledger(Owner):
-    """Every source of one store."""
+    """The ledger of one store."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._sources: dict[str, _Source] = {}
 
     def turn(self, source: str) -> Any:
-        """Give the lock that an ingest of this source holds: one at a time."""
+        """Return the lock that an ingest of this source holds."""
         with self._lock:
             return self._sources.setdefault(source, _Source()).turn
 
     def find(self, source: str, version: int) -> Known | None:
-        """Give what is known of a version; a row count of -1: complete, and no more is kept."""
+        """Return the progress of a version, None if it is unknown.
+
+        A row count of -1 means that the version is complete and its details are not kept.
+        """
         with self._lock:
             one = self._sources.get(source)
             return one.find(version) if one is not None else None
 
     def note(self, header: ChunkHeader, end: int) -> Known:
-        """A chunk is in the log, up to the offset `end`."""
+        """Enter a chunk that is in the log and ends at log offset `end`."""
         known = Known(header.last, header.chunk + 1, header.rows_so_far, header.digest, end)
         with self._lock:
             self._sources.setdefault(header.source, _Source()).note(header.version, known)
         return known
 
     def fold(self, body: bytes) -> None:
-        """Take in the next record of the ledger's topic; it is durable. What a client of a broker
-        put there is left alone.
+        """Enter the next durable record of the ledger's topic.
+
+        A record that a client of a broker put there is ignored, with a warning.
         """
         try:
             record = read(body)
@@ -108,7 +113,7 @@ class Ledger(Owner):
             self.restore(record)
 
     def restore(self, state: SourceState) -> None:
-        """Take in what was known of a source; nothing that is known already is taken back."""
+        """Add the saved state of a source. Versions that are known already stay."""
         with self._lock:
             one = self._sources.setdefault(state.source, _Source())
             for done in state.done:
@@ -119,7 +124,7 @@ class Ledger(Owner):
                 one.note(begun.version, Known(False, *begun[1:]))
 
     def state(self, source: str) -> SourceState:
-        """Give all that is known of a source."""
+        """Return the state of a source."""
         with self._lock:
             one = self._sources[source]
             return SourceState(
@@ -133,12 +138,12 @@ class Ledger(Owner):
             )
 
     def sources(self) -> list[str]:
-        """Name every source of which anything is known."""
+        """Return the names of all sources with a version."""
         with self._lock:
             return sorted(n for n, one in self._sources.items() if one.complete or one.begun)
 
     def ingested(self, source: str, durable: int) -> IngestedVersions:
-        """Give the versions that are complete, as far as they are durable."""
+        """Return the complete versions of a source that are durable below log offset `durable`."""
         with self._lock:
             one = self._sources.get(source)
             if one is None:

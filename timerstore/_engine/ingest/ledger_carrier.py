@@ -1,11 +1,12 @@
-"""Carrying: the ledger goes on when retention removes headers: what they said is said once more.
+"""Repeat the ledger in the log before retention removes its headers.
 
-Threads:  retention.
-Holds:    a statement of each source is appended before a file that holds ledger records goes; it
-          stands for every header before it. Later headers lie behind it, in files that stay.
-Fails:    FullError is tried again; MessageError where a statement is larger than a record may be:
-          then the file stays.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Thread safety: runs on the retention thread.
+Invariants:
+    1. Before a file with ledger records is removed, a statement of each source is appended. It
+       replaces every earlier header. Later headers follow it, in files that stay.
+Raises: FullError is retried. MessageError if a statement exceeds the largest record: then the file
+    stays.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import numpy as np
@@ -28,14 +29,17 @@ class LedgerCarrier:
         self._stated_at = -1  # log offset where the last statements of all sources begin
 
     def carry(self, end: int) -> bool:
-        """See to it that no ledger record below `end` of the log is needed; whether that is so."""
+        """Append statements so that no ledger record below log offset `end` is needed.
+
+        Returns whether that is done.
+        """
         route = self._routes.get(INGEST_TOPIC, 0)
         if route is None or self._stated_at >= end:
             return True
         units = queue_unit.read(route.queue.read(route.queue.min_offset, 1))
         if not len(units) or int(units["log_offset"][0]) >= end:
             return True
-        begin = self._ingester.log_end  # before: a header below it is noted, or will be by this
+        begin = self._ingester.log_end  # read first: the ledger then has all headers below it
         if not self._ingester.resolve_all():
             return False
         for source in self._ingester.ledger.sources():

@@ -1,12 +1,13 @@
-"""Cache: the ledger in a side file, so that an opening reads the last headers only.
+"""Save the ledger in a side file, so that opening a store reads only the last headers.
 
-Threads:  opening; then the thread that completed a checkpoint, one at a time.
-Locks:    `_lock` over a save.
-Holds:    (1) what is saved is a fold of the records below the log end of a completed checkpoint,
-          and so of durable records, whatever `visibility` the store has; (2) a file that does not
-          fit the queue is removed on opening, durably, before anything is appended: records that
-          come later could make it seem to fit.
-Fails:    nothing: without room on the disk it stays as it was, and the next checkpoint tries again.
+Thread safety: used while a store is opened; then by the thread that completed a checkpoint.
+Locking: `_lock` during a save.
+Invariants:
+    1. The saved ledger covers only records below the log end of a completed checkpoint. So these
+       are durable, whatever `visibility` the store has.
+    2. A file that does not fit the queue is removed at opening, durably, before anything is
+       appended. Otherwise later records could make it seem to fit.
+Raises: nothing. On a full disk the file stays as it was, and the next checkpoint tries again.
 """
 
 from timerstore._engine.base.failpoints import reach
@@ -25,7 +26,7 @@ from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.errors import FullError
 
 _READ_COUNT = 4096
-_BEHIND_MAX = 1024  # records that an opening may find behind the file
+_LAG_MAX = 1024  # records past the file that an opening may have to read
 
 
 class LedgerSideFile(Owner):
@@ -52,7 +53,7 @@ class LedgerSideFile(Owner):
         self._checkpoint = checkpoint
 
     def load(self, ledger: Ledger) -> int:
-        """Fold everything that is durable into an empty ledger; the queue offset behind it."""
+        """Read all durable records into an empty ledger; return the next queue offset."""
         offset = self._saved_offset = self._restore(ledger)
         if not offset and self._disk.exists(self._path):
             self._disk.unlink(self._path)
@@ -60,7 +61,7 @@ class LedgerSideFile(Owner):
         return self.read(ledger, offset, self._log.durable)
 
     def _restore(self, ledger: Ledger) -> int:
-        """Take in what the file says; the queue offset behind it, 0 where it does not fit."""
+        """Load the file; return the next queue offset, 0 if the file does not fit."""
         cache = ledger_cache.read(self._disk.read_small(self._path))
         if cache is None or not self._fits(cache):
             return 0
@@ -69,9 +70,10 @@ class LedgerSideFile(Owner):
         return cache.queue_offset
 
     def read(self, ledger: Ledger, offset: int, durable: int) -> int:
-        """Fold the records from a queue offset on that end below `durable`, a log offset below
-        which the log is durable; the queue offset behind them. A pull alone does not bound them:
-        where the store has visibility="written" it gives what no sync has covered.
+        """Read the records from a queue offset on, up to the durable end; return the next offset.
+
+        durable: log offset below which the log is durable. A pull does not respect it: with
+        visibility="written" it also returns records that no sync has covered.
         """
         route = self._route
         end = 0 if route is None else route.queue.visible(durable)
@@ -90,8 +92,10 @@ class LedgerSideFile(Owner):
         return self._routes.get(INGEST_TOPIC, 0)
 
     def _fits(self, cache: LedgerCache) -> bool:
-        """Whether it is of this store, and of this queue: a log that was put back has a shorter
-        one, or another record there. Of what retention dropped nothing can be asked.
+        """Return whether the file belongs to this store and its queue.
+
+        A restored log has a shorter queue, or another record at the last offset. Records that
+        retention removed cannot be compared.
         """
         route, last = self._route, cache.queue_offset - 1
         if route is None or cache.store_id != self._store_id or last >= route.queue.count:
@@ -102,13 +106,13 @@ class LedgerSideFile(Owner):
         return int(found["log_offset"]) == cache.log_offset
 
     def completed(self) -> None:
-        """A checkpoint is complete: save where it is worth it."""
+        """Save the ledger after a checkpoint, if enough records were added."""
         route, mark = self._route, self._checkpoint.completed
         if route is None or mark is None or not self._lock.acquire(blocking=False):
             return
         try:
-            behind = route.queue.count - self._saved_offset
-            if behind > _BEHIND_MAX or (mark.is_clean and behind):
+            lag = route.queue.count - self._saved_offset
+            if lag > _LAG_MAX or (mark.is_clean and lag):
                 self._save(route, mark.log_end)
         except FullError:
             pass
@@ -116,7 +120,7 @@ class LedgerSideFile(Owner):
             self._lock.release()
 
     def _save(self, route: Route, durable: int) -> None:
-        ledger = Ledger()  # a second one: the store's own knows what is not durable, too
+        ledger = Ledger()  # not the store's own, which includes records that are not durable
         offset = self.read(ledger, self._restore(ledger), durable)
         if offset <= self._saved_offset:
             return

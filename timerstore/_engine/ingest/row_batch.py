@@ -1,6 +1,6 @@
-"""RowBatch: messages of one topic as columns, to be ingested; and what `ingest` answers.
+"""Public types of `ingest`: column batches of rows, and its results.
 
-Holds:    nothing is checked here: a batch may come from another process.
+Batches are not checked here, because they may come from another process.
 """
 
 import operator
@@ -14,12 +14,19 @@ from timerstore.errors import quoted
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RowBatch:
-    """Rows for one topic. Text k of a column is `texts[offsets[k]:offsets[k + 1]]`, in UTF-8.
+    """Rows for one topic, as columns.
 
-    Offsets are int64, row count + 1 of them; `due_ms` is int64 a row: epoch ms; 0, less or past:
-    now; of times above 0 and before the year 2000 `ingest` raises MessageError: they are most often
-    seconds. In `keys` one space stands between two keys of a row. An empty key, tag or id: the row
-    has none, and an id is made. Tags are as for `put`. `properties` are those of every row.
+    Text k of a column is `texts[offsets[k]:offsets[k + 1]]`, in UTF-8. Offsets are int64; there is
+    one more than there are rows.
+
+    due_ms: int64 for each row, in ms since 1970. A time that is 0, negative or past means now. For
+        a time above 0 and before the year 2000 `ingest` raises MessageError, because such values
+        are mostly seconds.
+    keys: keys of one row are separated by one space.
+    tags: as for `put`.
+    properties: the properties of every row.
+
+    A row with an empty key or tag has none. A row with an empty message id gets a new id.
     """
 
     topic: str
@@ -44,18 +51,18 @@ class RowBatch:
 
 
 class StagedBatch(RowBatch):
-    """Rows of a committed version: their due times were checked when they were staged.
+    """Rows of a committed version, whose due times were checked when they were staged.
 
     `ingest` does not check them again, neither against `delay_ms_max` nor `timer_enabled`. The
-    clock may have been set back since, or the owner's be behind the writer's: a committed row that
-    was refused would hold up its source.
+    clock may have been set back since, or the owner's clock may be slower than the writer's. A
+    rejected row of a committed version would block its source.
     """
 
     __slots__ = ()
 
 
 class IngestReceipt(NamedTuple):
-    """What `ingest` answers; durable. `is_replay`: all rows were there, nothing was appended."""
+    """The result of `ingest`, durable. `is_replay`: all rows existed, and none was appended."""
 
     source: str
     version: int
@@ -69,13 +76,13 @@ class IngestedVersions:
 
     source: str
     ranges: tuple[range, ...] = ()
-    """Ascending, none next to another."""
+    """Ascending; no two ranges are adjacent."""
     partial: Mapping[int, int] | None = None
-    """Versions that were begun and are not complete: how many rows are there."""
+    """Row count of each incomplete version."""
 
     def __contains__(self, version: object) -> bool:
         try:
-            number = operator.index(version)  # type: ignore[arg-type]  # whether it is one is asked
+            number = operator.index(version)  # type: ignore[arg-type]  # raises for other types
         except TypeError:
             return False
         at = bisect_right(self.ranges, number, key=lambda one: one.start)
@@ -90,5 +97,5 @@ class IngestedVersions:
 
     @property
     def contiguous(self) -> int | None:
-        """The last version of the first range; None without any."""
+        """The last version of the first range, None without a version."""
         return self.ranges[0][-1] if self.ranges else None

@@ -1,8 +1,9 @@
-"""Checking a batch of rows before any of it is stored.
+"""Check a batch of rows before any row is stored.
 
-Holds:    (1) what passes fits its records, and so does every copy that delivery makes; (2) no row
-          is looked at from Python.
-Fails:    MessageError that names the batch's column, the row, what was wanted and what was got.
+Invariants:
+    1. A row that passes fits its record, and so does every copy that a delivery appends.
+    2. Python code does not handle single rows.
+Raises: MessageError that names the column, the row, the expected and the found value.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ _MADE_ID_BYTES = 32
 
 
 class Checked(NamedTuple):
-    """A batch that may be stored."""
+    """A valid batch."""
 
     topic: str
     name: bytes
@@ -33,7 +34,11 @@ class Checked(NamedTuple):
 
 
 def check_name(source: object, version: object) -> tuple[str, int]:
-    """Give source and version as they are kept."""
+    """Return source and version in the form in which they are stored.
+
+    Raises:
+        MessageError: one of them is not valid.
+    """
     problems = []
     if not isinstance(source, str):
         problems.append(f"source: wanted text, got {type(source).__name__}")
@@ -58,9 +63,13 @@ def check_name(source: object, version: object) -> tuple[str, int]:
 def check_batch(
     batch: object, config: StoreConfig, record_bytes_max: int, now_ms: int, stored: int = 0
 ) -> Checked:
-    """Give a batch as columns that C reads; all of its rows fit. `stored`: rows at its beginning
-    that are in the log: their times were checked when they came there, by the clock of then. So
-    were those of a StagedBatch, when they were staged.
+    """Return a batch as columns that C reads.
+
+    stored: number of rows at its begin that are in the log. Their due times were checked when they
+        were stored. Those of a StagedBatch were checked when they were staged.
+
+    Raises:
+        MessageError: a row is not valid or does not fit a record.
     """
     if not isinstance(batch, RowBatch):
         raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
@@ -75,7 +84,7 @@ def check_batch(
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
     if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
-        if not is_staged:  # an earlier release staged tags that no filter can name, too
+        if not is_staged:  # an earlier release also staged tags that no filter can name
             check_tags(tags)
         rows.with_tags(*tags)
         own += _pair_bytes(tags)
@@ -100,13 +109,13 @@ def check_batch(
 
 
 def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: int) -> Int64Array:
-    due_ms = np.array(given)  # a copy: what is checked is what is put
+    due_ms = np.array(given)  # a copy, so that the checked values are stored
     if due_ms.shape != (count,) or (due_ms.dtype.kind not in "iu" and count):
         raise MessageError(
             f"due_ms: wanted {count} whole numbers of ms since 1970, got {due_ms.dtype} of shape "
             f"{due_ms.shape}"
         )
-    # As put_many checks it; but what C gets is as it was given, so that a digest is the same later.
+    # The check of put_many. C gets the given values, so that the digest is the same later.
     asked = np.where(np.arange(count) < stored, 0, due_ms) if stored > 0 else due_ms
     waiting = due_times.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
     if not config.timer_enabled and bool((waiting > 0).any()):

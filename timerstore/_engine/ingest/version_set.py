@@ -1,16 +1,16 @@
-"""A set of versions, as ranges: however many there are, those without a gap take one."""
+"""A set of versions, stored as ranges: any number of adjacent versions takes one range."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
 
 
 class VersionSet:
-    """Whole numbers from 0 on."""
+    """A set of integers of 0 and above."""
 
     __slots__ = ("_begins", "_ends")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._begins: list[int] = []  # ascending; range k is [begin, end), none touches another
+        self._begins: list[int] = []  # ascending; ranges are [begin, end) and not adjacent
         self._ends: list[int] = []
         for begin, end in ranges:
             self.add_range(begin, end)
@@ -20,15 +20,15 @@ class VersionSet:
         return at > 0 and version < self._ends[at - 1]
 
     def add(self, version: int) -> None:
-        """Add one."""
+        """Add a version."""
         self.add_range(version, version + 1)
 
     def add_range(self, begin: int, end: int) -> None:
         """Add [begin, end)."""
         if begin >= end:
             return
-        low = bisect_right(self._ends, begin - 1)  # the first range that ends at begin or behind
-        high = bisect_right(self._begins, end)  # the first that begins behind end
+        low = bisect_right(self._ends, begin - 1)  # the first range that ends at begin or later
+        high = bisect_right(self._begins, end)  # the first range that begins after end
         if low < high:
             begin = min(begin, self._begins[low])
             end = max(end, self._ends[high - 1])
@@ -36,7 +36,7 @@ class VersionSet:
         self._ends[low:high] = [end]
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Give the ranges, from and below, ascending."""
+        """Return the ranges [begin, end), ascending."""
         return tuple(zip(self._begins, self._ends, strict=True))
 
     def __bool__(self) -> bool:

@@ -23,8 +23,8 @@ from timerstore._engine.format.handle import check_receipt, decode
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore._engine.levels.level_pending import LevelPending
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import SCAN_DTYPE
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed

@@ -252,7 +252,7 @@ class ScheduleDeliver(Service):
                         part = slice(placed, placed + got)
                         self._cursors.done(entries["place"][part][is_final[part]])
                 if got < 0:
-                    self._log.serve_hold(got, need, self.name)
+                    self._log.serve_in_batch(got, need, self.name)
                 else:
                     placed += got
         finally:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.counts_json import Pending
-from timerstore._engine.log.fold import PLACE_OFFSET_BITS, Scan
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Scan
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.routes import Routes
 

@@ -1,18 +1,24 @@
-"""Commit log: all messages in order of arrival; the truth.
+"""Append records to the commit log, write them to segment files, and sync them.
 
-Data:     native/format/record.h; segments in commitlog/, staging.py before that.
-Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`) or syncs
-          (group_commit.py).
-Locks:    _write_lock, then lock; the leader of a sync round takes both. `lock` is held for copying
-          only: no system call under it. C takes it, too (critical_section.h): what stands under it
-          may not count on the GIL.
-          A half that is full is left for dispatch to write out, and appending goes on in the other;
-          it waits only where that one is full too.
-Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a
-          segment's name durable, before a record is placed; after the first failed sync nothing is
-          acknowledged any more.
-Fails:    FullError before anything was appended; FailedError for good after a failed sync.
-Source:   docs/exactly-once.md; docs/decisions/0002-group-commit.md.
+The commit log holds all messages in order of arrival. All other files can be rebuilt from it. A
+record is appended to a half of the staging file (staging.py). When a half is full, appending
+continues in the other half, and the dispatch thread writes the full one to its segment. An append
+waits only if both halves are full.
+
+Thread safety: any thread may append. One thread at a time writes out; one at a time syncs
+    (group_commit.py).
+Locking: `_write_lock`, then `lock`, the append lock. The leader of a sync round takes both. No
+    system call is made under the append lock. C takes this lock too, without the GIL, so code under
+    it must not rely on the GIL.
+Invariants:
+    1. durable <= written <= end.
+    2. Both staging halves survive a kill of the process.
+    3. Before a record is placed, its space is reserved and its segment's name is durable.
+    4. After the first failed sync, nothing is acknowledged.
+Raises: FullError before anything is appended. After a failed sync, FailedError until the store is
+    reopened.
+On-disk format: native/format/record.h, in the segments of commitlog/.
+See also: docs/exactly-once.md; docs/decisions/0002-group-commit.md.
 """
 
 from collections.abc import Callable
@@ -42,21 +48,21 @@ from timerstore.errors import (
 )
 
 _BLANK_BYTES = 16
-_NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
-_WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gather
+_HINTS_MAX = 1 << 14  # three staging halves of small messages: 1 MiB
+_WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left to the sync
 
 
-class _Left(NamedTuple):
-    """A staging half that appending has left."""
+class _FullHalf(NamedTuple):
+    """A staging half that takes no more records and has not been written out."""
 
     base: int  # log offset of its first byte
     size: int
-    end: int  # log offset behind it, behind the segment where that ends with it
+    end: int  # log offset of the next half: the next segment's begin if this half ends a segment
     half: int
 
 
 class CommitLog(Owner):
-    """The log's end: appending, writing out, syncing."""
+    """The commit log of one store."""
 
     def __init__(
         self,
@@ -68,7 +74,7 @@ class CommitLog(Owner):
         lock: Any,
         signals: Signals,
     ) -> None:
-        """`end`: where the log ends. `lock`: an AppendLock."""
+        """`end`: the log offset of the next record. `lock`: an AppendLock."""
         self._config = config
         self._clock = clock
         self.segments = segments
@@ -76,20 +82,22 @@ class CommitLog(Owner):
         self.lock = lock
         self._signals = signals
         self._write_lock = Lock()
-        self._rounds = GroupCommit()
+        self._group_commit = GroupCommit()
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None
         self._cuts = TruncationWatch(segments.directory.parent)
-        self._left: _Left | None = None  # a half that is full and not written; under _write_lock
+        self._full_half: _FullHalf | None = None  # not written out yet; under _write_lock
         staging.start(end)
         segments.reserve_from(end)
         self.native: Any = ffi.new("ts_log *")
         self.native.lock = ffi.cast("void *", self.lock.address)
         self._point_at(end)
-        self._notes = ffi.new("ts_append_hint[]", _NOTES)
-        self.notes: Any = ffi.new("ts_append_hints *", {"at": self._notes, "capacity": _NOTES})
-        self.native.hints = self.notes  # dispatch takes them
+        self._hint_array = ffi.new("ts_append_hint[]", _HINTS_MAX)
+        self.append_hints: Any = ffi.new(
+            "ts_append_hints *", {"at": self._hint_array, "capacity": _HINTS_MAX}
+        )
+        self.native.hints = self.append_hints  # for dispatch
         self._kept = ffi.new("uint8_t[]", lib.ts_template_cache_bytes())
         self.native.templates = self._kept
         self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
@@ -102,11 +110,11 @@ class CommitLog(Owner):
 
     @property
     def end(self) -> int:
-        """Log offset that the next record gets."""
+        """Log offset of the next record."""
         return int(self.native.base + self.native.filled)
 
     def check_alive(self) -> None:
-        """Raise what poisoned the log, be it a file of the store that was cut meanwhile."""
+        """Raise FailedError if the log has failed, or if a file of the store was truncated."""
         try:
             self._cuts.check()
         except FailedError as error:
@@ -125,8 +133,11 @@ class CommitLog(Owner):
         self.native.filled = 0
 
     def append(self, what: str, call: Callable[..., int], *arguments: Any) -> tuple[int, int, int]:
-        """Let C append under the lock, as often as it takes until it has what it lacks; its answer
-        and `out[0]`, `out[1]` of the same hold. Bounds the log beyond the last checkpoint.
+        """Call a C append function under the append lock, and return its result.
+
+        If C needs space, timer states or message ids, provide them without the lock and call again.
+        Returns the status, and `out[0]` and `out[1]` as they were in the same critical section. May
+        complete a checkpoint, to bound the part of the log after the last one.
         """
         native, out = self.native, self._out
         while True:
@@ -138,17 +149,24 @@ class CommitLog(Owner):
             self.serve(got, need, what)
 
     def wait_for_checkpoint(self) -> None:
-        """Bound the log past the last checkpoint, holding no lock: may complete a checkpoint."""
+        """Bound the part of the log after the last checkpoint; may complete a checkpoint.
+
+        The caller must hold no lock.
+        """
         self._signals.appending()
 
     def serve(self, status: int, need: int, what: str) -> None:
-        """Get what an append lacked, so that it can go on; raise what it found otherwise."""
+        """Provide the resource that an append needs, or raise the error that `status` stands for.
+
+        `need`: bytes, or a number of timer states or message ids. `what`: names the operation in
+        an error.
+        """
         if status == lib.TS_NEED_SPACE:
             self.wait_for_checkpoint()
-        self.serve_hold(status, need, what)
+        self.serve_in_batch(status, need, what)
 
-    def serve_hold(self, status: int, need: int, what: str) -> None:
-        """The same amid a batch, whose caller has waited for the checkpoint before it."""
+    def serve_in_batch(self, status: int, need: int, what: str) -> None:
+        """Like `serve`, for a batch whose caller has already called `wait_for_checkpoint`."""
         if status == lib.TS_NEED_SPACE:
             self.make_room(need)
         elif status == lib.TS_NEED_STATES:
@@ -159,15 +177,14 @@ class CommitLog(Owner):
             raise_status(status, what)
 
     def make_room(self, size: int) -> None:
-        """Let `size` more bytes fit: writes out, reserves space, goes on to the next segment."""
+        """Make `size` more bytes fit: swap halves, reserve space, or begin the next segment."""
         if size > self.group_bytes_max:
             raise MessageError(
-                f"record, or group of records: wanted at most {self.group_bytes_max} bytes, "
-                f"got {size}"
+                f"record or atomic group: wanted at most {self.group_bytes_max} bytes, got {size}"
             )
         self.check_alive()
         with self._write_lock:
-            end = self.end  # grows meanwhile, never shrinks: then the caller comes again
+            end = self.end  # may grow concurrently; if space is still missing, the caller retries
             left = self.segments.segment_bytes - end % self.segments.segment_bytes
             if self.native.filled + size > self.native.staging_bytes:
                 self._swap(roll=False)
@@ -179,7 +196,7 @@ class CommitLog(Owner):
             self.segments.create(following // self.segments.segment_bytes)
             self.segments.reserve(following + size)
             self._swap(roll=True)
-            self._write_left()
+            self._write_full_half()
             self._reserve(following + size)
 
     def _reserve(self, offset: int) -> None:
@@ -191,38 +208,42 @@ class CommitLog(Owner):
                 self.native.append_limit = min(reserved, segment_end - _BLANK_BYTES)
 
     def write_out(self) -> int:
-        """Write what is staged to the segments; the log offset behind it."""
-        if self.native.filled or self._left is not None:
+        """Write all staged bytes to the segments, and return the log offset of their end."""
+        if self.native.filled or self._full_half is not None:
             with self._write_lock:
                 self._swap(roll=False)
-                self._write_left()
+                self._write_full_half()
         return self.written
 
     def written_through(self, offset: int) -> int:
-        """Write out what is staged where it holds bytes below `offset`; the end of the written."""
+        """Write out the staged bytes if any lies below `offset`; return the end of the written."""
         return self.written if self.written >= offset else self.write_out()
 
     def write_out_once(self) -> int:
-        """Write the half that appending left behind; all that is staged where there is none. For
-        the one who is woken for it: so those who append go on in the other half meanwhile.
+        """Write out the full half, or all staged bytes if no half is full; return their end.
+
+        For the dispatch thread: other threads append to the other half concurrently.
         """
-        if self.native.filled or self._left is not None:
+        if self.native.filled or self._full_half is not None:
             with self._write_lock:
-                if self._left is None:
+                if self._full_half is None:
                     self._swap(roll=False)
-                self._write_left()
+                self._write_full_half()
         return self.written
 
     def _swap(self, *, roll: bool) -> None:
-        """Go on in the other half, which is written; this one is left."""
-        self._write_left()
+        """Continue appending in the other half; `roll`: in the next segment.
+
+        Writes the other half out first, if it is full. The present half is left to be written.
+        """
+        self._write_full_half()
         self.check_alive()
         try:
             with self.lock:
                 if not roll and not self.native.filled:
                     return
                 self._leave_half(roll=roll)
-        except BaseException as error:  # a half that nobody knows of would never be written
+        except BaseException as error:  # a half that is not recorded would never be written
             self.fail(as_failure(error, self.segments.directory))
             raise
         reach("log_rolled" if roll else "log_half_swapped")
@@ -231,88 +252,94 @@ class CommitLog(Owner):
         base = int(self.native.base)
         if roll:
             status = lib.ts_blank(self.native)
-            assert status == 0, "a blank always fits: append_limit keeps its bytes"
+            assert status == 0, "a blank always fits: append_limit leaves space for it"
         size = int(self.native.filled)
         end = base + size
         if roll:
             end += -end % self.segments.segment_bytes
-        self._left = _Left(base, size, end, self._staging.swap(end))
+        self._full_half = _FullHalf(base, size, end, self._staging.swap(end))
         self._point_at(end)
         if roll:
             self.native.append_limit = end
 
-    def _write_left(self) -> None:
-        left = self._left
-        if left is None:
+    def _write_full_half(self) -> None:
+        full = self._full_half
+        if full is None:
             return
         self.check_alive()
         try:
-            self.segments.write(left.base, self._staging.bytes_of(left.half, left.size))
-            if left.size >= _WRITE_BACK_BYTES_MIN:
-                self.segments.start_writing(left.base, left.size)
-            self.written = left.end
-            self._left = None
+            self.segments.write(full.base, self._staging.bytes_of(full.half, full.size))
+            if full.size >= _WRITE_BACK_BYTES_MIN:
+                self.segments.start_writing(full.base, full.size)
+            self.written = full.end
+            self._full_half = None
         except BaseException as error:
-            # The space was reserved: this is no full disk, and the half cannot be taken back.
+            # Its space was reserved, so the disk is not merely full. The records cannot be undone.
             self.fail(as_failure(error, self.segments.directory))
             raise
         reach("log_written_out")
 
     def read_tail(self, offset: int, size: int) -> tuple[int, bytes]:
-        """Give bytes that lie behind everything that is written, from `offset` on: where they
-        begin, and at most `size` of them; none where only holes are left.
+        """Read bytes at or after `offset` that lie past everything that was written.
+
+        Returns their log offset and at most `size` bytes; no bytes if only holes follow.
         """
         with self._write_lock:
             return self.segments.read_data(max(offset, self.written), size)
 
     def sync_through(self, offset: int) -> None:
-        """Return when the log is durable below `offset`. One sync serves all waiting threads."""
-        if self._rounds.is_led_here or self._write_lock.is_mine():
+        """Return when the log is durable below `offset`. One sync serves all waiting threads.
+
+        Raises:
+            FailedError: the log has failed.
+            ReentrantCallError: a signal handler called this while its thread was syncing.
+        """
+        if self._group_commit.is_led_here or self._write_lock.is_mine():
             raise reentrant_call(self.segments.directory)
         try:
             while self.durable < offset:
-                took_ns = self._round(offset)
+                took_ns = self._lead_or_wait(offset)
                 if took_ns is not None:
                     self._signals.synced(took_ns)
                     reach("log_synced")
                     self._signals.durable()
         except BaseException:
-            self._rounds.leave()
-            self._signals.durable()  # Ctrl-C behind the sync: those whom it served count on that
+            self._group_commit.abandon()
+            self._signals.durable()  # Ctrl-C may come after the sync: other threads await this
             raise
 
-    def _round(self, offset: int) -> int | None:
-        """Lead a round, or sleep through one: how long its sync took, None where it led none."""
-        return self._lead_round(offset) if self._rounds.lead(offset) else None
+    def _lead_or_wait(self, offset: int) -> int | None:
+        """Lead a round and return its sync time in ns, or wait for a round and return None."""
+        return self._lead_round(offset) if self._group_commit.lead(offset) else None
 
     def _lead_round(self, offset: int) -> int | None:
         self.check_alive()
         if self.durable >= offset:
-            self._rounds.end(self.durable)
+            self._group_commit.end(self.durable)
             return None
         try:
             written = self.write_out()
             start_ns = self._clock.monotonic_ns
             self.segments.sync()
-            self.check_alive()  # the staging may have been cut under those who appended
+            self.check_alive()  # the staging file may have been truncated during an append
             self._staging.note_durable(written)
             self.durable = written
-        except BaseException as error:  # Ctrl-C, too: what was to be synced is forgotten
+        except BaseException as error:  # Ctrl-C too: the kernel may have dropped unsynced pages
             self.fail(as_failure(error, self.segments.directory))
             raise
         took_ns = self._clock.monotonic_ns - start_ns
-        self._rounds.end(written)
+        self._group_commit.end(written)
         return took_ns
 
     def fail(self, error: TimerStoreError) -> None:
-        """Poison the log: nothing is acknowledged after this."""
+        """Mark the log as failed: from now on nothing is acknowledged."""
         if self.failed is None:
             self.failed = error
         with self.lock:
-            self.native.append_limit = 0  # every append now asks for room, and is told
+            self.native.append_limit = 0  # every append asks for space and raises FailedError
         self._signals.durable()
 
     def close(self) -> None:
-        """Let go of the files. Everything was written out, or the log has failed."""
+        """Close the files. Everything must have been written out, or the log has failed."""
         self._staging.close()
         self.segments.close()

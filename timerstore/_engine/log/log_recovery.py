@@ -1,11 +1,12 @@
-"""Recovering the commit log: where it ends, and that this end is on the disk.
+"""Find the end of the commit log after a crash, and make the log durable up to it.
 
-Holds:    (1) every byte that is accepted beyond what was known durable is written again and synced,
-          because after a failed sync the cache may show what the disk has not; (2) behind the end
-          there are zeros, and no later file, before anything acts on it; (3) doing it twice changes
-          nothing.
-Fails:    CorruptError on damage that is no torn tail.
-Source:   docs/exactly-once.md.
+Invariants:
+    1. Bytes that are accepted past the known durable end are written again and synced. After a
+       failed sync the page cache may show bytes that the disk does not have.
+    2. Before the end is used, only zeros follow it, and no later file exists.
+    3. Recovery is idempotent.
+Raises: CorruptError on damage that is not a torn tail.
+See also: docs/exactly-once.md.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,23 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.log.fold import SCAN_DTYPE, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.storage.segments import Segments
 from timerstore.errors import CorruptError
 
-assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "fold.py and native/api disagree"
+assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "scanned_records.py and native/api disagree"
 
 _BATCH = 65_536
 
 
 def restore_staged(segments: Segments, base: int, data: bytes, log_end: int) -> bool:
-    """Write the part of a staged piece that lies past the log's valid end; return whether there is
-    such a part, which still has to be scanned.
+    """Write the part of a staged piece that lies past the log's valid end.
 
-    The piece counts only if it continues the log: it begins at or before `log_end`, equals the log
-    up to there, and its segments exist. Otherwise it is of another age than the log: the pages of
-    the staging file are never synced, so a power cut, or a file system that was shut down and
-    mounted again, can bring back any mix of them.
+    Returns whether there is such a part; the caller must then scan it. The piece counts only if it
+    continues the log: it begins at or before `log_end`, equals the log up to there, and its
+    segments exist. Otherwise it is older or newer than the log. The pages of the staging file are
+    never synced, so a power cut or a remounted file system can bring back any mix of them.
     """
     end = base + len(data)
     if not base <= log_end < end:
@@ -54,10 +54,13 @@ def scan_batches(
     *,
     whole_groups: bool = False,
 ) -> Iterator[tuple[Scan, int, int]]:
-    """Read the records of [begin, limit) in batches: (records, end so far, why the log ends there:
-    enum ts_fault, none before the last). `whole_groups`: where that is amid a group of records
-    (native/format/group.h), the last end is where the group begins, though its first ones were
-    given.
+    """Read the records in [begin, limit) in batches.
+
+    Each batch has the records, the end so far, and the reason why the log ends there (enum
+    ts_fault), which is TS_FAULT_NONE for all batches but the last.
+
+    `whole_groups`: if the log ends within an atomic group (native/format/group.h), the last end is
+    the begin of that group, although its first records were yielded.
     """
     offset = begin
     following = ffi.new("int64_t *")
@@ -95,12 +98,13 @@ def scan(
     precision_ms: int,
     begin: int,
 ) -> tuple[Scan, int, int]:
-    """Read every record from `begin` on: (records, end, why it ended: enum ts_fault). The end is
-    the edge of a group: of records that belong together all count, or none.
+    """Read every record from `begin` on: records, end, and the reason for the end (enum ts_fault).
+
+    An atomic group is included as a whole or not at all.
     """
     parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
     end, fault = begin, 0
-    for part, end, fault in scan_batches(  # noqa: B007 - the last ones count
+    for part, end, fault in scan_batches(  # noqa: B007 - the last values are used
         segments,
         routes,
         serve_route,
@@ -115,14 +119,14 @@ def scan(
 
 
 def refuse_damage_inside(segments: Segments, end: int, fault: int) -> None:
-    """CorruptError where the log goes on behind `end`: then its end is damage, no torn tail."""
+    """Raise CorruptError if a later segment has a record: then `end` is damage, not a torn tail."""
     for number in segments.numbers:
         begin = number * segments.segment_bytes
         if begin > end and _starts_validly(segments, begin):
             raise CorruptError(
                 f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
                 where=f"{segments.path(end // segments.segment_bytes)} offset {end}",
-                wanted=f"a record, since {segments.path(number).name} starts with one",
+                wanted=f"a record, because {segments.path(number).name} starts with one",
             )
 
 
@@ -140,7 +144,7 @@ def _starts_validly(segments: Segments, begin: int) -> bool:
 
 
 def settle_end(segments: Segments, trusted: int, end: int) -> None:
-    """Write [trusted, end) again, sync it, then cut the log at `end`; durable on return."""
+    """Write [trusted, end) again, sync it, and truncate the log at `end`. Durable on return."""
     segments.rewrite(trusted, end)
     segments.sync()
     segments.cut(end)
@@ -150,14 +154,15 @@ class FirstOffsets(NamedTuple):
     """The first queue offset of each queue in a part of the log."""
 
     by_route: dict[int, int]
+    """Of the queues of real topics, by route index."""
     by_level: dict[int, int]
-    """Of the level topic, by queue: its records' routes are those of the real topics."""
+    """Of the level topic, by queue number. The records' routes are those of the real topics."""
     timer: int | None
     """Of the timer topic's queue."""
 
 
 def first_offsets(scanned: Scan) -> FirstOffsets:
-    """Give the first queue offset of each queue."""
+    """Return the first queue offset of each queue that has a record in the scan."""
     kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
     is_timer = np.isin(scanned["kind"], kinds)
     is_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_UNUSABLE))
@@ -171,6 +176,7 @@ def first_offsets(scanned: Scan) -> FirstOffsets:
 
 
 def _first_by(rows: Scan, name: str) -> dict[int, int]:
+    """First queue offset of the rows, by the value of a field."""
     numbers, first = np.unique(rows[name], return_index=True)
     offsets = rows["queue_offset"][first]
     return dict(zip(numbers.tolist(), offsets.tolist(), strict=True))

@@ -1,8 +1,10 @@
-"""Sources against deliveries as a multiset, in groups of equal keys, in log order.
+"""Match sources with deliveries as a multiset, in groups of equal keys and in log order.
 
-Threads:  none; pure functions on arrays.
-Holds:    rows of a group stand together and ascend; groups are numbered from 0 without gaps.
-Source:   what fold.py needs; the rules are told there.
+These are pure functions on arrays. fold.py states the rules that they serve.
+
+Invariants:
+    1. The rows of a group are adjacent and ascend.
+    2. Groups are numbered from 0 without gaps.
 """
 
 from typing import NamedTuple
@@ -16,19 +18,20 @@ Mask = npt.NDArray[np.bool_]
 Records = npt.NDArray[np.void]
 
 
-def find(wanted: Int64, values: Int64) -> Rows:
-    """Place in `values` of each of `wanted`, -1 where it is not there."""
+def find(sought: Int64, values: Int64) -> Rows:
+    """Return the index in `values` of each element of `sought`, -1 if it is missing."""
     if not len(values):
-        return np.full(len(wanted), -1, np.intp)
+        return np.full(len(sought), -1, np.intp)
     order = np.argsort(values, kind="stable")
-    at = np.minimum(np.searchsorted(values, wanted, sorter=order), len(values) - 1)
-    return np.where(values[order[at]] == wanted, order[at], -1)
+    at = np.minimum(np.searchsorted(values, sought, sorter=order), len(values) - 1)
+    return np.where(values[order[at]] == sought, order[at], -1)
 
 
 def numbered(values: Int64) -> tuple[Int64, Rows]:
-    """Distinct values, ascending, and the place of each entry's value among them.
+    """Return the distinct values, ascending, and the index of each entry's value among them.
 
-    Sorts, because ids in log order are nearly sorted; numpy's unique hashes, ten times slower here.
+    This sorts, because ids in log order are nearly sorted. numpy's `unique` hashes, which is ten
+    times slower here.
     """
     order = np.argsort(values, kind="stable")
     changes = np.ones(len(values), bool)
@@ -39,15 +42,16 @@ def numbered(values: Int64) -> tuple[Int64, Rows]:
 
 
 class Group(NamedTuple):
-    """Rows sorted by key, within a key in log order; `number` of each row's group, from 0."""
+    """Rows sorted by key, and within a key in log order."""
 
     rows: Rows
     number: Rows
+    """Number of each row's group, from 0."""
     group_count: int
 
 
 def grouped(records: Records, rows: Rows, *fields: str) -> Group:
-    """Group ascending rows by the values of some fields."""
+    """Group ascending rows by the values of these fields."""
     keys = [records[name][rows] for name in fields]
     order = np.lexsort(keys)
     changes = np.zeros(len(rows), bool)
@@ -58,29 +62,34 @@ def grouped(records: Records, rows: Rows, *fields: str) -> Group:
 
 
 def rank(number: Rows) -> Rows:
-    """Place of each entry within its group; groups stand together."""
+    """Return the index of each entry within its group; the entries of a group are adjacent."""
     at = np.arange(len(number))
     starts = np.ones(len(number), bool)
     starts[1:] = number[1:] != number[:-1]
     return at - np.maximum.accumulate(np.where(starts, at, 0))
 
 
-class Walk(NamedTuple):
-    """Which deliveries found no source; split by whether the group had any source before them."""
+class MatchResult(NamedTuple):
+    """The result of `match_in_order`."""
 
-    handed: Int64
-    """Deliveries that found one, by group."""
-    doubled: Mask
+    delivered: Int64
+    """By group: the number of deliveries that found a source."""
+    duplicate: Mask
+    """Deliveries that found no source, though their group has a source before them."""
     orphan: Mask
+    """Deliveries without any source before them in their group."""
 
 
-def walk(group: Group, gives: Mask, takes: Mask, known: Mask) -> Walk:
-    """Walk each group in log order: a source gives one, a delivery takes one if there is one.
+def match_in_order(group: Group, gives: Mask, takes: Mask, known: Mask) -> MatchResult:
+    """Match deliveries with sources in each group, in log order.
 
-    Worked example: gives g, takes t, in the order t g t t g. The running sum is -1 0 -1 -2 -1; a
-    take is in excess where the sum goes below every value so far (and below 0): the first, and
-    the third. The second found the first source; the last source keeps waiting. The groups are
-    set apart by a step down that is larger than any sum, so that one running minimum serves all.
+    `gives`: sources that a delivery may take. `takes`: deliveries, each of which takes the earliest
+    source that is left. `known`: all sources, also those that are already delivered.
+
+    Worked example: gives g and takes t in the order t g t t g. The running sum is -1 0 -1 -2 -1. A
+    take is in excess where the sum falls below every earlier value and below 0: the first and the
+    third take. The second take found the first source, and the last source remains pending. Between
+    groups the sum steps down by more than any sum, so that one running minimum serves all groups.
     """
     size = len(group.rows)
     total = np.cumsum(gives.astype(np.int64) - takes)
@@ -93,5 +102,5 @@ def walk(group: Group, gives: Mask, takes: Mask, known: Mask) -> Walk:
     excess = takes & (level < before)
     seen = np.cumsum(known)
     any_before: Mask = seen > (seen[starts] - known[starts])[group.number]
-    handed = np.bincount(group.number[takes & ~excess], minlength=group.group_count)
-    return Walk(handed, excess & any_before, excess & ~any_before)
+    delivered = np.bincount(group.number[takes & ~excess], minlength=group.group_count)
+    return MatchResult(delivered, excess & any_before, excess & ~any_before)

@@ -1,18 +1,26 @@
-"""Retention: the commit log's oldest files go, by age or by disk use, once nothing needs them.
+"""Remove the oldest segments of the commit log, by age or by disk use.
 
-    first file may go ─► its waiting messages are moved ─► durable, linked, checkpointed
-      ─► retired: nobody begins to read it ─► the watermark says so ─► its last reader leaves
-      ─► unlinked ─► queues and index: what lies below
+A segment is removed in these steps:
 
-Threads:  retention; any may keep it still, several at once: a backup takes long.
-Locks:    `_lock` over a step, then what the handed-in calls take.
-Holds:    (1) a file goes whole, the oldest first, never the last; (2) nothing that waits is in it:
-          what did was moved, and that is durable; (3) the watermark speaks of the new beginning
-          before a file is unlinked, so that recovery removes what a power cut brings back; (4) the
-          log is not gone through again and again when what waits is larger than its limit.
-Fails:    FullError is tried again; damage where something may wait stops retention, not the store.
-Source:   docs/exactly-once.md, docs/file-format.md;
-          docs/decisions/0012-snapshots-and-retention.md.
+    1. It is older than the limit, or the log is too large, and no group still needs it.
+    2. Its pending messages are copied to the end of the log.
+    3. The copies are durable, linked into the timing wheel and part of a checkpoint.
+    4. It is retired: no new reader opens it. The watermark names the new begin of the log.
+    5. After its last reader has closed it, the file is unlinked.
+    6. Units and index entries that point below the new begin are dropped.
+
+Thread safety: steps run on the retention thread. Any number of threads may suspend it with `still`.
+Locking: `_lock` during a step, then the locks of the dependents and carriers.
+Invariants:
+    1. Files are removed whole, the oldest first. The last file is never removed.
+    2. A removed file has no pending message: each was moved, and the copy is durable.
+    3. The watermark names the new begin before a file is unlinked. So recovery removes a file that
+       reappears after a power cut.
+    4. If the pending messages alone exceed the size limit, the log is not scanned again and again.
+Raises: FullError is retried. Damage in a segment that may hold pending messages stops retention,
+    but not the store.
+See also: docs/exactly-once.md, docs/file-format.md;
+    docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import logging
@@ -33,36 +41,37 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, MessageError
 
-_CHECK_S = 10.0  # between two looks at the clock and at the disk, as in the ancestor
+_CHECK_S = 10.0  # between two checks of the clock and the disk, as in RocketMQ
 NOTHING = 2**62
-"""A guard's answer where it needs nothing of the log."""
+"""Returned by a guard that needs no part of the log."""
 
 
 class Dependents(Protocol):
-    """What is built on the log and must follow when its oldest files go (timer/timer_retention.py).
+    """State that is derived from the log and follows its begin (timer/timer_retention.py).
 
-    Steps are bounded. Where one returns bool, it is called again after True.
+    Each call does a bounded amount of work. A call that returns True is repeated.
     """
 
     def move(self, begin: int, end: int) -> bool:
         """Copy some of the pending messages in [begin, end) of the log to its end."""
 
     def is_past(self, end: int) -> bool:
-        """Return whether neither a running service nor a recovery from the last checkpoint reads
-        the log below `end`; see to it that this becomes true.
+        """Return whether no service, and no recovery from the last checkpoint, reads below `end`.
+
+        If it is not so yet, start the work that makes it so.
         """
 
     def raise_begins(self) -> None:
-        """Write to the watermark where the files begin now; durable on return."""
+        """Write the new begins of the files to the watermark. Durable on return."""
 
     def lowest_needed(self) -> int:
-        """Return the lowest log offset that is needed whatever the limits say."""
+        """Return the lowest log offset that is needed regardless of the limits."""
 
     def drop_derived(self, log_begin: int) -> bool:
-        """Drop some of what is derived from the log below."""
+        """Drop some units and index entries of records below `log_begin`."""
 
     def send_notices(self) -> None:
-        """Notify subscribers of what was dropped; called under no lock."""
+        """Notify subscribers of dropped messages. Called without a lock."""
 
     def retire_timer_log(self) -> bool:
         """Retire a timer log file of which every slot has been read."""
@@ -72,7 +81,7 @@ class Dependents(Protocol):
 
 
 class Retention(Service):
-    """Removes what is old."""
+    """The service that removes old segments."""
 
     name = "retention"
 
@@ -88,9 +97,12 @@ class Retention(Service):
         lowest_unread: Callable[[], int],
         carriers: Sequence[Callable[[int], bool]],
     ) -> None:
-        """`lowest_unread`: the lowest log offset that a known group has not read; kept while the
-        disk allows. `carriers` are called with the end of a file that goes: each appends what of it
-        must stay, and returns whether that is done.
+        """Create the service.
+
+        lowest_unread: returns the lowest log offset that a known group has not read. It is kept
+            unless the log is too large.
+        carriers: called with the end of a segment before it is removed. Each appends again the
+            records that must survive, and returns whether it is done.
         """
         super().__init__(metrics, signals)
         self._config = config
@@ -102,51 +114,51 @@ class Retention(Service):
         self._lowest_unread = lowest_unread
         self._carriers = carriers
         self._lock = Lock()
-        self._keeping: set[object] = set()  # who keeps it still; entered under `_lock`
-        self._is_derived_behind = True  # an opening does not know what was dropped
-        self._begun_end = 0  # of the file that is being emptied
-        self._is_for_space = False  # why it is
-        self._pass_end: int | None = None  # of the log, when it was found too large
-        self._resume_bytes = 0  # how large it has to be before it is gone through once more
+        self._suspensions: set[object] = set()  # a token for each `still`; added under `_lock`
+        self._may_drop_derived = True  # at opening it is unknown how far that was done
+        self._emptied_end = 0  # end of the segment that is being emptied
+        self._is_for_space = False  # whether it is removed because the log is too large
+        self._pass_end: int | None = None  # end of the log when it was found too large
+        self._resume_bytes = 0  # size of the log that starts the next pass
         self._store_ms = ffi.new("int64_t *")
-        self._expiry: tuple[int, int] | None = None  # end of a file, store time of what follows it
-        self._said = ""
+        self._expiry: tuple[int, int] | None = None  # segment end, store time of the next record
+        self._last_warning = ""
         self._warnings: deque[Callable[[], None]] = deque()
-        """Log lines of a step, written under no lock: a handler of logging may call the store."""
+        """Log calls of a step, made without a lock: a logging handler may call the store."""
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Nothing is removed while this is held, by any number at once; steps do nothing."""
-        mine = object()
+        """Suspend retention: nothing is removed within the context. Contexts may overlap."""
+        token = object()
         try:
-            with self._lock:  # behind a step that runs
-                self._keeping.add(mine)
+            with self._lock:  # wait for a running step
+                self._suspensions.add(token)
             yield
         finally:
-            self._keeping.discard(mine)
+            self._suspensions.discard(token)
             self.wake()
 
     def step(self) -> bool:
-        """Move, retire, drop or unlink a bounded amount."""
+        """Do a bounded amount of work; return whether there was any."""
         self._log.check_alive()
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return not self._keeping and (self._drop() or self._retire())
+            return not self._suspensions and (self._drop() or self._retire())
         finally:
             self._lock.release()
-            self._tell()
+            self._notify()
 
     def idle_s(self) -> float | None:
-        """Until the next look, where anything may ever go."""
+        """Return the seconds until the next check, or None if no limit is set."""
         config = self._config
         limits = config.retention_ms, config.retention_log_bytes, config.retention_disk_percent
         return _CHECK_S if any(limits) else None
 
-    # --- what is retired ---
+    # --- retired segments ---
 
     def _drop(self) -> bool:
-        """Let go of one file more of what is retired already."""
+        """Drop one retired file, or some derived entries; return whether there was any."""
         if self._dependents.retire_timer_log():
             self._dependents.raise_begins()
             return True
@@ -159,71 +171,72 @@ class Retention(Service):
             self.metrics.add("retention_log_files", 1)
             reach("retention_log_unlinked")
             return True
-        if self._is_derived_behind:
-            self._is_derived_behind = self._dependents.drop_derived(self._segments.begin)
+        if self._may_drop_derived:
+            self._may_drop_derived = self._dependents.drop_derived(self._segments.begin)
             return True
         return False
 
     def finish(self) -> None:
-        """Let go of all that is retired: nobody reads any more."""
+        """Drop everything that is retired. Called at close, when there are no readers."""
         while self._drop():
             pass
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._dependents.send_notices()
         while self._warnings:
             self._warnings.popleft()()
 
-    # --- which file may go ---
+    # --- the first segment ---
 
     def _retire(self) -> bool:
-        """Come nearer to retiring the first file; whether anything was done."""
+        """Do a step towards retiring the first segment; return whether anything was done."""
         segments = self._segments
         end = segments.begin + segments.segment_bytes
-        if len(segments.numbers) < 2 or end >= self._log.durable or not self._may_go(end):
-            return False  # at the end there is always a file with a record
+        if len(segments.numbers) < 2 or end >= self._log.durable or not self._may_remove(end):
+            return False  # the last segment stays, and it has a record
         try:
             if self._dependents.move(segments.begin, end):
                 return True
             if not all(carry(end) for carry in self._carriers):
                 return False
         except (CorruptError, MessageError) as error:
-            self._say("stopped", error)
+            self._warn("stopped", error)
             return False
-        if not self._dependents.is_past(end) or not self._may_go(end):  # what guards saw was older
+        # Check again: a guard may have needed less when it was asked above.
+        if not self._dependents.is_past(end) or not self._may_remove(end):
             return False
         with self._log.lock:
-            log_end = self._log.end  # nothing in the file waits at this moment
+            log_end = self._log.end  # the segment has no pending message from here on
         self._log.sync_through(log_end)
         reach("retention_emptied")
         segments.retire(end)
-        self._begun_end = 0
-        self._is_derived_behind = True
+        self._emptied_end = 0
+        self._may_drop_derived = True
         reach("retention_retired")
-        self._dependents.raise_begins()  # before a checkpoint of its own does: it needs no space
+        self._dependents.raise_begins()  # not left to the next checkpoint: this needs no space
         reach("retention_begin_raised")
         return True
 
-    def _may_go(self, end: int) -> bool:
-        """Whether the file that ends there is to go, and nobody needs it."""
+    def _may_remove(self, end: int) -> bool:
+        """Return whether the segment that ends at `end` is to be removed and is not needed."""
         if self._dependents.lowest_needed() < end:
             return False
-        if self._begun_end != end:  # else it has become expired or too much: that stays
+        if self._emptied_end != end:  # once begun, the removal continues
             self._is_for_space = self._is_too_large()
             if not self._is_for_space and not self._is_expired(end):
                 return False
-            self._begun_end = end
+            self._emptied_end = end
         return self._is_for_space or self._is_read(end) or self._is_too_large()
 
     def _is_read(self, end: int) -> bool:
         if self._lowest_unread() >= end:
             return True
-        self._say("held by groups that have not read", end)
+        self._warn("kept for groups that have not read up to", end)
         return False
 
     def _is_expired(self, end: int) -> bool:
-        """Whether what follows the file was stored long ago, and so was all in it."""
+        """Return whether the record after the segment is old enough; then all records in it are."""
         if not self._config.retention_ms:
             return False
         if self._expiry is None or self._expiry[0] != end:
@@ -234,15 +247,15 @@ class Retention(Service):
         return self._expiry[1] + self._config.retention_ms <= self._clock.now_ms
 
     def _is_too_large(self) -> bool:
-        """Whether the oldest is to go for want of space.
+        """Return whether the oldest segment is to be removed to save space.
 
-        Worked example, limit 10: 9 wait and 3 more are appended. All files are gone through once:
-        then the log holds the 9, moved, and what came since, say 1. It is left alone until it holds
-        20; gone through again it is 9 or so: each byte that waits is copied at most as often as a
-        byte is appended.
+        Worked example with a limit of 10: 9 units of data are pending, and 3 more are appended. One
+        pass goes through all segments. After it the log holds the 9, moved, and 1 that was appended
+        during the pass. The next pass starts when the log holds 20, and leaves about 9 again. So a
+        pending byte is copied at most as often as a byte is appended.
         """
         begin, end = self._segments.begin, self._log.end
-        if not self._is_beyond(end - begin):
+        if not self._exceeds_limit(end - begin):
             self._pass_end, self._resume_bytes = None, 0
             return False
         if end - begin < self._resume_bytes:
@@ -251,22 +264,22 @@ class Retention(Service):
             self._pass_end = end
         if begin + self._segments.segment_bytes > self._pass_end:
             self._pass_end, self._resume_bytes = None, 2 * (end - begin)
-            self._say("full of what waits", end)
+            self._warn("the log is too large, but its messages are pending", end)
             return False
         return True
 
-    def _is_beyond(self, size: int) -> bool:
+    def _exceeds_limit(self, size: int) -> bool:
         config = self._config
         if 0 < config.retention_log_bytes < size:
             return True
         limit = config.retention_disk_percent
         return 0 < limit < self._disk.used_percent(self._segments.directory)
 
-    def _say(self, what: str, about: Any) -> None:
-        """Have an event logged, once."""
-        text = f"{what} {about}"
-        if text != self._said:
-            self._said = text
+    def _warn(self, event: str, detail: Any) -> None:
+        """Queue a warning, unless it repeats the last one."""
+        text = f"{event} {detail}"
+        if text != self._last_warning:
+            self._last_warning = text
             warn = logging.getLogger("timerstore.log").warning
             self._warnings.append(
                 partial(warn, "retention=%r begin=%d", text, self._segments.begin)

@@ -1,10 +1,10 @@
-"""Staging: appended records before they are written to their segment.
+"""Hold appended records in a mapped file until they are written to their segment.
 
-The file is `<root>/timerstore/staging`: one page of head, then two halves. It is mapped shared, so
-that what `put` acknowledged survives the process. One half takes appends while the other is written
-to the segments.
+The file is `<root>/timerstore/staging`: a header page, then two halves. It is mapped shared, so
+that acknowledged records survive the process. One half takes appends while the other is written to
+the segments.
 
-On-disk format of the head, little-endian on every supported platform:
+On-disk format of the header, little-endian on every supported platform:
      0 magic "TSSTAGE2"   8 unused, 16 bytes   24 bytes of a half
     32 base 0   40 filled 0   48 base 1   56 filled 1      (log offset; bytes)
     64 durable end of the log   72 CRC-32 of bytes 64 to 72
@@ -15,13 +15,13 @@ Invariants:
     1. `filled` passes a record only when the record is complete.
     2. The file is zeroed, and that is synced, before a store appends to it. So every record in it
        was appended by the store's latest owner, at the log offset that it names.
-    3. The log was synced through `durable end` before that was noted. A stale page can only show an
-       earlier end.
-    Nothing else holds for the file after a power cut, or after its file system was mounted again:
-    its pages are never synced and may be of any age. Recovery therefore takes a staged record only
-    where it continues the log (log_recovery.py).
-Raises: FullError where its blocks cannot be had. They are taken when a store opens, so that no
-    store into the map faults.
+    3. The log was synced through `durable end` before that value was written. A stale page can only
+       show an earlier end.
+    After a power cut, or after its file system was mounted again, nothing else can be relied on:
+    the pages are never synced and may be of any age. Recovery therefore accepts a staged record
+    only where it continues the log (log_recovery.py).
+Raises: FullError if its blocks cannot be allocated. They are allocated when a store opens, so that
+    no write into the map faults.
 """
 
 import zlib
@@ -42,16 +42,16 @@ _OFFSET_BYTES, _CRC_BYTES = 8, 4
 
 
 class Staged(NamedTuple):
-    """What an unclean stop left in the staging file. Nothing of it is known to be intact."""
+    """Contents of the staging file after an unclean stop. They need not be intact."""
 
     pieces: tuple[tuple[int, bytes], ...] = ()
     """Log offset and bytes, by offset."""
     durable_end: int = 0
-    """The log was synced through this offset; 0 if that is not known."""
+    """The log was synced through this offset; 0 if that is unknown."""
 
 
 class Staging(Owner):
-    """Two halves and their head."""
+    """The staging file of one store."""
 
     def __init__(self, disk: Disk, path: Path, half_bytes: int) -> None:
         self.half_bytes = (half_bytes + 4095) // 4096 * 4096
@@ -79,40 +79,42 @@ class Staging(Owner):
         self.active = 0
 
     def note_durable(self, end: int) -> None:
-        """Note that the log was synced through `end`. It costs no sync of its own: the note
-        survives a kill, and after a power cut an earlier one may be there, or none.
+        """Record that the log was synced through `end`.
+
+        This does not sync. The value survives a kill; after a power cut the file may hold an
+        earlier value, or none.
         """
         raw = end.to_bytes(_OFFSET_BYTES, "little")
         crc = zlib.crc32(raw).to_bytes(_CRC_BYTES, "little")
         self._memory[_DURABLE_AT : _DURABLE_AT + _OFFSET_BYTES + _CRC_BYTES] = raw + crc
 
     def half(self, which: int) -> Any:
-        """Give the address of a half."""
+        """Return the address of a half."""
         return self._view + _HEAD_BYTES + which * self.half_bytes
 
     def mark(self, which: int) -> Any:
-        """Give the address of a half's filled mark."""
+        """Return the address of a half's `filled` field."""
         return ffi.cast("int64_t *", self._view + 32 + 16 * which + 8)
 
     def swap(self, base: int) -> int:
-        """Make the other half the active one, from log offset `base`; the old one's number."""
+        """Make the other half active, from log offset `base`. Return the old half's number."""
         old = self.active
         new = 1 - old
-        self._marks[2 * new + 1] = 0  # before the base: a range is never claimed at a wrong place
+        self._marks[2 * new + 1] = 0  # before the base: no bytes may appear at a wrong offset
         self._marks[2 * new] = base
         self.active = new
         return old
 
     def bytes_of(self, which: int, size: int) -> memoryview:
-        """Give the first `size` bytes of a half."""
+        """Return the first `size` bytes of a half."""
         begin = _HEAD_BYTES + which * self.half_bytes
         return memoryview(self._memory)[begin : begin + size]
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap the file and close it."""
         del self._marks
         ffi.release(self._view)
-        with suppress(BufferError):  # a write that failed: its error, which is kept, still has it
+        with suppress(BufferError):  # the stored error of a failed write still refers to the map
             self._memory.close()
         del self._file
 
@@ -121,7 +123,7 @@ _MADV_DONTFORK = 10
 
 
 def read_staged(disk: Disk, path: Path) -> Staged:
-    """Read what an unclean stop left; empty where the file is missing or its head is not valid."""
+    """Read the file after an unclean stop. Empty if it is missing or its header is not valid."""
     if not disk.exists(path):
         return Staged()
     file = disk.open(path, read_only=True)

@@ -1,18 +1,21 @@
-"""Survey: every record of a commit log that can be read, past any damage; changes nothing.
+"""Read every intact record of a commit log, also past damage. Nothing is changed.
 
-Where bytes are none of a record, reading goes on at the next place that holds one for certain: its
-magic, PHYSICALOFFSET equal to the place, lengths that add up, and its CRC; or a blank that ends
-exactly with its segment.
+At damaged bytes, reading continues at the next place that certainly holds a record: the magic
+number, PHYSICALOFFSET equal to the place, lengths that add up, and the CRC must all fit. A blank
+that ends exactly at the end of its segment counts too.
 
     0        300      640        1100               8192
     | record | record | ######## | record | zeros ...
-                      damaged [640, 1100), then records again; zeros behind the last: the end
+                      damaged [640, 1100), then records again; the zeros after the last are the end
 
-Threads:  none. Beside a live writer, what it appends meanwhile may or may not be seen.
-Holds:    pieces are in order of the log and leave out nothing: each byte between the first file and
-          the last is in one of them.
-Known:    bytes in a message's body that are a whole record, made for exactly that place in the log,
-          are taken for one where the message around them is damaged.
+Known limitation: if a message is damaged and its body holds a whole record that was made for
+exactly that place in the log, that record is returned.
+
+Thread safety: not for concurrent use. Records that a live writer appends concurrently may be
+    missing.
+Invariants:
+    1. Pieces are in the order of the log, and every byte between the begin of the first file and
+       the end of the last is in one piece.
 """
 
 import mmap
@@ -27,30 +30,30 @@ import numpy as np
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import segment_name
-from timerstore._engine.log.fold import SCAN_DTYPE, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.storage.disk import Disk, File
 
 _ZEROS = bytes(1 << 20)
 _BATCH = 16_384
 _MAGICS = tuple(m.to_bytes(4, "big") for m in (0xDAA320A7, 0xDAA320AB))
 _BLANK_MAGIC = (0xCBD43194).to_bytes(4, "big")
-_LOOK_BYTES_MIN = 4096  # is looked for something in at first
-_LOOK_BYTES_MAX = 1 << 20
-_POSITION_AT = 28  # of a record; format/record.h
+_SEARCH_BYTES_MIN = 4096  # a search doubles the piece that it copies, from this size
+_SEARCH_BYTES_MAX = 1 << 20
+_POSITION_AT = 28  # of PHYSICALOFFSET in a record; format/record.h
 
 
 class Records(NamedTuple):
-    """A stretch that reads: records without a gap, and the blank behind them."""
+    """A readable piece of the log: adjacent records, and the blank after them."""
 
     begin: int
     end: int
     rows: Scan
     data: Any
-    """The whole segment's bytes; good until the next piece is asked for."""
+    """The bytes of the whole segment. Valid until the next piece is read."""
 
 
 class Gap(NamedTuple):
-    """A stretch that does not."""
+    """A piece of the log without a readable record."""
 
     begin: int
     end: int
@@ -59,15 +62,16 @@ class Gap(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The files of a log, as they are there."""
+    """The files of a log."""
 
     directory: Path
     segment_bytes: int
     sizes: dict[int, int]
-    """By number."""
+    """File size by segment number."""
     strays: tuple[Path, ...]
+    """Files that are not segments of this length."""
     staged: tuple[tuple[int, bytes], ...] = ()
-    """Log offset and bytes that a killed process had not written: read as if they were there."""
+    """Log offset and bytes that a killed process had not written out. They are read as written."""
 
     @property
     def begin(self) -> int:
@@ -76,11 +80,11 @@ class Files(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Log offset behind the last file."""
+        """Log offset of the end of the last file."""
         return (max(self.sizes) + 1) * self.segment_bytes if self.sizes else 0
 
     def read(self, disk: Disk, offset: int, size: int) -> bytearray:
-        """Read bytes as they are in the files, and zeros where those are missing or cut."""
+        """Read bytes of the files, with zeros where a file is missing or too short."""
         data, done = bytearray(size), 0
         while done < size:
             number, at = divmod(offset + done, self.segment_bytes)
@@ -91,8 +95,11 @@ class Files(NamedTuple):
             done += part
         return data
 
-    def lay_over(self, begin: int, data: Any) -> int:
-        """Put what is staged over bytes from a log offset on; behind the last of it in them."""
+    def overlay_staged(self, begin: int, data: Any) -> int:
+        """Copy staged bytes into `data`, which begins at log offset `begin`.
+
+        Returns the end of the last copied byte in `data`, 0 if none was copied.
+        """
         last = 0
         for base, staged in self.staged:
             first, end = max(base, begin), min(base + len(staged), begin + len(data))
@@ -102,19 +109,19 @@ class Files(NamedTuple):
         return last
 
     def path(self, offset: int) -> Path:
-        """Name the file that an offset lies in."""
+        """Return the path of the segment that contains a log offset."""
         return self.directory / segment_name(offset - offset % self.segment_bytes)
 
     def place(self, begin: int, end: int) -> str:
-        """Say where bytes of one file lie, or would."""
-        if not self.segment_bytes:
-            return f"{self.directory} log offsets [{begin}, {end})"  # no file tells their length
+        """Describe the place of bytes within one segment, for an error."""
+        if not self.segment_bytes:  # unknown: there is no file
+            return f"{self.directory} log offsets [{begin}, {end})"
         at = begin % self.segment_bytes
         return f"{self.path(begin)} bytes [{at}, {at + end - begin})"
 
 
-def look_at_files(disk: Disk, directory: Path) -> Files:
-    """Find the segments, and the length that they should have: that of most of them."""
+def list_files(disk: Disk, directory: Path) -> Files:
+    """List the segments, and find the length that they should have: that of most of them."""
     found: dict[int, int] = {}
     strays = []
     for name in disk.list(directory):
@@ -126,20 +133,20 @@ def look_at_files(disk: Disk, directory: Path) -> Files:
         else:
             found[int(name)] = size
     counted = Counter(size for size in found.values() if size)
-    fitting = {n: c for n, c in counted.items() if not any(one % n for one in found)}
-    step = gcd(*found)  # what all names are multiples of
+    fitting = {n: c for n, c in counted.items() if not any(name % n for name in found)}
+    step = gcd(*found)  # all names are multiples of it
     likely = fitting or ({step: 1} if step else counted)
     segment_bytes = max(likely, key=lambda n: (likely[n], n), default=0)
     whole = {at: size for at, size in found.items() if segment_bytes and at % segment_bytes == 0}
     strays += [directory / segment_name(at) for at in found if at not in whole and found[at]]
     sizes = {at // segment_bytes: size for at, size in whole.items()}
-    if sizes and sizes[max(sizes)] == 0:  # a leftover of its creation
+    if sizes and sizes[max(sizes)] == 0:  # its creation was interrupted
         del sizes[max(sizes)]
     return Files(directory, segment_bytes, sizes, tuple(strays))
 
 
 def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[Records | Gap]:
-    """Read everything, in order; a file that is missing between two is a gap."""
+    """Read the whole log in order. A file that is missing between two others is a gap."""
     size = files.segment_bytes
     for number in range(min(files.sizes, default=0), max(files.sizes, default=-1) + 1):
         begin = number * size
@@ -150,10 +157,11 @@ def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[Records | Ga
 
 
 def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> int | None:
-    """Return the log offset of the first readable record or blank past `offset`, None if there is
-    none. Holes are skipped, so it costs little where nothing was written.
+    """Return the log offset of the first readable record or blank after `offset`, or None.
+
+    Holes of the files are skipped, so unwritten space costs little.
     """
-    files = look_at_files(disk, directory)
+    files = list_files(disk, directory)
     size = files.segment_bytes
     for number in sorted(files.sizes):
         begin, end = max(number * size, offset + 1), (number + 1) * size
@@ -165,7 +173,7 @@ def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> 
 
 
 class _Segment(Owner):
-    """One file: its bytes, with zeros in place of what it has lost."""
+    """The bytes of one segment, with zeros if the file is too short."""
 
     def __init__(self, disk: Disk, files: Files, number: int, precision_ms: int) -> None:
         self._begin = number * files.segment_bytes
@@ -179,9 +187,9 @@ class _Segment(Owner):
             map_ = file.map_private if files.staged else file.map_read
             self._data: Any = map_(self._size)
         else:
-            self._data = mmap.mmap(-1, self._size)  # what is not there takes no memory
+            self._data = mmap.mmap(-1, self._size)  # missing bytes take no memory
             file.read_into(memoryview(self._data)[:there], 0)
-        self._data_end = max(self._data_end, files.lay_over(self._begin, self._data))
+        self._data_end = max(self._data_end, files.overlay_staged(self._begin, self._data))
         self._view = ffi.from_buffer("uint8_t[]", self._data)
         self._window = ffi.new("ts_window *")
         self._window.bytes = self._view
@@ -192,7 +200,7 @@ class _Segment(Owner):
         self._window.verify = 1
 
     def pieces(self) -> Iterator[Records | Gap]:
-        """Give what it holds."""
+        """Yield the pieces of the segment."""
         offset, end = self._begin, self._begin + self._size
         while offset < end:
             following, rows = self._records(offset)
@@ -225,7 +233,7 @@ class _Segment(Owner):
         return int(following[0]), rows[: max(0, count)]
 
     def next_whole(self, offset: int) -> int:
-        """Where the first record or blank begins that is one for certain; else the end."""
+        """Return the log offset of the first certain record or blank, else the segment's end."""
         if offset - self._begin >= self._data_end:
             return self._begin + self._size
         fault = int(self._window.fault)
@@ -253,18 +261,19 @@ class _Segment(Owner):
             at = self._find(_BLANK_MAGIC, at + 1)
         return self._begin + self._size
 
-    def _find(self, wanted: bytes, start: int) -> int:
-        """As `bytes.find`, in copies: before Python 3.11.5 a map's own reads a byte behind the map,
-        where there may be nothing.
+    def _find(self, pattern: bytes, start: int) -> int:
+        """Like `bytes.find`, but on copies of pieces.
+
+        Before Python 3.11.5, `mmap.find` reads one byte past the map, which may not be mapped.
         """
-        size = _LOOK_BYTES_MIN
-        while start + len(wanted) <= self._data_end:
+        size = _SEARCH_BYTES_MIN
+        while start + len(pattern) <= self._data_end:
             end = min(start + size, self._data_end)
-            at: int = self._data[start:end].find(wanted)
+            at: int = self._data[start:end].find(pattern)
             if at >= 0:
                 return start + at
-            start = end - len(wanted) + 1
-            size = min(2 * size, _LOOK_BYTES_MAX)
+            start = end - len(pattern) + 1
+            size = min(2 * size, _SEARCH_BYTES_MAX)
         return -1
 
     def _is_zero(self, begin: int, end: int) -> bool:
@@ -277,9 +286,7 @@ class _Segment(Owner):
 
 
 def _data_end(file: File, size: int) -> int:
-    """Behind which nothing was ever written, as far as the file system tells: a GiB of nothing is
-    not read.
-    """
+    """Return the end of the data before the file's last hole, so that holes are not read."""
     end = 0
     while (begin := file.next_data(end)) is not None and begin < size:
         end = min(file.first_hole(begin), size)

@@ -22,7 +22,7 @@ from timerstore._engine.format.queue_unit import UNIT_BYTES as QUEUE_UNIT_BYTES
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.staging import read_staged
-from timerstore._engine.log.survey import look_at_files
+from timerstore._engine.log.survey import list_files
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.live_view import read_side
 from timerstore._engine.maintenance.log_reader import LogReader, Progress
@@ -150,7 +150,7 @@ class AtRestView(Owner):
         self.tree, self.config, self.mark = found.tree, found.config, found.mark
         self.knows_delays = config is not None
         self._progress = progress
-        self._files = look_at_files(self.disk, self.tree.commit_log)
+        self._files = list_files(self.disk, self.tree.commit_log)
         self._log = LogReader(self.disk, self._files, self.mark, found.durable_end)
         self._units = LogUnits(self.tree, self._files, config or self.config)
         self._queue_file: tuple[Path, File | None] = (Path(), None)

@@ -11,7 +11,7 @@ import numpy as np
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import timer_unit
-from timerstore._engine.log.fold import Scan, wild_places
+from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
 from timerstore._engine.maintenance.check_queues import QueueCheck, add_not_zero
 from timerstore._engine.maintenance.expected_states import Expected
 from timerstore._engine.maintenance.findings import Findings, first_byte, place
@@ -97,7 +97,7 @@ class _Walk:
             return
         rows = part.rows
         self._order.add(rows[np.isin(rows["kind"], _IN_TIMER_TOPIC)])
-        wild = wild_places(rows)
+        wild = has_impossible_offset(rows)
         for row in np.flatnonzero(wild).tolist():
             self.is_damaged = True
             self._view.findings.add(

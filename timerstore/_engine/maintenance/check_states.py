@@ -8,7 +8,8 @@ import numpy as np
 
 from timerstore._engine.format import counts_json
 from timerstore._engine.format.counts_json import Counts
-from timerstore._engine.log.fold import Scan, fold
+from timerstore._engine.log.fold import fold
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance import id_states
 from timerstore._engine.maintenance.check_log import LogResult
 from timerstore._engine.maintenance.check_side import (
@@ -106,7 +107,7 @@ class _OpenStates:
         at_mark = at_end
         if len(before) < len(scanned):
             at_mark = Expected.of_fold(fold(before, store_id), before, by_id)
-        rows = [("a delivery beyond its source", found.doubled_rows)]
+        rows = [("a delivery beyond its source", found.duplicate_rows)]
         if not log_begin:  # else retention removed the sources before the log's begin
             rows.append(("a delivery without a source before it", found.orphan_rows))
         for what, numbers in rows:

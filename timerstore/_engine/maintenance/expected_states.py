@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.counts_json import Levels
-from timerstore._engine.log.fold import Fold, Scan
+from timerstore._engine.log.fold import Fold
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance import id_states
 from timerstore._engine.maintenance.id_states import LogFold, Packed
 
@@ -31,7 +32,7 @@ class Expected(NamedTuple):
         """Return the result of a fold by matching, for a log in which a broker wrote."""
         pending, level_pending = (
             _counted(scanned["route"][rows])
-            for rows in (found.rows_waiting, found.level_rows_waiting)
+            for rows in (found.rows_pending, found.level_rows_pending)
         )
         levels = by_id.levels.of_fold(found)
         return cls(id_states.of_fold(found), pending, levels, level_pending)

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import lib
-from timerstore._engine.log.fold import Fold, Scan, bears_id_of
+from timerstore._engine.log.fold import Fold
+from timerstore._engine.log.fold_ownership import is_own
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance.level_states import LevelFold
 
 Packed = npt.NDArray[np.uint8]
@@ -59,8 +61,8 @@ def of_fold(found: Fold) -> Packed:
     """Return the states that a fold by matching found."""
     states = IdStates()
     for ids, state in (
-        (found.ids_waiting, lib.TS_WAITING),
-        (found.ids_handed, lib.TS_DELIVERED),
+        (found.ids_pending, lib.TS_WAITING),
+        (found.ids_delivered, lib.TS_DELIVERED),
         (found.ids_cancelled, lib.TS_CANCELLED),
     ):
         states.put(ids.astype(np.int64), np.full(len(ids), state, np.uint8))
@@ -131,7 +133,7 @@ class LogFold:
         self.levels.add(part)
         kind = part["kind"]
         is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
-        own = bears_id_of(part, self.store_id)
+        own = is_own(part, self.store_id)
         self.foreign += int(np.count_nonzero((is_evidence | (kind == lib.TS_KIND_TIMER)) & ~own))
         self._sources(part[own & (kind == lib.TS_KIND_TIMER)])
         self._evidence(part[own & is_evidence])

@@ -10,7 +10,8 @@ import numpy as np
 
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.counts_json import Levels
-from timerstore._engine.log.fold import Fold, Scan, places_of
+from timerstore._engine.log.fold import Fold
+from timerstore._engine.log.scanned_records import Scan, places_of
 from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 
 

@@ -20,8 +20,8 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import far_table, wheel_slot
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.fold import Scan
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance.findings import Findings, place
 from timerstore._engine.maintenance.log_units import runs_of
 from timerstore._engine.maintenance.store_view import (

@@ -41,7 +41,7 @@ from timerstore._engine.format import (
 from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore._engine.log.staging import read_staged
-from timerstore._engine.log.survey import Files, Gap, look_at_files
+from timerstore._engine.log.survey import Files, Gap, list_files
 from timerstore._engine.maintenance.at_rest_view import StoreFiles, find_store
 from timerstore._engine.maintenance.bootstrap_files import check_ends, write_bootstrap
 from timerstore._engine.maintenance.findings import Findings
@@ -186,7 +186,7 @@ def repair_directory(
     if into == root or root in into.parents or into in root.parents:
         raise ConfigError(f"repair: wanted a folder outside the store {source}, got {into}")
     found = find_store(disk, source)
-    files = look_at_files(disk, found.tree.commit_log)
+    files = list_files(disk, found.tree.commit_log)
     findings = Findings()
     files = files._replace(staged=_staged(disk, findings, found, files))
     units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
@@ -269,7 +269,7 @@ class _Copy:
         while begin < end:
             part = min(_CHUNK_BYTES, end - begin)
             data = self._log.files.read(self._disk, begin, part)
-            self._log.files.lay_over(begin, data)  # also where the file was cut
+            self._log.files.overlay_staged(begin, data)  # also where the file was cut
             file.write(memoryview(data), begin % size)
             begin += part
 

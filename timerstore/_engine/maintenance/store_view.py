@@ -20,7 +20,7 @@ from timerstore._engine.format.far_table import FarTable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import Scan
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.id_states import Packed
 from timerstore._engine.queues.dispatch import Dispatch

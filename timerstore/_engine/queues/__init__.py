@@ -1,17 +1,18 @@
 """Consume queues: for each topic and queue number, units that point into the commit log.
 
-    the log's tail -> dispatch.py -+-> queue of a real topic  -> read/
-                                   +-> queue of wheel_timer   -> timer/
-                                   +-> the index, by message key -> read/query.py
+    new log records -> dispatch.py -+-> queue of a real topic  -> read/
+                                    +-> queue of wheel_timer   -> timer/
+                                    +-> the index, by message key -> read/query.py
 
-dispatch.py             the service that brings queues and index up to the log's end
-consume_queue.py        one queue: units of one size in files of one size
-routes.py               from topic and queue number to the queue; record_lookup.py: from a record
-key_index.py            from a key to log offsets; index_file.py is one file of it
-level_cursors.py        which places of the delay levels are delivered
-level_guard.py          how far back the log is needed for the delay levels
+dispatch.py             the service that brings queues and index up to the end of the log
+consume_queue.py        one queue: units of fixed size in files of fixed size
+routes.py               find a queue by topic and queue number
+record_lookup.py        find the queue of a record
+key_index.py            find log offsets by message key; index_file.py is one file of the index
+level_cursors.py        the delivered messages of the delay levels
+level_guard.py          the part of the log that the delay levels need
 pending_removals.py     cancels that are not visible to all readers yet
-old_units.py            checks units that existed before this opening against the log
+old_units.py            check units that existed before this opening against the log
 record_properties.py    properties of the messages of some topics
 
 Invariants:

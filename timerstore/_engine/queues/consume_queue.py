@@ -1,9 +1,12 @@
-"""Consume queue: units of 20 bytes that point into the commit log.
+"""A consume queue: units of 20 bytes that point into the commit log.
 
-Data:     native/format/queue_unit.h; segments in consumequeue/<topic>/<queue>/.
-Threads:  dispatch appends; any read units below `count`; flush syncs.
-Holds:    unit k stands at byte 20 k; `count` passes a unit when it is in its file.
-Fails:    CorruptError on stray files.
+Thread safety: the dispatch thread appends, and flush syncs. Any thread may read units below
+    `count`.
+Invariants:
+    1. The unit of queue offset k is at byte 20 k.
+    2. `count` passes a unit only when the unit is in its file.
+Raises: CorruptError on stray files.
+On-disk format: native/format/queue_unit.h, in the segments of consumequeue/<topic>/<queue>/.
 """
 
 from collections.abc import Callable
@@ -18,41 +21,45 @@ UNIT_BYTES = 20
 _BLANK_UNIT_SIZE = (0x7FFFFFFF).to_bytes(4, "big")
 _RESERVE_BYTES = 1 << 18
 _APPENDS_KEPT = 8
-_BLOCK_UNITS = 1024  # read at a time where they are looked through
+_BLOCK_UNITS = 1024  # a search that has narrowed to so many units reads them at once
 
 
 class ConsumeQueue(Owner):
-    """One queue of one topic."""
+    """One queue of one topic.
+
+    A *blank* unit fills the begin of a file whose first messages are gone.
+    """
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
         self._segments = Segments(disk, directory, segment_bytes, _RESERVE_BYTES)
-        self.count = 0  # queue offset behind the last unit
+        self.count = 0  # queue offset of the next unit
         self.min_offset = 0
-        self.old_count = 0  # behind the last unit that was there at opening: see old_units.py
-        # Of the last look: the log's end, the units below it, and whether the next was not.
+        self.old_count = 0  # the count when the store was opened; see old_units.py
+        # The last result of `visible`: log end, queue offset, and whether a unit past it existed.
         self._seen = 0, 0, False
-        # Of the last appends, each: where its last record ends in the log, and the units up to it.
+        # For each of the last appends: log offset of the end of its last record, and the count.
         self._appends: tuple[tuple[int, int], ...] = ()
         # By block of units: the latest store time of a message in it (read/time_seek.py).
         self.latest_store_ms: dict[int, int] = {}
 
     def load(self) -> None:
-        """Look at the files; `recover` finds out how far they count, where they are whole."""
+        """List the files. `recover` then finds the end of the valid units."""
         self._segments.load(is_derived=True)
 
     @property
     def has_files(self) -> bool:
-        """Whether there is any file."""
+        """Whether the queue has any file."""
         return bool(self._segments.numbers)
 
     @property
     def has_incompatible_files(self) -> bool:
-        """Whether a file has another length: none may be read then, `restart` makes them anew."""
+        """Whether a file has another length. Then no file may be read; `restart` replaces them."""
         return self._segments.has_incompatible_files
 
     def is_whole(self, log_begin: int) -> bool:
-        """Whether no file is missing that must be there: none between two, and none in front while
-        the log has lost nothing there; nor has one another length.
+        """Return whether all files are present and have the right length.
+
+        Files may be missing at the front only if the log has lost records there.
         """
         numbers = self._segments.numbers
         if self._segments.has_incompatible_files:
@@ -62,10 +69,10 @@ class ConsumeQueue(Owner):
         return numbers[-1] - numbers[0] + 1 == len(numbers) and not (numbers[0] and not log_begin)
 
     def recover(self, log_end: int, log_begin: int) -> None:
-        """Count the units that point below log_end; what lies behind them is cut.
+        """Set `count` and `min_offset` from the units that point into [log_begin, log_end).
 
-        Units are in order of the log, so those that count are a prefix; blanks at the front stand
-        for messages that are gone.
+        Units are in the order of the log, so the units below log_end are a prefix. The caller cuts
+        the others off.
         """
         begin = self._segments.begin // UNIT_BYTES
         self.count = self._bisect(begin, self._segments.extent // UNIT_BYTES, log_end)
@@ -73,12 +80,12 @@ class ConsumeQueue(Owner):
         self.old_count = self.count
 
     def cut(self) -> None:
-        """Zero what lies behind `count`; durable on return."""
+        """Zero the files after the last unit. Durable on return."""
         if self._segments.numbers and self.count * UNIT_BYTES < self._segments.extent:
             self._segments.cut(self.count * UNIT_BYTES)
 
     def restart(self, offset: int) -> None:
-        """Begin anew, at a queue offset: everything is dispatched again."""
+        """Remove all units and continue at a queue offset. All records are dispatched again."""
         self._segments.remove_all()
         self.old_count = 0
         self._seen = 0, 0, False
@@ -86,7 +93,7 @@ class ConsumeQueue(Owner):
         self.latest_store_ms = {}
         self.count = self.min_offset = offset
         if offset:
-            # What a broker writes before the first unit of a queue that does not start at 0.
+            # A broker writes blanks before the first unit of a queue that does not start at 0.
             first = offset * UNIT_BYTES // self._segments.segment_bytes
             begin = first * self._segments.segment_bytes
             self._segments.reserve_from(begin)
@@ -94,17 +101,18 @@ class ConsumeQueue(Owner):
             if missing:
                 self._place(begin // UNIT_BYTES, (bytes(8) + _BLANK_UNIT_SIZE + bytes(8)) * missing)
             else:
-                self._segments.create(first)  # its name says where the queue goes on
+                self._segments.create(first)  # the file name holds the queue offset
         else:
             self._segments.reserve_from(0)
 
     def reserve_from_end(self) -> None:
-        """Begin reserving space at the present end."""
+        """Reserve space for new units from the present end."""
         self._segments.reserve_from(self.count * UNIT_BYTES)
 
     def append(self, offset: int, units: bytes | memoryview) -> None:
-        """Add units, one at least, the first of them with queue offset `offset`: the present count,
-        or below it where they are written once more.
+        """Append one or more units, the first at queue offset `offset`.
+
+        `offset` is the present count, or lower if units are written again.
         """
         end = offset + len(units) // UNIT_BYTES
         assert offset <= self.count, "a gap in a queue"
@@ -119,24 +127,26 @@ class ConsumeQueue(Owner):
         at, end = offset * UNIT_BYTES, offset * UNIT_BYTES + len(units)
         size = self._segments.segment_bytes
         reached = at
-        while reached < end:  # each segment that is touched, then its space
+        while reached < end:  # segment by segment
             reached = min(end, (reached // size + 1) * size)
             self._segments.reserve(reached)
         self._segments.write(at, units)
 
     def read(self, offset: int, count: int) -> bytes:
-        """Give the units [offset, offset + count), fewer where there are fewer."""
+        """Return the units [offset, offset + count), fewer at the end of the queue."""
         count = min(count, self.count - offset)
         return self._segments.read(offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
 
     def read_tail(self, offset: int, size: int) -> tuple[int, bytes]:
-        """Give bytes that lie behind the last unit, from byte `offset` on: where they begin, and at
-        most `size` of them. Nobody may append meanwhile (Dispatch.still).
+        """Read bytes at or after byte `offset` that lie past the last unit.
+
+        Returns their byte offset and at most `size` bytes. The caller must exclude appends
+        (`Dispatch.still`).
         """
         return self._segments.read_data(max(offset, self.count * UNIT_BYTES), size)
 
     def after_gap(self, offset: int) -> int:
-        """Give `offset`, or where its file is missing, the first offset of the next file."""
+        """Return `offset`, or the first queue offset of the next file if its file is missing."""
         numbers = self._segments.numbers
         if numbers and numbers[-1] - numbers[0] + 1 == len(numbers):
             return offset
@@ -145,8 +155,9 @@ class ConsumeQueue(Owner):
         return offset if number in numbers else (number + 1) * units
 
     def first_kept(self, offset: int, end: int, log_begin: int) -> int:
-        """Give the first offset in [offset, end) whose message lies at log_begin or behind, else
-        end.
+        """Return the first queue offset in [offset, end) of a message at or after log_begin.
+
+        Returns `end` without such a message.
         """
         if not log_begin:
             return offset
@@ -156,20 +167,23 @@ class ConsumeQueue(Owner):
         return self._first_at(offset, end, log_begin)
 
     def first_at(self, log_offset: int) -> int:
-        """Give the queue offset of the first message at log_offset or behind; the end else."""
+        """Return the queue offset of the first message at or after log_offset, else `count`."""
         return self._first_at(self.min_offset, self.count, log_offset)
 
     def drop_below(self, log_begin: int) -> bool:
-        """Raise the minimum to the first message at log_begin or behind, and drop one file that has
-        only units below it; whether there was one. The last file stays, as at a broker.
+        """Raise `min_offset` to the first message at or after log_begin, and remove one old file.
+
+        A file is old if all its units are below `min_offset`. The last file stays, as in RocketMQ.
+        Returns whether a file was removed.
         """
         self.min_offset = self.first_at(log_begin)
         self._segments.retire(self.min_offset * UNIT_BYTES)
         return self._segments.unlink_retired()
 
     def last_record_end(self) -> int:
-        """Where the record of the last unit ends, by what the files say; 0 without any, and where
-        they say nothing.
+        """Return the log offset of the end of the last unit's record, as read from the files.
+
+        Returns 0 if there is no unit or the files cannot be read.
         """
         if self._segments.has_incompatible_files:
             return 0
@@ -184,9 +198,10 @@ class ConsumeQueue(Owner):
         return int.from_bytes(unit[:8], "big") + int.from_bytes(unit[8:12], "big")
 
     def visible(self, log_end: int) -> int:
-        """Queue offset behind the last unit whose message lies below log_end. It is asked for with
-        each pull, of a log end that grows: so the search begins at the last answer, is most often
-        answered by where the last appends ended, and else its last steps are one read.
+        """Return the queue offset after the last unit whose message lies below log_end.
+
+        Every pull calls this with a log end that grows. So the search begins at the last result,
+        and mostly the ends of the last appends decide it. Otherwise its last steps are one read.
         """
         count, (seen_end, seen, is_final) = self.count, self._seen
         if is_final and seen_end == log_end:
@@ -214,22 +229,23 @@ class ConsumeQueue(Owner):
         return self._segments.read(offset * UNIT_BYTES, UNIT_BYTES)
 
     def _bisect(self, low: int, high: int, log_end: int) -> int:
-        """The first unit in [low, high) that does not point below log_end, else high."""
+        """Return the first unit in [low, high) that does not point below log_end, else high."""
         return self._search(low, high, lambda unit: _is_below(unit, log_end))
 
     def _first_at(self, low: int, high: int, log_begin: int) -> int:
-        """The first unit in [low, high) that points to log_begin or behind it, else high."""
+        """Return the first unit in [low, high) that points to log_begin or past it, else high."""
         return self._search(low, high, lambda unit: int.from_bytes(unit[:8], "big") < log_begin)
 
     def _search(self, low: int, high: int, is_before: Callable[[bytes], bool]) -> int:
-        """The first unit that is not before what is looked for."""
+        """Return the first unit in [low, high) for which `is_before` is false, else high."""
         return self._narrow(low, high, is_before, width=0)[0]
 
     def _narrow(
         self, low: int, high: int, is_before: Callable[[bytes], bool], *, width: int
     ) -> tuple[int, int]:
-        """`width` units at most, or as many as there are, among which that one is, or behind which;
-        blanks at the front always are before it.
+        """Narrow [low, high) to at most `width` units that hold the result of `_search`.
+
+        The result may also be the end of the returned range. Blanks at the front count as before.
         """
         while high - low > width:
             middle = (low + high) // 2
@@ -242,29 +258,29 @@ class ConsumeQueue(Owner):
         return low, high
 
     def where(self, offset: int) -> str:
-        """Say where a unit lies: file, and offset in it."""
+        """Describe the place of a unit, for an error: its file, and the byte offset in it."""
         number, at = divmod(offset * UNIT_BYTES, self._segments.segment_bytes)
         return f"{self._segments.path(number)} offset {at}"
 
     def wrong_files(self) -> list[tuple[Path, int | None]]:
-        """Give the files that are missing (None) or of another size."""
+        """Return the files that are missing (size None) or have another size."""
         return self._segments.wrong_files()
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Make all written units durable."""
         self._segments.sync()
 
     def mark_dirty(self) -> None:
-        """Trust nothing of the cache to be on the disk."""
+        """Have the next sync cover all files: the page cache may hold bytes that never synced."""
         self._segments.mark_dirty()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._segments.close()
 
 
 def _is_below(unit: bytes, log_end: int) -> bool:
-    """Whether a unit points below: as ts_units_below, for one."""
+    """Return whether a unit's record lies below log_end; like ts_units_below for one unit."""
     log_offset = int.from_bytes(unit[:8], "big", signed=True)
     size = int.from_bytes(unit[8:12], "big", signed=True)
     return size > 0 and 0 <= log_offset <= log_end - size

@@ -1,14 +1,17 @@
-"""Dispatch: the log's tail becomes queue units and index entries; whoever waits hears of it.
+"""Add queue units and index entries for new records of the log, and notify the readers.
 
-Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time,
-          `_lock`.
-Locks:    _lock, then the commit log's or the index's. Who listens is told under none of them: by
-          both threads at once, it may be, and asks the queues what there is.
-Pauses:   for some milliseconds behind work (docs/decisions/0002-group-commit.md); in a thread of
-          its own alone.
-Holds:    (1) only bytes that are written out are dispatched; (2) units and entries are in their
-          files before `dispatched` passes their records; (3) a queue has no gap.
-Fails:    CorruptError where the log does not read; FullError, retried.
+The service pauses for some milliseconds after work, so that more records can arrive. It does so
+only on its own thread (docs/decisions/0002-group-commit.md).
+
+Thread safety: runs on the dispatch thread, and on the flush thread, which dispatches up to a
+    checkpoint. `_lock` admits one at a time.
+Locking: `_lock`, then the commit log's lock or the index's. Subscribers are notified without a
+    lock, possibly by both threads at once. They read the queues to learn the new counts.
+Invariants:
+    1. Only bytes that are written out are dispatched.
+    2. Units and entries are in their files before `dispatched` passes their records.
+    3. A queue has no gap.
+Raises: CorruptError if the log cannot be read. FullError is retried.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,11 +40,11 @@ _PAUSE_BYTES_MAX = 1 << 20  # half of what one half of the staging takes, by def
 _REQUEST_BYTES = ffi.sizeof("ts_request")
 
 SOON_MS = 50
-"""What is due within so many ms of its put is dispatched at once, whoever puts more beside it."""
+"""A message that is due within so many ms of its put is dispatched at once."""
 
 
 class Dispatch(Service):
-    """Brings the queues up to the log."""
+    """The service that brings queues and index up to the log."""
 
     name = "dispatch"
 
@@ -65,9 +68,9 @@ class Dispatch(Service):
         self._lock = Lock()
         self._interval_s = interval_s
         self._was_idle = True
-        self._is_coming = False  # by itself, within the interval
+        self._is_scheduled = False  # a step follows within the interval, without a wake-up
         self.dispatched = start
-        self._began = start  # of the last step: dispatched before it
+        self._step_begin = start  # `dispatched` before the last step
         self.index = index
         delays = parse_level_delays(level_delays)
         self._level_delays = ffi.new("int64_t[]", delays)
@@ -81,81 +84,88 @@ class Dispatch(Service):
         self._next = ffi.new("int64_t *")
 
     def step(self) -> bool:
-        """Dispatch one batch of what was appended."""
-        self._began = self.dispatched
+        """Dispatch one batch of appended records; return whether there were any."""
+        self._step_begin = self.dispatched
         try:
             is_busy = self._dispatch(self._log.write_out_once)
         except BaseException:
-            self._log.native.dispatch_scheduled = 0  # tried again later, or by who wakes it
+            self._log.native.dispatch_scheduled = 0  # retried later, or after a wake-up
             raise
         self._was_idle &= not is_busy
         return is_busy
 
     def note_synced(self) -> None:
-        """Somebody synced: what may be wanted soon is dispatched now, else within the interval."""
+        """Wake the service after a sync, if new records are due soon.
+
+        Other records are dispatched within the interval.
+        """
         native = self._log.native
         is_wanted = native.soon_end > self.dispatched or (
             not native.dispatch_scheduled
-            and (native.near_end > self.dispatched or not self._is_coming)
+            and (native.near_end > self.dispatched or not self._is_scheduled)
         )
         if is_wanted or self._log.failed is not None:
             self.wake()
 
     def pause_s(self) -> float:
-        """Some milliseconds behind what was near, so that more may come, unless what has come must
-        go on at once. Who puts what is due later need not wake it: a batch costs five threads a
-        step. Where nothing was near, idle_s says how long.
+        """Return the pause in seconds after a step that dispatched near messages.
+
+        During the pause more records arrive, and puts need not wake the service: each batch costs a
+        step of five threads. There is no pause if a record must be dispatched at once, or after a
+        step without a near message; then `idle_s` decides.
         """
         native = self._log.native
-        if native.near_end <= self._began:
+        if native.near_end <= self._step_begin:
             return 0.0
         native.dispatch_scheduled = 1
-        behind = self._log.end - self.dispatched
-        if native.soon_end > self.dispatched or behind > _PAUSE_BYTES_MAX:
+        lag = self._log.end - self.dispatched
+        if native.soon_end > self.dispatched or lag > _PAUSE_BYTES_MAX:
             return 0.0
         return _PAUSE_S
 
     def idle_s(self) -> float | None:
-        """As long as something came lately, until the flush interval is over: who puts what is due
-        later wakes nobody, and flush may be busy with a checkpoint.
+        """Return the seconds until the next step, or None if the service waits to be woken.
+
+        After recent records it is the flush interval: a put of a message that is due later wakes no
+        thread, and flush may be busy with a checkpoint.
         """
         native = self._log.native
-        native.dispatch_scheduled = 0  # before the look: who puts from here on wakes it
+        native.dispatch_scheduled = 0  # before the check: from here on a put wakes the service
         if native.near_end > self.dispatched:
             return self.pause_s()
         if self._was_idle:
-            native.flush_armed = 0  # from here on he does
-            self._is_coming = False  # before the look at the end
+            native.flush_armed = 0  # from here on such a put wakes the service
+            self._is_scheduled = False  # before the end is read
             if self.dispatched == self._log.end:
                 return None
-        self._was_idle = self._is_coming = True
+        self._was_idle = self._is_scheduled = True
         return self._interval_s
 
     def through(self, offset: int) -> None:
-        """Dispatch up to a log offset at least."""
+        """Dispatch at least up to a log offset."""
         while self.dispatched < offset:
             self._dispatch(self._log.write_out)
 
     def rebuild(self, store_id: int) -> None:
-        """Build the index anew from the log; what is dispatched meanwhile waits."""
+        """Rebuild the index from the log. Dispatch waits until it is done."""
         with self._lock:
-            assert self.index is not None, "a store without an index has none to build"
+            assert self.index is not None, "this store has no index"
             self.index.restart(store_id, self._log.segments.begin)
             self.index.catch_up(self._log.segments, self.dispatched)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """No queue grows while this is held."""
+        """Keep all queues from growing within the context."""
         with self._lock:
             yield
 
     def _dispatch(self, write: Callable[[], int]) -> bool:
-        """Dispatch one batch of what `write` has written; then whoever waits hears of it."""
+        """Dispatch one batch below the log offset that `write` returns; then notify readers."""
         touched: set[int] = set()
         try:
             with self._lock:
                 return self._dispatch_held(write(), touched)
-        finally:  # on a full disk, too: pulls see what a queue has got
+        finally:  # on a full disk too: some queues may have new units
             if touched:
                 self._signals.queues_advanced(touched)
 
@@ -176,7 +186,7 @@ class Dispatch(Service):
         return True
 
     def _read(self, end: int) -> int:
-        """Take or read the records that come next, below `end`; how many have a unit."""
+        """Make units of the next records below `end`; return the number of units."""
         self._requests.count = 0
         self._requests.store_id = self._log.native.store_id
         self._requests.states = self._log.native.states
@@ -194,7 +204,7 @@ class Dispatch(Service):
                     ffi.from_buffer("int32_t[]", self._indexes),
                     ffi.from_buffer("int64_t[]", self._offsets),
                     ffi.NULL if self.index is None else self.index.gather(),
-                    self._log.notes,
+                    self._log.append_hints,
                     self._requests,
                 )
                 if count >= 0:
@@ -205,7 +215,7 @@ class Dispatch(Service):
                     self._log.segments.serve(view, count, "dispatch")
 
     def _append(self, count: int, touched: set[int]) -> None:
-        """Add units to their queues; `touched` gets the routes whose queue has them."""
+        """Append the units to their queues, and add the indexes of these routes to `touched`."""
         units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
         indexes, offsets = self._indexes[:count], self._offsets[:count]
         first = int(indexes[0])
@@ -232,7 +242,7 @@ class Dispatch(Service):
             raise CorruptError(
                 "queue offsets in the log have a gap",
                 where=f"topic {route.topic} queue {route.queue_id}",
-                wanted=f"{route.queue.count} and on",
+                wanted=f"offsets from {route.queue.count} on",
                 got=f"{begin} to {int(offsets[-1])}",
             )
         route.queue.append(begin, np.ascontiguousarray(units).data.cast("B"))

@@ -1,12 +1,15 @@
-"""One index file: a hash table of message keys that is full one day.
+"""One file of the index: a hash table of message keys with a fixed number of entries.
 
-Data:     native/format/index_file.h. Entries are written as they come; slots and header live in
-          memory and are written when the file is full, and at close. Entries make the slots: after
-          a crash these are linked again.
-Threads:  whoever appends or saves, under the index's lock; any reads entries below `written`.
-Holds:    (1) an entry below `written` is in the file and never changes; (2) space is reserved
-          before entries are linked, so that what is linked can be written.
-Fails:    CorruptError where the file does not hold what was noted of it; FullError, to be retried.
+Entries are written as they are added. Slots and header stay in memory, and are written when the
+file is full and at close. After a crash, the slots are rebuilt from the entries.
+
+Thread safety: a thread that appends or saves holds the index's lock. Any thread may read entries
+    below `written`.
+Invariants:
+    1. An entry below `written` is in the file and never changes.
+    2. Space is reserved before entries are linked, so that linked entries can be written.
+Raises: CorruptError if the file differs from its saved state. FullError can be retried.
+On-disk format: native/format/index_file.h.
 """
 
 from collections.abc import Iterator
@@ -36,28 +39,28 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Geometry(NamedTuple):
-    """How large every index file of a store is."""
+    """The size of every index file of a store."""
 
     slot_count: int
     entry_count: int
 
     @property
     def entries_at(self) -> int:
-        """Where entry 0 stands, which is never used."""
+        """Byte offset of entry 0, which is never used."""
         return HEADER_BYTES + SLOT_BYTES * self.slot_count
 
     @property
     def file_bytes(self) -> int:
-        """Length of a file."""
+        """Length of a file in bytes."""
         return self.entries_at + ENTRY_BYTES * self.entry_count
 
     def entry_at(self, number: int) -> int:
-        """Where an entry stands."""
+        """Return the byte offset of an entry."""
         return self.entries_at + ENTRY_BYTES * number
 
 
 class IndexFile(Owner):
-    """One file. Made by `make` or `load`."""
+    """One index file. Create it with `make` or `load`."""
 
     def __init__(self, path: Path, file: File, geometry: Geometry) -> None:
         self.path = path
@@ -69,13 +72,11 @@ class IndexFile(Owner):
         self.native.next_entry = 1
         self.written = 1  # entries below are in the file
         self.entries_crc = 0
-        self.slots_crc: int | None = None  # of the file's slots, where they are of all entries
+        self.slots_crc: int | None = None  # of the slots in the file; None if they are out of date
         self._slots: Bytes | None = None  # None: only in the file
         self._dirty = np.zeros(0, np.uint8)
-        self._rest: memoryview | None = None  # entries that are linked and could not be written
-        self._unchecked: tuple[int, int] | None = (
-            None  # entries below, and what they must add up to
-        )
+        self._unwritten: memoryview | None = None  # linked entries that are not in the file yet
+        self._unchecked: tuple[int, int] | None = None  # number of entries, and their CRC
         self._reserved_end = 0
         self._is_dirty = False
         self._memory: mmap | None = None
@@ -87,14 +88,14 @@ class IndexFile(Owner):
     def make(
         cls, disk: Disk, path: Path, geometry: Geometry, before: "IndexFile | None"
     ) -> "IndexFile":
-        """Make a new file, durable by name; its header begins as the last one's ends."""
+        """Create a file, with a durable name. Its header begins where the last file's ends."""
         file = disk.open(path, create=True)
         file.resize(geometry.file_bytes)
         file.reserve(0, geometry.entries_at)  # so that closing needs no space
         disk.sync_directory(path.parent)
         one = cls(path, file, geometry)
         one._reserved_end = geometry.entries_at
-        one._has_slots(np.zeros(SLOT_BYTES * geometry.slot_count, np.uint8))
+        one._set_slots(np.zeros(SLOT_BYTES * geometry.slot_count, np.uint8))
         if before is not None:
             native = before.native
             one.native.begin_ms = one.native.end_ms = native.end_ms
@@ -103,8 +104,10 @@ class IndexFile(Owner):
 
     @classmethod
     def load(cls, disk: Disk, path: Path, geometry: Geometry, state: IndexFileState) -> "IndexFile":
-        """Open a file of which this is known. CorruptError where it shows at once that it is not
-        so; a look at all entries waits for the first query (`check`).
+        """Open a file with a saved state.
+
+        Raises CorruptError if its size or header differ. The entries are checked at the first query
+        (`check`).
         """
         one = cls(path, disk.open(path), geometry)
         if one._file.size() != geometry.file_bytes:
@@ -121,8 +124,10 @@ class IndexFile(Owner):
         return one
 
     def take_over(self) -> bool:
-        """Go on with a file that is not full: have its slots in memory, linked again where those in
-        the file are not of its entries; whether that was so. Behind the entries there are zeros.
+        """Prepare a file that is not full for more entries; return whether it was relinked.
+
+        Loads its slots into memory, or rebuilds them from the entries if they are out of date.
+        Zeros the file after the entries.
         """
         end = self.geometry.entry_at(self.written)
         self._reserved_end = end // _PAGE_BYTES * _PAGE_BYTES
@@ -141,18 +146,18 @@ class IndexFile(Owner):
                 self._is_dirty = True
             at = found + size
 
-    def _has_slots(self, slots: Bytes) -> None:
+    def _set_slots(self, slots: Bytes) -> None:
         self._slots = slots
         self._dirty = np.zeros((len(slots) + _PAGE_BYTES - 1) // _PAGE_BYTES, np.uint8)
         self.native.slots = address(slots)
         self.native.dirty_pages = address(self._dirty)
 
     def _load_slots(self) -> bool:
-        """Read the slots; False where they do not add up to what was noted."""
+        """Read the slots; return False if their CRC differs from the saved one."""
         slots = np.zeros(SLOT_BYTES * self.geometry.slot_count, np.uint8)
         end, at = self.geometry.entries_at, HEADER_BYTES
         while at < end and (found := self._file.next_data(at)) is not None and found < end:
-            size = min(_READ_BYTES, end - found)  # holes are left out: they cost no memory here
+            size = min(_READ_BYTES, end - found)  # skips holes, so that they take no memory
             data = self._file.read(found, size)
             slots[found - HEADER_BYTES : found - HEADER_BYTES + size] = np.frombuffer(
                 data, np.uint8
@@ -160,14 +165,14 @@ class IndexFile(Owner):
             at = found + size
         if lib.ts_crc32(0, address(slots), len(slots)) != self.slots_crc:
             return False
-        self._has_slots(slots)
+        self._set_slots(slots)
         return True
 
     def _relink(self) -> None:
-        """Make the slots of the entries, which must add up."""
+        """Rebuild the slots from the entries, and check the entries' CRC."""
         count, used = self.written - 1, int(self.native.slots_used)
-        self._has_slots(np.zeros(SLOT_BYTES * self.geometry.slot_count, np.uint8))
-        self._dirty[:] = 1  # whatever the file holds
+        self._set_slots(np.zeros(SLOT_BYTES * self.geometry.slot_count, np.uint8))
+        self._dirty[:] = 1  # the slots in the file are unknown
         self.native.next_entry, self.native.slots_used, crc = 1, 0, 0
         for data in self._entries(1, count):
             crc = lib.ts_crc32(crc, data, len(data))
@@ -188,18 +193,18 @@ class IndexFile(Owner):
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Whether the file has no space for another entry."""
         return bool(self.native.next_entry >= self.native.entry_count)
 
     def append(self, keys: Any, count: int, buffer: Bytes) -> int:
-        """Link as many keys as fit; `finish` writes them, from the buffer. How many they are."""
-        assert self._rest is None, "entries that were not written"
+        """Link as many keys as fit, and return their number. `finish` writes them from `buffer`."""
+        assert self._unwritten is None, "linked entries were not written"
         first = int(self.native.next_entry)
         end = min(first + count, self.geometry.entry_count)
         self._reserve(self.geometry.entry_at(end))
         taken = int(lib.ts_index_append(self.native, keys, count, address(buffer)))
         self.slots_crc = None
-        self._rest = buffer[: taken * ENTRY_BYTES].data
+        self._unwritten = buffer[: taken * ENTRY_BYTES].data
         return taken
 
     def _reserve(self, end: int) -> None:
@@ -210,21 +215,22 @@ class IndexFile(Owner):
             self._reserved_end += size
 
     def finish(self) -> None:
-        """Write the entries that are linked; from here on readers see them."""
-        if self._rest is not None:
-            self._file.write(self._rest, self.geometry.entry_at(self.written))
+        """Write the linked entries, which makes them visible to readers."""
+        rest = self._unwritten
+        if rest is not None:
+            self._file.write(rest, self.geometry.entry_at(self.written))
             self._is_dirty = True
             self.entries_crc = lib.ts_crc32(
-                self.entries_crc, ffi.from_buffer("uint8_t[]", self._rest), len(self._rest)
+                self.entries_crc, ffi.from_buffer("uint8_t[]", rest), len(rest)
             )
-            self.written += len(self._rest) // ENTRY_BYTES
-            self._rest = None
+            self.written += len(rest) // ENTRY_BYTES
+            self._unwritten = None
 
     def write_slots(self) -> None:
-        """Write slots and header as they are: the file is now what a broker reads."""
+        """Write the present slots and header, so that a broker can read the file."""
         if self.slots_crc is not None:
             return
-        assert self._slots is not None, "a file that takes entries has its slots in memory"
+        assert self._slots is not None, "a file that is not full has its slots in memory"
         pages = np.flatnonzero(self._dirty)
         for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1) if len(pages) else ():
             begin, end = int(run[0]) * _PAGE_BYTES, (int(run[-1]) + 1) * _PAGE_BYTES
@@ -235,30 +241,30 @@ class IndexFile(Owner):
         self.slots_crc = int(lib.ts_crc32(0, address(self._slots), len(self._slots)))
 
     def seal(self) -> None:
-        """The file is full: write the slots, and keep them no longer."""
+        """Write the slots of a full file, and release their memory."""
         if self._slots is not None:
             self.write_slots()
             self._slots, self._dirty = None, np.zeros(0, np.uint8)
             self.native.slots = self.native.dirty_pages = ffi.NULL
 
     def sync(self) -> None:
-        """Make durable what was written before this call."""
+        """Make everything durable that was written before this call."""
         if self._is_dirty:
             self._is_dirty = False
             self._file.sync()
 
-    # --- looking ---
+    # --- reading ---
 
     def header(self) -> bytes:
-        """Give the header as it is now."""
+        """Return the present header."""
         return self.header_of(self.state())
 
     def read_header(self) -> bytes:
-        """Give the header that the file holds."""
+        """Read the header from the file."""
         return self._file.read(0, HEADER_BYTES)
 
     def header_of(self, state: IndexFileState) -> bytes:
-        """Give the header of the file as it was."""
+        """Return the header of the file in a given state."""
         native = ffi.new("ts_index *")
         native.begin_ms, native.end_ms = state.begin_ms, state.end_ms
         native.begin_offset, native.end_offset = state.begin_offset, state.end_offset
@@ -268,7 +274,7 @@ class IndexFile(Owner):
         return bytes(ffi.buffer(out))
 
     def state(self) -> IndexFileState:
-        """Give what a position file notes; everything linked is written."""
+        """Return the state for the position file. All linked entries must have been written."""
         native = self.native
         return IndexFileState(
             name=self.path.name,
@@ -283,18 +289,21 @@ class IndexFile(Owner):
         )
 
     def copy_slots(self) -> Bytes:
-        """Give the slots as they are."""
+        """Return a copy of the present slots."""
         if self._slots is not None:
             return self._slots.copy()
         size = SLOT_BYTES * self.geometry.slot_count
         return np.frombuffer(self._file.read(HEADER_BYTES, size), np.uint8)
 
     def read_entries(self, first: int, count: int) -> bytes:
-        """Give entries' bytes."""
+        """Return the bytes of some entries."""
         return self._file.read(self.geometry.entry_at(first), ENTRY_BYTES * count)
 
     def newest(self, key_hash: int) -> int:
-        """Give the number of the newest entry in a hash's chain, 0 without one; under the lock."""
+        """Return the number of the newest entry of a hash's chain, 0 without one.
+
+        The caller holds the index's lock.
+        """
         slots = address(self._slots) if self._slots is not None else self._map() + HEADER_BYTES
         number = int(lib.ts_index_slot(slots, self.geometry.slot_count, key_hash))
         return number if 0 < number < self.written else 0
@@ -302,8 +311,11 @@ class IndexFile(Owner):
     def walk(
         self, number: int, key_hash: int, limit: int, begin_ms: int, end_ms: int
     ) -> Iterator[Int64Array]:
-        """Give the log offsets of a hash's entries that may be in time, newest first, from entry
-        `number` on; `limit` was `written` when that number was looked up.
+        """Yield log offsets of a hash's entries that may lie in the time range, newest first.
+
+        number: the entry to begin with.
+        limit: the value of `written` when `number` was looked up.
+        begin_ms, end_ms: store times in ms since 1970.
         """
         at = ffi.new("int64_t *", number)
         entries = self._map() + self.geometry.entries_at
@@ -328,14 +340,17 @@ class IndexFile(Owner):
             size = min(4 * size, _FOUND)
 
     def check(self) -> None:
-        """Once, before anything is looked up: the bytes add up to what was noted of them."""
+        """Check the CRCs of entries and slots, once, before the first query.
+
+        Raises CorruptError if they differ from the saved ones.
+        """
         if self._unchecked is None:
             return
-        limit, wanted = self._unchecked
+        limit, expected = self._unchecked
         base = self._map() + self.geometry.entry_at(1)
         crc = lib.ts_crc32(0, base, ENTRY_BYTES * (limit - 1))
-        if crc != wanted:
-            raise self._damaged("its entries' CRC", wanted, crc)
+        if crc != expected:
+            raise self._damaged("its entries' CRC", expected, crc)
         if self._slots is None:
             size = SLOT_BYTES * self.geometry.slot_count
             crc = lib.ts_crc32(0, self._map() + HEADER_BYTES, size)

@@ -1,14 +1,18 @@
-"""Index: from a message's key to where the message lies in the log.
+"""The index: find log offsets of messages by key.
 
-Data:     index_file.py; format/index_position.py says how far it reaches.
-Threads:  dispatch adds, whoever checkpoints saves, any looks up.
-Locks:    _saving, then `lock`; dispatch's before both, where it is held; nothing under them.
-Holds:    (1) at `position` every key of a record below it was added, once, and none of one behind
-          it; (2) what the position file speaks of was durable before it was written, so that a
-          crash costs no more than adding again what lies behind.
-Fails:    CorruptError where a look-up meets what cannot be: then `restart`, and add all again.
-Source:   docs/exactly-once.md, docs/file-format.md;
-          docs/decisions/0006-index-and-queries.md.
+Thread safety: the dispatch thread adds, the thread that makes a checkpoint saves, and any thread
+    looks up.
+Locking: `_saving`, then `lock`. The dispatch lock, if held, is taken before both. No lock is taken
+    under them.
+Invariants:
+    1. Every key of a record below `position` was added once, and no key of a later record.
+    2. Everything that the position file describes was durable before that file was written. So
+       after a crash only the keys of later records are added again.
+Raises: CorruptError if a look-up finds damage. Then the caller calls `restart` and adds all keys
+    again.
+On-disk format: index_file.py; format/index_position.py for the position file.
+See also: docs/exactly-once.md, docs/file-format.md;
+    docs/decisions/0006-index-and-queries.md.
 """
 
 from collections.abc import Iterator
@@ -30,7 +34,7 @@ from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FailedError
 
 KEYS_MAX = 16_385
-"""Most keys of one message: what fits its properties, and its own id."""
+"""Highest number of keys of one message: those that fit its properties, and its own id."""
 
 _KEY = np.dtype([("log_offset", np.int64), ("store_ms", np.int64), ("hash", np.int32, 2)])
 _CAPACITY = 2 * KEYS_MAX
@@ -60,12 +64,12 @@ class Index(Owner):
         self._lag_bytes = lag_bytes
         self._store_id = 0
         self.lock = Lock()
-        self._saving = Lock()  # the position file is written
+        self._saving = Lock()  # held while the position file is written
         self._restarts = 0
         self.files: list[IndexFile] = []
-        self.begin = 0  # log offset from which on records are in the index
+        self.begin = 0  # log offset of the first record in the index
         self.position = 0
-        self._added = 0  # keys of records behind `position`, by a step that failed
+        self._added = 0  # keys of records past `position` that a failed step has added
         self._saved: IndexPosition | None = None
         self._array = np.empty(_CAPACITY, _KEY)
         self._entries = np.empty(_CAPACITY * ENTRY_BYTES, np.uint8)
@@ -82,7 +86,7 @@ class Index(Owner):
     # --- opening ---
 
     def recover(self, store_id: int, log_begin: int, log_end: int) -> None:
-        """Go on from the position file; anew where it does not fit the files or the log."""
+        """Continue from the position file, or restart if it does not fit the files or the log."""
         self._store_id = store_id
         self._disk.make_directory(self._tree.index)
         saved = index_position.read(self._disk.read_small(self._tree.index_position))
@@ -96,7 +100,7 @@ class Index(Owner):
                 self._load(saved)
                 return
         except (CorruptError, FailedError):
-            pass  # gone, too short, or other bytes than were noted
+            pass  # a file is missing, too short or damaged
         self.restart(store_id, log_begin)
 
     def _load(self, saved: IndexPosition) -> None:
@@ -106,7 +110,7 @@ class Index(Owner):
         ]
         for full in files[:-1]:
             if not full.is_full or full.slots_crc is None:
-                raise CorruptError("index: a file that is not full", where=full.path)
+                raise CorruptError("index: an older file is not full", where=full.path)
         newest = files[-1] if files else None
         is_sealed = newest is None or (newest.is_full and newest.slots_crc is not None)
         if newest is not None and not is_sealed and newest.take_over():
@@ -117,7 +121,7 @@ class Index(Owner):
         self._saved = saved
 
     def restart(self, store_id: int, log_begin: int) -> None:
-        """Forget everything, durably: from here on records from `log_begin` on are added."""
+        """Remove all files, durably. Records from `log_begin` on are then added again."""
         with self._saving, self.lock:
             self._restarts += 1
             self._store_id = store_id
@@ -143,16 +147,16 @@ class Index(Owner):
     # --- adding ---
 
     def gather(self) -> Any:
-        """Begin to gather keys of records that are not in the index yet: what C adds them to."""
+        """Return the empty key buffer, to which C adds keys of records past `position`."""
         self.keys.count = 0
         self.keys.begin = self.position
         return self.keys
 
     def take(self, end: int) -> None:
-        """Add what was gathered; from here on the index reaches `end`.
+        """Add the gathered keys to the index, and set `position` to `end`.
 
-        After a FullError it may be called again, with what was gathered again: what was added by
-        then is not added twice.
+        After a FullError it may be called again with the same keys gathered again. Keys that were
+        added before are not added twice.
         """
         with self.lock:
             if self.files:
@@ -170,7 +174,7 @@ class Index(Owner):
         reach("dispatch_index_written")
 
     def _taking(self) -> IndexFile:
-        """Give the file that takes entries; a full one is finished, a new one made."""
+        """Return the file that takes entries. If the last one is full, create a new file."""
         last = self.files[-1] if self.files else None
         if last is not None and not last.is_full:
             return last
@@ -183,7 +187,7 @@ class Index(Owner):
         return file
 
     def catch_up(self, segments: Segments, end: int) -> None:
-        """Add all records below `end`, a log offset where one ends."""
+        """Add the keys of all records below `end`, the log offset of a record's end."""
         following = ffi.new("int64_t *")
         with segments.view(end) as view:
             while self.position < end:
@@ -196,15 +200,16 @@ class Index(Owner):
     # --- saving ---
 
     def save(self, log: CommitLog, *, is_clean: bool) -> None:
-        """Have a crash go on from here, where it would have to go back far; `is_clean`: in any
-        case, and have the files as a broker reads them.
+        """Save the position if it is far past the saved one, so that recovery begins here.
+
+        is_clean: save it in any case, and write the slots, so that a broker can read the files.
         """
-        behind = self.position - (self.begin if self._saved is None else self._saved.end)
-        if not is_clean and behind < self._lag_bytes:
+        lag_bytes = self.position - (self.begin if self._saved is None else self._saved.end)
+        if not is_clean and lag_bytes < self._lag_bytes:
             return
         with self.lock:
             if self._added:
-                return  # a step has failed in between: not now
+                return  # the last step failed; the next checkpoint tries again
             if is_clean and self.files:
                 self.files[-1].write_slots()
             files, end, restarts = list(self.files), self.position, self._restarts
@@ -222,15 +227,17 @@ class Index(Owner):
             with self.lock:
                 if self._restarts != restarts:
                     return
-                there = {file.path.name for file in self.files}  # others were dropped meanwhile
-            saved = saved._replace(files=tuple(one for one in saved.files if one.name in there))
+                present = {file.path.name for file in self.files}  # others were dropped since
+            saved = saved._replace(files=tuple(one for one in saved.files if one.name in present))
             self._disk.write_small(self._tree.index_position, index_position.write(saved))
             self._saved = saved
         reach("checkpoint_index_saved")
 
     def drop_below(self, log_begin: int) -> bool:
-        """Drop the first file where it has only entries of messages below log_begin, durably;
-        whether it was. The last file stays. It is not noted any more before it is unlinked.
+        """Remove the first file if all its messages lie below log_begin; return whether it did.
+
+        The last file stays. The position file stops naming a file before the file is unlinked.
+        Durable on return.
         """
         with self._saving, self.lock:
             if len(self.files) < 2 or int(self.files[0].native.end_offset) >= log_begin:
@@ -248,7 +255,7 @@ class Index(Owner):
         return True
 
     def close(self) -> None:
-        """Let go of the files; who reads a map keeps it until he is through."""
+        """Release the files. A reader keeps its map until it is done."""
         self.files = []
 
     # --- looking up ---
@@ -256,8 +263,12 @@ class Index(Owner):
     def find(
         self, topic: bytes, key: bytes, begin_ms: int = _INT64_MIN, end_ms: int = _INT64_MAX
     ) -> Iterator[Int64Array]:
-        """Give log offsets of messages that may have this key in this topic, newest first: others
-        may have the same hash, or the time be another within its second.
+        """Yield log offsets of messages that may have this key in this topic, newest first.
+
+        begin_ms, end_ms: store times in ms since 1970, both inclusive.
+
+        The caller must check each message: another key can have the same hash, and entries have
+        times in seconds only.
         """
         key_hash = int(lib.ts_index_hash(topic, len(topic), key, len(key)))
         with self.lock:
@@ -271,7 +282,7 @@ class Index(Owner):
             yield from file.walk(number, key_hash, limits[at], begin_ms, end_ms)
 
     def snapshot(self) -> "tuple[list[IndexFile], list[IndexFileState], bytes, int]":
-        """Give files, their states, the newest one's slots, and `position`, as at one moment."""
+        """Return the files, their states, the newest file's slots, and `position`, consistently."""
         with self.lock:
             files = list(self.files)
             slots = files[-1].copy_slots().tobytes() if files else b""

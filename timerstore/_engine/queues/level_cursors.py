@@ -1,12 +1,16 @@
-"""Level cursors: which messages of the level topic are delivered, queue by queue.
+"""Track which messages of the level topic are delivered, for each queue.
 
-Threads:  changed and copied under the append lock; the service that delivers reads its own.
-Holds:    (1) a place is done in the hold of the append lock that places its copy, never before;
-          (2) this is a cache of a fold over the commit log: the copies name the places they are of
-          (native/format/level_mark.h); (3) in order as all is, one number a queue says everything:
-          ranges beyond it are there only while an earlier message is due later, because the clock
-          was set back, or because a broker passed it over.
-Source:   docs/exactly-once.md; docs/decisions/0007-delay-levels.md.
+A queue's messages are normally delivered in order, so one number (the cursor) describes it. Ranges
+past the cursor exist only while an earlier message is due later, because the clock was set back or
+a broker skipped the message.
+
+Locking: changes and copies need the append lock. The service that delivers a queue may read that
+    queue without it.
+Invariants:
+    1. A place is done in the critical section that appends its delivery, never before.
+    2. The cursors are a cache. They can be derived from the commit log, because each delivery names
+       the place of its source (native/format/level_mark.h).
+See also: docs/exactly-once.md; docs/decisions/0007-delay-levels.md.
 """
 
 from bisect import bisect_left
@@ -28,7 +32,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.cursor = 0  # everything below is done
-        self.begins: list[int] = []  # of the ranges beyond it that are done, ascending
+        self.begins: list[int] = []  # of the done ranges past the cursor, ascending
         self.ends: list[int] = []
 
     def add(self, begin: int, end: int) -> None:
@@ -42,7 +46,7 @@ class _Queue:
             del self.begins[0], self.ends[0]
 
     def _add_range(self, begin: int, end: int) -> None:
-        first = bisect_left(self.ends, begin)  # the first that touches or lies behind
+        first = bisect_left(self.ends, begin)  # the first range that touches or follows
         last = first
         while last < len(self.begins) and self.begins[last] <= end:
             begin, end = min(begin, self.begins[last]), max(end, self.ends[last])
@@ -52,13 +56,13 @@ class _Queue:
 
 
 class LevelCursors:
-    """What is done of each queue of the level topic."""
+    """The delivered messages of all queues of the level topic."""
 
     def __init__(self) -> None:
         self._queues: dict[int, _Queue] = {}
 
     def done(self, places: Int64Array) -> None:
-        """Mark places (queue << 48 | queue offset) as done; under the append lock."""
+        """Mark places (queue << 48 | queue offset) as done. The caller holds the append lock."""
         if not len(places):
             return
         places = np.sort(places)
@@ -70,7 +74,7 @@ class LevelCursors:
             queue.add(begin & _OFFSET_MASK, (last & _OFFSET_MASK) + 1)
 
     def begin_at(self, queue_id: int, offset: int) -> None:
-        """What lies below is gone from the log."""
+        """Mark all messages below a queue offset as done: they are gone from the log."""
         self._queue(queue_id).add(0, offset)
 
     def _queue(self, queue_id: int) -> _Queue:
@@ -80,12 +84,12 @@ class LevelCursors:
         return found
 
     def cursor(self, queue_id: int) -> int:
-        """Give the queue offset of the first message that is not done."""
+        """Return the queue offset of the first message that is not done."""
         found = self._queues.get(queue_id)
         return 0 if found is None else found.cursor
 
     def is_done(self, queue_id: int, offset: int) -> bool:
-        """Whether the message there is done."""
+        """Return whether the message at a queue offset is done."""
         found = self._queues.get(queue_id)
         if found is None or offset < found.cursor:
             return found is not None
@@ -93,7 +97,7 @@ class LevelCursors:
         return at >= 0 and offset < found.ends[at]
 
     def gaps(self, queue_id: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """Give the ranges within [begin, end) that are not done, ascending."""
+        """Return the ranges within [begin, end) that are not done, ascending."""
         found = self._queues.get(queue_id)
         if found is None:
             return [(begin, end)] if begin < end else []
@@ -108,11 +112,14 @@ class LevelCursors:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a queue has something done beyond its cursor, which one number cannot tell."""
+        """Whether any queue has done messages past its cursor."""
         return any(queue.begins for queue in self._queues.values())
 
     def copy(self) -> Levels:
-        """Give everything, as in format/counts_json.py; under the append lock."""
+        """Return all cursors and ranges in the form of format/counts_json.py.
+
+        The caller holds the append lock.
+        """
         return {
             queue_id: (
                 queue.cursor,
@@ -123,12 +130,12 @@ class LevelCursors:
         }
 
     def add(self, levels: Levels) -> None:
-        """Take what `copy` gave, beside what there is."""
+        """Add the cursors and ranges that `copy` returned to those present."""
         for queue_id, (cursor, *ranges) in levels.items():
             queue = self._queue(queue_id)
             for begin, end in ((0, cursor), *zip(ranges[::2], ranges[1::2], strict=True)):
                 queue.add(begin, end)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all cursors and ranges."""
         self._queues.clear()

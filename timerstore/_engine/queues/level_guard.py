@@ -1,4 +1,4 @@
-"""How far back the log is needed for messages of fixed levels that wait."""
+"""Find the part of the log that pending messages of the delay levels need."""
 
 from timerstore._engine.base.native import lib
 from timerstore._engine.format import queue_unit
@@ -10,7 +10,7 @@ _NOTHING = 2**62
 
 
 def lowest_waiting(log: CommitLog, routes: Routes, cursors: LevelCursors) -> int:
-    """Give the lowest log offset of a level message that is dispatched and not done."""
+    """Return the lowest log offset of a level message that is dispatched and not delivered."""
     found = _NOTHING
     for route in list(routes.by_index):
         if route.native.kind != lib.TS_ROUTE_LEVELS:

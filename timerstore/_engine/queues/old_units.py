@@ -1,11 +1,15 @@
-"""Old units: what was in the queues at opening says of tags and times, held against the log.
+"""Check units that existed when the store was opened against the log.
 
-Data:     a queue unit's tags code, 8 of 20 bytes that have no checksum.
-Threads:  any.
-Holds:    (1) no unit passes over a message by its tags that was not looked at in this opening, by
-          who wrote it or here; (2) a level's message is due as its record and the table say.
-Fails:    CorruptError where a unit says other tags than its message.
-Source:   docs/decisions/0006-index-and-queries.md.
+The tags code of a unit takes 8 of its 20 bytes and has no checksum. For a level message these bytes
+hold the due time. So a unit that this opening did not write is compared with its message.
+
+Thread safety: any thread.
+Invariants:
+    1. A filter skips a message by its unit's tags code only if this opening wrote or checked the
+       unit.
+    2. A level message is due at the time that its record and the table of delays give.
+Raises: CorruptError if the tags code of a unit differs from its message's tags.
+See also: docs/decisions/0006-index-and-queries.md.
 """
 
 from collections.abc import Sequence
@@ -20,16 +24,19 @@ from timerstore._engine.queues.routes import Route
 from timerstore.errors import CorruptError
 
 
-def old_among(route: Route, offset: int, count: int) -> int:
-    """How many of so many units from an offset on were there at opening; the others come behind."""
+def old_unit_count(route: Route, offset: int, count: int) -> int:
+    """Return how many of `count` units from a queue offset existed at opening: the first ones."""
     return max(0, min(count, route.queue.old_count - offset))
 
 
 def check_tags(log: CommitLog, view: Any, route: Route, units: bytes, offset: int) -> int:
-    """How many units, from the first on, say of tags what their messages do; 0: the first does not.
-    Raises CorruptError where that one's message does not read. `offset`: its queue offset.
+    """Return how many units from the first on have the tags code of their messages.
+
+    offset: the queue offset of the first unit.
+
+    Returns 0 if the first unit differs. Raises CorruptError if its message cannot be read.
     """
-    count, done = old_among(route, offset, len(units) // UNIT_BYTES), 0
+    count, done = old_unit_count(route, offset, len(units) // UNIT_BYTES), 0
     while done < count:
         got = lib.ts_old_units_check(
             view,
@@ -48,14 +55,14 @@ def check_tags(log: CommitLog, view: Any, route: Route, units: bytes, offset: in
 
 
 def wrong_tags(route: Route, offset: int) -> CorruptError:
-    """Give what is raised for a unit that says other tags than its message."""
+    """Return the error for a unit whose tags code differs from its message's tags."""
     return CorruptError(
-        "a queue unit says other tags than its message", where=route.queue.where(offset)
+        "a queue unit has other tags than its message", where=route.queue.where(offset)
     )
 
 
 class LevelUnits(Owner):
-    """Reads the units of the levels' topic."""
+    """Reads units of the level topic."""
 
     def __init__(self, log: CommitLog, delays: Sequence[int]) -> None:
         self._log = log
@@ -63,14 +70,17 @@ class LevelUnits(Owner):
         self._level_count = len(delays)
 
     def read(self, route: Route, offset: int, count: int) -> queue_unit.Units:
-        """Give units [offset, offset + count), their tags codes the times when they are due."""
+        """Return units [offset, offset + count), with the due times in place of tags codes.
+
+        The units must be below the queue's count.
+        """
         data = bytearray(route.queue.read(offset, count))
-        assert len(data) == count * UNIT_BYTES, "units below the count of a queue are there"
-        if old := old_among(route, offset, count):
-            self._mend(route, data, old, offset)
+        assert len(data) == count * UNIT_BYTES, "units below the count of a queue exist"
+        if old := old_unit_count(route, offset, count):
+            self._correct(route, data, old, offset)
         return queue_unit.read(bytes(data))
 
-    def _mend(self, route: Route, data: bytearray, count: int, offset: int) -> None:
+    def _correct(self, route: Route, data: bytearray, count: int, offset: int) -> None:
         done, units = 0, ffi.from_buffer("uint8_t[]", data)
         with self._log.segments.view(self._log.written) as view:
             while done < count:

@@ -1,11 +1,15 @@
-"""Removals: timers that were cancelled or rescheduled where not everybody may see it yet.
+"""Track timers that were cancelled or rescheduled at a log offset that readers do not see yet.
 
     the log:   ... source of 7 ...  V ... delete record of 7 | source of 9 ...  E
-    who sees what lies below V sees 7 wait, though its state says cancelled since E
 
-Threads:  any.
-Locks:    the append lock: `note` runs in the hold that appends, `reading` takes it at both ends.
-Holds:    what `hidden` gives is all that was removed at or behind V, and nothing that was not.
+A reader that sees the log below V must report 7 as pending, although its state is already
+cancelled.
+
+Thread safety: any thread.
+Locking: the append lock. `note` runs in the critical section that appends the record; `reading`
+    takes the lock when it begins and when it ends.
+Invariants:
+    1. `hidden` returns exactly the timers that were removed at or after V.
 """
 
 from collections import deque
@@ -17,44 +21,47 @@ from timerstore._engine.base.native import lib
 from timerstore._engine.log.commit_log import CommitLog
 
 Removal = tuple[int, int]
-"""Where the log says that a timer waits no more, and its id."""
+"""Log offset of the record that removed a timer, and the timer's id."""
 
 
 class Reading:
-    """One who reads what lies below `visible_end`."""
+    """A reader of the pending timers as of `visible_end`."""
 
     def __init__(self, visible_end: int, removals: list[Removal]) -> None:
         self.visible_end = visible_end
         self._removals = removals  # `note` adds to it
 
     def hidden(self) -> set[int]:
-        """Ids of what waits as of `visible_end`, whatever its state is by now."""
+        """Return ids of timers that were pending at `visible_end` and were removed since."""
         return {timer_id for at, timer_id in list(self._removals) if at >= self.visible_end}
 
 
 class Removals:
-    """Those of one store."""
+    """The recent removals of one store."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._recent: deque[Removal] = deque()  # by log offset; those below `durable` may go
+        self._recent: deque[Removal] = deque()  # by log offset; not needed below `durable`
         self._readers: list[list[Removal]] = []
 
     def note(self, timer_id: int, log_offset: int) -> None:
-        """It waits no more: in the hold that says so in the log, at this offset or behind."""
+        """Record that a timer was removed by a record at or after a log offset.
+
+        Call it in the critical section that appends the record.
+        """
         self.note_many([(log_offset, timer_id)])
 
-    def note_many(self, some: list[Removal]) -> None:
-        """The same of several, by log offset."""
+    def note_many(self, removals: list[Removal]) -> None:
+        """Record several removals, in the order of their log offsets; see `note`."""
         durable = self._log.durable
         while self._recent and self._recent[0][0] < durable:
             self._recent.popleft()
-        self._recent.extend(some)
+        self._recent.extend(removals)
         for reader in self._readers:
-            reader.extend(some)
+            reader.extend(removals)
 
     def noting(self, call: Callable[..., int], timer_id: int) -> Callable[..., int]:
-        """The same call of C, which appends what removes a timer, noted where it did."""
+        """Wrap a C function that appends a removal of a timer, so that the removal is recorded."""
 
         def noted(native: Any, *arguments: Any) -> int:
             log_offset = self._log.end
@@ -67,7 +74,10 @@ class Removals:
 
     @contextmanager
     def reading(self, visible_end: Callable[[], int]) -> Iterator[Reading]:
-        """Begin to read; what is removed meanwhile is noted for the reader."""
+        """Register a reader within the context; removals are recorded for it.
+
+        visible_end: returns the log offset up to which the reader sees the log.
+        """
         with self._log.lock:
             removals = list(self._recent)
             self._readers.append(removals)

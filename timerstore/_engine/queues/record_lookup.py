@@ -1,4 +1,4 @@
-"""Which topic and queue a record belongs to, when C meets one that has no route yet."""
+"""Find the topic and queue of a record, and make routes that C needs for it."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from timerstore._engine.format.store_paths import (
     whole_number,
 )
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import SCAN_DTYPE
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
 from timerstore.messages import parse_properties
 
 
 def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes, int, bytes]:
-    """Give topic, queue number and property text of the record at an offset."""
+    """Return topic, queue number and property text of the record at a log offset."""
     out = ffi.new("int64_t[2]")
     sizes = ffi.new("int32_t[4]")
     while True:
@@ -44,7 +44,7 @@ def scan_one(
     now_ms: int,
     log_offset: int,
 ) -> Any:
-    """Give the record at an offset as a recovery sees it, one of SCAN_DTYPE."""
+    """Return the record at a log offset as a scan would, as one row of SCAN_DTYPE."""
     out, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
     while True:
         count = lib.ts_scan(
@@ -67,8 +67,9 @@ def scan_one(
 
 
 def queues_named(topic: bytes, queue_id: int, text: bytes) -> list[tuple[str, int]]:
-    """Give the queue that a record says it lies in, and where it waits the one it is on its way to;
-    there may be none such. `text`: its properties.
+    """Return the queue that a record names, and for a delayed message also its real queue.
+
+    text: the record's properties. The queues need not be valid.
     """
     name = topic.decode("utf-8", "replace")
     named = [(name, queue_id)]
@@ -82,14 +83,14 @@ def queues_named(topic: bytes, queue_id: int, text: bytes) -> list[tuple[str, in
 
 
 def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> None:
-    """Make the routes of the record at view.need: its own, and where it waits its real one."""
-    need = int(view.need)  # which reading the record sets anew
+    """Make the routes of the record at `view.need`: its own, and its real one if it is delayed."""
+    need = int(view.need)  # reading the record changes the field
     topic, queue_id, text = record_fields(segments, view, need)
     named = [one for one in queues_named(topic, queue_id, text) if can_have_queue(*one)]
     if all(routes.is_found(*one) for one in named):
         raise_status(
             lib.TS_CORRUPT,
-            "a record names no queue that can be made",
+            "a record names no valid queue",
             f"{segments.path(need // segments.segment_bytes)} offset {need}",
         )
     for name, number in named:
@@ -104,8 +105,12 @@ def real_routes(
     *,
     is_level: bool,
 ) -> npt.NDArray[np.int32]:
-    """Give the index of the real route of each record that waits; -1 where one can never be
-    delivered. Bodies are not read. Raises GoneError where one was moved or removed.
+    """Return the index of the real route of each delayed record, without reading bodies.
+
+    The index is -1 for a record that can never be delivered.
+
+    Raises:
+        GoneError: a record was moved or removed.
     """
     count, done = len(log_offsets), 0
     offsets, lengths = np.ascontiguousarray(log_offsets), np.ascontiguousarray(sizes)
@@ -132,6 +137,6 @@ def real_routes(
 
 
 def is_of_topic(routes: Routes, found: npt.NDArray[np.int32], topic: str) -> npt.NDArray[np.bool_]:
-    """Which of these routes, by index, belong to a topic."""
+    """Mark the route indexes that belong to a topic."""
     own = [k for k, route in enumerate(list(routes.by_index)) if route.topic == topic]
     return np.isin(found, own)

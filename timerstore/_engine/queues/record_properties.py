@@ -1,8 +1,9 @@
-"""Properties of the messages of some topics, as a part of the log has them.
+"""Read the properties of the delayed messages of some topics from a part of the log.
 
-Threads:  opening.
-Holds:    every record of the part that goes to such a topic is given, in the order of the log.
-Cost:     nothing where there is no such topic; else one scan of the part, and a read a record.
+This costs nothing if no such topic exists. Otherwise it scans that part of the log, and reads each
+such record.
+
+Thread safety: used while a store is opened.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
 
 
-def timer_texts(
+def timer_properties(
     segments: Segments,
     routes: Routes,
     precision_ms: int,
@@ -25,7 +26,11 @@ def timer_texts(
     end: int,
     is_wanted: Callable[[str], bool],
 ) -> Iterator[tuple[str, bytes]]:
-    """Give topic and properties of what waits, or waited, for such topics, in [begin, end)."""
+    """Yield topic and property text of the timers in [begin, end) of the log, in its order.
+
+    Includes timers that were delivered or cancelled since.
+    is_wanted: returns whether messages for a topic are to be yielded.
+    """
     if begin >= end or not any(is_wanted(route.topic) for route in routes.by_index):
         return
     for part, _, _ in scan_batches(

@@ -1,11 +1,15 @@
-"""Routes: topic and queue number to the queue, for Python and for C.
+"""Find a queue by topic and queue number, for Python and for C.
 
-Data:     config/topics.json; one ts_route (native/api/route.h) a queue.
-Threads:  any may look up; making one takes `_lock`.
-Locks:    `_lock`, then nothing.
-Holds:    (1) a route lives as long as the store; (2) a topic's name and queue count are in
-          topics.json before its first record is appended; (3) a route is there for Python in one
-          step; where something came between that and C's finding it, the next who asks sees to it.
+Each queue has a route: a ts_route (native/api) in a hash table that C reads.
+
+Thread safety: any thread may look up. Making a route takes `_lock`.
+Locking: `_lock`; no lock is taken under it.
+Invariants:
+    1. A route exists as long as the store.
+    2. A topic's name and queue count are in topics.json before its first record is appended.
+    3. A route appears to Python in one step. If an exception then prevents its entry in C's table,
+       the next call of `make` completes it.
+On-disk format: config/topics.json.
 """
 
 from collections.abc import Sequence
@@ -50,10 +54,10 @@ class Routes(Owner):
         self._queue_segment_bytes = queue_segment_bytes
         self._lock = Lock()
         self._by_name: dict[tuple[str, int], Route] = {}
-        self._listed: list[Route] = []  # the same, as far as it was asked for
+        self._listed: list[Route] = []  # the same in order; updated on access
         self.topic_numbers: dict[str, int] = {}  # of topics that have a route, from 1
-        self._made_count: dict[str, int] = {}  # behind a topic's last queue that has a route
-        self._pointers: list[Any] = []  # every table that C may still walk
+        self._made_count: dict[str, int] = {}  # one more than a topic's last queue with a route
+        self._pointers: list[Any] = []  # all tables that C may still read
         self.native: Any = None  # ts_routes *
         self._table: Any = None
         self._rebuild(64)
@@ -65,38 +69,38 @@ class Routes(Owner):
             raise CorruptError(
                 f"topics cannot be read: {error}",
                 where=tree.topics_json,
-                wanted="the file, its .bak, or neither: then topics are those that have queues",
+                wanted="a valid file or .bak, or neither: then the queue folders name the topics",
             ) from error
 
     # --- looking up ---
 
     @property
     def by_index(self) -> list[Route]:
-        """All there are, by their index."""
+        """All routes, by index."""
         if len(self._listed) != len(self._by_name):
             self._listed = list(self._by_name.values())
         return self._listed
 
     def is_found(self, topic: str, queue_id: int) -> bool:
-        """Whether C finds the route."""
+        """Return whether C finds the route."""
         route = self._by_name.get((topic, queue_id))
         return route is not None and bool(self._table[self._place(self._table, route)])
 
     def get(self, topic: str, queue_id: int) -> Route | None:
-        """Give the route, None where it was never made."""
+        """Return the route, or None."""
         return self._by_name.get((topic, queue_id))
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has; 0 where it is unknown."""
+        """Return the topic's queue count in topics.json, 0 if it is unknown."""
         one = self._topics.topics.get(topic)
         return one.queue_count if one is not None else 0
 
     def full_queue_count(self, topic: str) -> int:
-        """How many queues the topic has, those counted that topics.json leaves out."""
+        """Return the topic's queue count, including queues that topics.json omits."""
         return max(self.queue_count(topic), self._made_count.get(topic, 0))
 
     def are_mixed(self) -> bool:
-        """Whether more than one topic has timers that wait."""
+        """Return whether more than one topic has pending timers."""
         first = None
         for route in list(self.by_index):
             if route.native.pending and route.topic != (first := first or route.topic):
@@ -104,14 +108,14 @@ class Routes(Owner):
         return False
 
     def topics(self) -> dict[str, int]:
-        """Give every topic with its queue count, system topics included."""
+        """Return every topic with its queue count, including system topics."""
         names = {**self._topics.topics, **self._made_count}
         return {name: self.full_queue_count(name) for name in names}
 
     # --- making ---
 
     def load(self) -> None:
-        """Make a route for every queue that has a folder or stands in topics.json."""
+        """Make a route for every queue that has a folder, and for the timer topic."""
         for topic in filter(is_topic, self._folders(self._tree.queues)):
             for name in self._folders(self._tree.queues / topic):
                 queue_id = queue_number(name)
@@ -120,15 +124,19 @@ class Routes(Owner):
         self.make(WHEEL_TIMER_TOPIC, 0, 0, persist=False)
 
     def _folders(self, path: Path) -> list[str]:
-        """Names of folders; files among them are nobody's, and a broker passes them over, too."""
+        """Return the names of folders. Files are ignored, as in RocketMQ."""
         names = [name for name in self._disk.list(path) if self._disk.is_directory(path / name)]
         for name in names:
             self._disk.check_no_link(path / name)
         return names
 
     def make(self, topic: str, queue_id: int, now_ms: int, *, persist: bool = True) -> Route:
-        """Give the route, made where it is new; then also in topics.json, durably. MessageError
-        where there can be no such queue.
+        """Return the route; make it if it is new.
+
+        persist: enter the queue in topics.json too, durably.
+
+        Raises:
+            MessageError: the topic's name or the queue number is not valid.
         """
         if not can_have_queue(topic, queue_id):
             raise MessageError(f"topic {topic!r} can have no queue {queue_id}")
@@ -138,11 +146,11 @@ class Routes(Owner):
                 self._persist(topic, queue_id + 1, now_ms)
             if route is None:
                 route = self._make(topic, queue_id)
-            self._let_find(route)
+            self._enter(route)
             return route
 
     def grow(self, topic: str, queue_count: int, now_ms: int) -> None:
-        """Give the topic at least so many queues."""
+        """Raise the topic's queue count in topics.json to at least `queue_count`, durably."""
         with self._lock:
             if self.queue_count(topic) < queue_count:
                 self._persist(topic, queue_count, now_ms)
@@ -153,7 +161,7 @@ class Routes(Owner):
         self._disk.write_small(
             self._tree.topics_json, json_text.with_checksum(topics_json.write(topics))
         )
-        self._topics = topics  # not before: where the disk is full, the next put tries again
+        self._topics = topics  # after the write: if the disk is full, the next put retries
         reach("topics_json_written")
 
     def _make(self, topic: str, queue_id: int) -> Route:
@@ -173,14 +181,14 @@ class Routes(Owner):
         queue.load()
         route = Route(topic, queue_id, native, queue)
         self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
-        self._by_name[topic, queue_id] = route  # last: from here on it is there
+        self._by_name[topic, queue_id] = route  # last: from here on the route exists
         return route
 
     def _make_queue(self, directory: Path) -> ConsumeQueue:
         return ConsumeQueue(self._disk, directory, self._queue_segment_bytes)
 
-    def _let_find(self, route: Route) -> None:
-        """Have C find it, if it does not yet."""
+    def _enter(self, route: Route) -> None:
+        """Enter the route in the table of C, if it is not there yet."""
         if 2 * len(self._by_name) > self.native.mask:
             self._rebuild(4 * (int(self.native.mask) + 1))
         else:
@@ -197,7 +205,7 @@ class Routes(Owner):
         self._table, self.native = table, native
 
     def _place(self, table: Any, route: Route) -> int:
-        """Where it stands in a table, or would."""
+        """Return the slot of a route in a table, or the slot for it."""
         native, mask = route.native, len(table) - 1
         at = int(lib.ts_route_key(native.topic, native.topic_size, native.queue_id)) & mask
         while table[at] and table[at] != native:
@@ -205,14 +213,14 @@ class Routes(Owner):
         return at
 
     def native_by_index(self) -> Any:
-        """Give an array of all ts_route pointers, by index, for one call."""
+        """Return an array of all ts_route pointers, by index, for one call."""
         return ffi.new("ts_route *[]", [route.native for route in self.by_index] or [ffi.NULL])
 
     def queues(self) -> Sequence[ConsumeQueue]:
-        """Give the queue of every route."""
+        """Return the queues of all routes."""
         return [route.queue for route in list(self.by_index)]
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files of all queues."""
         for route in self.by_index:
             route.queue.close()

@@ -1,1 +1,1 @@
-"""Open a store: go on from a checkpoint, or rebuild everything from the commit log."""
+"""Open a store: continue from a checkpoint, or rebuild everything from the commit log."""

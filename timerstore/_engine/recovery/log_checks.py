@@ -1,4 +1,6 @@
-"""Checks of a commit log during recovery: damage that must not be taken for a torn tail.
+"""Check a store and its commit log before recovery changes them.
+
+Damage of the log must not be taken for a torn tail, which is truncated.
 
 Raises: CorruptError, naming the segment file and the offset.
 """
@@ -9,17 +11,31 @@ from pathlib import Path
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS
-from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.format.store_paths import BACKUP_JSON, Tree
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.fold import Scan, wild_places
+from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
 from timerstore._engine.log.survey import next_record
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
-from timerstore.errors import CorruptError
+from timerstore.errors import ConfigError, CorruptError
 
 _log = logging.getLogger("timerstore.recovery")
+
+
+def refuse_backup(disk: Disk, tree: Tree) -> None:
+    """Raise ConfigError if the directory is a backup.
+
+    A backup has a log too, but the next backup would overwrite messages that were put there.
+    """
+    path = tree.root / BACKUP_JSON
+    if not disk.exists(path):
+        return
+    problem = f"{tree.root}: wanted a store's folder, got a backup; restore it into another folder"
+    if disk.exists(tree.timer_wheel):  # an older version has opened it
+        problem += f"; it was opened as a store before: to keep using it as one, remove {path}"
+    raise ConfigError(problem)
 
 
 class LogChecks:
@@ -35,18 +51,20 @@ class LogChecks:
         self._precision_ms = precision_ms
 
     def refuse_damage_below(self, durable_end: int, source: Path, end: int, fault: int) -> None:
-        """Raise CorruptError where the log ends before what was durable, as `source` says."""
+        """Raise CorruptError if the log ends before the durable end that `source` names."""
         if end < durable_end:
             raise CorruptError(
                 f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
                 where=f"{self._segments.path(end // self._segments.segment_bytes)} offset {end}",
                 wanted=f"records up to {durable_end}, which were durable (noted in {source})",
-                got="bytes that do not read; `timerstore repair` keeps the rest",
+                got="unreadable bytes; `timerstore repair` keeps the rest",
             )
 
     def report_cut(self, end: int, fault: int) -> None:
-        """Log a warning where readable records follow the place at which the log is cut: writes
-        that were never synced and reached the disk out of order, or damage among them.
+        """Log a warning if readable records follow the place at which the log is truncated.
+
+        These are unsynced writes that reached the disk out of order, or records after damage in
+        unsynced writes.
         """
         follows = next_record(self._disk, self._tree.commit_log, end, self._precision_ms)
         if follows is not None:
@@ -59,19 +77,23 @@ class LogChecks:
                 follows,
             )
 
-    def refuse_wild_place(self, scanned: Scan) -> None:
-        """A timer id that no record can have had is damage, not a reason to have memory for it."""
-        wild = wild_places(scanned)
-        if wild.any():
-            at = int(scanned["log_offset"][np.argmax(wild)])
+    def refuse_impossible_offset(self, scanned: Scan) -> None:
+        """Raise CorruptError if a timer record has an impossible queue offset.
+
+        It would make recovery allocate memory for all ids up to it.
+        """
+        impossible = has_impossible_offset(scanned)
+        if impossible.any():
+            at = int(scanned["log_offset"][np.argmax(impossible)])
             raise CorruptError(
-                "the commit log is damaged: a record says a timer id that none can have had",
+                "the commit log is damaged: a record has an impossible timer id",
                 where=f"{self._segments.path(at // self._segments.segment_bytes)} offset {at}",
             )
 
     def refuse_lost_front(self, mark: Watermark, end: int, *, is_ours: bool) -> None:
-        """Where files are gone from the log's front that we did not remove, and no broker was here,
-        who leaves the log longer, somebody else did.
+        """Raise CorruptError if first files of the log are missing that retention did not remove.
+
+        A broker may have removed them, but it also leaves the log longer than at the watermark.
         """
         begin = self._segments.begin
         if begin > mark.log_begin and (is_ours or end <= mark.log_end):
@@ -79,20 +101,21 @@ class LogChecks:
                 "the commit log has lost its first files",
                 where=self._segments.path(mark.log_begin // self._segments.segment_bytes),
                 wanted=f"records from {mark.log_begin} on",
-                got=f"the first file begins at {begin}; if a broker removed what was before, "
+                got=f"the first file begins at {begin}; if a broker removed the files before it, "
                 f"remove {self._tree.watermark}",
             )
 
     def refuse_shorter_log(self, end: int, routes: Routes) -> None:
-        """A store that was closed has every unit's record: else its log has lost something."""
+        """Raise CorruptError if a queue of a closed store points past the end of its log."""
         for route in routes.by_index:
             last = route.queue.last_record_end()
             if last > end:
-                self._directory.mark_closed()  # else the next opening would cut the log there
+                self._directory.mark_closed()  # else the next opening would truncate the log there
                 raise CorruptError(
-                    "the commit log has lost its end, or a queue is damaged, which points beyond",
+                    "the commit log has lost its end, or a queue is damaged and points past it",
                     where=f"{self._segments.path(end // self._segments.segment_bytes)} "
                     f"offset {end}",
-                    wanted=f"records up to {last}, as {self._tree.queue(*route[:2])} has it",
-                    got=f"an end at {end}; if that is right, remove that folder: it is made anew",
+                    wanted=f"records up to {last}, according to {self._tree.queue(*route[:2])}",
+                    got=f"an end at {end}; if that is right, remove that folder: it will be "
+                    "rebuilt",
                 )

@@ -1,53 +1,50 @@
-"""Recover a store: go on from its last checkpoint, or rebuild everything from the commit log.
+"""Recover a store: continue from its last checkpoint, or rebuild everything from the commit log.
 
-Four cases, told apart by the watermark, `abort` and the wheel's length:
+There are four cases. The watermark, `abort` and the length of the wheel file distinguish them:
 
-    nothing there                                 a new store
-    closed by us, not opened by others since      continue from the watermark
-    ours, not closed                              recover from the watermark
-    a broker's, or side files do not fit          scan the whole log, fold it, rebuild the rest
+    empty directory                                       create a store
+    closed by this engine, not opened by a broker since   continue from the watermark
+    used by this engine, not closed                       recover from the watermark
+    used by a broker, or side files do not fit            scan the whole log and rebuild the rest
 
 Invariants:
-    1. `abort` and the wheel's extra length are durable before anything is changed.
+    1. `abort` and the wheel's extra length are durable before anything else is changed.
 See also: docs/decisions/0001-crash-safety.md, log_checks.py.
 """
 
 import secrets
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.native import AppendLock, lib
+from timerstore._engine.base.native import AppendLock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.dedupe import Ids
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.store_paths import (
-    BACKUP_JSON,
-    SCHEDULE_TOPIC,
     WHEEL_TIMER_TOPIC,
     Tree,
 )
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.levels import pending_counts as level_pending
-from timerstore._engine.log.fold import Fold, Scan, fold, level_places, strangers_wrote
+from timerstore._engine.log.fold import Fold, fold
+from timerstore._engine.log.fold_ownership import has_foreign_records
 from timerstore._engine.log.log_recovery import (
-    first_offsets,
     refuse_damage_inside,
-    restore_staged,
-    scan,
     settle_end,
 )
+from timerstore._engine.log.scanned_records import delivered_level_places
 from timerstore._engine.log.staging import Staged, read_staged
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.recovery.log_checks import LogChecks
+from timerstore._engine.recovery.log_checks import LogChecks, refuse_backup
+from timerstore._engine.recovery.log_scan import LogScan
+from timerstore._engine.recovery.queue_recovery import recover_queues, restart_queues
+from timerstore._engine.recovery.timer_restore import TimerRestore
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.segments import Segments
-from timerstore._engine.timer import chain_compaction, timer_recovery
+from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
@@ -55,22 +52,10 @@ from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel, has_length, is_left_open
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, CorruptError
-
-
-def _refuse_backup(disk: Disk, tree: Tree) -> None:
-    """A backup has a log, too; what is put there the next backup would write over."""
-    path = tree.root / BACKUP_JSON
-    if not disk.exists(path):
-        return
-    problem = f"{tree.root}: wanted a store's folder, got a backup; restore it into another folder"
-    if disk.exists(tree.timer_wheel):  # as versions before let it be
-        problem += f"; to go on with it as a store, which it was opened as, remove {path}"
-    raise ConfigError(problem)
 
 
 class Recovered(NamedTuple):
-    """What recovery found out, and the parts of the store that it restored."""
+    """The restored parts of a store."""
 
     config: StoreConfig
     segments: Segments
@@ -85,21 +70,29 @@ class Recovered(NamedTuple):
     append_lock: Any
     log_end: int
     dispatch_from: int
+    """Log offset from which records are dispatched again."""
     start: timer_recovery.Start
     store_id: int
     mark: Watermark | None
+    """The watermark that recovery continued from, None after a rebuild."""
     imported: Fold | None
+    """The fold of the whole log, None if the store is empty or was not rebuilt."""
 
 
 def recover(
     disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
 ) -> Recovered:
-    """Inspect a directory that this process has locked, and recover it."""
+    """Recover the store in a directory that this process has locked.
+
+    Raises:
+        ConfigError: the directory is a backup, or the configuration does not fit its files.
+        CorruptError: the commit log is damaged.
+    """
     return Recovery(disk, directory, config, clock).run()
 
 
 class Recovery(Owner):
-    """One recovery, step by step."""
+    """One recovery of one store."""
 
     def __init__(
         self, disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
@@ -107,7 +100,7 @@ class Recovery(Owner):
         self._disk = disk
         self._directory = directory
         self._tree: Tree = directory.tree
-        _refuse_backup(disk, self._tree)
+        refuse_backup(disk, self._tree)
         for folder in self._tree.folders:
             disk.check_no_link(folder)
         raw = disk.read_small(self._tree.watermark)
@@ -117,13 +110,13 @@ class Recovery(Owner):
         self._clock = clock
 
     def run(self) -> Recovered:
-        """Mark the directory as open, restore its parts, and return them."""
+        """Mark the directory as open, restore the parts of the store, and return them."""
         config, tree, disk = self._config, self._tree, self._disk
         was_open = self._directory.was_open
         wheel_is_ours = is_left_open(disk, tree.timer_wheel, config.wheel_slot_count)
         disk.make_directory(tree.side)
         self._directory.mark_open()
-        if was_open:  # what is read now may not be durable yet: who wrote it died
+        if was_open:  # the process that wrote these files died, so they may not be durable
             if disk.exists(tree.config):
                 disk.sync_directory(tree.config)
             disk.sync_directory(tree.side)
@@ -133,7 +126,7 @@ class Recovery(Owner):
             disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
         )
         self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
-        self._drop_misfit_wheel()
+        self._drop_incompatible_wheel()
         self._wheel = Wheel(
             disk,
             tree.timer_wheel,
@@ -161,6 +154,10 @@ class Recovery(Owner):
             self._append_lock,
         )
         self._checks = LogChecks(disk, self._directory, self._segments, config.precision_ms)
+        self._scan = LogScan(self._segments, self._routes, self._clock, config.precision_ms)
+        self._timer_restore = TimerRestore(
+            self._segments, self._wheel, self._timer_log, self._far, self._routes
+        )
         return self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
 
     def _recovered(
@@ -204,22 +201,24 @@ class Recovery(Owner):
             found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
             if found is not None:
                 return found
-            is_ours = is_ours and not mark.is_clean  # else a broker wrote what lies behind it
-        return self._anew(was_open=was_open, is_ours=is_ours)
+            is_ours = is_ours and not mark.is_clean  # a broker wrote records after a clean mark
+        return self._rebuild(was_open=was_open, is_ours=is_ours)
 
     def _rewrite_mark(self) -> None:
-        """Write the watermark again and sync it. After a sync that failed the page cache can show
-        one that the disk does not have, and a sync alone would not write it.
+        """Write the watermark again and sync it.
+
+        After a failed sync the page cache can show a watermark that the disk does not have, and a
+        sync alone would not write it.
         """
         if self._mark is not None:
             file = self._disk.open(self._tree.watermark)
             file.write(self._raw_mark, 0)
             file.sync()
 
-    def _drop_misfit_wheel(self) -> None:
-        """A wheel of another length than the watermark knows, cut or put there by somebody, is
-        damaged: it goes, and is built anew as one that is lost. Without a watermark its length is
-        all that is known of it.
+    def _drop_incompatible_wheel(self) -> None:
+        """Remove the wheel if its length differs from the watermark's, so that it is rebuilt.
+
+        It was truncated or replaced. Without a watermark, the length cannot be checked.
         """
         path = self._tree.timer_wheel
         if self._mark is None or self._disk.file_bytes(path) is None:
@@ -228,43 +227,20 @@ class Recovery(Owner):
             self._disk.unlink(path)
             self._disk.sync_directory(self._tree.root)
 
-    def _serve_route(self, view: Any) -> None:
-        route_needed(self._segments, view, self._routes, self._clock.now_ms)
-
-    def _scan(self, begin: int) -> Any:
-        self._segments.reserve_edges(begin)
-        return scan(
-            self._segments,
-            lambda: self._routes.native,
-            self._serve_route,
-            self._config.precision_ms,
-            begin,
-        )
-
-    def _scan_with_staged(self, begin: int, staged: Staged) -> Any:
-        """Scan from `begin`, then go on with staged bytes where they continue the log."""
-        scanned, end, fault = self._scan(begin)
-        for base, data in staged.pieces:
-            if restore_staged(self._segments, base, data, end):
-                more, end, fault = self._scan(end)
-                scanned = np.concatenate([scanned, more])
-        reach("recover_staged_restored")
-        return scanned, end, fault
-
     def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
-        """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
+        """Continue from a watermark; None if side files do not fit it or a broker wrote since."""
         tree, segments = self._tree, self._segments
         if mark.is_bootstrap or self._disk.exists(tree.timer_damaged):
             return None
         staged = read_staged(self._disk, tree.staging) if is_unclean else Staged()
-        segments.retire(mark.log_begin)  # unlinked once this opening has a checkpoint of its own
+        segments.retire(mark.log_begin)  # unlinked after the first checkpoint of this opening
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
-        scanned, end, fault = self._scan_with_staged(mark.log_end, staged)
+        scanned, end, fault = self._scan.with_staged(mark.log_end, staged)
         if not mark.is_clean:
-            self._checks.refuse_wild_place(scanned)
-        # Behind a clean one also where an opening behind a broker was cut off.
-        if strangers_wrote(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
+            self._checks.refuse_impossible_offset(scanned)
+        # After a clean one this includes an interrupted opening after a broker.
+        if has_foreign_records(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
             return None
         self._states.open_file(self._disk, tree.state, is_new=False)
         counts = counts_json.read_counts(
@@ -280,7 +256,7 @@ class Recovery(Owner):
             self._states = TimerStates()
             return None
         if is_unclean:
-            # Past the known durable end nothing is damage: a power cut keeps pages in any order.
+            # Past the known durable end a power cut may leave any mix of pages; it is not damage.
             self._checks.refuse_damage_below(staged.durable_end, tree.staging, end, fault)
             self._checks.report_cut(end, fault)
             settle_end(segments, mark.log_end, end)
@@ -292,7 +268,8 @@ class Recovery(Owner):
         reach("recover_queues_cut")
         timer_recovery.set_pending(self._routes, counts.pending, self._clock.now_ms)
         timer_recovery.fold_forward(self._states, self._routes, scanned, mark.store_id)
-        if not self._timer_from(mark, scanned, is_unclean=is_unclean):
+        if not self._timer_restore.restore(mark, self._states, scanned, is_unclean=is_unclean):
+            self._discard_timer_states()
             return None
         self._far.fit_window(self._config.roll_slots)
         if self._ids.load(counts.ids):
@@ -302,7 +279,7 @@ class Recovery(Owner):
         self._levels.add(counts.levels)
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
-        self._levels.done(level_places(scanned, mark.store_id))
+        self._levels.done(delivered_level_places(scanned, mark.store_id))
         timer_recovery.start_at(self._wheel, self._open_slot, mark.replay_slot)
         return self._recovered(
             log_end=end,
@@ -314,89 +291,30 @@ class Recovery(Owner):
         )
 
     def _is_whole(self, mark: Watermark, counts: counts_json.Counts) -> bool:
-        """Whether queues and timer log reach as far as they did at the watermark."""
-        for route in self._routes.by_index:
-            if not route.queue.is_whole(self._segments.begin):
-                return False
-            route.queue.recover(mark.log_end, self._segments.begin)
-        for topic, queues in counts.ends.items():
-            for queue_id, end in queues.items():
-                route_there = self._routes.get(topic, queue_id)
-                if route_there is None or route_there.queue.count != end:
-                    return False
+        """Return whether queues and timer log are as long as they were at the watermark."""
+        if not recover_queues(self._routes, counts.ends, mark.log_end, self._segments.begin):
+            return False
         self._timer_log.load(mark.timer_log_end)
         self._timer_log.segments.remove_below(mark.timer_log_begin)
         return self._timer_log.is_whole(mark.timer_log_begin)
 
-    def _timer_from(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
-        """Have wheel and timer log as at the watermark; False where the wheel was damaged."""
-        if not self._wheel.checks.fits(mark.wheel_writes):
-            return self._distrust_timer()
-        if is_unclean:
-            try:
-                if mark.is_clean:
-                    self._settle_chains(mark)
-                timer_recovery.cut_back(self._wheel, self._timer_log, mark)
-            except CorruptError:  # a unit that is torn, or damaged behind the watermark
-                return self._distrust_timer()
-        else:
-            self._timer_log.load(mark.timer_log_end)
-        if self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
-            return True
-        return self._distrust_timer()
-
-    def _settle_chains(self, mark: Watermark) -> None:
-        """Killed while closing, between the log's chains and the wheel, or before what those lead
-        past was buried: have all agree; CorruptError where a unit that was written anew is torn.
-        """
-        self._timer_log.load(mark.timer_log_end)
-        self._timer_log.check()
-        timer_log = self._timer_log.segments  # closing may have died before its sync, or by it
-        timer_log.rewrite(mark.timer_log_begin, mark.timer_log_end)
-        timer_log.sync()
-        chain_compaction.settle(self._wheel, self._timer_log, mark.replay_slot, mark.timer_log_end)
-
-    def _distrust_timer(self) -> bool:
-        """Go back to where all is built anew from the log; False."""
+    def _discard_timer_states(self) -> None:
         self._states = TimerStates()
         for route in self._routes.by_index:
             route.native.pending = route.native.level_pending = 0
-        return False
 
-    def _leads_to_all(self, mark: Watermark, scanned: Scan) -> bool:
-        """Whether the wheel has a unit for each message that waits, but for those that have still
-        to be linked: a wheel of an older version, which has no checks, may have fewer where it was
-        damaged. More do no harm: their states say which of them wait.
-        """
-        kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
-        put = timer_recovery.timer_route(self._routes).queue.count + int(
-            np.isin(scanned["kind"], kinds).sum()
-        )
-        linked = int(self._states.native.waiting) - (put - mark.timer_queue_offset)
-        try:
-            linked -= self._far.count_waiting(self._states.native, self._segments.begin)
-            if self._wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked:
-                return True
-            # Counts are cut back roughly, and a delete takes one off its slot, wherever what it
-            # deletes waits; the chains are exact.
-            chain_compaction.recount(
-                self._wheel, self._timer_log, mark.replay_slot, mark.timer_log_end
-            )
-            return self._wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked
-        except CorruptError:
-            return False
-
-    def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
-        """Trust the commit log alone: fold it whole, build everything else from it."""
+    def _rebuild(self, *, was_open: bool, is_ours: bool) -> Recovered:
+        """Fold the whole commit log, and rebuild everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
-        ends, before = self._known_ends(), self._mark
-        if self._mark is not None:  # what a power cut brought back has lost its evidence
+        known_counts, before = self._known_counts(), self._mark
+        if self._mark is not None:
+            # Files that a power cut restored: deliveries of their messages may be gone already.
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
-        # A store that was closed has written out all that was staged.
+        # A store that was closed has no staged records.
         staged = read_staged(disk, tree.staging) if was_open else Staged()
-        scanned, end, fault = self._scan_with_staged(begin, staged)
+        scanned, end, fault = self._scan.with_staged(begin, staged)
         durable = self._durable_end(staged, end, fault)
         if not is_ours:
             refuse_damage_inside(segments, end, fault)
@@ -404,30 +322,30 @@ class Recovery(Owner):
             self._checks.refuse_lost_front(self._mark, end, is_ours=is_ours)
         if not was_open:
             self._checks.refuse_shorter_log(end, self._routes)
-        self._checks.refuse_wild_place(scanned)
+        self._checks.refuse_impossible_offset(scanned)
         segments.mark_dirty()
         if was_open:
             self._checks.report_cut(end, fault)
         settle_end(segments, max(begin, durable) if was_open else end, end)
         if self._mark is not None:
-            self._forget_mark()  # not before the cut: without it a torn tail may look like damage
-        if disk.exists(tree.timer_damaged):  # without a watermark nothing of the timer is trusted
+            self._forget_mark()  # after the cut: without it a torn tail may look like damage
+        if disk.exists(tree.timer_damaged):  # not needed: the timer is rebuilt in any case
             disk.unlink(tree.timer_damaged)
             disk.sync_directory(tree.side)
-        reach("recover_anew_begun")
+        reach("recover_rebuild_begun")
         found = fold(scanned, known_id=before.store_id if before else None)
         store_id = found.store_id or (before.store_id if before else 0) or secrets.randbits(32) | 1
-        if before is not None and before.timer_id_end:  # no id is given a second time
-            timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
+        if before is not None and before.timer_id_end:  # no timer id may be used twice
+            timers = known_counts.setdefault(WHEEL_TIMER_TOPIC, {})
             timers[0] = max(timers.get(0, 0), before.timer_id_end)
         self._states.open_file(disk, tree.state, is_new=True)
         timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)
-        level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_waiting])
+        level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_pending])
         self._build_ids(store_id, end)
-        self._restart_queues(scanned, begin, end, ends)
-        reach("recover_anew_queues_restarted")
+        restart_queues(self._routes, scanned, begin, end, known_counts, self._clock.now_ms)
+        reach("recover_rebuild_queues_restarted")
         self._wheel.clear_all()
         self._timer_log.segments.load(is_derived=True)
         self._timer_log.remove_all()
@@ -449,13 +367,13 @@ class Recovery(Owner):
         self._ids.build(marks, self._segments, store_id, end)
 
     def _forget_mark(self) -> None:
-        """From here on only the log counts; durable."""
+        """Remove the watermark, so that any later opening rebuilds from the log. Durable."""
         self._disk.unlink(self._tree.watermark)
         self._disk.sync_directory(self._tree.side)
         self._mark = None
 
     def _durable_end(self, staged: Staged, end: int, fault: int) -> int:
-        """Return up to where the log is known to be durable, which it must reach."""
+        """Return the known durable end of the log; raise CorruptError if the log ends before it."""
         if self._mark is not None:
             durable, source = self._mark.log_end, self._tree.watermark
         else:
@@ -465,45 +383,13 @@ class Recovery(Owner):
         return max(durable, staged.durable_end)
 
     def _counted_end(self) -> int:
-        """How far the log was durable by the numbers that stand beside a watermark that is lost."""
+        """Return the durable end of the log in the counts file, for when the watermark is lost."""
         return counts_json.log_end(self._disk.read_small(self._tree.counts))
 
-    def _known_ends(self) -> counts_json.Pending:
-        """Where each queue ended at the watermark, as far as that is still known."""
+    def _known_counts(self) -> counts_json.Pending:
+        """Return the count of each queue at the watermark, as far as it is still known."""
         if self._mark is None:
             return {}
         raw = self._disk.read_small(self._tree.counts)
         counts = counts_json.read_counts(raw, self._mark.log_end, self._mark.sequence)
         return {} if counts is None else counts.ends
-
-    def _restart_queues(
-        self, scanned: Scan, begin: int, end: int, ends: counts_json.Pending
-    ) -> None:
-        """Every queue begins anew at its first record; those without one keep what they have, or
-        where retention removed all their records, go on where they ended. Where that is not known
-        either, the timer topic's begins at 0: then no copy and no watermark is left that would
-        vouch for the store's id, and the ids are those of a new one.
-        """
-        for topic, queues in ends.items():
-            for queue_id in queues:
-                self._routes.make(topic, queue_id, self._clock.now_ms)
-        found = first_offsets(scanned)
-        first = dict(found.by_route)
-        for queue_id, offset in found.by_level.items():
-            level = self._routes.get(SCHEDULE_TOPIC, queue_id)
-            assert level is not None, "scanning made it"
-            first[int(level.native.index)] = offset
-        if found.timer is not None:
-            first[int(timer_recovery.timer_route(self._routes).native.index)] = found.timer
-        for route in self._routes.by_index:
-            at = first.get(int(route.native.index))
-            known = ends.get(route.topic, {}).get(route.queue_id, 0)
-            if at is not None:
-                route.queue.restart(at)
-            elif route.queue.has_incompatible_files:
-                route.queue.restart(known)
-            else:
-                route.queue.recover(end, begin)
-                route.queue.cut()
-                if route.queue.count < known:
-                    route.queue.restart(known)

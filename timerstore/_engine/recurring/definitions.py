@@ -22,7 +22,7 @@ from timerstore._engine.format import recurring_json
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import Scan
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError
 from timerstore.messages import parse_properties

@@ -23,15 +23,15 @@ from timerstore._engine.format import queue_unit
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.levels import pending_counts
 from timerstore._engine.levels.level_pending import LevelPending
-from timerstore._engine.log.fold import (
+from timerstore._engine.log.fold import fold
+from timerstore._engine.log.fold_ownership import has_foreign_records
+from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import (
     SCAN_DTYPE,
     Scan,
-    fold,
-    level_places,
-    strangers_wrote,
-    wild_places,
+    delivered_level_places,
+    has_impossible_offset,
 )
-from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, route_needed
 from timerstore._engine.snapshot.position import SnapshotPosition
@@ -125,12 +125,12 @@ class SnapshotTimers(Owner):
         if self._at == position.log_end:
             return True
         scanned = self._scan(self._at, position.log_end)
-        if strangers_wrote(scanned, self.store_id, is_clean=bool(mark.is_clean)):
+        if has_foreign_records(scanned, self.store_id, is_clean=bool(mark.is_clean)):
             return False
         routes = self._view.routes
         timer_recovery.fold_forward(self.states, routes, scanned, self.store_id)
         pending_counts.fold_forward(routes, self.cursors, scanned, self.store_id)
-        self.cursors.done(level_places(scanned, self.store_id))
+        self.cursors.done(delivered_level_places(scanned, self.store_id))
         self._at = position.log_end
         return True
 
@@ -205,7 +205,7 @@ class SnapshotTimers(Owner):
         """Fold the whole log."""
         view = self._view
         scanned = self._scan(position.store.log_begin, position.log_end)
-        wild = wild_places(scanned)
+        wild = has_impossible_offset(scanned)
         if wild.any():
             at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(
@@ -218,7 +218,7 @@ class SnapshotTimers(Owner):
             self.pending.store_id = found.store_id
         view.routes.clear_counts()
         timer_recovery.fold_from_empty(self.states, view.routes, scanned, found)
-        pending_counts.fold_from_empty(view.routes, scanned["route"][found.level_rows_waiting])
+        pending_counts.fold_from_empty(view.routes, scanned["route"][found.level_rows_pending])
         self.cursors.done(found.level_places_done)
         self._at = position.log_end
 

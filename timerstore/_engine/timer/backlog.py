@@ -17,7 +17,7 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import queue_unit
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import SCAN_DTYPE
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route, Routes

@@ -266,7 +266,7 @@ class DequeuePut(Service):
                     self._put_back_unroutable(due[:got], delivery)
                 return int(got)
             if delivery.is_placing:
-                self._log.serve_hold(got, int(delivery.need), self.name)
+                self._log.serve_in_batch(got, int(delivery.need), self.name)
             elif got == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, self._routes, now_ms)
             elif got == lib.TS_NEED_SPACE:

@@ -33,7 +33,7 @@ from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import timer_unit
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.fold import SCAN_DTYPE, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.far_wheel import FarWheel
@@ -246,7 +246,7 @@ class Relocator(Owner):
                     need = int(self._log.native.need)
                     self._queue_end = int(self._timer_route.native.next_offset)
                 if got < 0:
-                    self._log.serve_hold(got, need, "retention")
+                    self._log.serve_in_batch(got, need, "retention")
                 else:
                     placed += got
         finally:

@@ -18,7 +18,8 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import counts_json
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.fold import Fold, Scan
+from timerstore._engine.log.fold import Fold
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
@@ -86,13 +87,13 @@ def fold_from_empty(states: TimerStates, routes: Routes, scanned: Scan, found: F
     """Set the states and the pending counts from a fold of the whole log."""
     states.ensure(max(found.next_id, 1))
     for ids, state in (
-        (found.ids_waiting, lib.TS_WAITING),
-        (found.ids_handed, lib.TS_DELIVERED),
+        (found.ids_pending, lib.TS_WAITING),
+        (found.ids_delivered, lib.TS_DELIVERED),
         (found.ids_cancelled, lib.TS_CANCELLED),
     ):
         each = np.ascontiguousarray(ids, np.int64)
         lib.ts_states_set_many(states.native, ffi.from_buffer("int64_t[]", each), len(each), state)
-    waiting_routes = scanned["route"][found.rows_waiting]
+    waiting_routes = scanned["route"][found.rows_pending]
     for index, count in zip(*np.unique(waiting_routes, return_counts=True), strict=True):
         routes.by_index[int(index)].native.pending = int(count)
 

@@ -22,7 +22,8 @@ from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import state_sector
 from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
-from timerstore._engine.log.fold import Scan, unsure
+from timerstore._engine.log.fold_ownership import is_uncertain
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array
 
@@ -106,7 +107,7 @@ class TimerStates(Owner):
         places = records["queue_offset"]
         own = (records["timer_id"] >= 0) & (records["timer_id"] <= places)
         own &= records["store_id"] == store_id
-        maybe_left = np.flatnonzero(own & unsure(records))
+        maybe_left = np.flatnonzero(own & is_uncertain(records))
         for row in maybe_left.tolist():
             own[row] = self.get(int(places[row])) == lib.TS_NONE
         ids: Int64Array = np.where(own, records["timer_id"], places)

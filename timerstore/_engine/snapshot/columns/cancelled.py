@@ -12,7 +12,8 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import timer_unit
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
-from timerstore._engine.log.fold import SCAN_DTYPE, Kind, Scan, fold
+from timerstore._engine.log.fold import fold
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
 from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units

@@ -1,4 +1,4 @@
-"""What dispatch takes from notes is what it would read in the log; a note less changes nothing."""
+"""Dispatch by append hints equals dispatch by reading the log; a missing hint changes nothing."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 class Checked:
-    """Compares each batch with what the log alone says, and counts."""
+    """Compares each batch with the log, and counts records."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: Counter[str] = Counter()
@@ -42,16 +42,16 @@ class Checked:
 
         def checked(dispatch: Dispatch, end: int) -> int:
             log = log_of(dispatch)
-            begin, passed = dispatch.dispatched, log.notes.head
+            begin, passed = dispatch.dispatched, log.append_hints.head
             count = read(dispatch, end)
             following = batch_end(dispatch)
             got = Found(dispatch, count)
-            log.notes, notes = ffi.NULL, log.notes
+            log.append_hints, notes = ffi.NULL, log.append_hints
             wanted = Found(dispatch, 0)
             while dispatch.dispatched < following:
                 wanted.add(Found(dispatch, read(dispatch, following)))
                 dispatch.dispatched = batch_end(dispatch)
-            log.notes, dispatch.dispatched = notes, begin
+            log.append_hints, dispatch.dispatched = notes, begin
             assert got == wanted
             assert batch_end(dispatch) == following
             got.put_back(dispatch)
@@ -64,7 +64,7 @@ class Checked:
 
 
 class Found:
-    """What dispatch found in some records: units, where they go, keys, requests."""
+    """Results of dispatch for some records: units, their queues, keys and requests."""
 
     def __init__(self, dispatch: Dispatch, count: int) -> None:
         keys = ffi.NULL if dispatch.index is None else dispatch.index.keys
@@ -92,7 +92,7 @@ class Found:
     __hash__ = None  # type: ignore[assignment]
 
     def put_back(self, dispatch: Dispatch) -> None:
-        """A second look wrote over it."""
+        """Restore these results, which the second read has overwritten."""
         units, indexes, offsets, keys, requests = self.columns
         columns, batch = batch_columns(dispatch, len(units)), batch_requests(dispatch)
         columns.units[:] = np.array(units, np.uint8).reshape(-1, 20)
@@ -108,12 +108,12 @@ class Found:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
-    """Every store compares."""
+    """Compare the batches of every store."""
     return Checked(monkeypatch)
 
 
 def work(bench: Bench, seed: int) -> int:
-    """Put this and that, and turn the clock; how many messages come out of it by and by."""
+    """Put random messages, and advance the clock; return how many will be delivered."""
     draw, count = random.Random(seed), 0
     for _ in range(60):
         size = draw.choice([1, 3, 4, 17, 90])
@@ -147,7 +147,7 @@ def work(bench: Bench, seed: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_notes_say_what_the_log_says(
+def test_dispatch_by_hints_equals_dispatch_by_reading(
     checked: Checked, bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes: dict[str, Any] = CHANGES[seed % len(CHANGES)]
@@ -166,7 +166,7 @@ def test_notes_say_what_the_log_says(
     assert (50 if few else 500) < checked.seen["noted"] < checked.seen["all"]
 
 
-def test_a_step_that_failed_reads_what_it_had_taken(
+def test_failed_step_reads_the_records_of_its_hints(
     checked: Checked, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.store.put_many("t", [b"%d" % k for k in range(20)], deliver_ms=[NOW + 500] * 20)
@@ -184,7 +184,7 @@ def test_a_step_that_failed_reads_what_it_had_taken(
     assert [one.body for one in bench.store.query("t", bench.out()[7].message_id)] == [b"7"]
 
 
-def test_records_with_notes_and_without_are_one_batch(checked: Checked, bench: Bench) -> None:
+def test_records_with_and_without_hints_are_one_batch(checked: Checked, bench: Bench) -> None:
     for k in range(200):
         bench.store.put("t", b"noted")
         bench.store.put("t", b"read", keys=f"k{k}")
@@ -193,7 +193,7 @@ def test_records_with_notes_and_without_are_one_batch(checked: Checked, bench: B
     assert checked.seen["batches"] <= 3
 
 
-def test_the_requests_of_all_timers_are_handed_on(
+def test_requests_of_all_timers_reach_enqueue_get(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for k in range(8):

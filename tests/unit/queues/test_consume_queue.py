@@ -1,4 +1,4 @@
-"""How many units of a queue may be seen: as a walk over all of them says, however it was asked."""
+"""`ConsumeQueue.visible` equals a linear search, for any order of calls."""
 
 import random
 import struct
@@ -12,7 +12,7 @@ from timerstore._engine.storage.disk import Disk
 
 
 def make(tmp_path: Path, first: int, ends: list[int], segment_units: int = 700) -> ConsumeQueue:
-    """A queue whose units end at these log offsets, the first of them with offset `first`."""
+    """Return a queue whose records end at these log offsets; its first queue offset is `first`."""
     queue = ConsumeQueue(Disk(), tmp_path / "0", segment_units * UNIT_BYTES)
     queue.load()
     queue.restart(first)
@@ -26,7 +26,7 @@ def make(tmp_path: Path, first: int, ends: list[int], segment_units: int = 700) 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("first", [0, 1, 1234])
-def test_visible_is_what_a_walk_finds(tmp_path: Path, first: int, seed: int) -> None:
+def test_visible_equals_a_linear_search(tmp_path: Path, first: int, seed: int) -> None:
     chance, ends = random.Random(seed), [0]
     for _ in range(chance.choice([1, 5, 1023, 1024, 1025, 9000])):
         ends.append(ends[-1] + chance.randrange(91, 400))
@@ -42,7 +42,7 @@ def test_visible_is_what_a_walk_finds(tmp_path: Path, first: int, seed: int) -> 
     assert queue.visible(ends[-1]) == first + len(ends) - 1 == queue.count
 
 
-def test_what_is_added_later_is_seen_later(tmp_path: Path) -> None:
+def test_units_added_later_become_visible(tmp_path: Path) -> None:
     queue = make(tmp_path, 0, [100 * k for k in range(1, 5001)])
     assert queue.visible(250_000) == 2500
     queue.append(
@@ -50,14 +50,15 @@ def test_what_is_added_later_is_seen_later(tmp_path: Path) -> None:
     )
     assert queue.visible(250_050) == 2500
     assert queue.visible(600_000) == 6000
-    assert queue.visible(100_000) == 1000, "asked of less than before"
+    assert queue.visible(100_000) == 1000, "a lower log end than before"
     assert queue.visible(800_000) == 8000
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_visible_between_appends(tmp_path: Path, seed: int) -> None:
-    """Of what comes in many small parts, one of them written twice at times, as after a full disk:
-    asked of what lies before, within and behind the last of them, again and again.
+    """Units are appended in many small parts, some of them twice, as after a full disk.
+
+    The log end lies before, within and after the last part.
     """
     chance, ends = random.Random(seed), [100]
     queue = make(tmp_path, 0, ends)
@@ -78,7 +79,7 @@ def test_visible_between_appends(tmp_path: Path, seed: int) -> None:
     assert queue.visible(ends[-1]) == len(ends)
 
 
-def test_a_look_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visible_reads_few_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = make(tmp_path, 0, [100 * k for k in range(1, 60_001)], segment_units=100_000)
     assert queue.visible(3_000_000) == 30_000
     sizes: list[int] = []

@@ -1,5 +1,6 @@
-"""What a broker wrote behind our end is taken in whole, whatever cuts the opening off, and whatever
-ids its clients name.
+"""Records that a broker appended after this store's end are imported completely.
+
+This holds also if the opening is interrupted, and for any ids that the records have.
 """
 
 import shutil
@@ -20,7 +21,7 @@ WILD = (2**25, 2**40, 2**62)  # beyond what any record of a small log can have h
 
 
 def closed(root: Path) -> str:
-    """A store with one message that came, and one that waits; the TS_ID of the first."""
+    """Return the TS_ID of a delivered message, of a store that also has a pending one."""
     bench = Bench(root)
     bench.store.put("orders", b"came", delay=1, queue_id=0)
     bench.store.put("orders", b"waits", deliver_ms=DUE_MS, queue_id=0)
@@ -46,7 +47,7 @@ def opened(root: Path) -> tuple[TimerStore, Stepper, ManualClock]:
 
 
 def assert_all_come(root: Path, more: int) -> None:
-    """What waits, and so many that a client sent; once, also where the store is opened again."""
+    """Check that all pending and sent messages are delivered once, also after a reopening."""
     for _ in range(2):
         store, stepper, clock = opened(root)
         assert store.verify().clean
@@ -58,10 +59,10 @@ def assert_all_come(root: Path, more: int) -> None:
         store.close()
 
 
-def test_an_opening_behind_a_broker_that_was_killed(
+def test_broker_records_are_imported_after_an_opening_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What that broker wrote behind the watermark had no state: it never came."""
+    """Messages that the broker wrote after the watermark had no state and were not delivered."""
     closed(tmp_path / "s")
     sent_on.delayed(tmp_path / "s", "K", DUE_MS, store_ms=NOW)
     with copied_at(monkeypatch, "recover_wheel_lengthened", tmp_path / "s", tmp_path / "killed"):
@@ -69,7 +70,7 @@ def test_an_opening_behind_a_broker_that_was_killed(
     assert_all_come(tmp_path / "killed", 1)
 
 
-def test_an_opening_behind_a_broker_that_failed(
+def test_broker_records_are_imported_after_an_opening_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed(tmp_path / "s")
@@ -87,10 +88,10 @@ def test_an_opening_behind_a_broker_that_failed(
     assert_all_come(tmp_path / "s", 1)
 
 
-def test_a_broker_that_removed_the_first_files_before_an_opening_that_was_killed(
+def test_files_that_a_broker_removed_are_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its retention may; that is no loss of ours."""
+    """A broker's retention may remove files of the log."""
     root, config = tmp_path / "s", small(commit_log_segment_bytes=64 * 1024, message_bytes_max=9000)
     bench = Bench(root, config)
     for _ in range(20):
@@ -112,10 +113,10 @@ def test_a_broker_that_removed_the_first_files_before_an_opening_that_was_killed
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
 @pytest.mark.parametrize("timer_id", WILD)
-def test_an_id_of_ours_that_none_can_have_had_is_a_clients(
+def test_impossible_own_id_belongs_to_a_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timer_id: int, *, is_cut_off: bool
 ) -> None:
-    """No damage, as it was called: what it is on comes, delayed or at once."""
+    """It is not damage. Its message is delivered, delayed or at once."""
     root = tmp_path / "s"
     ours = wild(closed(root), timer_id)
     sent_on.delayed(root, "K1", DUE_MS, store_ms=NOW, TS_ID=ours)
@@ -130,10 +131,10 @@ def test_an_id_of_ours_that_none_can_have_had_is_a_clients(
 
 @pytest.mark.parametrize("is_delayed", [False, True])
 @pytest.mark.parametrize("timer_id", WILD)
-def test_behind_the_watermark_of_a_store_that_was_killed(
+def test_foreign_records_after_the_watermark_of_a_killed_store_are_imported(
     tmp_path: Path, timer_id: int, *, is_delayed: bool
 ) -> None:
-    """No broker opens such a store; who writes to it all the same does not keep it from opening."""
+    """No broker opens such a store, but foreign records in it must not prevent opening."""
     ours = wild(closed(tmp_path / "s"), timer_id)
     store, _, _ = opened(tmp_path / "s")
     shutil.copytree(tmp_path / "s", tmp_path / "killed")

@@ -1,5 +1,6 @@
-"""What is noted of records is noted in the hold of the append lock that places them: no checkpoint
-comes between, which would count them as noted.
+"""Progress is recorded in the critical section that places its record.
+
+Otherwise a checkpoint between the two would count the record as included.
 """
 
 from pathlib import Path
@@ -15,22 +16,22 @@ from timerstore._engine.recurring import Definitions
 
 
 @pytest.fixture
-def holds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the append lock was held, at each note."""
+def lock_states(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each recorded progress: whether the append lock was held."""
     found: list[bool] = []
     logs: list[CommitLog] = []
     make = CommitLog.__init__
 
-    def init(self: CommitLog, *given: Any) -> None:
-        make(self, *given)
+    def init(self: CommitLog, *arguments: Any) -> None:
+        make(self, *arguments)
         logs.append(self)
 
     def watch(cls: type, name: str) -> None:
         original = getattr(cls, name)
 
-        def note(self: Any, *given: Any) -> Any:
+        def note(self: Any, *arguments: Any) -> Any:
             found.append(logs[-1].lock.locked())
-            return original(self, *given)
+            return original(self, *arguments)
 
         monkeypatch.setattr(cls, name, note)
 
@@ -40,37 +41,41 @@ def holds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def test_how_far_leases_are(tmp_path: Path, holds: list[bool]) -> None:
+def test_lease_progress_is_recorded_under_the_append_lock(
+    tmp_path: Path, lock_states: list[bool]
+) -> None:
     bench = Bench(tmp_path)
     for n in range(3):
         bench.store.put("t", b"%d" % n)
     bench.turn()
     assert len(bench.store.receive("t", "g", max_count=2, lease=60)) == 2
-    assert holds
-    assert all(holds)
+    assert lock_states
+    assert all(lock_states)
     bench.close()
 
 
-def test_how_far_recurring_ones_are(tmp_path: Path, holds: list[bool]) -> None:
+def test_recurring_progress_is_recorded_under_the_append_lock(
+    tmp_path: Path, lock_states: list[bool]
+) -> None:
     bench = Bench(tmp_path)
     bench.store.put_every("t", b"again", every=5)
-    holds.clear()
+    lock_states.clear()
     for _ in range(5):
         bench.turn(5_000)
-    assert holds
-    assert all(holds)
+    assert lock_states
+    assert all(lock_states)
     bench.close()
 
 
-def test_a_call_ends_for_want_of_room_alone(
+def test_put_many_leaves_the_critical_section_only_for_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
 
     def held(*arguments: Any) -> int:
-        got = int(lib.ts_put_many_locking(*arguments))
+        status = int(lib.ts_put_many_locking(*arguments))
         ended.append(arguments[-2][0])
-        return got
+        return status
 
     class Watched:
         def __getattr__(self, name: str) -> Any:
@@ -83,5 +88,5 @@ def test_a_call_ends_for_want_of_room_alone(
     bench.turn()
     assert bench.bodies() == bodies
     assert ended[-1] == lib.TS_OK
-    assert set(ended[:-1]) == {lib.TS_NEED_SPACE}  # and never one call to learn of it
+    assert set(ended[:-1]) == {lib.TS_NEED_SPACE}  # no call was made only to learn the status
     bench.close()

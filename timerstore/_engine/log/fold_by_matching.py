@@ -1,0 +1,161 @@
+"""Match timers of a broker with deliveries, by content. fold.py states the rules."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore._engine.log.fold_by_id import DELIVERED, PENDING, Timers
+from timerstore._engine.log.multiset import Group, Mask, Rows, find, grouped, match_in_order, rank
+from timerstore._engine.log.scanned_records import Kind, Scan
+
+
+class MatchedTimers(NamedTuple):
+    """The result of `match_timers`."""
+
+    timers: Timers
+    """All timers: those known by id, and those of foreign sources."""
+    duplicate_rows: Rows
+    orphan_rows: Rows
+    sent_on_rows: Rows
+    """Deliveries by id that deliver a foreign source."""
+
+
+def match_timers(scan: Scan, own: Mask, timers_by_id: Timers, maybe: Mask) -> MatchedTimers:
+    """Match foreign timers with deliveries that carry no own id.
+
+    `maybe`: deliveries by id that may belong to a foreign timer; they take part too.
+    """
+    kind = scan["kind"]
+    is_either = (kind == Kind.TIMER) | (kind == Kind.DELIVERED)
+    group = grouped(scan, np.flatnonzero(is_either & (~own | maybe)), "out_ms", "identity")
+    timer = kind[group.rows] == Kind.TIMER
+    original = _originals(scan, group, timer)
+    # Message i is the i-th original and has the i-th current copy: a group has as many of each.
+    message_group = group.number[original]
+    current = _current_copies(scan, group, timer, message_group)
+    messages = Timers(
+        ids=scan["queue_offset"][current],
+        rows=current,
+        state=np.full(len(current), PENDING, np.int64),
+        since=np.full(len(current), -1, np.int64),
+    )
+    claimed = _claim(
+        scan,
+        group=group,
+        timer=timer,
+        timers_by_id=timers_by_id,
+        messages=messages,
+        message_group=message_group,
+    )
+
+    undecided = np.flatnonzero(messages.state == PENDING)
+    gives = np.zeros(len(group.rows), bool)
+    gives[np.flatnonzero(original)[undecided]] = True
+    by_id = maybe[group.rows]
+    takes = ~timer
+    takes[by_id] = ~np.isin(scan["timer_id"][group.rows[by_id]], timers_by_id.ids[claimed])
+    found = match_in_order(group, gives, takes, timer)
+    open_group = message_group[undecided]
+    messages.state[undecided[rank(open_group) < found.delivered[open_group]]] = DELIVERED
+
+    rest = timers_by_id.take(~claimed)
+    all_timers = Timers(
+        ids=np.concatenate([rest.ids, messages.ids]),
+        rows=np.concatenate([rest.rows, messages.rows]),
+        state=np.concatenate([rest.state, messages.state]),
+        since=np.concatenate([rest.since, messages.since]),
+    )
+    return MatchedTimers(
+        all_timers,
+        group.rows[found.duplicate & ~by_id],
+        group.rows[found.orphan & ~by_id],
+        group.rows[by_id & takes & ~found.duplicate & ~found.orphan],
+    )
+
+
+def _originals(scan: Scan, group: Group, timer: Mask) -> Mask:
+    """Mark one row for each message: those with roll_times 0, else the first copy of the group."""
+    original: Mask = timer & (scan["roll_times"][group.rows] == 0)
+    missing = np.bincount(group.number[original], minlength=group.group_count) == 0
+    copies = np.flatnonzero(timer & missing[group.number])
+    _, first = np.unique(group.number[copies], return_index=True)
+    original[copies[first]] = True
+    return original
+
+
+def _current_copies(scan: Scan, group: Group, timer: Mask, message_group: Rows) -> Rows:
+    """Return as many copies of each group as it has messages: those with the highest roll counts.
+
+    In a group they are ordered by roll count, highest first, then by age, oldest first.
+    """
+    rows, number = group.rows[timer], group.number[timer]
+    rolls = scan["roll_times"][rows].astype(np.int64)
+    latest = np.lexsort((-rows, -rolls, number))
+    needed = np.bincount(message_group, minlength=group.group_count)
+    chosen = latest[rank(number[latest]) < needed[number[latest]]]
+    earliest = np.lexsort((rows[chosen], -rolls[chosen], number[chosen]))
+    current: Rows = rows[chosen[earliest]]
+    return current
+
+
+def _claim(
+    scan: Scan,
+    *,
+    group: Group,
+    timer: Mask,
+    timers_by_id: Timers,
+    messages: Timers,
+    message_group: Rows,
+) -> Mask:
+    """Assign messages to the timers by id whose id is the queue offset of a foreign source.
+
+    Changes `messages`, and marks the timers by id that were assigned. If the named source is not a
+    current copy (a broker rolled it later), the first free message of its group is assigned. A
+    timer without a free message stays separate.
+    """
+    rows, number = group.rows[timer], group.number[timer]
+    at = find(timers_by_id.ids, scan["queue_offset"][rows])
+    claims = np.flatnonzero(at >= 0)
+    place = find(rows[at[claims]], messages.rows)
+    taken = np.zeros(len(messages.ids), bool)
+    taken[place[place >= 0]] = True
+    rest = np.flatnonzero(place < 0)
+    for claim in rest.tolist():  # few: only after a broker used an imported store again
+        inside = number[at[claims[claim]]]
+        start, stop = np.searchsorted(message_group, [inside, inside + 1])
+        free = start + np.flatnonzero(~taken[start:stop])
+        if len(free):
+            place[claim] = free[0]
+            taken[free[0]] = True
+    claimed = np.zeros(len(timers_by_id.ids), bool)
+    claimed[claims[place >= 0]] = True
+    winners, messages_won = claims[place >= 0], place[place >= 0]
+    messages.ids[messages_won] = timers_by_id.ids[winners]
+    messages.rows[messages_won] = timers_by_id.rows[winners]
+    messages.state[messages_won] = timers_by_id.state[winners]
+    messages.since[messages_won] = timers_by_id.since[winners]
+    return claimed
+
+
+def named_by_deletes(scan: Scan, own: Mask, timers: Timers) -> Mask:
+    """Mark timers that a delete record without an own id names, by key and TIMER_OUT_MS."""
+    deletes = scan[(scan["kind"] == Kind.DELETE) & ~own]
+    named = np.zeros(len(timers.ids), bool)
+    there = np.flatnonzero(timers.rows >= 0)
+    if not len(deletes) or not len(there):
+        return named
+    values, outs = np.unique(deletes["identity"]), np.unique(deletes["out_ms"])
+    codes = np.searchsorted(values, deletes["identity"]) * len(outs)
+    codes += np.searchsorted(outs, deletes["out_ms"])
+    known, last = np.unique(codes[::-1], return_index=True)
+    latest = deletes["log_offset"][::-1][last]
+    rows = timers.rows[there]
+    out = np.minimum(np.searchsorted(outs, scan["out_ms"][rows]), len(outs) - 1)
+    same_out = outs[out] == scan["out_ms"][rows]
+    for name in ("identity", "bare_identity"):
+        value = np.minimum(np.searchsorted(values, scan[name][rows]), len(values) - 1)
+        code = value * len(outs) + out
+        at = np.minimum(np.searchsorted(known, code), len(known) - 1)
+        hit = same_out & (values[value] == scan[name][rows]) & (known[at] == code)
+        named[there[hit & (latest[at] > timers.since[there])]] = True
+    return named

@@ -182,6 +182,7 @@ class TimerStore(
         self._blocked = False  # closed, or carried into a forked child
         self._spreader = Spreader(engine.config, self._clock)
         self._putting = engine.putting
+        self._many_putting = engine.many_putting
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._tell_left, self._calls
         )
@@ -211,14 +212,14 @@ class TimerStore(
         if request.replace or request.key is not None or request.wait_at_most is not None:
             return self._engine.replacing.put(request)
         if request.message_id is not None:
-            return self._putting.put_once(request)
+            return self._many_putting.put_once(request)
         return self._putting.put(request)
 
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_bodies.count_bodies(request.bodies))
-        return self._putting.put_many(request)
+        return self._many_putting.put_many(request)
 
     @_counted
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
@@ -422,7 +423,7 @@ class TimerStore(
         reach("cancel_appended")
         if end:
             self._log.sync_through(end)
-        self._putting.appended()
+        self._engine.appender.appended()
 
     @_counted
     def _do_cancel_many(
@@ -449,7 +450,7 @@ class TimerStore(
         receipt = self._engine.rescheduler.reschedule(
             _handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
         )
-        self._putting.appended()
+        self._engine.appender.appended()
         return receipt
 
     @_counted

@@ -15,7 +15,6 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.cancel_many import ManyCanceller
 from timerstore._engine.change.replace import Replacing
 from timerstore._engine.change.reschedule import Rescheduler
+from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
@@ -71,8 +71,11 @@ from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.timer.timer_retention import TimerRetention
-from timerstore._engine.write.flow_control import LimitedPutting
+from timerstore._engine.write.append import Appender
+from timerstore._engine.write.flow_control import SlotLimit, Unlimited
+from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.targets import Targets
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
@@ -323,23 +326,21 @@ class Engine(Owner):
             self.ids,
             self.slot_counts,
         )
-        given: dict[str, Any] = {
-            "config": config,
-            "clock": clock,
-            "log": log,
-            "routes": self.routes,
-            "dispatch": self.dispatch,
-            "flush": self.pipeline.flush,
-            "ids": self.ids,
-            "states": self.states,
-            "store_id": self.store_id,
-            "id_prefix": self.id_prefix,
-        }
-        self.putting = (
-            ManyPutting(**given)
-            if self.slot_counts is None
-            else LimitedPutting(self.slot_counts, **given)
+        firsts = Firsts(log, self.ids, self.states.native, self.store_id, config.precision_ms)
+        self.appender = Appender(
+            config=config,
+            clock=clock,
+            log=log,
+            dispatch=self.dispatch,
+            flush=self.pipeline.flush,
+            targets=Targets(config, clock, log, self.routes, self.id_prefix),
+            firsts=firsts,
+            admission=Unlimited() if self.slot_counts is None else SlotLimit(self.slot_counts),
         )
+        self.putting = Putting(
+            config, clock, log, self.dispatch, self.pipeline.flush, self.appender
+        )
+        self.many_putting = ManyPutting(config, clock, log, self.appender, firsts)
         self.replacing = Replacing(
             self.dispatch,
             self.id_prefix,
@@ -351,7 +352,7 @@ class Engine(Owner):
             log,
             config,
             clock,
-            self.putting,
+            self.appender,
         )
 
     def _pending_due_ms(self) -> Int64Array:
@@ -378,7 +379,7 @@ class Engine(Owner):
             config,
             self.ledger_side_file,
             clock,
-            self.putting,
+            self.appender,
         )
         self.retention = self._make_retention()
         self.backlog = Backlog(
@@ -434,7 +435,7 @@ class Engine(Owner):
             self.definitions,
             self.metrics,
             clock,
-            self.putting,
+            self.appender,
             threads=threads,
         )
 
@@ -497,7 +498,7 @@ class Engine(Owner):
             self.log,
             self.config,
             self.clock,
-            self.putting,
+            self.appender,
             self.groups,
             make_consumer,
         )

@@ -39,7 +39,7 @@ from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import draw_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import anchored
-from timerstore._engine.write.put_many import id_bytes
+from timerstore._engine.write.checked_batch import id_bytes
 from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore._engine.write.string_columns import Column, gather_ids

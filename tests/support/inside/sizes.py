@@ -24,7 +24,7 @@ from timerstore._engine.timer import (
     open_slot,
     pending,
 )
-from timerstore._engine.write import put_many
+from timerstore._engine.write import append
 
 Sizes = dict[ModuleType, dict[str, int]]
 
@@ -42,7 +42,7 @@ SMALL: Sizes = {
     calendar: {"_FILL_HOLD": 2},
     log_recovery: {"_BATCH": 9},
     segments: {"_MAPS_MAX": 2, "_REWRITE_BYTES": 500},
-    put_many: {"_MANY_HOLD": 3},
+    append: {"_BATCH": 3},
     message_ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},
     ledger_side_file: {"_READ_COUNT": 3, "_BEHIND_MAX": 1},

@@ -76,7 +76,7 @@ def test_a_call_ends_for_want_of_room_alone(
         def __getattr__(self, name: str) -> Any:
             return held if name == "ts_put_many_held" else getattr(lib, name)
 
-    monkeypatch.setattr("timerstore._engine.write.put_many.lib", Watched())
+    monkeypatch.setattr("timerstore._engine.write.append.lib", Watched())
     bench = Bench(tmp_path / "store")
     bodies = [b"%d" % n for n in range(3_000)]
     bench.store.put_many("t", bodies)

@@ -15,10 +15,10 @@ from tests.support.bench import Bench
 from timerstore import RowBatch, StoreConfig
 from timerstore._engine.base import failpoints, message_bodies
 from timerstore._engine.ingest.row_validation import check_batch
-from timerstore._engine.write.put_many import _MANY_HOLD
+from timerstore._engine.write.append import _BATCH
 from timerstore._engine.write.string_columns import texts_of
 
-COUNT = 3 * _MANY_HOLD
+COUNT = 3 * _BATCH
 BIG = 1 << 20
 
 

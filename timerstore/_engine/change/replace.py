@@ -35,9 +35,9 @@ from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.timer.timer_states import TimerStates
-from timerstore._engine.write.put import check_queue
-from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.append import Appender
 from timerstore._engine.write.requests import PutRequest
+from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
@@ -89,10 +89,10 @@ class Replacing(Owner):
         log: CommitLog,
         config: StoreConfig,
         clock: Clock,
-        putting: ManyPutting,
+        appender: Appender,
     ) -> None:
         self._clock = clock
-        self._putting = putting
+        self._appender = appender
         self._config = config
         self._log = log
         self._states = states
@@ -134,7 +134,7 @@ class Replacing(Owner):
             record_bytes_max=config.record_bytes_max,
         )
         check_queue(request.queue_id)
-        is_sync = self._putting.wants_sync(request.flush)
+        is_sync = self._appender.wants_sync(request.flush)
         given = _Given(
             request.topic, name, bytes(raw), key, text, due_ms, wait_ms, request.queue_id
         )
@@ -143,7 +143,7 @@ class Replacing(Owner):
         reach("replace_answered")
         if is_sync:
             self._log.sync_through(end)
-        self._putting.appended()
+        self._appender.appended()
         return receipt
 
     def _wait_ms(self, wait_at_most: Any) -> int | None:
@@ -187,9 +187,9 @@ class Replacing(Owner):
         """Nothing waits with this key: a put as any other."""
         due_ms, limit_ms = self._due_ms(given, now_ms, -1, now_ms)
         text = self._text(given, now_ms, limit_ms)
-        route, origin = self._putting.place_of(given.topic, given.queue_id)
-        log_offset, number, counter = self._putting.append_checked(
-            route, given.body, due_ms, text, now_ms
+        route, origin = self._appender.place_of(given.topic, given.queue_id)
+        log_offset, number, counter = self._appender.append(
+            route.native, given.body, len(given.body), due_ms, text, now_ms
         )
         if not due_ms:
             return (
@@ -211,7 +211,7 @@ class Replacing(Owner):
                 f"{given.topic!r}, and the new one comes there; got {given.queue_id}"
             )
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
-        counter = self._putting.take_ids(1)
+        counter = self._appender.take_ids(1)
         message_id = unique_key(self._id_prefix, counter)
         text = self._text(given, before.first_ms, limit_ms)
         text += b"UNIQ_KEY\x01%s\x02" % message_id.encode()

@@ -33,7 +33,8 @@ from timerstore._engine.recurring.definitions import PROPERTY
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_states import TimerStates
-from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
+from timerstore._engine.write.append import Appender
+from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, TimerStoreError
@@ -41,7 +42,7 @@ from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
 
 
-class _Noted(NotedPlaces):
+class _Noted(TrackedPlaces):
     """Places of runs; how far their definition is, is noted as they get them."""
 
     def __init__(self, definitions: Definitions, one: Definition, runs: list[int]) -> None:
@@ -70,14 +71,14 @@ class RecurringCalls(Owner):
         definitions: Definitions,
         metrics: Metrics,
         clock: Clock,
-        putting: ManyPutting,
+        appender: Appender,
         *,
         threads: bool,
     ) -> None:
         self._threads = threads
         self._is_started = False
         self._clock = clock
-        self._putting = putting
+        self._appender = appender
         self._log = log
         self._definitions = definitions
         self.planner = Planner(
@@ -213,9 +214,9 @@ class RecurringCalls(Owner):
         due = np.where(due > now_ms, due, 0)
         rows = Rows(one.body * len(runs), _spans([one.body] * len(runs)), due, b"")
         rows = rows.with_extra(b"".join(texts), _spans(texts)).with_ids(b"".join(ids), _spans(ids))
-        route, _ = self._putting.place_of(one.topic, None if one.queue_id < 0 else one.queue_id)
+        route, _ = self._appender.place_of(one.topic, None if one.queue_id < 0 else one.queue_id)
         places = _Noted(self._definitions, one, runs)
-        self._putting.append_rows(Way(route), rows, due, places)
+        self._appender.append_rows(Destination(route), rows, due, places)
         reach("recurring_run_put")
 
     def _handle(self, one: Definition) -> Handle:
@@ -263,7 +264,7 @@ class RecurringCalls(Owner):
         result, end = self._canceller.cancel(handle)
         if end:
             self._log.sync_through(end)
-        self._putting.appended()
+        self._appender.appended()
         reach("recurring_run_cancelled")
         return result
 

@@ -107,6 +107,21 @@ def gather_ids(message_ids: object, count: int) -> Column | None:
     return b"".join(raw), offsets
 
 
+def encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
+    """Return the keys of a batch as property texts and offsets; None twice if there are none."""
+    if keys is None:
+        return None, None
+    is_row = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
+    is_row |= isinstance(keys, np.ndarray) and keys.ndim > 0
+    if not is_row or len(keys) != count:
+        got = str(len(keys)) if is_row else type(keys).__name__
+        raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
+    texts = [message_fields.encode_properties(None, one, None) for one in keys]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
+    return b"".join(texts), offsets
+
+
 def _refuse(what: str, wrong: npt.NDArray[np.bool_], column: Column, wanted: str) -> None:
     if wrong.any():
         data, spans = column

@@ -21,7 +21,7 @@ from timerstore._engine.maintenance import verify_directory
 from timerstore._engine.read.consumer_offsets import read_file
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.recurring import Recurring
-from timerstore._engine.recurring.definition import shown
+from timerstore._engine.recurring.definition import describe
 from timerstore._engine.snapshot.calls import answered
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
@@ -74,7 +74,7 @@ class ReadOnlyStore(
     def _do_recurring(self) -> list[Recurring]:
         text = self._room.disk.read_small(self._room.tree.recurring_json)
         now_ms = self._clock.now_ms
-        found = [shown(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
+        found = [describe(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
         return sorted(found, key=lambda one: one.name)
 
     @answered

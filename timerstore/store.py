@@ -52,7 +52,7 @@ from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.validation import check_queues, range_problems, wait_problems, whole_ms
 from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore._engine.recurring import Recurring
+from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import CutWatch
 from timerstore._engine.storage.paths import anchored
@@ -400,12 +400,12 @@ class TimerStore(
     # --- what recurs ---
 
     @_counted
-    def _do_put_every(self, topic: str, body: Any, given: dict[str, Any]) -> Recurring:
-        return self._engine.recurring.put_every(topic, body, **given)
+    def _do_put_every(self, request: RecurringRequest) -> Recurring:
+        return self._engine.recurring.put_every(request)
 
     @_counted
     def _do_recurring(self) -> list[Recurring]:
-        return self._engine.recurring.shown()
+        return self._engine.recurring.describe_all()
 
     @_counted
     def _do_cancel_every(self, name: str) -> bool:

@@ -36,7 +36,7 @@ def holds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(CommitLog, "__init__", init)
     watch(LeaseProgress, "note")
-    watch(Definitions, "note")
+    watch(Definitions, "record_runs")
     return found
 
 

@@ -143,7 +143,7 @@ class CronRule:
                 begin, wall = run, run_wall
 
     def _change(self, begin: int, end: int) -> int | None:
-        """Return the first second in (begin, end] at which clocks have changed; None: they have not."""
+        """Return the first second in (begin, end] with changed clocks; None: no change."""
 
         def has_changed(at: int) -> bool:
             return self._wall(at).utcoffset() != offset

@@ -128,6 +128,10 @@ class Appender(Owner):
 
         `route` and `body` are pointers for C.
         """
+        if not self.admission.is_limited:
+            return self._log.append(
+                "put", _put_one, route, body, size, due_ms, text, len(text), now_ms
+            )
         self.admission.reserve(due_ms)
         try:
             return self._log.append(

@@ -30,7 +30,7 @@ from timerstore._engine.format.handle import Handle, check_receipt, decode, of_r
 from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.introspection.due_buckets import buckets_of
-from timerstore._engine.introspection.explain import name_of
+from timerstore._engine.introspection.message_name import name_of
 from timerstore._engine.introspection.resource_usage import used
 from timerstore._engine.leases import (
     AckResult,

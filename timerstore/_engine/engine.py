@@ -35,6 +35,8 @@ from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 from timerstore._engine.introspection.calendar import Calendar
 from timerstore._engine.introspection.explain import Explainer
+from timerstore._engine.introspection.message_records import MessageRecords
+from timerstore._engine.introspection.timer_location import TimerLocator
 from timerstore._engine.leases.lease_reader import MakeConsumer
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.levels.deliver import ScheduleDeliver
@@ -408,21 +410,30 @@ class Engine(Owner):
             self.routes,
         )
         self.explainer = Explainer(
-            config,
-            clock,
-            self.states,
-            self.store_id,
-            self.level_pending,
-            self.pending,
-            self.fair_queue,
-            log,
-            self.dispatch,
-            self.routes,
-            self.levels,
-            self.timer_log,
-            self.far,
-            self.wheel,
-            self.open_slot,
+            config=config,
+            clock=clock,
+            log=log,
+            routes=self.routes,
+            records=MessageRecords(
+                config=config,
+                clock=clock,
+                log=log,
+                dispatch=self.dispatch,
+                routes=self.routes,
+                states=self.states,
+                store_id=self.store_id,
+            ),
+            levels=self.levels,
+            level_pending=self.level_pending,
+            timers=TimerLocator(
+                config=config,
+                timer_log=self.timer_log,
+                far=self.far,
+                wheel=self.wheel,
+                open_slot=self.open_slot,
+                pending=self.pending,
+                fair_queue=self.fair_queue,
+            ),
         )
         self.recurring = RecurringCalls(
             self.states,

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from timerstore._engine.introspection.explain import Explainer, Name
+from timerstore._engine.introspection.explain import Explainer
+from timerstore._engine.introspection.message_name import Name
+from timerstore._engine.introspection.message_records import MessageRecords
 from timerstore._engine.snapshot.snapshot_timers import NOTHING, SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.tables.table_scan import Part, RowArray, Wanted, units
@@ -24,21 +26,22 @@ class SnapshotExplainer(Explainer):
     def __init__(self, room: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
         log: Any = room.log
         super().__init__(
-            room.config,
-            clock,
-            timers.states,
-            timers.store_id,
-            timers.level_pending,
-            timers.pending,
-            NOTHING,
-            log,
-            timers.dispatch,
-            room.routes,
-            timers.cursors,
-            NOTHING,
-            NOTHING,
-            NOTHING,
-            NOTHING,
+            config=room.config,
+            clock=clock,
+            log=log,
+            routes=room.routes,
+            records=MessageRecords(
+                config=room.config,
+                clock=clock,
+                log=log,
+                dispatch=timers.dispatch,
+                routes=room.routes,
+                states=timers.states,
+                store_id=timers.store_id,
+            ),
+            levels=timers.cursors,
+            level_pending=timers.level_pending,
+            timers=NOTHING,
         )
         self._room = room
 

@@ -39,7 +39,7 @@ SMALL: Sizes = {
     index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
     pending: {"_BATCH": 5, "_FEW": 2},
     fair_queue: {"BURST_MESSAGES": 3, "_LOOK": 2},
-    calendar: {"_FILL_HOLD": 2},
+    calendar: {"_FILL_BATCH": 2},
     log_recovery: {"_BATCH": 9},
     segments: {"_MAPS_MAX": 2, "_REWRITE_BYTES": 500},
     append: {"_BATCH": 3},

@@ -2,7 +2,7 @@
 
     put_every("jobs", b"...", cron="30 2 * * *", timezone="Europe/Berlin", name="nightly")
 
-definition.py       validation of one definition, and what is shown of it
+definition.py       validation of one definition, and its description for callers
 definitions.py      the file config/timerstoreRecurring.json: all definitions and their progress
 rule.py             the times at which a definition runs
 planner.py          the service: keeps the next run of each definition pending

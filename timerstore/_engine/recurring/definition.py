@@ -1,4 +1,4 @@
-"""Validation of the arguments of `put_every`, and what `recurring` returns of a definition.
+"""Validation of the arguments of `put_every`, and the description that `recurring` returns.
 
 Raises: MessageError for invalid arguments; ConfigError for cron without cronsim. Nothing is stored
 then.
@@ -41,7 +41,7 @@ class Recurring:
 
 
 def describe(definition: Definition, now_ms: int) -> Recurring:
-    """Return what a caller may know of a definition."""
+    """Return the description of a definition for callers."""
     is_planned = definition.run_count and definition.planned_ms > now_ms
     return Recurring(
         definition.name,

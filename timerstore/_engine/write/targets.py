@@ -159,6 +159,6 @@ class Targets(Owner):
 
 
 def check_queue(queue_id: object) -> None:
-    """Raise MessageError unless this is None or a valid queue id."""
+    """Raise MessageError for an invalid queue id; None means any queue."""
     if queue_id is not None:
         message_fields.check_queue_id(queue_id)

@@ -33,7 +33,7 @@ def changed(handle: str, **fields: str) -> str:
 
 
 def waiting(bench: Bench, count: int, topic: str = "t") -> list[PutReceipt]:
-    """Messages due in ten seconds, behind what is on the wheel."""
+    """Put messages due in ten seconds, after those that are on the wheel."""
     receipts = [bench.store.put(topic, b"%d" % k, delay=10) for k in range(count)]
     bench.turn()
     return receipts
@@ -203,7 +203,7 @@ def test_cancel_many_releases_places_of_flow_control(tmp_path: Path) -> None:
 
 
 def test_receipt_with_a_wrong_log_offset_has_the_result_of_a_single_cancel(bench: Bench) -> None:
-    """Its log offset is a hint: what is there must be the source of its timer id."""
+    """Its log offset is only a hint: the record there must be the source of its timer id."""
     one, two, three, four = waiting(bench, 4)
     due = bench.store.put("t", b"due")
     wrong = [

@@ -1,6 +1,4 @@
-"""What a caller gives may be written to while it is put: that costs him the right bodies of these
-messages, and nobody anything else.
-"""
+"""Buffers that the caller changes during a put: only the bodies of that put may be wrong."""
 
 import threading
 import zlib

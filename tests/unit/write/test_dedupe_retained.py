@@ -64,7 +64,7 @@ def killed(bench: Bench, *without: str) -> None:
 def test_retained_ids_are_known_after_any_rebuild(bench: Bench, lost: list[str]) -> None:
     put_and_gone(bench)
     bench.store.flush()
-    for _ in range(3):  # what is built anew tells of them, too
+    for _ in range(3):  # a rebuilt file contains them too
         killed(bench, *lost)
         assert known(bench) == [True, True]
         fill(bench, begin_of(bench))

@@ -23,7 +23,7 @@ from timerstore import (
 from timerstore._engine.storage.disk import Disk
 
 LIMIT = 3
-SLOT = NOW + 10_000  # begins a slot; what is due in (SLOT, SLOT + 1000] is in it
+SLOT = NOW + 10_000  # begins a slot, which has the messages due in (SLOT, SLOT + 1000]
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_delivered_messages_do_not_count_when_the_clock_is_set_back(bench: Bench
 
 
 def test_failed_recount_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is counted anew when the clock was set back, which may need space."""
+    """Pending messages are counted again after the clock was set back, which may need space."""
     fill(bench)
     bench.clock.set(NOW - 5_000)
 

@@ -73,7 +73,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "put.wait_at_most": {"key": "k", "replace": True, "delay": 5.0},
     "reschedule": {"delay": 5.0},
 }
-"""What is given beside the odd value, so that it comes to be looked at."""
+"""Arguments passed together with the odd value, so that the call checks it."""
 ASKED = ("lease", "max_count", "wait", "tags", "sql", "max_attempts", "backoff", "nothing_such")
 
 

@@ -1,6 +1,6 @@
-"""What put answers stays what it was, however many puts follow.
+"""The receipt of a put never changes, however many puts follow.
 
-The quick way takes the receipt that nobody has any more for its next answer, and no other.
+The C putter reuses a receipt for its next result only if nothing refers to it any more.
 """
 
 import gc
@@ -82,7 +82,7 @@ def test_receipts_of_concurrent_sync_puts_differ(tmp_path: Path) -> None:
 
 
 def test_put_during_the_creation_of_a_receipt(store: TimerStore) -> None:
-    """A collection may come as one is made; what it calls may put. All fits what is staged."""
+    """A garbage collection during the creation of a receipt may put messages itself."""
     inner: list[PutReceipt] = []
 
     def put(phase: str, _info: dict[str, int]) -> None:

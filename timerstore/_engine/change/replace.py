@@ -210,8 +210,8 @@ class Replacing(Owner):
         named, route = before.named, before.named.real
         if given.queue_id is not None and given.queue_id != route.queue_id:
             raise MessageError(
-                f"queue_id: a message with key {given.key!r} waits for queue {route.queue_id} of "
-                f"{given.topic!r}, and the new one comes there; got {given.queue_id}"
+                f"queue_id: a message with key {given.key!r} is pending for queue {route.queue_id} "
+                f"of {given.topic!r}, and its replacement must go there; got {given.queue_id}"
             )
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
         counter = self._appender.take_ids(1)
@@ -329,13 +329,13 @@ class Replacing(Owner):
         for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), key.encode()):
             for log_offset in offsets.tolist():
                 if segments.begin <= log_offset < end:
-                    found = self._waiting_of(topic, key, log_offset)
+                    found = self._pending_of(topic, key, log_offset)
                     if found is not None:
                         is_waiting = self._states.get(found.named.timer_id) == lib.TS_WAITING
                         return found if is_waiting else None
         return None
 
-    def _waiting_of(self, topic: str, key: str, log_offset: int) -> _Pending | None:
+    def _pending_of(self, topic: str, key: str, log_offset: int) -> _Pending | None:
         """Read a record; return None unless it is a timer with this topic and key."""
         segments = self._log.segments
         with segments.view(self._log.written) as view:

@@ -82,7 +82,7 @@ class Rescheduler:
         now_ms = self._clock.now_ms
         due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
         if handle.timer_id == -1:
-            raise _not_waiting(CancelResult.ALREADY_DELIVERED)
+            raise _not_pending(CancelResult.ALREADY_DELIVERED)
         while True:
             try:
                 return self._reschedule(handle, due_ms, now_ms)
@@ -100,7 +100,7 @@ class Rescheduler:
     def _reschedule(self, handle: Handle, due_ms: int, now_ms: int) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
-            raise _not_waiting(CancelResult.UNKNOWN)
+            raise _not_pending(CancelResult.UNKNOWN)
         if len(found) > 1:
             raise MessageError(
                 f"handle: names {len(found)} pending messages (their producer sent one twice); "
@@ -160,7 +160,7 @@ class Rescheduler:
         reach("reschedule_appended")
         self._log.sync_through(end)
         if state != lib.TS_WAITING:
-            raise _not_waiting(ANSWERS[state])
+            raise _not_pending(ANSWERS[state])
         config, route = self._config, one.real
         origin = KeptOrigin(route.topic, one.message_id, config.broker_name, config.precision_ms)
         log_offset = end - len(record)
@@ -219,7 +219,7 @@ def _once_ms(kept: bytes) -> int | None:
     return None
 
 
-def _not_waiting(result: CancelResult) -> NotPendingError:
+def _not_pending(result: CancelResult) -> NotPendingError:
     is_known = result is not CancelResult.UNKNOWN
     return NotPendingError(
         "reschedule: the message is not pending",

@@ -32,7 +32,7 @@ def _no_group() -> Patches:
     def append_whole(
         self: Any, way: Any, rows: Any, due: Any, now_ms: int, places: Any, once: Any
     ) -> None:
-        self._append_many(way, rows, due, now_ms, places, once)
+        self._appender.append_many(way, rows, due, now_ms, places, once)
 
     yield swap(*MANY_APPEND_WHOLE, append_whole)
 

@@ -2,7 +2,7 @@
 
 `TimerStore`, `ShardedStore` and `ReadOnlyStore` implement them by the methods `_do_...`.
 `timerstore.aio` has the same calls, awaited. Calls with many arguments pass them on as one value:
-PutRequest, BatchRequest, PullRequest.
+PutRequest, BatchRequest, PullRequest, RecurringRequest.
 
 Every call also raises ClosedError after `close`, ForkedError in a forked child, and FailedError
 once a sync or a file of the store has failed.
@@ -16,6 +16,7 @@ from timerstore._engine.base.closing import Closing
 from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.recurring.requests import RecurringRequest
 from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore.messages import Message, MessageBatch, PullResult
 from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer
@@ -397,19 +398,22 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         recurs; with others it is a MessageError. Durable on return. Raises MessageError on bad
         arguments, ConfigError for cron without cronsim, FullError.
         """
-        given = {
-            "every": every,
-            "cron": cron,
-            "timezone": timezone,
-            "start": start,
-            "missed": missed,
-            "name": name,
-            "tags": tags,
-            "keys": keys,
-            "properties": properties,
-            "queue_id": queue_id,
-        }
-        return self._do_put_every(topic, body, given)
+        return self._do_put_every(
+            RecurringRequest(
+                topic,
+                body,
+                every,
+                cron,
+                timezone,
+                start,
+                missed,
+                name,
+                tags,
+                keys,
+                properties,
+                queue_id,
+            )
+        )
 
     def recurring(self) -> list[Recurs]:
         """Give what recurs, by name."""
@@ -588,7 +592,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:
         raise NotImplementedError
 
-    def _do_put_every(self, topic: str, body: Any, given: dict[str, Any]) -> Recurs:
+    def _do_put_every(self, request: RecurringRequest) -> Recurs:
         raise NotImplementedError
 
     def _do_recurring(self) -> list[Recurs]:

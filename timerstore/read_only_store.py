@@ -24,7 +24,7 @@ from timerstore._engine.maintenance import verify_directory
 from timerstore._engine.read.consumer_offsets import read_file
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.recurring import Recurring
-from timerstore._engine.recurring.definition import shown
+from timerstore._engine.recurring.definition import describe
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part
 from timerstore._engine.snapshot.columns.transactions import transactions
 from timerstore._engine.snapshot.snapshot_calls import answered
@@ -77,7 +77,7 @@ class ReadOnlyStore(
     def _do_recurring(self) -> list[Recurring]:
         text = self._view.disk.read_small(self._view.tree.recurring_json)
         now_ms = self._clock.now_ms
-        found = [shown(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
+        found = [describe(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
         return sorted(found, key=lambda one: one.name)
 
     @answered

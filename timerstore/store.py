@@ -30,7 +30,7 @@ from timerstore._engine.format.handle import Handle, check_receipt, decode, of_r
 from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.introspection.due_buckets import buckets_of
-from timerstore._engine.introspection.explain import name_of
+from timerstore._engine.introspection.message_name import name_of
 from timerstore._engine.introspection.resource_usage import used
 from timerstore._engine.leases import (
     AckResult,
@@ -52,7 +52,7 @@ from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.validation import check_queues, range_problems, wait_problems, whole_ms
 from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore._engine.recurring import Recurring
+from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.storage.paths import absolute_path
@@ -182,6 +182,7 @@ class TimerStore(
         self._blocked = False  # closed, or carried into a forked child
         self._spreader = Spreader(engine.config, self._clock)
         self._putting = engine.putting
+        self._many_putting = engine.many_putting
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._tell_left, self._calls
         )
@@ -211,14 +212,14 @@ class TimerStore(
         if request.replace or request.key is not None or request.wait_at_most is not None:
             return self._engine.replacing.put(request)
         if request.message_id is not None:
-            return self._putting.put_once(request)
+            return self._many_putting.put_once(request)
         return self._putting.put(request)
 
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_bodies.count_bodies(request.bodies))
-        return self._putting.put_many(request)
+        return self._many_putting.put_many(request)
 
     @_counted
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
@@ -399,12 +400,12 @@ class TimerStore(
     # --- what recurs ---
 
     @_counted
-    def _do_put_every(self, topic: str, body: Any, given: dict[str, Any]) -> Recurring:
-        return self._engine.recurring.put_every(topic, body, **given)
+    def _do_put_every(self, request: RecurringRequest) -> Recurring:
+        return self._engine.recurring.put_every(request)
 
     @_counted
     def _do_recurring(self) -> list[Recurring]:
-        return self._engine.recurring.shown()
+        return self._engine.recurring.describe_all()
 
     @_counted
     def _do_cancel_every(self, name: str) -> bool:
@@ -422,7 +423,7 @@ class TimerStore(
         reach("cancel_appended")
         if end:
             self._log.sync_through(end)
-        self._putting.appended()
+        self._engine.appender.appended()
 
     @_counted
     def _do_cancel_many(
@@ -449,7 +450,7 @@ class TimerStore(
         receipt = self._engine.rescheduler.reschedule(
             _handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
         )
-        self._putting.appended()
+        self._engine.appender.appended()
         return receipt
 
     @_counted

@@ -112,7 +112,9 @@ def test_handle_error_names_expected_and_found(bench: Bench, tmp_path: Path) -> 
     handle = stranger.handle
     for given in (stranger, handle):
         assert bench.store.cancel(given) == "UNKNOWN"
-        with pytest.raises(NotPendingError, match=r"wanted the handle of one .*; got UNKNOWN"):
+        with pytest.raises(
+            NotPendingError, match=r"wanted the handle of a pending .*; got UNKNOWN"
+        ):
             bench.store.reschedule(given, delay=5)
     for given, said in (
         (handle[:-3], r"handle: wanted URL-safe base64 text, complete as put returned it"),

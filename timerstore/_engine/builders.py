@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from timerstore._engine.change.cancel_many import ManyCanceller
 from timerstore._engine.change.replace import Replacing
 from timerstore._engine.change.reschedule import Rescheduler
+from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 from timerstore._engine.introspection.calendar import Calendar
 from timerstore._engine.introspection.explain import Explainer
+from timerstore._engine.introspection.message_records import MessageRecords
+from timerstore._engine.introspection.timer_location import TimerLocator
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.timer.checkpoint import Checkpoint
@@ -24,6 +27,9 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pipeline import Pipeline, make_pipeline
 from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.timer_retention import TimerRetention
+from timerstore._engine.write.append import Appender
+from timerstore._engine.write.flow_control import SlotLimit, Unlimited
+from timerstore._engine.write.targets import Targets
 
 if TYPE_CHECKING:
     from timerstore._engine.engine import Engine
@@ -153,6 +159,21 @@ def make_rescheduler(engine: Engine) -> Rescheduler:
     )
 
 
+def make_appender(engine: Engine, firsts: Firsts) -> Appender:
+    """Build the appending of records, limited per slot if so configured."""
+    limit = engine.slot_counts
+    return Appender(
+        config=engine.config,
+        clock=engine.clock,
+        log=engine.log,
+        dispatch=engine.dispatch,
+        flush=engine.pipeline.flush,
+        targets=Targets(engine.config, engine.clock, engine.log, engine.routes, engine.id_prefix),
+        firsts=firsts,
+        admission=Unlimited() if limit is None else SlotLimit(limit),
+    )
+
+
 def make_replacing(engine: Engine) -> Replacing:
     """Build puts with a replace key."""
     return Replacing(
@@ -166,7 +187,7 @@ def make_replacing(engine: Engine) -> Replacing:
         engine.log,
         engine.config,
         engine.clock,
-        engine.putting,
+        engine.appender,
     )
 
 
@@ -187,22 +208,33 @@ def make_calendar(engine: Engine) -> Calendar:
 
 def make_explainer(engine: Engine) -> Explainer:
     """Build `explain`."""
+    records = MessageRecords(
+        config=engine.config,
+        clock=engine.clock,
+        log=engine.log,
+        dispatch=engine.dispatch,
+        routes=engine.routes,
+        states=engine.states,
+        store_id=engine.store_id,
+    )
+    timers = TimerLocator(
+        config=engine.config,
+        timer_log=engine.timer_log,
+        far=engine.far,
+        wheel=engine.wheel,
+        open_slot=engine.open_slot,
+        pending=engine.pending,
+        fair_queue=engine.fair_queue,
+    )
     return Explainer(
-        engine.config,
-        engine.clock,
-        engine.states,
-        engine.store_id,
-        engine.level_pending,
-        engine.pending,
-        engine.fair_queue,
-        engine.log,
-        engine.dispatch,
-        engine.routes,
-        engine.levels,
-        engine.timer_log,
-        engine.far,
-        engine.wheel,
-        engine.open_slot,
+        config=engine.config,
+        clock=engine.clock,
+        log=engine.log,
+        routes=engine.routes,
+        records=records,
+        levels=engine.levels,
+        level_pending=engine.level_pending,
+        timers=timers,
     )
 
 
@@ -219,7 +251,7 @@ def make_recurring(engine: Engine, *, threads: bool) -> RecurringCalls:
         engine.definitions,
         engine.metrics,
         engine.clock,
-        engine.putting,
+        engine.appender,
         threads=threads,
     )
 

@@ -22,7 +22,6 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signals import Signals
 from timerstore._engine.change.cancel import Canceller
+from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
@@ -62,7 +62,8 @@ from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.backlog import Backlog
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
-from timerstore._engine.write.flow_control import LimitedPutting
+from timerstore._engine.write.append import Appender
+from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -231,23 +232,12 @@ class Engine(Owner):
         self.canceller = Canceller(clock, log, self.finder, self.removals, self.slot_counts)
         self.many_canceller = builders.make_many_canceller(self)
         self.rescheduler = builders.make_rescheduler(self)
-        dependencies: dict[str, Any] = {
-            "config": config,
-            "clock": clock,
-            "log": log,
-            "routes": self.routes,
-            "dispatch": self.dispatch,
-            "flush": self.pipeline.flush,
-            "ids": self.ids,
-            "states": self.states,
-            "store_id": self.store_id,
-            "id_prefix": self.id_prefix,
-        }
-        self.putting = (
-            ManyPutting(**dependencies)
-            if self.slot_counts is None
-            else LimitedPutting(self.slot_counts, **dependencies)
+        firsts = Firsts(log, self.ids, self.states.native, self.store_id, config.precision_ms)
+        self.appender: Appender = builders.make_appender(self, firsts)
+        self.putting = Putting(
+            config, clock, log, self.dispatch, self.pipeline.flush, self.appender
         )
+        self.many_putting = ManyPutting(config, clock, log, self.appender, firsts)
         self.replacing = builders.make_replacing(self)
 
     def _pending_due_ms(self) -> Int64Array:
@@ -274,7 +264,7 @@ class Engine(Owner):
             config,
             self.ledger_side_file,
             clock,
-            self.putting,
+            self.appender,
         )
         self.retention = builders.make_retention(self)
         self.backlog = Backlog(
@@ -308,7 +298,7 @@ class Engine(Owner):
             self.log,
             self.config,
             self.clock,
-            self.putting,
+            self.appender,
             self.groups,
             make_consumer,
         )

@@ -13,7 +13,7 @@ import click
 
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.recurring import Recurring, shown
+from timerstore._engine.recurring import Recurring, describe
 from timerstore._engine.recurring.definition import MISSED
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import Exit
@@ -168,7 +168,7 @@ def _read(path: Path) -> Iterator[tuple[int | None, Recurring]]:
             raise CorruptError(f"what recurs cannot be read: {error}", where=file) from error
         for one in definitions:
             if not one.is_ended:
-                yield shard, shown(one, now_ms)
+                yield shard, describe(one, now_ms)
 
 
 def _when(one: Recurring) -> str:

@@ -36,10 +36,10 @@ from timerstore._engine.format.handle import decode
 from timerstore._engine.leases import AckResult, LeaseConsumer, LeasedMessage
 from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore._engine.recurring import draw_name
+from timerstore._engine.recurring import RecurringRequest, draw_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
-from timerstore._engine.write.put_many import id_bytes
+from timerstore._engine.write.checked_batch import id_bytes
 from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore._engine.write.string_columns import Column, gather_ids
@@ -524,10 +524,9 @@ class ShardedStore(
 
     # --- what recurs ---
 
-    def _do_put_every(
-        self, topic: str, body: bytes | bytearray | memoryview, given: dict[str, Any]
-    ) -> ShardRecurring:
-        name = given["name"] = draw_name() if given["name"] is None else given["name"]
+    def _do_put_every(self, request: RecurringRequest) -> ShardRecurring:
+        name: Any = draw_name() if request.name is None else request.name
+        request = replace(request, name=name)
         shard = self._shard_of_name(name)
         for one in self.recurring():
             if isinstance(name, str) and one.name == name and one.shard != shard:
@@ -537,7 +536,7 @@ class ShardedStore(
                 )
         made = self._in(
             shard,
-            lambda store: store.put_every(topic, body, **given),
+            lambda store: store.put_every(request.topic, request.body, **request.options()),
         )
         return recurring_in(shard, made)
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
+    Appender,
     CommitLog,
     Ledger,
     LedgerSideFile,
-    ManyPutting,
     Part,
     Rows,
     log_recovery,
@@ -32,7 +32,7 @@ def _no_group() -> Patches:
     def append_whole(
         self: Any, way: Any, rows: Any, due: Any, now_ms: int, places: Any, once: Any
     ) -> None:
-        self._append_many(way, rows, due, now_ms, places, once)
+        self._appender.append_many(way, rows, due, now_ms, places, once)
 
     yield swap(*MANY_APPEND_WHOLE, append_whole)
 
@@ -55,7 +55,7 @@ def _ledger_not_asked() -> Patches:
 
 @mutant("P-23", "a chunk's header is stored apart from its rows", needs="ingest")
 def _header_apart() -> Patches:
-    original = ManyPutting.append_group
+    original = Appender.append_group
 
     def append_group(
         self: Any, way: Any, rows: Any, part: Any, due_ms: Any, head_route: Any = None,
@@ -69,7 +69,7 @@ def _header_apart() -> Patches:
         empty = Rows(b"", zero, zero[:0], b"")
         return original(self, head_route, empty, nobody, zero[:0], head_route, head)
 
-    yield swap(ManyPutting, "append_group", append_group)
+    yield swap(Appender, "append_group", append_group)
 
 
 @mutant("P-24", "the ledger is not read at opening", needs="ingest")

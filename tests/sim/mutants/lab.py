@@ -5,10 +5,10 @@ from typing import Any
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, set_states, swap
 from tests.support.inside.engine import (
+    Appender,
     Canceller,
     CommitLog,
     Puller,
-    Putting,
     Segments,
     dequeue_put,
     lib,
@@ -47,7 +47,7 @@ def _no_dedupe() -> Patches:
 
 @mutant("L-3", "a put returns before it is synced")
 def _ack_early() -> Patches:
-    yield swap(Putting, "wants_sync", lambda _self, _flush: False)
+    yield swap(Appender, "wants_sync", lambda _self, _flush: False)
 
 
 @mutant("L-4", "a slot is reused a lap later, whatever it holds")

@@ -14,14 +14,14 @@ def _runs_not_read() -> Patches:
 
 @mutant("RC-2", "a checkpoint does not save the progress of definitions", needs='"every"')
 def _progress_not_saved() -> Patches:
-    original = Definitions.note
+    original = Definitions.record_runs
 
-    def note(self: Any, *given: Any) -> None:
+    def record_runs(self: Any, *given: Any) -> None:
         before = self._is_changed
         original(self, *given)
         self._is_changed = before
 
-    yield swap(Definitions, "note", note)
+    yield swap(Definitions, "record_runs", record_runs)
 
 
 @mutant("RC-3", "runs missed while the store was closed are delivered", needs='"every"')

@@ -20,7 +20,7 @@ TAIL_UNITS_MAX = Attribute(view, "_TAIL_UNITS")
 CANCEL_CHUNK = Attribute(cancel_many, "_CHUNK")
 """Timers that a cancel of many handles at a time."""
 
-CANCEL_HOLD = Attribute(cancel_many, "_HOLD")
+CANCEL_HOLD = Attribute(cancel_many, "_BATCH")
 """Delete records that a cancel of many appends in one hold of the append lock."""
 
 CANCEL_GAP_UNITS = Attribute(cancel_many, "_GAP_UNITS")

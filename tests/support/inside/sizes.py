@@ -24,7 +24,7 @@ from timerstore._engine.timer import (
     open_slot,
     pending,
 )
-from timerstore._engine.write import put_many
+from timerstore._engine.write import append
 
 Sizes = dict[ModuleType, dict[str, int]]
 
@@ -45,11 +45,11 @@ SMALL: Sizes = {
     index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
     pending: {"_BATCH": 5, "_FEW": 2},
     fair_queue: {"BURST_MESSAGES": 3, "_LOOK": 2},
-    calendar: {"_FILL_HOLD": 2},
+    calendar: {"_FILL_BATCH": 2},
     log_recovery: {"_BATCH": 9},
     segment_files: {"_REWRITE_BYTES": 500},
     segments: {"_MAPS_MAX": 2},
-    put_many: {"_MANY_HOLD": 3},
+    append: {"_BATCH": 3},
     message_ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},
     ledger_side_file: {"_READ_COUNT": 3, "_LAG_MAX": 1},

@@ -183,8 +183,8 @@ class Inside:
 
     @property
     def putting(self) -> Any:
-        """write/put_many.py."""
-        return self._store._putting
+        """write/append.py."""
+        return self._store._engine.appender
 
     @property
     def putter(self) -> Any:
@@ -199,7 +199,7 @@ class Inside:
     @property
     def slot_counts(self) -> Any:
         """The counts of flow control: timer/slot_counts.py."""
-        return self._store._putting._counts
+        return self._store._engine.slot_counts
 
     @property
     def replacing(self) -> Any:

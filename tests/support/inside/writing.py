@@ -7,7 +7,7 @@ from tests.support.inside.attribute import Attribute
 
 def append_of_many(putting: Any) -> Attribute:
     """The method that appends the records of a put of many."""
-    return Attribute(putting, "_append_many")
+    return Attribute(putting, "append_many")
 
 
 def add_id(ids: Any, entry: Any) -> None:
@@ -43,7 +43,7 @@ def recount(slot_counts: Any) -> Attribute:
 
 def putting_of(recurring: Any) -> Any:
     """What puts the runs of recurring messages."""
-    return recurring._putting
+    return recurring._appender
 
 
 def planner_is_started(recurring: Any) -> bool:

@@ -1,4 +1,4 @@
-"""cancel, pending and stats: truthful answers, by receipt, by handle, after reopening."""
+"""cancel, pending and stats: exact results by receipt and by handle, also after reopening."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from timerstore import CancelResult, MessageError
 
 
 @pytest.mark.parametrize("how", ["receipt", "handle", "json"])
-def test_answers(bench: Bench, how: str) -> None:
+def test_cancel_returns_the_state_of_the_message(bench: Bench, how: str) -> None:
     receipts = [bench.store.put("t", b"%d" % k, delay=k) for k in (1, 2, 500)]
     keys: list[Any] = [*receipts]
     if how != "receipt":
@@ -39,12 +39,12 @@ def test_answers(bench: Bench, how: str) -> None:
     assert bench.bodies() == [b"1"]
 
 
-def test_a_message_that_never_waited_is_delivered(bench: Bench) -> None:
+def test_cancel_of_an_immediate_message_returns_already_delivered(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x")
     assert bench.store.cancel(receipt) is CancelResult.ALREADY_DELIVERED
 
 
-def test_a_handle_of_another_store_is_unknown(bench: Bench, tmp_path: Path) -> None:
+def test_handle_of_another_store_is_unknown(bench: Bench, tmp_path: Path) -> None:
     other = Bench(tmp_path / "other")
     stranger = other.store.put("t", b"x", delay=10)
     mine = bench.store.put("t", b"y", delay=10)
@@ -56,7 +56,7 @@ def test_a_handle_of_another_store_is_unknown(bench: Bench, tmp_path: Path) -> N
     other.close()
 
 
-def test_a_handle_of_another_topic_is_unknown(bench: Bench) -> None:
+def test_handle_of_another_topic_is_unknown(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=10)
     fields = base64.urlsafe_b64decode(receipt.handle).decode().split(" ")
     fields[1] = "other"
@@ -65,7 +65,7 @@ def test_a_handle_of_another_topic_is_unknown(bench: Bench) -> None:
     assert bench.store.stats()["pending_messages"] == 1
 
 
-def test_a_handle_with_a_wrong_hint_is_still_found(bench: Bench) -> None:
+def test_handle_with_a_wrong_hint_is_found(bench: Bench) -> None:
     receipts = [bench.store.put("t", b"%d" % k, delay=10) for k in range(3)]
     fields = base64.urlsafe_b64decode(receipts[0].handle).decode().split(" ")
     for hint in ("2", "999999", "9223372036854775807"):
@@ -86,13 +86,13 @@ def test_a_handle_with_a_wrong_hint_is_still_found(bench: Bench) -> None:
      base64.urlsafe_b64encode(b"v2 t b 5 id 7").decode(),
      base64.urlsafe_b64encode(b"v1 t b 5 \xff 7").decode()],
 )  # fmt: skip
-def test_garbage_is_no_handle(bench: Bench, handle: Any) -> None:
+def test_cancel_rejects_malformed_handles(bench: Bench, handle: Any) -> None:
     with bench.refused(MessageError, "handle"):
         bench.store.cancel(handle)
 
 
 @pytest.mark.parametrize("topic", ["../x", "a" * 300, "größe", "rmq_sys_wheel_timer", "unknown"])
-def test_a_handle_of_a_topic_that_cannot_be_is_unknown(bench: Bench, topic: str) -> None:
+def test_handle_of_an_impossible_topic_is_unknown(bench: Bench, topic: str) -> None:
     bench.store.put("t", b"x", delay=10)
     before = bench.shown()
     handle = base64.urlsafe_b64encode(f"v1 {topic} b 5 {'A' * 32} 0".encode()).decode()
@@ -100,7 +100,7 @@ def test_a_handle_of_a_topic_that_cannot_be_is_unknown(bench: Bench, topic: str)
     assert bench.shown() == before
 
 
-def test_a_cancelled_one_leaves_room_for_the_same_again(bench: Bench) -> None:
+def test_message_can_be_put_again_after_a_cancel(bench: Bench) -> None:
     for _ in range(5):
         assert bench.store.cancel(bench.store.put("t", b"x", delay=3)) == "CANCELLED"
     bench.store.put("t", b"last", delay=3)
@@ -111,7 +111,7 @@ def test_a_cancelled_one_leaves_room_for_the_same_again(bench: Bench) -> None:
 # --- pending --------------------------------------------------------------------------------------
 
 
-def test_pending_by_time_and_topic(bench: Bench) -> None:
+def test_pending_filters_by_time_and_topic(bench: Bench) -> None:
     for k in (30, 10, 20, 10):
         bench.store.put(f"t{k}", b"x", delay=k, queue_id=1)
     bench.store.put("t10", b"now")
@@ -139,7 +139,7 @@ def test_pending_by_time_and_topic(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "given", [{"begin_ms": "x"}, {"end_ms": 1.5}, {"begin_ms": None, "end_ms": []}]
 )
-def test_pending_refuses_what_is_no_time(bench: Bench, given: dict[str, Any]) -> None:
+def test_pending_rejects_invalid_times(bench: Bench, given: dict[str, Any]) -> None:
     with bench.refused(MessageError, "_ms"):
         bench.store.pending(**given)
 
@@ -159,7 +159,7 @@ def test_pending_agrees_with_receipts_over_years_and_reopening(bench: Bench) -> 
 # --- stats and topics -----------------------------------------------------------------------------
 
 
-def test_stats_count_what_waits(bench: Bench) -> None:
+def test_stats_count_pending_messages(bench: Bench) -> None:
     bench.store.put_many("a", [b"x"] * 3, delay=[1, 2, 0])
     one = bench.store.put("b", b"x", delay=3)
     stats = bench.store.stats()
@@ -178,7 +178,7 @@ def test_stats_count_what_waits(bench: Bench) -> None:
     assert bench.store.topics() == {"a": 1, "b": 1, "rmq_sys_wheel_timer": 1}
 
 
-def test_a_copy_of_a_directory_answers_for_itself(bench: Bench, tmp_path: Path) -> None:
+def test_copy_of_a_directory_is_independent(bench: Bench, tmp_path: Path) -> None:
     receipt = bench.store.put("t", b"x", delay=5)
     bench.close()
     shutil.copytree(bench.root, tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""cancel_many: what cancel would answer for each, in one call and one sync."""
+"""cancel_many: the results of single cancels, with one call and one sync."""
 
 import base64
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def changed(handle: str, **fields: str) -> str:
 
 
 def waiting(bench: Bench, count: int, topic: str = "t") -> list[PutReceipt]:
-    """Messages due in ten seconds, behind what is on the wheel."""
+    """Put messages due in ten seconds, after those that are on the wheel."""
     receipts = [bench.store.put(topic, b"%d" % k, delay=10) for k in range(count)]
     bench.turn()
     return receipts
@@ -45,7 +45,7 @@ def given(request: pytest.FixtureRequest, bench: Bench) -> Any:
     return {"receipts": list(batch), "handles": batch.handles, "batch": batch}[request.param]
 
 
-def test_all_that_wait_are_cancelled_for_good(bench: Bench, given: Any) -> None:
+def test_cancel_many_cancels_all_pending_messages_durably(bench: Bench, given: Any) -> None:
     assert bench.store.cancel_many(given) == [CANCELLED] * 9
     assert list(bench.store.pending()) == []
     assert bench.store.stats()["pending_messages"] == 0
@@ -55,7 +55,7 @@ def test_all_that_wait_are_cancelled_for_good(bench: Bench, given: Any) -> None:
     assert bench.bodies() == []
 
 
-def test_each_is_answered_as_if_alone_in_the_order_given(bench: Bench) -> None:
+def test_cancel_many_returns_the_results_of_single_cancels_in_order(bench: Bench) -> None:
     first = waiting(bench, 6)
     due = bench.store.put("t", b"due")
     bench.store.cancel(first[1])
@@ -75,7 +75,7 @@ def test_each_is_answered_as_if_alone_in_the_order_given(bench: Bench) -> None:
     assert sorted(bench.bodies()) == [b"5", b"due", b"gone"]
 
 
-def test_what_rolled_and_what_is_not_dispatched_yet_is_found(bench: Bench) -> None:
+def test_rolled_and_undispatched_messages_are_found(bench: Bench) -> None:
     far = [bench.store.put("t", b"far %d" % k, delay=600) for k in range(5)]
     for _ in range(3):
         bench.turn(40_000)
@@ -85,7 +85,9 @@ def test_what_rolled_and_what_is_not_dispatched_yet_is_found(bench: Bench) -> No
     assert bench.bodies() == []
 
 
-def test_more_than_fit_a_chunk_and_far_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_messages_than_fit_a_chunk_are_cancelled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(*CANCEL_CHUNK, 16)
     monkeypatch.setattr(*CANCEL_HOLD, 3)
     monkeypatch.setattr(*CANCEL_GAP_UNITS, 2)
@@ -98,14 +100,14 @@ def test_more_than_fit_a_chunk_and_far_apart(bench: Bench, monkeypatch: pytest.M
     assert sorted(map(int, bench.bodies())) == sorted(set(range(200)) - set(which))
 
 
-def test_a_message_whose_text_has_no_room_is_cancelled_alone(
+def test_message_with_too_long_a_text_is_cancelled_singly(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*CANCEL_TEXTS_BYTES, 64)
     assert bench.store.cancel_many(waiting(bench, 3)) == [CANCELLED] * 3
 
 
-def test_several_topics_and_queues(bench: Bench) -> None:
+def test_cancel_many_takes_several_topics_and_queues(bench: Bench) -> None:
     put = bench.store.put
     receipts = [put("q", b"%d" % k, delay=10, queue_id=k % 3) for k in range(6)]
     receipts += [put("other", b"o", delay=10)]
@@ -114,7 +116,7 @@ def test_several_topics_and_queues(bench: Bench) -> None:
     assert {one.topic for one in bench.store.pending()} == {"q"}
 
 
-def test_nothing_is_cancelled_where_one_is_no_handle(bench: Bench) -> None:
+def test_nothing_is_cancelled_when_a_handle_is_malformed(bench: Bench) -> None:
     receipts = waiting(bench, 2)
     level = bench.store.put("t", b"level", level=3)
     for wrong in ("no handle", "", 7, None, level):
@@ -124,20 +126,18 @@ def test_nothing_is_cancelled_where_one_is_no_handle(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", b"bytes", None, 7, np.array(5)])
-def test_one_alone_is_refused(bench: Bench, wrong: Any) -> None:
+def test_single_receipt_is_rejected(bench: Bench, wrong: Any) -> None:
     with pytest.raises(MessageError, match="receipts_or_handles: wanted several, got"):
         bench.store.cancel_many(wrong)
     with pytest.raises(MessageError, match="got PutReceipt"):
         bench.store.cancel_many(waiting(bench, 1)[0])  # type: ignore[arg-type]
 
 
-def test_none_at_all(bench: Bench) -> None:
+def test_empty_list_cancels_nothing(bench: Bench) -> None:
     assert bench.store.cancel_many([]) == []
 
 
-def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_exact_after_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*CANCEL_HOLD, 2)
     receipts = waiting(bench, 6)
     placing = placing_of_cancels(inside(bench.store).many_canceller)
@@ -164,7 +164,7 @@ def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
     assert bench.store.cancel_many(receipts) == [AGAIN] * 2 + [CANCELLED] * 4
 
 
-def test_readers_that_began_before_still_see_them(bench: Bench) -> None:
+def test_earlier_readers_still_see_cancelled_messages(bench: Bench) -> None:
     receipts = waiting(bench, 5)
     reading = iter(bench.store.pending())
     first = next(reading)
@@ -175,7 +175,7 @@ def test_readers_that_began_before_still_see_them(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("topic", "key"), [(b"t", b"k"), (b"t" * 127, b"k" * 300)])
-def test_a_delete_text_has_room_or_is_refused(topic: bytes, key: bytes) -> None:
+def test_delete_text_fits_or_is_rejected(topic: bytes, key: bytes) -> None:
     need = 2 * (len(topic) + len(key)) + 192
     arguments = (topic, len(topic), key, len(key), 2**31 - 1, 2**63 - 2)
     out = ffi.new("uint8_t[]", need)
@@ -194,7 +194,7 @@ def test_a_delete_text_has_room_or_is_refused(topic: bytes, key: bytes) -> None:
     }
 
 
-def test_flow_control_gets_the_places_back(tmp_path: Path) -> None:
+def test_cancel_many_releases_places_of_flow_control(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "limited", small(slot_messages_max=3))
     receipts: Sequence[PutReceipt] = waiting(bench, 3)
     assert bench.store.cancel_many(receipts) == [CANCELLED] * 3
@@ -202,8 +202,8 @@ def test_flow_control_gets_the_places_back(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_receipt_that_points_elsewhere_is_answered_as_alone(bench: Bench) -> None:
-    """Its log offset is a hint: what is there must be the source of its timer id."""
+def test_receipt_with_a_wrong_log_offset_has_the_result_of_a_single_cancel(bench: Bench) -> None:
+    """Its log offset is only a hint: the record there must be the source of its timer id."""
     one, two, three, four = waiting(bench, 4)
     due = bench.store.put("t", b"due")
     wrong = [
@@ -216,7 +216,7 @@ def test_a_receipt_that_points_elsewhere_is_answered_as_alone(bench: Bench) -> N
     assert bench.store.cancel_many([one, two, three, four]) == [AGAIN] * 4
 
 
-def test_a_receipt_with_the_id_of_another_cancels_no_other(bench: Bench) -> None:
+def test_receipt_with_the_id_of_another_message_does_not_cancel_it(bench: Bench) -> None:
     one, two = waiting(bench, 2)
     mixed = one._replace(timer_id=two.timer_id)
     assert bench.store.cancel_many([mixed]) == [CANCELLED]

@@ -1,4 +1,4 @@
-"""A handle without our timer id: found by its slot, by the key index, by reading the log."""
+"""Handles without a timer id are found by slot, by the key index, or in the log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def rolled(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     bench.close()
 
 
-def test_what_rolled_is_found_by_the_index(
+def test_rolled_message_is_found_by_the_index(
     rolled: tuple[Bench, list[PutReceipt]], scans: list[int]
 ) -> None:
     bench, receipts = rolled
@@ -62,7 +62,7 @@ def test_what_rolled_is_found_by_the_index(
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_one_that_rolls_is_found_though_what_it_was_before_lies_in_its_slot(
+def test_rolling_message_is_found_when_its_earlier_copy_is_in_the_slot(
     tmp_path: Path, index: bool
 ) -> None:
     """Moved within its slot it keeps its handle but for the timer id; then the clock is set back,
@@ -81,7 +81,7 @@ def test_one_that_rolls_is_found_though_what_it_was_before_lies_in_its_slot(
     bench.close()
 
 
-def test_strangers_are_unknown_by_the_index(
+def test_handles_of_other_messages_are_unknown_to_the_index(
     rolled: tuple[Bench, list[PutReceipt]], scans: list[int]
 ) -> None:
     bench, receipts = rolled
@@ -97,7 +97,7 @@ def test_strangers_are_unknown_by_the_index(
     assert bench.store.stats()["pending_messages"] == 4
 
 
-def test_keys_of_one_hash_do_not_mislead(
+def test_keys_with_equal_hashes_are_distinguished(
     rolled: tuple[Bench, list[PutReceipt]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As though all records had it: a delivery has the same id, and waits for nothing."""
@@ -124,7 +124,7 @@ def _all(bench: Bench, find: Callable[..., Any]) -> Any:
             yield from find(index, topic, message.message_id.encode())
 
 
-def test_a_damaged_index_is_passed_over(
+def test_damaged_index_is_ignored(
     rolled: tuple[Bench, list[PutReceipt]], scans: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, receipts = rolled
@@ -137,7 +137,7 @@ def test_a_damaged_index_is_passed_over(
     assert scans
 
 
-def test_an_index_with_a_message_that_is_not_dispatched(bench: Bench, scans: list[int]) -> None:
+def test_undispatched_message_is_found_with_an_index(bench: Bench, scans: list[int]) -> None:
     receipt = bench.store.put("t", b"x", delay=500)
     assert bench.store.cancel(broker_handle(receipt)) is CancelResult.CANCELLED
     assert not scans

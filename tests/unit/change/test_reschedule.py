@@ -1,4 +1,4 @@
-"""reschedule: one message, one time, whatever it was before; both records or none."""
+"""reschedule: a message is pending at one time, and both records are in the log or neither."""
 
 import base64
 import json
@@ -14,10 +14,9 @@ from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, YEAR, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from timerstore import CancelResult, MessageError, NotPendingError, PutReceipt
+from timerstore import CancelResult, NotPendingError, PutReceipt
 from timerstore._engine.base import failpoints
-from timerstore._engine.format.handle import Handle, decode, encode
-from timerstore.errors import FullError
+from timerstore._engine.format.handle import decode, encode
 from timerstore.testing import ManualClock
 
 
@@ -28,7 +27,7 @@ def brokers_form(receipt: PutReceipt) -> str:
 
 @pytest.mark.parametrize("how", ["receipt", "handle", "json", "broker"])
 @pytest.mark.parametrize("settled", [False, True])
-def test_later_and_sooner(bench: Bench, how: str, settled: bool) -> None:
+def test_reschedule_to_later_and_to_earlier(bench: Bench, how: str, settled: bool) -> None:
     put = [bench.store.put("t", b"%d" % k, delay=10) for k in range(3)]
     if settled:
         bench.turn()
@@ -68,7 +67,7 @@ def test_later_and_sooner(bench: Bench, how: str, settled: bool) -> None:
     [{"delay": 0}, {"delay": timedelta(0)}, {"deliver_ms": NOW}, {"deliver_ms": NOW - YEAR},
      {"deliver_ms": 0}, {"deliver_at": datetime(2001, 1, 1, tzinfo=UTC)}],
 )  # fmt: skip
-def test_now(bench: Bench, given: dict[str, Any]) -> None:
+def test_reschedule_to_now_delivers_the_message(bench: Bench, given: dict[str, Any]) -> None:
     receipt = bench.store.put("t", b"x", delay=10, tags="a", keys="k")
     now = bench.store.reschedule(receipt, **given)
     assert (now.queue_offset, now.due_ms, now.timer_id) == (0, NOW, -1)
@@ -92,7 +91,9 @@ def test_now(bench: Bench, given: dict[str, Any]) -> None:
      ({"deliver_ms": NOW + 1}, NOW + 1), ({"deliver_ms": NOW + 40 * YEAR}, NOW + 40 * YEAR),
      ({"deliver_at": datetime.fromtimestamp(NOW / 1000 + 3, UTC)}, NOW + 3000)],
 )  # fmt: skip
-def test_times_as_in_a_put(tmp_path: Path, given: dict[str, Any], due_ms: int) -> None:
+def test_reschedule_accepts_the_times_of_put(
+    tmp_path: Path, given: dict[str, Any], due_ms: int
+) -> None:
     bench = Bench(tmp_path / "s", small(delay_ms_max=40 * YEAR))
     receipt = bench.store.reschedule(bench.store.put("t", b"x", delay=10), **given)
     assert receipt.due_ms == due_ms
@@ -100,7 +101,7 @@ def test_times_as_in_a_put(tmp_path: Path, given: dict[str, Any], due_ms: int) -
     bench.close()
 
 
-def test_everything_of_the_message_is_kept(bench: Bench) -> None:
+def test_reschedule_keeps_all_fields_of_the_message(bench: Bench) -> None:
     put = bench.store.put(
         "t", b"body", delay=10, tags="a", keys=["k", "l"], properties={"x": "ü", "y": "z"},
         queue_id=2,
@@ -119,7 +120,7 @@ def test_everything_of_the_message_is_kept(bench: Bench) -> None:
     assert message.born_host == message.store_host == "127.0.0.1:10911"
 
 
-def test_the_old_handle_counts_as_cancelled(bench: Bench) -> None:
+def test_old_handle_is_cancelled_after_reschedule(bench: Bench) -> None:
     old = bench.store.put("t", b"x", delay=10)
     new = bench.store.reschedule(old, delay=100)
     for _ in range(2):
@@ -136,7 +137,7 @@ def test_the_old_handle_counts_as_cancelled(bench: Bench) -> None:
     assert bench.bodies() == []
 
 
-def test_within_one_slot_a_brokers_handle_finds_the_one_that_waits(bench: Bench) -> None:
+def test_broker_handle_finds_the_pending_message_of_its_slot(bench: Bench) -> None:
     old = bench.store.put("t", b"x", deliver_ms=NOW + 5100)
     new = bench.store.reschedule(old, deliver_ms=NOW + 5900)
     assert brokers_form(old) == brokers_form(new)
@@ -146,14 +147,14 @@ def test_within_one_slot_a_brokers_handle_finds_the_one_that_waits(bench: Bench)
     assert list(bench.store.pending()) == []
 
 
-def test_order_of_equal_due_times_is_that_of_the_last_put(bench: Bench) -> None:
+def test_rescheduled_message_is_last_among_equal_due_times(bench: Bench) -> None:
     put = [bench.store.put("t", b"%d" % k, delay=10) for k in range(3)]
     bench.store.reschedule(put[0], deliver_ms=put[1].due_ms)
     bench.turn(10_000)
     assert bench.bodies() == [b"1", b"2", b"0"]
 
 
-def test_what_is_loaded_already_is_moved_too(bench: Bench) -> None:
+def test_message_in_the_open_slot_is_rescheduled(bench: Bench) -> None:
     """The slot was read: the message waits in the open slot for its millisecond."""
     put = [bench.store.put("t", b"%d" % k, deliver_ms=NOW + 1900 + k) for k in range(2)]
     bench.turn(1500)
@@ -164,7 +165,7 @@ def test_what_is_loaded_already_is_moved_too(bench: Bench) -> None:
     assert bench.bodies() == [b"1", b"0"]
 
 
-def test_what_rolled_is_moved(bench: Bench) -> None:
+def test_rolled_message_is_rescheduled(bench: Bench) -> None:
     put = bench.store.put("t", b"x", delay=500)
     for _ in range(6):
         bench.turn(40_000)
@@ -180,7 +181,7 @@ def test_what_rolled_is_moved(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("lose", [(), ("timerstore",), ("timerwheel", "timerlog")])
-def test_after_reopening(bench: Bench, lose: tuple[str, ...]) -> None:
+def test_reschedule_survives_reopening(bench: Bench, lose: tuple[str, ...]) -> None:
     put = [bench.store.put("t", b"%d" % k, delay=10) for k in range(4)]
     new = bench.store.reschedule(put[0], delay=30)
     bench.store.reschedule(put[1], delay=0)
@@ -202,121 +203,7 @@ def test_after_reopening(bench: Bench, lose: tuple[str, ...]) -> None:
     assert bench.bodies() == [b"1", b"3", b"2", b"0"]
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [({}, "got none"), ({"delay": 1, "deliver_ms": NOW + 5}, "got delay, deliver_ms"),
-     ({"delay": 0, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "got delay, deliver_at"),
-     ({"delay": -1}, "delay"), ({"delay": float("nan")}, "delay"), ({"delay": "soon"}, "delay"),
-     ({"deliver_at": datetime(2030, 1, 1)}, "deliver_at"),  # noqa: DTZ001 - naive is the point
-     ({"deliver_at": 5}, "deliver_at"), ({"deliver_ms": 1.5}, "deliver_ms"),
-     ({"deliver_ms": NOW + 41 * YEAR}, "deliver_ms"), ({"delay": timedelta(days=16_000)}, "delay")],
-)  # fmt: skip
-def test_times_that_are_none(bench: Bench, given: dict[str, Any], what: str) -> None:
-    receipt = bench.store.put("t", b"x", delay=10)
-    with bench.refused(MessageError, what):
-        bench.store.reschedule(receipt, **given)
-    assert [one.handle for one in bench.store.pending()] == [receipt.handle]
-
-
-@pytest.mark.parametrize("handle", [None, 5, b"x", "", "not base64!", "AAAA"])
-def test_garbage_is_no_handle(bench: Bench, handle: Any) -> None:
-    with bench.refused(MessageError, "handle"):
-        bench.store.reschedule(handle, delay=5)
-
-
-def test_what_waits_no_more(bench: Bench, tmp_path: Path) -> None:
-    delivered = bench.store.put("t", b"x", delay=1)
-    cancelled = bench.store.put("t", b"y", delay=10)
-    at_once = bench.store.put("t", b"z")
-    bench.store.cancel(cancelled)
-    bench.turn(1000)
-    other = Bench(tmp_path / "other")
-    foreign = other.store.put("t", b"x", delay=20)
-    other.close()
-    cases = [
-        (delivered, "ALREADY_DELIVERED"),
-        (brokers_form(delivered), "ALREADY_DELIVERED"),
-        (cancelled, "ALREADY_CANCELLED"),
-        (brokers_form(cancelled), "ALREADY_CANCELLED"),
-        (at_once, "ALREADY_DELIVERED"),
-        (foreign, "UNKNOWN"),
-        (brokers_form(foreign), "UNKNOWN"),
-        (encode(Handle("t", "b", 0, "A" * 32, None)), "UNKNOWN"),
-        (encode(Handle("t", "b", 2**63 - 1, "A" * 32, 2**63 - 1)), "UNKNOWN"),
-        (encode(Handle("größe", "b", 5, "ü" * 32, None)), "UNKNOWN"),
-    ]
-    for given, result in cases:
-        with bench.refused(NotPendingError, result):
-            bench.store.reschedule(given, delay=5)
-        try:
-            bench.store.reschedule(given, delay=5)
-        except NotPendingError as error:
-            assert error.result is CancelResult[result]  # noqa: PT017 - its field is the point
-
-
-def test_timers_that_are_off(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "s")
-    receipt = bench.store.put("t", b"x", delay=10)
-    bench.close()
-    bench.config = small(timer_enabled=False)
-    bench.open()
-    with bench.refused(MessageError, "timer_enabled"):
-        bench.store.reschedule(receipt, delay=5)
-    assert bench.store.reschedule(receipt, delay=0).queue_offset == 0
-    bench.close()
-
-
-def test_the_largest_message_and_one_too_large_for_a_group(tmp_path: Path) -> None:
-    """A segment holds the delete record, the message, 16 bytes of blank: then none more."""
-    bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=8192))
-    fits, too_large = 8192 - 1500, 8192 - 680
-    while too_large - fits > 1:
-        size = (fits + too_large) // 2
-        receipt = bench.store.put("t", bytes(size), delay=10)
-        try:
-            bench.store.cancel(bench.store.reschedule(receipt, delay=20))
-            fits = size
-        except MessageError as error:
-            assert "group" in str(error)  # noqa: PT017 - where it begins is to be found out
-            assert bench.store.cancel(receipt) is CancelResult.CANCELLED  # it waits as it did
-            too_large = size
-    bench.turn()
-    bench.close()
-    delete, new = [r for r in disk.records(bench.root) if "TS_GROUP" in r.properties][-2:]
-    assert delete.size + new.size == 8192 - 16
-    assert len(new.body) == fits
-
-
-def test_a_full_disk_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    receipt = bench.store.put("t", b"x" * 3000, delay=10)
-    log = inside(bench.store).log
-    log.native.append_limit = log.end  # nothing more is reserved
-
-    def full(_size: int) -> None:
-        raise FullError("no space")
-
-    monkeypatch.setattr(log, "make_room", full)
-    before = bench.shown()
-    with pytest.raises(FullError):
-        bench.store.reschedule(receipt, delay=20)
-    assert bench.shown() == before
-    monkeypatch.undo()
-    assert bench.store.reschedule(receipt, delay=20).due_ms == NOW + 20_000
-
-
-def test_a_callers_group_is_left_out(bench: Bench) -> None:
-    forged = {"TS_GROUP": disk.encode_ts_id(500, 0), "mine": "1"}
-    bench.store.put("t", b"x", delay=1, properties=forged)
-    bench.turn(1000)
-    (message,) = bench.out()
-    assert "TS_GROUP" not in message.properties
-    assert message.properties["mine"] == "1"
-
-
-# --- what is in the log ---------------------------------------------------------------------------
+# --- records in the log ---
 
 
 def group_of(record: disk.Record) -> tuple[int, int]:
@@ -327,7 +214,9 @@ def group_of(record: disk.Record) -> tuple[int, int]:
 
 @pytest.mark.parametrize("property_crc", [False, True])
 @pytest.mark.parametrize("delay", [0, 20])
-def test_the_two_records(tmp_path: Path, property_crc: bool, delay: int) -> None:
+def test_reschedule_appends_a_delete_record_and_the_message(
+    tmp_path: Path, property_crc: bool, delay: int
+) -> None:
     bench = Bench(tmp_path / "s", small(property_crc=property_crc))
     put = bench.store.put("t", b"body", delay=10, tags="a")
     moved = bench.store.reschedule(put, delay=delay)
@@ -384,7 +273,7 @@ class Torn:
         self.is_now = delay == 0
 
     def check(self, log: bytes, wanted: set[str], lose: str = "") -> str:
-        """Open with this log: the message waits as it did, or as it was told; never both."""
+        """Open this log: the message is pending at the old time or at the new one, never both."""
         copy = self.root / "copy"
         shutil.copytree(self.image, copy)
         (copy / "commitlog" / f"{0:020d}").write_bytes(log)
@@ -426,7 +315,7 @@ def test_torn_at_every_sector(tmp_path: Path, property_crc: bool, delay: int, lo
     assert seen == {"old", after}
 
 
-def test_a_group_is_never_cut_by_staging_or_segment(tmp_path: Path) -> None:
+def test_group_is_never_split_by_staging_or_segment(tmp_path: Path) -> None:
     """Wherever the log stands, both records are in one segment, and one write brings both."""
     config = small(commit_log_segment_bytes=4096, staging_bytes=4096, reserve_bytes=4096)
     bench = Bench(tmp_path / "s", config)

@@ -1,4 +1,4 @@
-"""The histogram: exact whatever comes, goes or moves, however the counters began or grew."""
+"""The histogram is exact while messages come, go and move, and while its counters grow."""
 
 import logging
 from collections import Counter
@@ -48,7 +48,7 @@ def put_some(bench: Bench) -> list[PutReceipt]:
     return [bench.store.put(topic, b"x", deliver_ms=due) for due in dues for topic in ("a", "b")]
 
 
-def test_each_message_counts_in_the_unit_it_is_due_in(bench: Bench) -> None:
+def test_message_counts_in_the_bucket_of_its_due_time(bench: Bench) -> None:
     put_some(bench)
     compare(bench)
     hour = bench.store.histogram(NOW, NOW + HOUR, "second", "a")
@@ -57,7 +57,7 @@ def test_each_message_counts_in_the_unit_it_is_due_in(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_counted", [False, True], ids=["read first", "counted"])
-def test_what_comes_and_goes_is_counted(bench: Bench, is_counted: bool) -> None:
+def test_histogram_follows_puts_cancels_and_deliveries(bench: Bench, is_counted: bool) -> None:
     if is_counted:
         compare(bench)
     receipts = put_some(bench)
@@ -81,7 +81,7 @@ def test_what_comes_and_goes_is_counted(bench: Bench, is_counted: bool) -> None:
     assert not bench.store.histogram(NOW, NOW + 3 * DAY, "day").counts.any()
 
 
-def test_what_waits_beyond_the_roll_window_is_where_it_is_due(bench: Bench) -> None:
+def test_message_past_the_roll_window_counts_at_its_due_time(bench: Bench) -> None:
     bench.store.put("a", b"x", delay=90 * 86_400)
     bench.turn()
     for _ in range(4):
@@ -90,7 +90,7 @@ def test_what_waits_beyond_the_roll_window_is_where_it_is_due(bench: Bench) -> N
         bench.turn(DAY)
 
 
-def test_it_is_exact_from_the_first_call_after_opening(bench: Bench) -> None:
+def test_histogram_is_exact_after_opening(bench: Bench) -> None:
     put_some(bench)
     bench.store.put("a", b"level", level=18)
     compare(bench)
@@ -111,7 +111,7 @@ def test_it_is_exact_from_the_first_call_after_opening(bench: Bench) -> None:
     ids=["cancel", "deliver", "reschedule", "put", "level"],
 )
 @pytest.mark.parametrize("after", [False, True], ids=["before it is read", "after"])
-def test_what_happens_while_the_counters_are_filled_counts_once(
+def test_changes_during_the_filling_count_once(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     meanwhile: Callable[[Bench, list[PutReceipt]], Any],
@@ -140,7 +140,7 @@ def test_what_happens_while_the_counters_are_filled_counts_once(
     compare(bench)
 
 
-def test_the_counters_grow_and_forget_what_has_passed(bench: Bench) -> None:
+def test_counters_grow_and_forget_the_past(bench: Bench) -> None:
     bench.store.histogram()
     calendar = inside(bench.store).calendar
     began = calendar.bytes
@@ -154,7 +154,7 @@ def test_the_counters_grow_and_forget_what_has_passed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, (1 << 20) - 1, 1 << 20])
-def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) -> None:
+def test_pending_messages_are_read_when_memory_is_short(tmp_path: Path, limit: int) -> None:
     bench = Bench(tmp_path / "store", replace(small(), histogram_bytes_max=limit))
     bench.store.histogram()
     assert inside(bench.store).calendar.bytes == (1 << 20 if limit == 1 << 20 else 0)
@@ -170,7 +170,7 @@ def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) ->
     bench.close()
 
 
-def test_that_is_logged_under_no_lock(tmp_path: Path) -> None:
+def test_warning_is_logged_outside_all_locks(tmp_path: Path) -> None:
     """A handler of logging that puts may need more room for ids, and with it that lock."""
     bench = Bench(tmp_path / "store", replace(small(), histogram_bytes_max=1 << 20))
     bench.store.histogram()
@@ -205,12 +205,14 @@ def test_that_is_logged_under_no_lock(tmp_path: Path) -> None:
         ({"topic": "\ud800"}, "topic: wanted"),
     ],
 )
-def test_wrong_arguments_are_said(bench: Bench, given: dict[str, Any], problem: str) -> None:
+def test_histogram_rejects_invalid_arguments(
+    bench: Bench, given: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(MessageError, match=problem):
         bench.store.histogram(**given)
 
 
-def test_what_waits_without_a_record_is_damage(bench: Bench) -> None:
+def test_pending_message_without_a_record_is_a_corrupt_error(bench: Bench) -> None:
     bench.store.put("t", b"x", delay=5)
     bench.turn()
     states = inside(bench.store).states.native
@@ -222,7 +224,7 @@ def test_what_waits_without_a_record_is_damage(bench: Bench) -> None:
     assert bench.store.histogram().counts.sum() == 1
 
 
-def test_edges_of_the_range(bench: Bench) -> None:
+def test_range_limits_of_the_histogram(bench: Bench) -> None:
     assert len(bench.store.histogram(5000, 5000, "second").counts) == 0
     assert bench.store.histogram(5000, 5001, "second").edges.tolist() == [5000, 6000]
     assert bench.store.histogram(4999, 5000, "second").edges.tolist() == [4000, 5000]

@@ -1,4 +1,4 @@
-"""explain(): where a message is, why it is not out, and its history."""
+"""explain: where a message is, why it is not delivered yet, and its history."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ def what(told: Explanation) -> list[str]:
     return [entry.what for entry in told.history]
 
 
-def test_from_put_to_its_topic(bench: Bench) -> None:
+def test_explain_follows_a_message_from_put_to_delivery(bench: Bench) -> None:
     receipt = bench.store.put("a", b"x", deliver_ms=NOW + 5500)
     told = bench.store.explain(receipt)
     assert (told.state, told.where, told.slot) == ("waiting", "timer topic", None)
@@ -50,7 +50,7 @@ def test_from_put_to_its_topic(bench: Bench) -> None:
     ]
 
 
-def test_its_place_in_its_chain_counts_from_the_newest(bench: Bench) -> None:
+def test_chain_place_counts_from_the_newest_unit(bench: Bench) -> None:
     receipts = [bench.store.put("a", b"x", deliver_ms=NOW + 9000 + k) for k in range(1, 6)]
     bench.turn()
     told = [bench.store.explain(receipt) for receipt in receipts]
@@ -58,7 +58,7 @@ def test_its_place_in_its_chain_counts_from_the_newest(bench: Bench) -> None:
     assert {one.chain_length for one in told} == {5}
 
 
-def test_by_any_name(bench: Bench) -> None:
+def test_explain_accepts_receipts_handles_messages_and_ids(bench: Bench) -> None:
     receipt = bench.store.put("a", b"x", delay=60)
     bench.turn()
     told = bench.store.explain(receipt)
@@ -71,7 +71,7 @@ def test_by_any_name(bench: Bench) -> None:
     assert bench.store.explain(message).state == "delivered"
 
 
-def test_cancelled_and_rescheduled(bench: Bench) -> None:
+def test_explain_of_a_cancelled_and_of_a_rescheduled_message(bench: Bench) -> None:
     receipt = bench.store.put("a", b"x", delay=60)
     bench.turn(10)
     moved = bench.store.reschedule(receipt, delay=90)
@@ -91,7 +91,7 @@ def test_cancelled_and_rescheduled(bench: Bench) -> None:
     assert (told.state, what(told)) == ("delivered", ["put", "rescheduled"])
 
 
-def test_at_once_and_after_a_restart(bench: Bench) -> None:
+def test_explain_of_an_immediate_message_after_reopening(bench: Bench) -> None:
     receipt = bench.store.put("a", b"x")
     told = bench.store.explain(receipt)
     assert (told.state, told.queue_offset, what(told)) == ("delivered", 0, ["put"])
@@ -102,7 +102,7 @@ def test_at_once_and_after_a_restart(bench: Bench) -> None:
     assert bench.store.explain(later) == before
 
 
-def test_on_a_level(bench: Bench) -> None:
+def test_explain_of_a_message_on_a_level(bench: Bench) -> None:
     bench.store.put("a", b"x", level=4)
     receipt = bench.store.put("a", b"x", level=4)
     told = bench.store.explain(receipt)
@@ -114,7 +114,7 @@ def test_on_a_level(bench: Bench) -> None:
     assert (told.state, what(told), told.queue_id) == ("delivered", ["put", "handed"], 0)
 
 
-def test_what_is_far_is_found(bench: Bench) -> None:
+def test_explain_of_a_message_on_the_far_wheel(bench: Bench) -> None:
     receipt = bench.store.put("a", b"x", delay=DAY / 1000)
     for _ in range(3):
         bench.turn(1000)
@@ -123,7 +123,7 @@ def test_what_is_far_is_found(bench: Bench) -> None:
         assert told.history[0].what == "put"
 
 
-def test_a_switch_is_named(tmp_path: Path) -> None:
+def test_explain_names_a_stopped_service(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", replace(small(), stop_enqueue=True))
     receipt = bench.store.put("a", b"x", delay=60)
     assert bench.store.explain(receipt).why.endswith("(stop_enqueue is on)")
@@ -136,7 +136,7 @@ def test_a_switch_is_named(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_what_is_not_there(bench: Bench) -> None:
+def test_explain_of_an_unknown_message(bench: Bench) -> None:
     told = bench.store.explain("nobody", topic="a")
     assert (told.state, told.where, told.history) == ("unknown", "nowhere", ())
     for wrong in ("nobody", "", 5, None, b"x"):

@@ -37,7 +37,7 @@ def lock_states(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(CommitLog, "__init__", init)
     watch(LeaseProgress, "note")
-    watch(Definitions, "note")
+    watch(Definitions, "record_runs")
     return found
 
 
@@ -81,7 +81,7 @@ def test_put_many_leaves_the_critical_section_only_for_space(
         def __getattr__(self, name: str) -> Any:
             return held if name == "ts_put_many_locking" else getattr(lib, name)
 
-    monkeypatch.setattr("timerstore._engine.write.put_many.lib", Watched())
+    monkeypatch.setattr("timerstore._engine.write.append.lib", Watched())
     bench = Bench(tmp_path / "store")
     bodies = [b"%d" % n for n in range(3_000)]
     bench.store.put_many("t", bodies)

@@ -1,4 +1,4 @@
-"""Rules: when the next run is, across changes of clocks."""
+"""Rules: the times of runs, across changes of clocks."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -50,13 +50,13 @@ ZONES = ("Europe/Berlin", "UTC", "America/New_York", "Australia/Lord_Howe", "Asi
         ("0 0 29 2 *", "2026-01-01 00:00", ["02-29 00:00+0100"]),
     ],
 )  # fmt: skip
-def test_changes_of_clocks(cron: str, begin: str, wanted: list[str]) -> None:
+def test_runs_across_changes_of_clocks(cron: str, begin: str, wanted: list[str]) -> None:
     assert following(cron, begin, len(wanted)) == wanted
 
 
 @pytest.mark.parametrize("zone", sample(ZONES, "time zones"))
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/7 * * * *", "0 */5 * * *", "15 1,2,3 * * *"])
-def test_runs_ascend_and_the_last_is_the_last(cron: str, zone: str) -> None:
+def test_runs_ascend_and_last_until_returns_the_last(cron: str, zone: str) -> None:
     rule = CronRule(cron, zone)
     for day in ("2026-03-07", "2026-03-28", "2026-10-03", "2026-10-24", "2026-10-31"):
         begin = ms(day, ZoneInfo(zone))
@@ -123,7 +123,7 @@ def minute_by_minute(cron: str, zone: str, begin: int, end: int) -> list[int]:
 
 @pytest.mark.parametrize(("zone", "day"), sample(CHANGES, "changes of a clock"))
 @pytest.mark.parametrize("cron", DAYTIMES)
-def test_wherever_it_begins_the_runs_are_the_same(cron: str, zone: str, day: str) -> None:
+def test_runs_do_not_depend_on_where_the_search_begins(cron: str, zone: str, day: str) -> None:
     rule, midnight = CronRule(cron, zone), ms(day, ZoneInfo(zone))
     begin, end = midnight - 30 * 3_600_000, midnight + 30 * 3_600_000
     runs = minute_by_minute(cron, zone, begin, end)
@@ -135,7 +135,7 @@ def test_wherever_it_begins_the_runs_are_the_same(cron: str, zone: str, day: str
         assert rule.last_until(at, at) is None
 
 
-def test_rare_ones_across_changes_of_clocks() -> None:
+def test_rare_runs_across_changes_of_clocks() -> None:
     """By elapsed time, a year between two runs, and changes of clocks between them."""
     zone = ZoneInfo("Australia/Lord_Howe")
     rule, at, found = CronRule("*/30 1 5 4 *", zone.key), ms("2025-05-01", zone), []
@@ -151,7 +151,7 @@ def test_rare_ones_across_changes_of_clocks() -> None:
     ]
 
 
-def test_there_is_an_end_of_all_years() -> None:
+def test_runs_end_in_the_year_9999() -> None:
     late = int(datetime(9999, 12, 31, 23, 30, tzinfo=UTC).timestamp()) * 1000
     for cron in ("*/20 * * * *", "20,40 1-23 * * *"):
         for zone in ("UTC", "America/New_York", "Asia/Tokyo"):
@@ -161,7 +161,7 @@ def test_there_is_an_end_of_all_years() -> None:
             assert rule.last_until(late + 1_800_000, late) == last
 
 
-def test_rare_ones_have_a_last() -> None:
+def test_last_until_finds_a_rare_run() -> None:
     rule = CronRule("0 0 29 2 *", "UTC")
     leap = ms("2024-02-29 00:00", ZoneInfo("UTC"))
     now = int(datetime(2027, 6, 1, tzinfo=UTC).timestamp() * 1000)
@@ -169,7 +169,7 @@ def test_rare_ones_have_a_last() -> None:
     assert rule.after(now) == ms("2028-02-29 00:00", ZoneInfo("UTC"))
 
 
-def test_seconds() -> None:
+def test_cron_with_seconds() -> None:
     rule = CronRule("*/10 * * * * *", "UTC")
     assert rule.after(0) == 10_000
     assert rule.after(9_999) == 10_000
@@ -177,7 +177,7 @@ def test_seconds() -> None:
     assert rule.last_until(25_000, 0) == 20_000
 
 
-def test_every() -> None:
+def test_runs_at_a_fixed_interval() -> None:
     rule = EveryRule(1000, 300)
     assert [rule.after(ms) for ms in (0, 999, 1000, 1299, 1300)] == [1000, 1000, 1300, 1300, 1600]
     assert [rule.last_until(ms, 0) for ms in (999, 1000, 1299, 1300)] == [None, 1000, 1000, 1300]
@@ -188,7 +188,7 @@ def test_every() -> None:
 @pytest.mark.parametrize(
     ("missed", "wanted"), [("skip", [60]), ("one", [50, 60]), ("all", [20, 30, 40, 50, 60])]
 )
-def test_what_of_the_missed_comes(missed: str, wanted: list[int]) -> None:
+def test_runs_of_follows_the_policy_for_missed_runs(missed: str, wanted: list[int]) -> None:
     rule = EveryRule(10, 10)
     assert runs_of(rule, missed, 10, 59) == wanted
     assert runs_of(rule, missed, 10, 19) == [20]
@@ -198,6 +198,6 @@ def test_what_of_the_missed_comes(missed: str, wanted: list[int]) -> None:
     ]
 
 
-def test_many_missed_come_in_parts() -> None:
+def test_many_missed_runs_are_put_in_parts() -> None:
     runs = runs_of(EveryRule(10, 10), "all", 10, 10_000)
     assert runs == list(range(20, 1020, 10))

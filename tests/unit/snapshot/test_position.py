@@ -119,7 +119,7 @@ def test_position_follows_broker(
 ) -> None:
     """A broker appended records to a clean store and left no watermark: the log decides."""
     if is_held:
-        monkeypatch.setattr("timerstore._engine.snapshot.position.holder_of", lambda *_: 1)
+        monkeypatch.setattr("timerstore._engine.snapshot.position.owner_pid", lambda *_: 1)
     copy, log = tmp_path / "copy", "commitlog/" + "0" * 20
     fill(bench)
     bench.close()
@@ -147,7 +147,7 @@ def test_position_syncs_open_log_of_broker_at_intervals(
     for name in ("watermark", "counts", "state"):
         (bench.root / "timerstore" / name).rename(bench.root.parent / name)
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
-        monkeypatch.setattr("timerstore._engine.snapshot.position.holder_of", lambda *_: 1)
+        monkeypatch.setattr("timerstore._engine.snapshot.position.owner_pid", lambda *_: 1)
         followed = followed_position_of(view_of(one))
         assert followed.last.mark is None
         assert is_time_to_sync(followed)

@@ -1,4 +1,4 @@
-"""put_many(atomic=True): all of them or none, whatever of the log a crash leaves."""
+"""Atomic batches: all messages or none are in the log after a crash."""
 
 import shutil
 from itertools import pairwise
@@ -20,7 +20,7 @@ from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 
-def test_they_come_as_any_others(bench: Bench) -> None:
+def test_atomic_batch_is_delivered_like_other_messages(bench: Bench) -> None:
     due = [0, NOW + 1000, NOW + 500, NOW - 1]
     batch = bench.store.put_many(
         "t", [b"0", b"1", b"2", b"3"], deliver_ms=due, keys=["k", (), "l", "k"], tags="a",
@@ -45,7 +45,7 @@ def test_they_come_as_any_others(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_none_or_one(bench: Bench, count: int) -> None:
+def test_atomic_batch_of_none_or_one(bench: Bench, count: int) -> None:
     assert len(bench.store.put_many("t", [b"x"] * count, atomic=True)) == count
     bench.turn()
     assert bench.bodies() == [b"x"] * count
@@ -54,7 +54,9 @@ def test_none_or_one(bench: Bench, count: int) -> None:
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("delay", [0, 5])
 @pytest.mark.parametrize("queue_id", [None, 12])
-def test_the_limit(tmp_path: Path, known: bool, delay: int, queue_id: int | None) -> None:
+def test_atomic_batch_is_rejected_above_the_group_limit(
+    tmp_path: Path, known: bool, delay: int, queue_id: int | None
+) -> None:
     """One byte more, and nothing is there."""
     config = small(commit_log_segment_bytes=64 * 1024, staging_bytes=4096)
     bench = Bench(tmp_path / "s", config)
@@ -94,12 +96,14 @@ def test_the_limit(tmp_path: Path, known: bool, delay: int, queue_id: int | None
     bench.close()
 
 
-def test_the_limit_of_the_default() -> None:
+def test_atomic_batch_fills_the_default_group_limit() -> None:
     assert StoreConfig().group_bytes_max == 4 << 20
     assert StoreConfig(commit_log_segment_bytes=4096).group_bytes_max == 4080
 
 
-def test_the_disk_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_batch_stores_nothing_when_the_disk_is_full(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.store.put("t", b"first")
 
     def full(_offset: int) -> int:
@@ -117,7 +121,9 @@ def test_the_disk_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("segment_kib", [8, 16])
-def test_never_cut_by_staging_or_segment(tmp_path: Path, segment_kib: int) -> None:
+def test_atomic_batch_is_never_split_by_staging_or_segment(
+    tmp_path: Path, segment_kib: int
+) -> None:
     """Wherever the log stands, a group is in one segment, and one write brings all of it."""
     config = small(
         commit_log_segment_bytes=segment_kib * 1024, staging_bytes=4096, reserve_bytes=4096
@@ -211,7 +217,7 @@ def came(left: Path, to: Path, lose: str) -> int:
 
 
 @pytest.mark.parametrize("point", ["put_group_appended", "log_half_swapped", "log_written_out"])
-def test_killed(bench: Bench, point: str) -> None:
+def test_atomic_batch_is_whole_or_absent_when_killed(bench: Bench, point: str) -> None:
     """What the process wrote outlives it, all of it."""
     copy = bench.root.with_name("copy")
 
@@ -249,7 +255,7 @@ def test_groups_of_many_sizes_survive_a_scan_in_small_batches(
     assert np.all([a < b for a, b in pairwise(one.log_offset for one in bench.store.pending())])
 
 
-def test_with_a_fixed_level_and_with_ids(bench: Bench) -> None:
+def test_atomic_batch_with_a_level_and_with_ids(bench: Bench) -> None:
     bodies, ids = [b"%d" % k for k in range(4)], list("abcd")
     batch = bench.store.put_many("t", bodies, level=2, atomic=True, message_ids=ids)
     assert [r.waits_for_level for r in batch] == [True] * 4

@@ -1,6 +1,4 @@
-"""What a caller gives may be written to while it is put: that costs him the right bodies of these
-messages, and nobody anything else.
-"""
+"""Buffers that the caller changes during a put: only the bodies of that put may be wrong."""
 
 import threading
 import zlib
@@ -15,14 +13,16 @@ from tests.support.bench import Bench
 from timerstore import RowBatch, StoreConfig
 from timerstore._engine.base import failpoints, message_bodies
 from timerstore._engine.ingest.row_validation import check_batch
-from timerstore._engine.write.put_many import _MANY_HOLD
-from timerstore._engine.write.string_columns import texts_of
+from timerstore._engine.write.append import _BATCH
+from timerstore._engine.write.string_columns import string_column
 
-COUNT = 3 * _MANY_HOLD
+COUNT = 3 * _BATCH
 BIG = 1 << 20
 
 
-def test_offsets_that_change_amid_the_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_many_is_safe_when_offsets_change_during_the_call(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offsets, id_offsets = np.arange(COUNT + 1) * 4, np.arange(COUNT + 1) * 5
     bodies = b"".join(b"%04d" % k for k in range(COUNT))
     ids = b"".join(b"%05d" % k for k in range(COUNT))
@@ -39,10 +39,10 @@ def test_offsets_that_change_amid_the_call(bench: Bench, monkeypatch: pytest.Mon
     assert [one.message_id for one in bench.out()] == [f"{k:05}" for k in range(COUNT)]
 
 
-def test_what_was_checked_is_nowhere_the_callers() -> None:
+def test_checked_columns_are_copies_of_the_callers_memory() -> None:
     numbers, texts = np.array([0, 1, 2]), bytearray(b"ab")
     spans = message_bodies.gather_bodies((texts, numbers), 9)
-    column = texts_of("keys", texts, numbers, 2)
+    column = string_column("keys", texts, numbers, 2)
     batch = RowBatch(topic="t", bodies=texts, body_offsets=numbers, due_ms=numbers[1:])
     checked = check_batch(batch, StoreConfig(), 1 << 20, 1000)
     assert column is not None
@@ -75,7 +75,7 @@ class _Writer:
 
 @pytest.mark.parametrize("way", ["put", "put_many", "replace"])
 @pytest.mark.parametrize("property_crc", [True, False])
-def test_a_body_that_changes_has_its_own_crc(tmp_path: Path, way: str, property_crc: bool) -> None:
+def test_changed_body_has_a_valid_crc(tmp_path: Path, way: str, property_crc: bool) -> None:
     config = StoreConfig(flush="async", property_crc=property_crc)
     body = bytearray(BIG)
     calls: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Message ids that callers give: the same id again is the same message, however it is asked."""
+"""Message ids from callers: a repeated id returns the receipt of the first message."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,9 @@ def same(one: PutReceipt, again: PutReceipt, **but: Any) -> None:
      {"delay": 500, "tags": "a", "keys": ["k"], "properties": {"x": "y"}}],
 )  # fmt: skip
 @pytest.mark.parametrize("between", ["nothing", "turned", "reopened", "killed", "rebuilt"])
-def test_the_first_receipt(bench: Bench, given: dict[str, Any], between: str) -> None:
+def test_repeated_id_returns_the_first_receipt(
+    bench: Bench, given: dict[str, Any], between: str
+) -> None:
     first = bench.store.put("t", b"x", message_id="id-1", **given)
     assert (first.message_id, first.duplicate, first.cancelled) == ("id-1", False, False)
     other = bench.store.put("u", b"other", message_id="id-1")
@@ -64,7 +66,7 @@ def go_on(bench: Bench, how: str) -> None:
 @pytest.mark.parametrize("message_id", ["__CRC32#_0123456789", "order-7/__CRC32#00123456789"])
 @pytest.mark.parametrize("given", [{}, {"delay": 500}, {"level": 2}])
 @pytest.mark.parametrize("between", ["nothing", "killed", "rebuilt"])
-def test_an_id_that_ends_like_a_crc(
+def test_id_may_end_like_a_crc_property(
     bench: Bench, message_id: str, given: dict[str, Any], between: str
 ) -> None:
     bench.close()
@@ -80,7 +82,7 @@ def test_an_id_that_ends_like_a_crc(
 
 
 @pytest.mark.parametrize("between", ["nothing", "reopened", "killed", "rebuilt"])
-def test_the_window(bench: Bench, between: str) -> None:
+def test_id_is_forgotten_after_the_window(bench: Bench, between: str) -> None:
     first = bench.store.put("t", b"x", message_id="a")
     bench.clock.advance(HOUR - 1)
     go_on(bench, between)
@@ -95,7 +97,7 @@ def test_the_window(bench: Bench, between: str) -> None:
     same(second, bench.store.put("t", b"z", message_id="a"))
 
 
-def test_the_first_was_cancelled_or_delivered(bench: Bench) -> None:
+def test_repeated_id_when_the_first_was_cancelled_or_delivered(bench: Bench) -> None:
     first = bench.store.put("t", b"x", message_id="a", delay=5)
     assert not bench.store.put("t", b"y", message_id="a").cancelled
     assert bench.store.cancel(first) is CancelResult.CANCELLED
@@ -115,7 +117,7 @@ def test_the_first_was_cancelled_or_delivered(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("between", ["nothing", "reopened", "killed", "rebuilt"])
-def test_rescheduled_beyond_its_window_it_is_not_the_one_that_is_meant(
+def test_repeated_id_is_not_the_first_when_rescheduled_after_the_window(
     bench: Bench, between: str
 ) -> None:
     first = bench.store.put("t", b"first", message_id="id-1", delay=10 * HOUR / 1000)
@@ -134,7 +136,7 @@ def test_rescheduled_beyond_its_window_it_is_not_the_one_that_is_meant(
 
 @pytest.mark.parametrize("between", ["nothing", "turned", "reopened", "killed", "rebuilt"])
 @pytest.mark.parametrize("to", [0, 7000])
-def test_rescheduled_it_is_still_that_message(bench: Bench, between: str, to: int) -> None:
+def test_repeated_id_is_the_first_when_rescheduled(bench: Bench, between: str, to: int) -> None:
     first = bench.store.put("t", b"x", message_id="a", delay=5000)
     moved = bench.store.reschedule(first, delay=to)
     go_on(bench, between)
@@ -145,7 +147,7 @@ def test_rescheduled_it_is_still_that_message(bench: Bench, between: str, to: in
     assert not bench.store.put("t", b"new", message_id="a").duplicate, "it goes by the first put"
 
 
-def test_put_many(bench: Bench) -> None:
+def test_put_many_skips_repeated_ids(bench: Bench) -> None:
     one = bench.store.put("t", b"1", message_id="b", delay=9, queue_id=2)
     given = ["a", "b", None, "c", "", "a"]
     bodies = [b"x%d" % k for k in range(6)]
@@ -166,7 +168,7 @@ def test_put_many(bench: Bench) -> None:
     assert bench.bodies("t", 2) == [b"1"]
 
 
-def test_atomic_with_ids(bench: Bench) -> None:
+def test_atomic_batch_with_repeated_ids(bench: Bench) -> None:
     bodies, ids = [b"%d" % k for k in range(5)], list("abcde")
     batch = bench.store.put_many("t", bodies, message_ids=ids, atomic=True, delay=2)
     again = bench.store.put_many("t", bodies, message_ids=ids, atomic=True)
@@ -181,7 +183,7 @@ def test_atomic_with_ids(bench: Bench) -> None:
     assert bench.bodies() == bodies
 
 
-def test_off_ids_are_names(tmp_path: Path) -> None:
+def test_ids_are_only_names_when_dedupe_is_off(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(dedupe_window_ms=0))
     for _ in range(2):
         receipt = bench.store.put("t", b"x", message_id="a")
@@ -196,7 +198,7 @@ def test_off_ids_are_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [5, b"a", "", "a b", "a\x02", "\x7f", "\ud800", "x" * 129, "ü" * 65]
 )
-def test_what_is_no_id(bench: Bench, wrong: Any) -> None:
+def test_put_rejects_invalid_ids(bench: Bench, wrong: Any) -> None:
     with bench.refused(MessageError, "message_id"):
         bench.store.put("new", b"x", message_id=wrong)
     if wrong:
@@ -205,12 +207,12 @@ def test_what_is_no_id(bench: Bench, wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["ab", ["a"], 5, (b"ab", np.array([0, 1])), (b"a b", [0, 3, 3])])
-def test_what_are_no_ids(bench: Bench, wrong: Any) -> None:
+def test_put_many_rejects_invalid_ids(bench: Bench, wrong: Any) -> None:
     with bench.refused(MessageError, "message_ids"):
         bench.store.put_many("new", [b"x", b"y"], message_ids=wrong)
 
 
-def test_the_longest_id_in_the_largest_message(tmp_path: Path) -> None:
+def test_longest_id_fits_the_largest_message(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=8192))
     size = 8192
     receipt = None
@@ -227,7 +229,7 @@ def test_the_longest_id_in_the_largest_message(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_more_ids_than_a_table_and_more_than_are_kept(
+def test_more_ids_than_a_table_holds_and_more_than_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*IDS_CAPACITY_MIN, 4)
@@ -254,7 +256,7 @@ def test_more_ids_than_a_table_and_more_than_are_kept(
     bench.close()
 
 
-def test_a_file_that_does_not_fit_is_built_anew(bench: Bench) -> None:
+def test_ids_file_is_rebuilt_when_it_does_not_match(bench: Bench) -> None:
     first = bench.store.put("t", b"x", message_id="a")
     for damage in (bytes(24), b""):
         bench.close()
@@ -279,7 +281,7 @@ def hash_of(tmp_path: Path, message_id: str) -> int:
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_an_id_with_anothers_hash_is_another(bench: Bench, tmp_path: Path, atomic: bool) -> None:
+def test_id_with_the_hash_of_another_is_stored(bench: Bench, tmp_path: Path, atomic: bool) -> None:
     known = [bench.store.put("t", b"%d" % k, message_id=f"a{k}", delay=3) for k in range(2)]
     first = bench.store.put("t", b"b", message_id="b", delay=3)
     for name in "bcd":
@@ -300,7 +302,7 @@ def test_an_id_with_anothers_hash_is_another(bench: Bench, tmp_path: Path, atomi
     assert bench.bodies() == [b"c", b"d", b"0", b"1", b"b"]
 
 
-def test_flow_control_counts_each_message_once(tmp_path: Path) -> None:
+def test_flow_control_counts_a_repeated_id_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(slot_messages_max=2))
     at = NOW + 5500
     first = bench.store.put("t", b"1", message_id="a", deliver_ms=at)

@@ -1,4 +1,4 @@
-"""Message ids whose messages retention has removed: no record tells of them any more."""
+"""Message ids of messages that retention removed: no record in the log has them any more."""
 
 import json
 import shutil
@@ -61,10 +61,10 @@ def killed(bench: Bench, *without: str) -> None:
     [[], ["timerstore/state"], ["timerstore/watermark"], ["timerwheel", "timerlog"],
      ["consumequeue"], ["timerstore/wheel", "timerstore/state", "timerstore/watermark", "index"]],
 )  # fmt: skip
-def test_they_are_known_whatever_else_is_built_anew(bench: Bench, lost: list[str]) -> None:
+def test_retained_ids_are_known_after_any_rebuild(bench: Bench, lost: list[str]) -> None:
     put_and_gone(bench)
     bench.store.flush()
-    for _ in range(3):  # what is built anew tells of them, too
+    for _ in range(3):  # a rebuilt file contains them too
         killed(bench, *lost)
         assert known(bench) == [True, True]
         fill(bench, begin_of(bench))
@@ -83,7 +83,7 @@ def test_they_are_known_whatever_else_is_built_anew(bench: Bench, lost: list[str
     ["recover_rebuild_begun", "recover_rebuild_queues_restarted", "checkpoint_ids_written",
      "checkpoint_counts_written", "checkpoint_watermark_written"],
 )  # fmt: skip
-def test_killed_while_it_is_built_anew(
+def test_retained_ids_are_known_when_killed_during_a_rebuild(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     put_and_gone(bench)
@@ -100,7 +100,7 @@ def test_killed_while_it_is_built_anew(
     assert bench.store.put("t", b"again", message_id="more").duplicate
 
 
-def test_where_the_newest_entry_does_not_fit_the_one_before_tells(bench: Bench) -> None:
+def test_older_entry_is_used_when_the_newest_does_not_match(bench: Bench) -> None:
     put_and_gone(bench)
     bench.store.flush()
     bench.store.put("t", b"more", message_id="more")
@@ -124,7 +124,7 @@ def ids_in(backup: Path) -> list[str]:
     return sorted(path.name for path in (backup / "timerstore").glob("*"))
 
 
-def test_a_backup_has_them(bench: Bench, tmp_path: Path) -> None:
+def test_backup_contains_retained_ids(bench: Bench, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     receipts = put_and_gone(bench)
     bench.store.backup(backup)
@@ -138,7 +138,7 @@ def test_a_backup_has_them(bench: Bench, tmp_path: Path) -> None:
     assert timerstore.check_backup(backup).clean
 
 
-def test_a_backup_again_has_what_went_since(bench: Bench, tmp_path: Path) -> None:
+def test_repeated_backup_contains_newly_retained_ids(bench: Bench, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     bench.store.backup(backup)
     assert ids_in(backup) == []
@@ -162,7 +162,7 @@ def test_a_backup_again_has_what_went_since(bench: Bench, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("point", ["backup_segment_copied", "backup_copied", "backup_written"])
-def test_a_backup_that_is_cut_off(
+def test_interrupted_backup_keeps_retained_ids(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     backup, copy = tmp_path / "backup", tmp_path / "copy"
@@ -185,7 +185,7 @@ def test_a_backup_that_is_cut_off(
     other.close()
 
 
-def test_a_backup_whose_ids_are_damaged(bench: Bench, tmp_path: Path) -> None:
+def test_backup_with_damaged_ids(bench: Bench, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     put_and_gone(bench)
     bench.store.backup(backup)
@@ -206,7 +206,7 @@ def test_a_backup_whose_ids_are_damaged(bench: Bench, tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_backup_of_before(bench: Bench, tmp_path: Path) -> None:
+def test_backup_without_retained_ids(bench: Bench, tmp_path: Path) -> None:
     """Format 1 had no ids: it is read, and the next backup has them."""
     backup = tmp_path / "backup"
     put_and_gone(bench)
@@ -227,7 +227,7 @@ def test_a_backup_of_before(bench: Bench, tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_backup_keeps_what_it_has_where_the_stores_own_is_damaged(
+def test_backup_keeps_its_ids_when_those_of_the_store_are_damaged(
     bench: Bench, tmp_path: Path
 ) -> None:
     backup = tmp_path / "backup"
@@ -242,7 +242,7 @@ def test_a_backup_keeps_what_it_has_where_the_stores_own_is_damaged(
     other.close()
 
 
-def test_a_file_of_ids_that_goes_meanwhile_is_none(bench: Bench) -> None:
+def test_ids_file_removed_during_a_read_counts_as_missing(bench: Bench) -> None:
     """A checkpoint may have begun another."""
     disk, tree = Disk(), Tree(bench.root)
     assert read_ids(disk, tree, IdsMark(77, 24, 5)) is None
@@ -251,7 +251,7 @@ def test_a_file_of_ids_that_goes_meanwhile_is_none(bench: Bench) -> None:
     assert read_ids(disk, tree, IdsMark(77, 24, 5)) is None
 
 
-def test_numbers_of_two_checkpoints_at_one_log_end() -> None:
+def test_two_checkpoints_at_one_log_end_have_different_numbers() -> None:
     """One without a record between may have begun another file of ids."""
     one = Counts(640, {}, {}, {}, {}, IdsMark(1, 24, 5), (), 7)
     two = one._replace(ids=IdsMark(2, 48, 6), sequence=8)

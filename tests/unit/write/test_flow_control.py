@@ -1,4 +1,4 @@
-"""Flow control by slot: `slot_messages_max`, FlowControlError, and what is counted for it."""
+"""Flow control: `slot_messages_max`, FlowControlError, and the counts of slots."""
 
 import shutil
 import time
@@ -23,7 +23,7 @@ from timerstore import (
 from timerstore._engine.storage.disk import Disk
 
 LIMIT = 3
-SLOT = NOW + 10_000  # begins a slot; what is due in (SLOT, SLOT + 1000] is in it
+SLOT = NOW + 10_000  # begins a slot, which has the messages due in (SLOT, SLOT + 1000]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_error_is_its_own_kind_and_can_be_retried() -> None:
     assert FlowControlError.retryable
 
 
-def test_off_by_default(tmp_path: Path) -> None:
+def test_flow_control_is_off_by_default(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store")
     bench.store.put_many("t", [b"x"] * 3000, deliver_ms=SLOT + 1)
     assert bench.store.congestion() == {SLOT: 3000}
@@ -50,7 +50,7 @@ def test_off_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["in the log", "on the wheel"])
-def test_one_beyond_the_limit_is_refused_and_nothing_is_lost(bench: Bench, stage: str) -> None:
+def test_message_above_the_limit_is_rejected_and_nothing_is_lost(bench: Bench, stage: str) -> None:
     fill(bench)
     if stage == "on the wheel":
         bench.turn()
@@ -61,7 +61,7 @@ def test_one_beyond_the_limit_is_refused_and_nothing_is_lost(bench: Bench, stage
     assert bench.bodies() == [b"0", b"1", b"2"]
 
 
-def test_edges_of_a_slot(bench: Bench) -> None:
+def test_limit_applies_up_to_the_edges_of_a_slot(bench: Bench) -> None:
     fill(bench)
     bench.store.put("t", b"at its beginning: the slot before", deliver_ms=SLOT)
     bench.store.put("t", b"after its end", deliver_ms=SLOT + 1001)
@@ -72,7 +72,7 @@ def test_edges_of_a_slot(bench: Bench) -> None:
     assert bench.store.congestion() == {SLOT - 1000: 1, SLOT: 3, SLOT + 1000: 1}
 
 
-def test_what_is_due_at_once_has_no_limit(bench: Bench) -> None:
+def test_message_without_delay_has_no_limit(bench: Bench) -> None:
     for at in range(2 * LIMIT):
         bench.store.put("t", b"now")
         bench.store.put("t", b"past", deliver_ms=NOW - at)
@@ -80,7 +80,7 @@ def test_what_is_due_at_once_has_no_limit(bench: Bench) -> None:
     assert bench.store.stats()["flow_control_rejected_messages"] == 0
 
 
-def test_refused_put_makes_no_topic(bench: Bench) -> None:
+def test_rejected_put_creates_no_topic(bench: Bench) -> None:
     fill(bench)
     with bench.refused(FlowControlError):
         bench.store.put("new", b"x", deliver_ms=SLOT + 1)
@@ -88,7 +88,7 @@ def test_refused_put_makes_no_topic(bench: Bench) -> None:
         bench.store.put_many("new", [b"x"], deliver_ms=SLOT + 1)
 
 
-def test_put_many_is_taken_whole_or_not_at_all(bench: Bench) -> None:
+def test_put_many_is_admitted_whole_or_not_at_all(bench: Bench) -> None:
     with bench.refused(FlowControlError, "0 messages wait for it.*got 4 more"):
         bench.store.put_many("t", [b"x"] * 5, deliver_ms=[SLOT + 1] * 4 + [SLOT + 5000])
     assert bench.store.stats()["flow_control_rejected_messages"] == 5
@@ -98,7 +98,7 @@ def test_put_many_is_taken_whole_or_not_at_all(bench: Bench) -> None:
     assert bench.store.congestion() == {SLOT: 3, SLOT + 4000: 1}
 
 
-def test_a_cancel_makes_room_once(bench: Bench) -> None:
+def test_cancel_releases_one_place_once(bench: Bench) -> None:
     first, second, _ = fill(bench)
     assert bench.store.cancel(first) is CancelResult.CANCELLED
     assert bench.store.cancel(first) is CancelResult.ALREADY_CANCELLED
@@ -111,9 +111,7 @@ def test_a_cancel_makes_room_once(bench: Bench) -> None:
         fill(bench, 1)
 
 
-def test_a_put_that_fails_later_gives_its_place_back(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_put_releases_its_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.store.put("t", b"x")
 
     def full(*_: object) -> None:
@@ -129,7 +127,7 @@ def test_a_put_that_fails_later_gives_its_place_back(
     assert bench.store.congestion() == {SLOT: LIMIT}
 
 
-def test_of_a_batch_that_fails_half_way_the_stored_part_counts(
+def test_stored_part_of_a_failed_batch_counts(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's segment has room for two large messages, and the disk for no other segment."""
@@ -154,7 +152,7 @@ def test_of_a_batch_that_fails_half_way_the_stored_part_counts(
         fill(bench, 1)
 
 
-def test_far_messages_count_where_they_are_due(bench: Bench) -> None:
+def test_far_messages_count_in_the_slot_of_their_due_time(bench: Bench) -> None:
     """They roll on the way, and count once."""
     far = NOW + 30 * DAY
     for _ in range(LIMIT):
@@ -167,9 +165,7 @@ def test_far_messages_count_where_they_are_due(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
-def test_counts_are_the_same_when_it_is_opened_again(
-    bench: Bench, tmp_path: Path, end: str
-) -> None:
+def test_counts_are_the_same_after_reopening(bench: Bench, tmp_path: Path, end: str) -> None:
     fill(bench)
     bench.turn()
     fill(bench, 1, SLOT + 1000)
@@ -188,7 +184,7 @@ def test_counts_are_the_same_when_it_is_opened_again(
         fill(bench, 1, SLOT + 1000)
 
 
-def test_more_than_the_limit_from_before_comes_out_all_the_same(tmp_path: Path) -> None:
+def test_messages_above_a_lowered_limit_are_delivered(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store")
     bench.store.put_many("t", [b"x"] * 10, deliver_ms=SLOT + 1)
     bench.close()
@@ -201,7 +197,7 @@ def test_more_than_the_limit_from_before_comes_out_all_the_same(tmp_path: Path) 
     bench.close()
 
 
-def test_slots_that_passed_are_forgotten_and_the_present_one_is_not(bench: Bench) -> None:
+def test_only_passed_slots_are_forgotten(bench: Bench) -> None:
     bench.turn(10_000)  # SLOT begins
     fill(bench)
     counts = inside(bench.store).slot_counts
@@ -214,7 +210,7 @@ def test_slots_that_passed_are_forgotten_and_the_present_one_is_not(bench: Bench
     assert counts_by_slot(counts).keys() == counted
 
 
-def test_a_full_present_slot_stays_full_although_the_wheel_has_read_it(bench: Bench) -> None:
+def test_full_current_slot_stays_full_after_it_was_read(bench: Bench) -> None:
     bench.turn(10_000)
     bench.store.put("t", b"x", delay=0.1)
     bench.turn(1)
@@ -224,7 +220,7 @@ def test_a_full_present_slot_stays_full_although_the_wheel_has_read_it(bench: Be
         bench.store.put("t", b"x", deliver_ms=SLOT + 900)
 
 
-def test_an_empty_present_slot_that_the_wheel_has_read_counts_what_is_put_to_it(
+def test_empty_current_slot_counts_new_messages_after_it_was_read(
     bench: Bench,
 ) -> None:
     bench.turn(10_001)
@@ -235,7 +231,7 @@ def test_an_empty_present_slot_that_the_wheel_has_read_counts_what_is_put_to_it(
         bench.store.put("t", b"x", deliver_ms=SLOT + 901)
 
 
-def test_a_clock_set_back_refuses_nothing_for_what_came_out(bench: Bench) -> None:
+def test_delivered_messages_do_not_count_when_the_clock_is_set_back(bench: Bench) -> None:
     fill(bench)
     bench.turn(10_500)
     assert len(bench.bodies()) == LIMIT
@@ -245,8 +241,8 @@ def test_a_clock_set_back_refuses_nothing_for_what_came_out(bench: Bench) -> Non
         fill(bench, 1)
 
 
-def test_a_count_that_failed_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is counted anew when the clock was set back, which may need space."""
+def test_failed_recount_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pending messages are counted again after the clock was set back, which may need space."""
     fill(bench)
     bench.clock.set(NOW - 5_000)
 
@@ -261,8 +257,8 @@ def test_a_count_that_failed_is_made_again(bench: Bench, monkeypatch: pytest.Mon
         bench.store.put("t", b"x", deliver_ms=SLOT + 1)
 
 
-def test_a_clock_set_back_within_what_the_wheel_has_read(bench: Bench) -> None:
-    """Here the wheel does not tell that it went on and back: its read slot is far ahead."""
+def test_counts_are_exact_when_the_clock_is_set_back_within_read_slots(bench: Bench) -> None:
+    """Here the wheel does not tell that it went on and back: its frontier is far ahead."""
     bench.turn(100_000)
     bench.turn(-100_000)
     fill(bench)
@@ -275,7 +271,7 @@ def test_a_clock_set_back_within_what_the_wheel_has_read(bench: Bench) -> None:
         fill(bench, 1)
 
 
-def test_a_clock_that_stays_back_is_counted_for_once(
+def test_clock_that_stays_back_causes_one_recount(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.turn(100_000)
@@ -290,7 +286,7 @@ def test_a_clock_that_stays_back_is_counted_for_once(
     assert len(looks) == 1
 
 
-def test_reschedule_counts_in_its_new_slot_and_no_more_in_its_old_one(bench: Bench) -> None:
+def test_rescheduled_message_counts_only_in_its_new_slot(bench: Bench) -> None:
     first, second, _ = fill(bench)
     fill(bench, LIMIT - 1, SLOT + 5000)
     moved = bench.store.reschedule(first, deliver_ms=SLOT + 5500)
@@ -308,7 +304,7 @@ def test_reschedule_counts_in_its_new_slot_and_no_more_in_its_old_one(bench: Ben
         fill(bench, 1, SLOT + 5000)
 
 
-def test_reschedule_of_what_does_not_wait_counts_nothing(bench: Bench) -> None:
+def test_reschedule_of_a_message_not_pending_counts_nothing(bench: Bench) -> None:
     first, *_ = fill(bench)
     bench.store.cancel(first)
     for _ in range(LIMIT + 1):
@@ -321,7 +317,7 @@ def test_reschedule_of_what_does_not_wait_counts_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "delivered"])
-def test_reschedule_of_what_does_not_wait_into_a_full_slot_says_that(
+def test_reschedule_of_a_message_not_pending_into_a_full_slot_raises_not_pending(
     bench: Bench, end: str
 ) -> None:
     first = bench.store.put("t", b"x", deliver_ms=NOW + 1)
@@ -337,7 +333,7 @@ def test_reschedule_of_what_does_not_wait_into_a_full_slot_says_that(
 
 
 @pytest.mark.parametrize("due", [SLOT + 1, np.int64(SLOT + 1)])
-def test_numpy_due_times_count_too(bench: Bench, due: int) -> None:
+def test_numpy_due_times_count(bench: Bench, due: int) -> None:
     for _ in range(LIMIT):
         bench.store.put("t", b"x", deliver_ms=due)
     with bench.refused(FlowControlError):

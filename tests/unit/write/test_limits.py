@@ -1,4 +1,4 @@
-"""Limits that somebody is told of, at their edge: what just fits works, what does not is named."""
+"""Documented limits: a value at the limit works, and an error names a value above it."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ REFUSED_KEY = "keys: wanted text without spaces and control characters, not empt
 
 @pytest.mark.parametrize("given", WAYS, ids=str)
 @pytest.mark.parametrize("many", [False, True])
-def test_the_longest_key(bench: Bench, given: dict[str, Any], many: bool) -> None:
+def test_longest_key_works(bench: Bench, given: dict[str, Any], many: bool) -> None:
     def put(key: Any) -> None:
         if many:
             bench.store.put_many("t", [b"x"], keys=[key], **given)
@@ -42,7 +42,9 @@ def test_the_longest_key(bench: Bench, given: dict[str, Any], many: bool) -> Non
 @pytest.mark.parametrize(
     "key", ["a b", " a", "a ", " ", "", "a\tb", "a\nb", "a\u00a0b", "a\u2003b", ["a", ""], [" "]]
 )
-def test_a_key_with_space_or_nothing_in_it(bench: Bench, given: dict[str, Any], key: Any) -> None:
+def test_key_with_a_space_or_empty_is_rejected(
+    bench: Bench, given: dict[str, Any], key: Any
+) -> None:
     if key == "":
         bench.store.put("t", b"x", keys=key)  # no key at all
         return
@@ -54,7 +56,7 @@ def test_a_key_with_space_or_nothing_in_it(bench: Bench, given: dict[str, Any], 
             call()
 
 
-def test_a_commit_at_the_edge_of_what_was_read(bench: Bench) -> None:
+def test_commit_up_to_the_last_read_offset(bench: Bench) -> None:
     bench.store.put_many("t", [b"0", b"1", b"2"])
     bench.turn()
     consumer = bench.store.consumer("t", "g")
@@ -68,7 +70,7 @@ def test_a_commit_at_the_edge_of_what_was_read(bench: Bench) -> None:
     assert consumer.commit({0: 2}) == {0: 2}
 
 
-def test_seeks_at_the_ends(bench: Bench) -> None:
+def test_seek_to_both_ends_of_a_queue(bench: Bench) -> None:
     bench.store.put_many("t", [b"0", b"1", b"2"])
     bench.turn()
     consumer = bench.store.consumer("t", "g")
@@ -84,7 +86,7 @@ def test_seeks_at_the_ends(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["a@b", "@", "a b", "a/b", "../a", "a\0", "é", "", "x" * 256])
-def test_a_group_or_topic_with_a_separator(bench: Bench, name: str) -> None:
+def test_group_or_topic_with_a_separator_is_rejected(bench: Bench, name: str) -> None:
     bench.store.put("t", b"x")
     bench.turn()
     for call in (
@@ -98,7 +100,7 @@ def test_a_group_or_topic_with_a_separator(bench: Bench, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "%RETRY%g", "a|b_c-d"])
-def test_a_group_that_just_may_be(bench: Bench, name: str) -> None:
+def test_longest_group_name_works(bench: Bench, name: str) -> None:
     bench.store.put("t", b"x")
     bench.turn()
     with bench.store.consumer("t", name) as consumer:
@@ -123,7 +125,7 @@ def test_a_group_that_just_may_be(bench: Bench, name: str) -> None:
         ({"tags": "a", "sql": "a > 5"}, "one of tags and sql"),
     ],
 )
-def test_a_filter_that_does_not_parse(bench: Bench, given: dict[str, Any], match: str) -> None:
+def test_invalid_filter_is_rejected(bench: Bench, given: dict[str, Any], match: str) -> None:
     bench.store.put("t", b"x")
     bench.turn()
     for call in (
@@ -138,7 +140,7 @@ def test_a_filter_that_does_not_parse(bench: Bench, given: dict[str, Any], match
 
 
 @pytest.mark.parametrize("level", [0, -1, -(2**70)])
-def test_level_0_and_below(bench: Bench, level: int) -> None:
+def test_level_below_1_is_rejected(bench: Bench, level: int) -> None:
     for call in (
         lambda: bench.store.put("new", b"x", level=level),
         lambda: bench.store.put_many("new", [b"x"], level=level),

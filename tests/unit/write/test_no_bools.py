@@ -1,4 +1,4 @@
-"""True is no number: a bool where one is wanted is refused, everywhere in the public API."""
+"""A bool is rejected wherever the public API takes a number."""
 
 import asyncio
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def _waits(store: TimerStore) -> Any:
 
 @pytest.mark.parametrize("it", BOOLS, ids=repr)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_bool_is_refused(bench: Bench, name: str, it: Any) -> None:
+def test_bool_argument_is_rejected(bench: Bench, name: str, it: Any) -> None:
     bench.store.put("t", b"there", queue_id=1)
     bench.turn()
     before = bench.store.stats()["put_messages"]
@@ -78,12 +78,12 @@ def test_a_bool_is_refused(bench: Bench, name: str, it: Any) -> None:
     if hasattr(StoreConfig(), "__dict__")
     else [n for n in StoreConfig.__slots__ if type(getattr(StoreConfig(), n)) in (int, float)],
 )  # fmt: skip
-def test_a_bool_is_no_setting(name: str) -> None:
+def test_bool_setting_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         StoreConfig(**{name: True})
 
 
-def test_a_bool_is_no_count_of_workers(tmp_path: Path) -> None:
+def test_bool_worker_count_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="workers"):
         timerstore.aio.open(tmp_path, small(), workers=True)
 

@@ -73,7 +73,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "put.wait_at_most": {"key": "k", "replace": True, "delay": 5.0},
     "reschedule": {"delay": 5.0},
 }
-"""What is given beside the odd value, so that it comes to be looked at."""
+"""Arguments passed together with the odd value, so that the call checks it."""
 ASKED = ("lease", "max_count", "wait", "tags", "sql", "max_attempts", "backoff", "nothing_such")
 
 
@@ -172,11 +172,11 @@ def calls(door: Any) -> list[str]:
     ]
 
 
-def test_each_odd_argument_has_its_answer(subject: Subject) -> None:
+def test_store_call_has_the_recorded_answer_for_each_odd_argument(subject: Subject) -> None:
     give_all(subject, type(subject.door).__name__)
 
 
-def test_each_odd_argument_of_a_reader_has_its_answer(bench: Bench) -> None:
+def test_reader_call_has_the_recorded_answer_for_each_odd_argument(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=1000.0)
     bench.store.put("t", b"y")
     bench.turn()
@@ -207,7 +207,7 @@ def give_all(subject: Subject, owner: str) -> None:
             ANSWERS.check(f"{owner}.{name} {which}", by_answer(found))
 
 
-def test_each_odd_argument_of_a_consumer_has_its_answer(subject: Subject) -> None:
+def test_consumer_call_has_the_recorded_answer_for_each_odd_argument(subject: Subject) -> None:
     consumer = subject.blocking.consumer("t", "readers")
     if isinstance(subject.door, AsyncTimerStore):
         consumer = AsyncConsumer(consumer, subject.door)
@@ -244,7 +244,7 @@ def made_up(receipt: PutReceipt) -> Iterator[PutReceipt]:
             yield receipt._replace(origin=receipt.origin._replace(**{field: value}))
 
 
-def test_a_made_up_receipt_is_refused_or_unknown(subject: Subject) -> None:
+def test_forged_receipt_is_rejected_or_unknown(subject: Subject) -> None:
     is_sharded = isinstance(subject.receipt, ShardReceipt)
     receipt = subject.receipt.receipt if is_sharded else subject.receipt
     given: list[Any] = list(made_up(receipt))
@@ -260,7 +260,7 @@ def test_a_made_up_receipt_is_refused_or_unknown(subject: Subject) -> None:
             answer(call, one)
 
 
-def test_a_receipt_with_another_field_cancels_nothing(bench: Bench) -> None:
+def test_receipt_with_a_changed_field_cancels_nothing(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=1000.0)
     bench.turn()
     means_the_same = {
@@ -295,7 +295,7 @@ def test_a_receipt_with_another_field_cancels_nothing(bench: Bench) -> None:
         ({"origin": ReceiptOrigin(b"t", "A", "b", 1)}, "as its origin's topic, got bytes b't'"),  # type: ignore[arg-type]
     ],
 )
-def test_a_made_up_receipt_says_which_field(
+def test_error_of_a_forged_receipt_names_the_field(
     bench: Bench, changed: dict[str, Any], told: str
 ) -> None:
     receipt = bench.store.put("t", b"x", delay=1000.0)._replace(**changed)
@@ -308,7 +308,7 @@ def test_a_made_up_receipt_says_which_field(
             bench.store.cancel_many([receipt])
 
 
-def test_a_made_up_message_is_refused(bench: Bench) -> None:
+def test_forged_message_is_rejected(bench: Bench) -> None:
     bench.store.put("t", b"x")
     bench.store.put("t", b"y", delay=1000.0)
     bench.turn()
@@ -344,14 +344,16 @@ def test_a_made_up_message_is_refused(bench: Bench) -> None:
     ),
     ids=range(7),
 )
-def test_flags_and_words(subject: Subject, call: Callable[..., Any], told: str, wrong: Any) -> None:
+def test_flags_reject_other_types(
+    subject: Subject, call: Callable[..., Any], told: str, wrong: Any
+) -> None:
     with pytest.raises(MessageError) as caught:
         asyncio.run(call(subject.door, wrong))  # refused before that, where it is not awaited
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("flag", [True, False, np.True_, np.False_])
-def test_flags_of_numpy(bench: Bench, flag: Any) -> None:
+def test_numpy_bools_are_flags(bench: Bench, flag: Any) -> None:
     assert len(bench.store.put_many("t", [b"x"], atomic=flag)) == 1
     bench.store.put("t", b"x", key="k" if flag else None, replace=flag, delay=5.0)
 
@@ -359,7 +361,7 @@ def test_flags_of_numpy(bench: Bench, flag: Any) -> None:
 # --- what errors show ---------------------------------------------------------------------------
 
 
-def test_what_is_shown_is_short_and_always_there() -> None:
+def test_quoted_value_in_an_error_is_short() -> None:
     for value in ODD.values():
         assert 0 < len(errors.quoted(value)) <= 80
         assert 0 < len(errors.typed(value)) <= 140

@@ -1,4 +1,4 @@
-"""put at its edges: each wrong argument its own error, nothing stored, the store goes on."""
+"""put at its limits: each invalid argument has its own error, and nothing is stored."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -71,13 +71,13 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)))
-def test_what_is_wrong_is_refused_and_nothing_is_stored(shared_bench: Bench, number: int) -> None:
+def test_put_rejects_invalid_arguments_and_stores_nothing(shared_bench: Bench, number: int) -> None:
     match, args, given = WRONG[number]
     with shared_bench.refused(MessageError, match):
         shared_bench.store.put(*args, **given)
 
 
-def test_everything_that_is_wrong_with_an_argument_is_said_at_once(bench: Bench) -> None:
+def test_error_lists_all_problems_of_an_argument(bench: Bench) -> None:
     with pytest.raises(MessageError) as caught:
         bench.store.put("t", b"", tags="\x01", keys=[""], properties={"TIMER_X": "1", "b": ""})
     assert len(caught.value.problems) == 4
@@ -97,13 +97,13 @@ def test_topics_at_their_edge(bench: Bench, topic: str) -> None:
     "body",
     [b"", b"ab", bytearray(b"ab"), memoryview(b"abcd")[1:3], np.arange(3, dtype=np.int16)],
 )
-def test_any_contiguous_bytes_are_a_body(bench: Bench, body: Any) -> None:
+def test_body_may_be_any_contiguous_buffer(bench: Bench, body: Any) -> None:
     bench.store.put("t", body, delay=1)
     bench.turn(1000)
     assert bench.bodies() == [bytes(body)]
 
 
-def test_a_view_with_steps_is_none(bench: Bench) -> None:
+def test_body_must_not_be_a_strided_view(bench: Bench) -> None:
     with bench.refused(MessageError, "contiguous"):
         bench.store.put("t", memoryview(b"abcd")[::2])
 
@@ -152,7 +152,7 @@ def test_properties_at_the_limit_leave_the_headroom_that_delivery_needs(
         assert int(message.properties["TIMER_ROLL_TIMES"]) >= 3
 
 
-def test_what_is_given_comes_back(bench: Bench) -> None:
+def test_delivered_message_has_the_given_fields(bench: Bench) -> None:
     given = {"colour": "blue", "größe": "groß", "TS_ID": "of another store", "a b": "=;,"}
     receipt = bench.store.put(
         "t", b"body", delay=1, tags="tag", keys=["k1", "k2"], properties=given, queue_id=2
@@ -169,7 +169,7 @@ def test_what_is_given_comes_back(bench: Bench) -> None:
     assert (message.born_ms, message.due_ms, message.delivered_ms) == (NOW, NOW + 1000, NOW + 1000)
 
 
-def test_a_message_without_a_time_is_there_at_once(bench: Bench) -> None:
+def test_message_without_a_time_is_delivered_at_once(bench: Bench) -> None:
     receipt = bench.store.put("t", b"now")
     assert (receipt.queue_offset, receipt.due_ms) == (0, NOW)
     bench.turn()
@@ -190,7 +190,7 @@ def test_a_message_without_a_time_is_there_at_once(bench: Bench) -> None:
         {"deliver_at": datetime(1970, 1, 1, tzinfo=UTC)},
     ],
 )
-def test_a_time_that_has_passed_is_now(bench: Bench, given: dict[str, Any]) -> None:
+def test_past_due_time_means_now(bench: Bench, given: dict[str, Any]) -> None:
     assert bench.store.put("t", b"x", **given).queue_offset == 0
     bench.turn()
     assert bench.bodies() == [b"x"]
@@ -209,7 +209,7 @@ def test_a_time_that_has_passed_is_now(bench: Bench, given: dict[str, Any]) -> N
         ({"delay": MAX / 1000}, NOW + MAX),
     ],
 )
-def test_times_are_kept_to_the_millisecond(
+def test_due_times_are_exact_to_the_millisecond(
     bench: Bench, given: dict[str, Any], due_ms: int | None
 ) -> None:
     receipt = bench.store.put("t", b"x", **given)
@@ -220,7 +220,7 @@ def test_times_are_kept_to_the_millisecond(
         assert [one.due_ms for one in bench.store.pending()] == [due_ms]
 
 
-def test_timers_that_are_off_are_refused(tmp_path: Path) -> None:
+def test_delayed_put_is_rejected_when_timers_are_off(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(timer_enabled=False))
     with bench.refused(MessageError, "timer_enabled"):
         bench.store.put("t", b"x", delay=1)
@@ -235,7 +235,7 @@ def test_timers_that_are_off_are_refused(tmp_path: Path) -> None:
 # --- queues ---------------------------------------------------------------------------------------
 
 
-def test_a_queue_number_beyond_makes_the_topic_grow(bench: Bench) -> None:
+def test_higher_queue_id_adds_queues_to_the_topic(bench: Bench) -> None:
     bench.store.put("t", b"0")
     bench.store.put("t", b"5", queue_id=5)
     assert bench.store.topics()["t"] == 6
@@ -248,7 +248,7 @@ def test_a_queue_number_beyond_makes_the_topic_grow(bench: Bench) -> None:
     assert bench.bodies("t", 1023) == [b"1023"]
 
 
-def test_puts_without_a_queue_go_round(tmp_path: Path) -> None:
+def test_puts_without_a_queue_id_are_distributed_round_robin(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(topic_queue_count=3))
     for k in range(7):
         assert bench.store.put("t", b"%d" % k, delay=k % 2).queue_id == k % 3
@@ -257,7 +257,7 @@ def test_puts_without_a_queue_go_round(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_number_of_numpy_is_a_queue_number(bench: Bench) -> None:
+def test_queue_id_may_be_a_numpy_integer(bench: Bench) -> None:
     assert bench.store.put("t", b"x", queue_id=np.int32(2)).queue_id == 2  # type: ignore[arg-type]
 
 
@@ -276,9 +276,7 @@ def test_keys_may_be_an_array(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("config", "put"), [("sync", None), ("async", "sync")])
-def test_a_synchronous_put_is_durable_when_it_returns(
-    tmp_path: Path, config: str, put: str | None
-) -> None:
+def test_sync_put_is_durable_on_return(tmp_path: Path, config: str, put: str | None) -> None:
     bench = Bench(tmp_path, small(flush=config))
     receipt = bench.store.put("t", b"x", delay=1, flush=put)
     assert bench.store.stats()["log_durable_bytes"] > receipt.log_offset
@@ -288,9 +286,7 @@ def test_a_synchronous_put_is_durable_when_it_returns(
 
 
 @pytest.mark.parametrize(("config", "put"), [("async", None), ("sync", "async")])
-def test_an_asynchronous_put_is_durable_after_a_flush(
-    tmp_path: Path, config: str, put: str | None
-) -> None:
+def test_async_put_is_durable_after_a_flush(tmp_path: Path, config: str, put: str | None) -> None:
     bench = Bench(tmp_path, small(flush=config))
     before = bench.store.stats()["log_durable_bytes"]
     bench.store.put("t", b"x", delay=1, flush=put)

@@ -1,4 +1,4 @@
-"""put_many at its edges: all or nothing when it is checked, and what its receipts say."""
+"""put_many at its limits: checks reject a whole batch, and receipts are exact."""
 
 import itertools
 from datetime import timedelta
@@ -58,13 +58,15 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)))
-def test_all_or_nothing(shared_bench: Bench, number: int) -> None:
+def test_put_many_stores_all_or_nothing_when_an_argument_is_invalid(
+    shared_bench: Bench, number: int
+) -> None:
     match, args, given = WRONG[number]
     with shared_bench.refused(MessageError, match):
         shared_bench.store.put_many(*args, **given)
 
 
-def test_a_body_over_the_limit_refuses_them_all(tmp_path: Path) -> None:
+def test_one_body_above_the_limit_rejects_the_batch(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(message_bytes_max=1000))
     with bench.refused(MessageError, "1001 at 1"):
         bench.store.put_many("t", [b"x" * 1000, b"x" * 1001, b"x"])
@@ -74,7 +76,7 @@ def test_a_body_over_the_limit_refuses_them_all(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_room_of_a_record_with_keys(tmp_path: Path) -> None:
+def test_keys_count_towards_the_record_limit(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(commit_log_segment_bytes=8192))
     room = message_fields.room_bytes(bench.config.record_bytes_max, b"t")
     key = "k" * 100
@@ -89,7 +91,7 @@ def test_room_of_a_record_with_keys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 3000])
 @pytest.mark.parametrize("as_buffer", [False, True])
-def test_any_number_in_order(bench: Bench, count: int, as_buffer: bool) -> None:
+def test_put_many_keeps_the_order_for_any_count(bench: Bench, count: int, as_buffer: bool) -> None:
     bodies = [b"%d" % k * (k % 7) for k in range(count)]
     offsets = np.array([0, *itertools.accumulate(map(len, bodies))])
     given = (memoryview(b"".join(bodies)), offsets) if as_buffer else bodies
@@ -99,7 +101,7 @@ def test_any_number_in_order(bench: Bench, count: int, as_buffer: bool) -> None:
     assert bench.bodies() == bodies
 
 
-def test_an_empty_batch_changes_nothing(bench: Bench) -> None:
+def test_empty_batch_changes_nothing(bench: Bench) -> None:
     bench.store.put("t", b"x")
     before = bench.shown()
     for given in ([], (b"", np.array([0])), (b"abc", np.array([2]))):
@@ -109,13 +111,13 @@ def test_an_empty_batch_changes_nothing(bench: Bench) -> None:
     assert bench.shown() == before
 
 
-def test_offsets_may_leave_bytes_out(bench: Bench) -> None:
+def test_offsets_may_skip_bytes(bench: Bench) -> None:
     bench.store.put_many("t", (b"--abcd--", np.array([2, 3, 3, 6])))
     bench.turn()
     assert bench.bodies() == [b"a", b"", b"bcd"]
 
 
-def test_now_and_later_in_one_batch(bench: Bench) -> None:
+def test_batch_may_mix_immediate_and_delayed_messages(bench: Bench) -> None:
     due = np.array([0, NOW + 2000, NOW, NOW - 5, NOW + 1, -1, NOW + 2000], np.int64)
     batch = bench.store.put_many("t", [b"%d" % k for k in range(7)], deliver_ms=due)
     assert batch.queue_offsets.tolist() == [0, -1, 1, 2, -1, 3, -1]
@@ -131,12 +133,12 @@ def test_now_and_later_in_one_batch(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["one", b"one", 5, {"one"}, ["one", "two"], np.array(5)])
-def test_keys_that_are_not_one_a_message(bench: Bench, wrong: Any) -> None:
+def test_keys_must_have_one_entry_for_each_message(bench: Bench, wrong: Any) -> None:
     with bench.refused(MessageError, "keys: wanted one entry for each of 1 bodies, got"):
         bench.store.put_many("t", [b"0"], keys=wrong)
 
 
-def test_keys_of_each_message(bench: Bench) -> None:
+def test_each_message_has_its_own_keys(bench: Bench) -> None:
     keys: list[Any] = ["one", ("two", "three"), (), ["four"]]
     bench.store.put_many("t", [b"0", b"1", b"2", b"3"], keys=keys, tags="tag", delay=1)
     bench.turn(1000)
@@ -156,7 +158,7 @@ def test_keys_of_each_message(bench: Bench) -> None:
         {"deliver_ms": (NOW + 2000,) * 3},
     ],
 )
-def test_one_time_for_all_or_one_each(bench: Bench, given: dict[str, Any]) -> None:
+def test_due_time_is_one_for_all_or_one_for_each(bench: Bench, given: dict[str, Any]) -> None:
     assert bench.store.put_many("t", GOOD, **given).due_ms.tolist() == [NOW + 2000] * 3
     bench.turn(1999)
     assert bench.bodies() == []
@@ -164,7 +166,7 @@ def test_one_time_for_all_or_one_each(bench: Bench, given: dict[str, Any]) -> No
     assert bench.bodies() == GOOD
 
 
-def test_receipts_of_a_batch_cancel(bench: Bench) -> None:
+def test_receipts_of_a_batch_cancel_its_messages(bench: Bench) -> None:
     batch = bench.store.put_many("t", GOOD, delay=[1, 2, 3])
     assert bench.store.cancel(batch[1]) == "CANCELLED"
     assert bench.store.cancel(batch.handles[2]) == "CANCELLED"
@@ -173,7 +175,7 @@ def test_receipts_of_a_batch_cancel(bench: Bench) -> None:
     assert bench.bodies() == [b"a"]
 
 
-def test_a_batch_into_one_queue_of_its_own(bench: Bench) -> None:
+def test_batch_goes_to_the_given_queue(bench: Bench) -> None:
     assert bench.store.put_many("t", GOOD, queue_id=3).queue_id == 3
     bench.turn()
     assert bench.bodies("t", 3) == GOOD
@@ -206,7 +208,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("flush", ["sync", "async", None])
 @pytest.mark.parametrize("default", ["sync", "async"])
-def test_full_error_counts_only_durable_messages_when_the_call_is_to_be_durable(
+def test_full_error_counts_only_durable_messages_of_a_sync_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, flush: str | None, default: str
 ) -> None:
     bench = Bench(tmp_path / "store", small(flush=default))
@@ -224,7 +226,7 @@ def test_full_error_counts_only_durable_messages_when_the_call_is_to_be_durable(
     bench.close()
 
 
-def test_busy_error_counts_the_messages_that_are_stored_when_ids_have_no_room(
+def test_busy_error_counts_stored_messages_when_ids_are_full(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path / "store", small(flush="sync", dedupe_ids_max=4096))

@@ -1,6 +1,6 @@
-"""What put answers stays what it was, however many puts follow.
+"""The receipt of a put never changes, however many puts follow.
 
-The quick way takes the receipt that nobody has any more for its next answer, and no other.
+The C putter reuses a receipt for its next result only if nothing refers to it any more.
 """
 
 import gc
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
         yield made
 
 
-def test_a_receipt_that_is_kept_stays_as_it_was(store: TimerStore) -> None:
+def test_kept_receipt_never_changes(store: TimerStore) -> None:
     kept = [store.put("t", b"x", deliver_ms=DUE_MS + n) for n in range(50)]
     said = [(tuple(one), one.handle, one.message_id) for one in kept]
     for n in range(50):
@@ -45,7 +45,7 @@ def test_a_receipt_that_is_kept_stays_as_it_was(store: TimerStore) -> None:
     assert [one.due_ms for one in kept] == [DUE_MS + n for n in range(50)]
 
 
-def test_one_that_nobody_has_is_the_next_answer(store: TimerStore) -> None:
+def test_unreferenced_receipt_is_reused(store: TimerStore) -> None:
     """Else the test above would hold of a way in that never does this."""
     for n in range(3):
         mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
@@ -59,13 +59,13 @@ def test_one_that_nobody_has_is_the_next_answer(store: TimerStore) -> None:
         del again
 
 
-def test_one_that_was_hashed_is_told_from_the_next(store: TimerStore) -> None:
+def test_hashed_receipt_is_not_reused(store: TimerStore) -> None:
     for n in range(3):
         mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
         assert hash(mine) == hash(tuple(mine))
 
 
-def test_receipts_of_puts_that_wait_for_a_sync(tmp_path: Path) -> None:
+def test_receipts_of_concurrent_sync_puts_differ(tmp_path: Path) -> None:
     """Others put while one waits."""
     with timerstore.open(tmp_path / "synced", small(flush="sync"), threads=False) as synced:
         synced.put("t", b"first")
@@ -81,8 +81,8 @@ def test_receipts_of_puts_that_wait_for_a_sync(tmp_path: Path) -> None:
         assert len(counters) == THREADS * 50
 
 
-def test_a_put_amid_the_making_of_a_receipt(store: TimerStore) -> None:
-    """A collection may come as one is made; what it calls may put. All fits what is staged."""
+def test_put_during_the_creation_of_a_receipt(store: TimerStore) -> None:
+    """A garbage collection during the creation of a receipt may put messages itself."""
     inner: list[PutReceipt] = []
 
     def put(phase: str, _info: dict[str, int]) -> None:
@@ -104,7 +104,7 @@ def test_a_put_amid_the_making_of_a_receipt(store: TimerStore) -> None:
     assert len({one.counter for one in [*kept, *inner]}) == len(kept) + len(inner)
 
 
-def test_now_and_later_take_turns(store: TimerStore) -> None:
+def test_receipts_of_alternating_immediate_and_delayed_puts(store: TimerStore) -> None:
     """All of its nine values are those of the put that it answers."""
     for n in range(10):
         now = tuple(store.put("t", b"x"))
@@ -114,7 +114,7 @@ def test_now_and_later_take_turns(store: TimerStore) -> None:
         assert now[7:] == later[7:] == (False, False)
 
 
-def test_who_found_it_by_way_of_the_collector_has_it(store: TimerStore) -> None:
+def test_receipt_found_through_the_garbage_collector_never_changes(store: TimerStore) -> None:
     store.put("t", b"x", deliver_ms=DUE_MS)
     mine = [one for one in gc.get_objects() if type(one) is PutReceipt and one.due_ms == DUE_MS]
     said = [tuple(one) for one in mine]
@@ -123,7 +123,7 @@ def test_who_found_it_by_way_of_the_collector_has_it(store: TimerStore) -> None:
     assert [tuple(one) for one in mine] == said
 
 
-def test_what_it_had_is_let_go_of(store: TimerStore) -> None:
+def test_reused_receipt_releases_its_old_fields(store: TimerStore) -> None:
     """What every receipt has in common is counted as often as before."""
     origin = store.put("t", b"x", deliver_ms=DUE_MS).origin
     store.put("t", b"x", deliver_ms=DUE_MS)
@@ -135,7 +135,7 @@ def test_what_it_had_is_let_go_of(store: TimerStore) -> None:
     assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
 
 
-def test_a_refused_put_takes_no_receipt_with_it(store: TimerStore) -> None:
+def test_rejected_put_leaks_no_receipt(store: TimerStore) -> None:
     kept = store.put("t", b"x", deliver_ms=DUE_MS)
     said = tuple(kept)
     with pytest.raises(MessageError):
@@ -144,7 +144,7 @@ def test_a_refused_put_takes_no_receipt_with_it(store: TimerStore) -> None:
     assert tuple(kept) == said
 
 
-def test_threads_have_a_receipt_each(store: TimerStore) -> None:
+def test_threads_reuse_separate_receipts(store: TimerStore) -> None:
     found: list[list[PutReceipt]] = [[] for _ in range(THREADS)]
 
     def call(caller: int) -> None:

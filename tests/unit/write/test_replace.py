@@ -1,4 +1,4 @@
-"""put(key=, replace=True): the newest alone comes, once, and never later than the limit."""
+"""put(key=, replace=True): only the newest message is delivered, no later than its limit."""
 
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def put(bench: Bench, body: bytes, key: str = "k", **more: Any) -> PutReceipt:
     return bench.store.put("t", body, key=key, replace=True, **{"delay": 10, **more})
 
 
-def test_the_newest_wins(bench: Bench) -> None:
+def test_only_the_newest_message_is_delivered(bench: Bench) -> None:
     first = put(bench, b"1")
     bench.turn(4 * SECOND)
     second = put(bench, b"2", keys=["other"], tags="Aa", properties={"p": "v"})
@@ -48,7 +48,7 @@ def test_the_newest_wins(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"delay": 5}], ids=["now", "later"])
-def test_each_is_durable_when_it_is_answered(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_replacing_put_is_durable_on_return(tmp_path: Path, given: dict[str, Any]) -> None:
     """The first of a key goes another way than those that take its place."""
     bench = Bench(tmp_path / "store", small(flush="sync"))
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_each_is_durable_when_it_is_answered(tmp_path: Path, given: dict[str, An
     bench.close()
 
 
-def test_keys_and_topics_are_apart(bench: Bench) -> None:
+def test_keys_and_topics_are_independent(bench: Bench) -> None:
     put(bench, b"a", "a")
     put(bench, b"b", "b")
     bench.store.put("u", b"c", key="a", replace=True, delay=10)
@@ -70,7 +70,7 @@ def test_keys_and_topics_are_apart(bench: Bench) -> None:
     assert bench.bodies("u") == [b"c"]
 
 
-def test_wait_at_most(bench: Bench) -> None:
+def test_wait_at_most_limits_the_due_time(bench: Bench) -> None:
     """A burst that never ends comes all the same."""
     for k in range(6):
         put(bench, b"%d" % k, wait_at_most=20)
@@ -83,7 +83,7 @@ def test_wait_at_most(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])
-def test_at_the_limits_edge(bench: Bench, edge: int) -> None:
+def test_replacing_put_at_the_limit(bench: Bench, edge: int) -> None:
     put(bench, b"1", wait_at_most=10, delay=10)
     bench.clock.advance(10 * SECOND + edge)  # no service has run since: it still waits
     receipt = put(bench, b"2", wait_at_most=10)
@@ -96,7 +96,7 @@ def test_at_the_limits_edge(bench: Bench, edge: int) -> None:
     assert bench.bodies() == [b"2"]
 
 
-def test_the_shortest_bound_counts(bench: Bench) -> None:
+def test_shortest_limit_applies(bench: Bench) -> None:
     put(bench, b"1", wait_at_most=60, delay=50)
     put(bench, b"2", wait_at_most=20, delay=50)
     assert put(bench, b"3", delay=50).due_ms == NOW + 20 * SECOND
@@ -108,7 +108,7 @@ def test_the_shortest_bound_counts(bench: Bench) -> None:
     assert put(bench, b"5", wait_at_most=60, delay=60).due_ms == NOW + 80 * SECOND  # a new round
 
 
-def test_now_takes_the_place_of_what_waits(bench: Bench) -> None:
+def test_immediate_put_replaces_the_pending_message(bench: Bench) -> None:
     first = put(bench, b"1")
     now = bench.store.put("t", b"2", key="k", replace=True)
     assert (now.queue_offset, now.due_ms) == (0, NOW)
@@ -125,14 +125,14 @@ def test_now_takes_the_place_of_what_waits(bench: Bench) -> None:
     [{"delay": timedelta(seconds=9)}, {"deliver_ms": NOW + 9000, "delay": None},
      {"deliver_at": datetime.fromtimestamp(NOW / 1000 + 9, UTC), "delay": None}],
 )  # fmt: skip
-def test_times(bench: Bench, given: dict[str, Any]) -> None:
+def test_replacing_put_accepts_all_forms_of_times(bench: Bench, given: dict[str, Any]) -> None:
     put(bench, b"1")
     assert put(bench, b"2", **given).due_ms == NOW + 9000
     bench.turn(9000)
     assert bench.bodies() == [b"2"]
 
 
-def test_after_a_cancel_and_after_a_reschedule(bench: Bench) -> None:
+def test_replacing_put_after_a_cancel_and_after_a_reschedule(bench: Bench) -> None:
     first = put(bench, b"1", wait_at_most=30)
     bench.store.cancel(first)
     bench.turn(20 * SECOND)
@@ -154,7 +154,7 @@ def killed(bench: Bench, to: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "kill", "index lost", "side files lost"])
-def test_keys_are_found_again(bench: Bench, tmp_path: Path, how: str) -> None:
+def test_keys_are_found_after_reopening(bench: Bench, tmp_path: Path, how: str) -> None:
     put(bench, b"1", wait_at_most=30)
     put(bench, b"2", wait_at_most=30)
     for k in range(300):  # several index files, among many keys
@@ -179,7 +179,7 @@ def test_keys_are_found_again(bench: Bench, tmp_path: Path, how: str) -> None:
     assert b"205" not in bench.bodies()
 
 
-def test_found_after_it_rolled_and_was_moved(tmp_path: Path) -> None:
+def test_key_is_found_after_its_message_rolled_and_was_moved(tmp_path: Path) -> None:
     config = small(commit_log_segment_bytes=1 << 16, retention_ms=60_000)
     bench = Bench(tmp_path / "s", config)
     put(bench, b"far", delay=timedelta(days=40), wait_at_most=timedelta(days=41))
@@ -196,7 +196,7 @@ def test_found_after_it_rolled_and_was_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_forgotten_keys_are_looked_up(
+def test_keys_not_in_memory_are_found_in_the_index(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(*KNOWN_KEYS_MAX, size)
@@ -214,7 +214,9 @@ def _cut_points() -> list[str]:
 
 @pytest.mark.parametrize("point", _cut_points())
 @pytest.mark.parametrize("is_due", [False, True])
-def test_killed_in_a_replace(tmp_path: Path, point: str, is_due: bool) -> None:
+def test_one_message_is_pending_when_killed_during_a_replace(
+    tmp_path: Path, point: str, is_due: bool
+) -> None:
     """The old one waits, or the new one does; never both, never neither."""
     bench = Bench(tmp_path / "s", small(flush="sync", staging_bytes=4096))
     put(bench, b"1" * 100, wait_at_most=5 if is_due else None)
@@ -242,7 +244,7 @@ def test_killed_in_a_replace(tmp_path: Path, point: str, is_due: bool) -> None:
     bench.close()
 
 
-def test_the_two_records_are_one_group(bench: Bench) -> None:
+def test_new_message_and_delete_record_are_one_group(bench: Bench) -> None:
     """Each cut of the log between them leaves the old one waiting."""
     put(bench, b"old")
     begin = bench.store.stats()["log_end_bytes"]
@@ -284,7 +286,7 @@ def test_the_two_records_are_one_group(bench: Bench) -> None:
         ({"key": "k" * 33_000}, "properties"),
     ],
 )  # fmt: skip
-def test_bad_arguments_change_nothing(bench: Bench, given: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_change_nothing(bench: Bench, given: dict[str, Any], said: str) -> None:
     put(bench, b"1")
     arguments: dict[str, Any] = {"key": "k", "replace": True, "delay": 5, **given}
     with bench.refused(MessageError, said):
@@ -292,13 +294,13 @@ def test_bad_arguments_change_nothing(bench: Bench, given: dict[str, Any], said:
     assert len(list(bench.store.pending(topic="t"))) == 1
 
 
-def test_bad_bodies_and_topics(bench: Bench) -> None:
+def test_replacing_put_rejects_invalid_bodies_and_topics(bench: Bench) -> None:
     for topic, body in (("ä", b""), ("t", "text"), ("t", b"x" * (4 * 1024 * 1024 + 1))):
         with bench.refused(MessageError):
             bench.store.put(topic, body, key="k", replace=True)  # type: ignore[arg-type]
 
 
-def test_another_queue_is_refused(bench: Bench) -> None:
+def test_another_queue_id_is_rejected(bench: Bench) -> None:
     put(bench, b"1", queue_id=1)
     with bench.refused(MessageError, "queue 1"):
         put(bench, b"2", queue_id=0)
@@ -306,14 +308,14 @@ def test_another_queue_is_refused(bench: Bench) -> None:
     assert put(bench, b"4").queue_id == 1
 
 
-def test_without_an_index(tmp_path: Path) -> None:
+def test_replace_needs_the_key_index(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(index_enabled=False))
     with bench.refused(ConfigError, "index"):
         put(bench, b"1")
     bench.close()
 
 
-def test_flow_control(tmp_path: Path) -> None:
+def test_replacing_put_obeys_flow_control(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(slot_messages_max=2))
     put(bench, b"1", "a", delay=10)
     put(bench, b"2", "b", delay=10)
@@ -332,7 +334,7 @@ def test_flow_control(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{"property_crc": True}, {"property_crc": False},
                                     {"precision_ms": 100}])  # fmt: skip
-def test_records_verify(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_records_of_replacing_puts_verify(tmp_path: Path, config: dict[str, Any]) -> None:
     bench = Bench(tmp_path / "s", small(**config))
     for k in range(50):
         put(bench, b"%d" % k * (k * 20), f"key-{k % 3}", wait_at_most=k % 4)
@@ -345,7 +347,7 @@ def test_records_verify(tmp_path: Path, config: dict[str, Any]) -> None:
     bench.close()
 
 
-def test_threads(tmp_path: Path) -> None:
+def test_concurrent_replacing_puts_leave_one_message(tmp_path: Path) -> None:
     """Many put with few keys; for each key one waits at any time."""
     with timerstore.open(tmp_path / "s", StoreConfig(flush="async")) as store:
 
@@ -362,7 +364,7 @@ def test_threads(tmp_path: Path) -> None:
         assert store.stats()["put_messages"] + store.stats()["rescheduled_messages"] == 800
 
 
-def test_counts(bench: Bench) -> None:
+def test_replacing_puts_are_counted(bench: Bench) -> None:
     put(bench, b"1")
     put(bench, b"2")
     stats = bench.store.stats()

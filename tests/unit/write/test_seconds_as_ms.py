@@ -1,4 +1,4 @@
-"""Due times before the year 2000: seconds that were given as milliseconds."""
+"""Due times before the year 2000 are an error: seconds were given as milliseconds."""
 
 import asyncio
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def test_datetime_made_of_seconds_as_ms_is_an_error(bench: Bench) -> None:
     bench.store.put("t", b"x", deliver_at=datetime(1970, 1, 1, tzinfo=UTC))
 
 
-def test_store_whose_clock_is_before_2000_takes_any_time(tmp_path: Path) -> None:
+def test_store_with_a_clock_before_2000_accepts_any_time(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", now_ms=1000)
     for call in CALLS.values():
         call(bench, 1)
@@ -112,13 +112,13 @@ def test_ingest_names_the_row_of_a_due_time_before_2000(bench: Bench) -> None:
     assert bench.store.ingest("s", 0, [rows([0, NOW - 1])]).row_count == 2
 
 
-def test_ingest_takes_rows_that_an_earlier_release_staged(bench: Bench) -> None:
+def test_ingest_accepts_rows_that_an_earlier_release_staged(bench: Bench) -> None:
     bench.store.ingest("s", 0, [rows([0, IN_AN_HOUR_S], StagedBatch)])
     bench.turn()
     assert len(bench.out()) == 2
 
 
-def test_shards_and_asyncio_refuse_a_due_time_before_2000(tmp_path: Path) -> None:
+def test_shards_and_asyncio_reject_a_due_time_before_2000(tmp_path: Path) -> None:
     with (
         timerstore.open_shards(tmp_path / "shards", 2, small()) as shards,
         pytest.raises(MessageError, match=r"at 1\b"),

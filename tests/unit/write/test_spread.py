@@ -1,4 +1,4 @@
-"""spread=: due within the window, evenly, the same for the same seed, never before its time."""
+"""spread: due times lie in the window, evenly, and are the same for the same seed."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     ids=["now", "delay", "ms", "past", "at"],
 )
 @pytest.mark.parametrize("window", [10, timedelta(seconds=10), 10.0])
-def test_one_is_due_within_its_window(
+def test_message_is_due_within_its_window(
     bench: Bench, time: dict[str, Any], begin_ms: int, window: Any
 ) -> None:
     due = [bench.store.put("a", b"x", spread=window, **time).due_ms for _ in range(200)]
@@ -40,7 +40,7 @@ def test_one_is_due_within_its_window(
     assert begin_ms + 9500 < max(due) < begin_ms + 10_000
 
 
-def test_many_are_due_evenly_and_in_their_order(bench: Bench) -> None:
+def test_batch_is_due_evenly_and_in_order(bench: Bench) -> None:
     batch = bench.store.put_many("a", [b"%03d" % k for k in range(100)], delay=60, spread=10)
     due = np.array([receipt.due_ms for receipt in batch])
     assert set(np.diff(due).tolist()) <= {100, 99, 101}
@@ -51,14 +51,14 @@ def test_many_are_due_evenly_and_in_their_order(bench: Bench) -> None:
     assert bench.bodies("a") == [b"%03d" % k for k in range(100)]
 
 
-def test_a_time_each_is_spread_from_its_own(bench: Bench) -> None:
+def test_each_due_time_has_its_own_window(bench: Bench) -> None:
     times = NOW + np.array([0, 100_000, 200_000])
     batch = bench.store.put_many("a", [b"x"] * 3, deliver_ms=times, spread=30)
     assert all(0 <= one.due_ms - at < 30_000 for one, at in zip(batch, times, strict=True))
     assert len(bench.store.put_many("a", [], spread=30)) == 0
 
 
-def test_the_same_seed_draws_the_same(tmp_path: Path) -> None:
+def test_same_seed_draws_the_same_times(tmp_path: Path) -> None:
     drawn = []
     for seed in (7, 7, 8, 0):
         bench = Bench(tmp_path / f"store-{len(drawn)}", replace(small(), spread_seed=seed))
@@ -74,7 +74,7 @@ def test_the_same_seed_draws_the_same(tmp_path: Path) -> None:
     assert drawn[0][5:] != drawn[2][5:]  # of many, the first is drawn, too
 
 
-def test_a_window_of_nothing_is_no_window(bench: Bench) -> None:
+def test_empty_window_changes_nothing(bench: Bench) -> None:
     assert bench.store.put("a", b"x", delay=5, spread=0).due_ms == NOW + 5000
     assert bench.store.put("a", b"x", spread=0).queue_offset == 0
 
@@ -91,7 +91,7 @@ def test_a_window_of_nothing_is_no_window(bench: Bench) -> None:
         ({"spread": 1, "delay": 101}, "delay"),
     ],
 )
-def test_wrong_windows_are_refused(
+def test_invalid_windows_are_rejected(
     tmp_path: Path, put: str, given: dict[str, Any], problem: str
 ) -> None:
     bench = Bench(tmp_path / "store", replace(small(), delay_ms_max=100_000))
@@ -102,7 +102,7 @@ def test_wrong_windows_are_refused(
     bench.close()
 
 
-def test_timers_that_are_off_are_refused_however_small_the_window(tmp_path: Path) -> None:
+def test_spread_is_rejected_when_timers_are_off(tmp_path: Path) -> None:
     """A draw of 0 ms would be a put for now."""
     bench = Bench(tmp_path / "store", small(timer_enabled=False))
     for window in (0.001, 1):

@@ -1,11 +1,12 @@
-"""Cancel: the delete record that a broker honours too.
+"""Cancel a pending message by a delete record, which a RocketMQ broker understands too.
 
-Threads:  any.
-Locks:    the append lock for the one record.
-Holds:    the answer is given when what it rests on is durable.
-Fails:    MessageError on a handle that is none; FullError before anything is changed.
-Source:   docs/exactly-once.md, docs/file-format.md;
-          docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: the append lock, for one record.
+Invariants:
+    1. A result is returned to the caller only once the record that it depends on is durable.
+Raises: MessageError for a malformed handle; FullError, before anything is changed.
+See also: docs/exactly-once.md, docs/file-format.md, and
+docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable
@@ -26,24 +27,25 @@ ANSWERS = {
     lib.TS_DELIVERED: CancelResult.ALREADY_DELIVERED,
     lib.TS_CANCELLED: CancelResult.ALREADY_CANCELLED,
 }
-"""By what the id was when it was looked at."""
+"""The result by the state of the timer id."""
 
 
 def delete_properties(one: FoundTimer) -> bytes:
-    """Give the properties of the delete record, but for our own: as a broker writes them."""
+    """Return the properties of the delete record that a broker writes too."""
     topic, key = one.real.topic.encode("ascii"), one.message_id.encode()
-    room = 2 * (len(topic) + len(key)) + lib.TS_DELETE_TEXT_BYTES
-    text = ffi.new("uint8_t[]", room)
+    size_max = 2 * (len(topic) + len(key)) + lib.TS_DELETE_TEXT_BYTES
+    text = ffi.new("uint8_t[]", size_max)
     size = lib.ts_delete_text(
-        text, room, topic, len(topic), key, len(key), one.real.queue_id, one.out_ms
+        text, size_max, topic, len(topic), key, len(key), one.real.queue_id, one.out_ms
     )
-    assert size > 0, "there was room"
+    assert size > 0, "the buffer is large enough"
     return bytes(ffi.buffer(text, size))
 
 
 def leaving(call: Callable[..., int], one: FoundTimer, due_ms: int = 0) -> Callable[..., int]:
-    """The same call of C, which lets a timer wait no more, or until `due_ms`: the calendar follows
-    in the same hold.
+    """Wrap a C call that ends a pending timer, or moves it to `due_ms`.
+
+    The wrapper updates the calendar in the same critical section.
     """
 
     def counted(native: Any, *arguments: Any) -> int:
@@ -79,9 +81,9 @@ class Canceller:
         self.slot_counts = slot_counts
 
     def cancel(self, handle: Handle) -> tuple[CancelResult, int]:
-        """Give the answer and the log offset that must be durable before it is true.
+        """Return the result, and the log offset that must be durable before it may be returned.
 
-        Of several messages that a broker's handle names, it cancels all, as a broker does.
+        If a broker's handle names several messages, cancel all of them, as a broker does.
         """
         if handle.timer_id == -1:  # it was due when it was put
             return CancelResult.ALREADY_DELIVERED, 0
@@ -93,7 +95,7 @@ class Canceller:
         return answer, end
 
     def cancel_handle(self, one: FoundTimer) -> tuple[CancelResult, int]:
-        """The same of a message that is known to be the one that is meant."""
+        """Cancel a message that was found already; return as `cancel` does."""
         text = delete_properties(one)
         state, _, end = self._log.append(
             "cancel",

@@ -1,13 +1,16 @@
-"""Cancelling many at a time: what `Canceller` does, in C where the handles' hints settle it.
+"""Cancel many messages at a time, in C where the hints in the handles suffice.
 
-Data:     ts_handle and ts_cancel_draft of native/api/change.h.
-          receipts and handles -> what they name, columns -> drafts -> delete records
-Threads:  any.
-Locks:    the append lock, for at most 512 delete records at a time.
-Holds:    (1) each is cancelled as if alone, in the order in which they are given; (2) a hint says
-          where to look, never what is true: the record there must be the source that is named.
-Fails:    what reading one that is given raises, before any is cancelled; FullError, CorruptError:
-          those before it are cancelled, and say so when asked again.
+    receipts and handles -> names (ts_handle) -> drafts (ts_cancel_draft) -> delete records
+
+Other handles are cancelled one by one by `Canceller`.
+
+Thread safety: any thread.
+Locking: the append lock, for at most 512 delete records at a time.
+Invariants:
+    1. Each message is cancelled as by a call of its own, in the given order.
+    2. A hint only says where to look: the record there must be the named one.
+Raises: MessageError for a malformed handle, before any message is cancelled. FullError and
+CorruptError: the messages before it are cancelled, and a repeated call says so.
 """
 
 from collections.abc import Callable
@@ -57,9 +60,11 @@ assert NAMED.itemsize == ffi.sizeof("ts_handle"), "cancel_many.py and native/api
 assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and native/api disagree"
 
 _CHUNK = 4096
-_HOLD = 512
+_BATCH = 512
+"""Delete records appended in one critical section, at most."""
 _TEXTS_BYTES = 1 << 20
-_GAP_UNITS = 512  # two units no further apart are read together: so many cost as much as a call
+_GAP_UNITS = 512
+"""Units with at most this distance are read together: reading the gap costs as much as a call."""
 
 
 class ManyCanceller:
@@ -88,25 +93,26 @@ class ManyCanceller:
     def cancel(
         self, given: list[PutReceipt | str], read: Callable[[int], Handle]
     ) -> tuple[list[CancelResult], int]:
-        """Give each one's answer, and the log offset that must be durable before they are true.
-        `read` gives the handle of one, by its place.
+        """Return the results, and the log offset that must be durable before they may be returned.
+
+        read: returns the decoded handle at a position of `given`.
         """
-        meant = _meant(given, read)
+        names = _read_names(given, read)
         answers: list[CancelResult] = []
         end = 0
         for begin in range(0, len(given), _CHUNK):
-            some, end = self._some(meant, begin, min(begin + _CHUNK, len(given)), end)
+            some, end = self._some(names, begin, min(begin + _CHUNK, len(given)), end)
             answers += some
         return answers, end
 
-    def _some(self, meant: "_Meant", begin: int, end: int, log_end: int) -> tuple[Any, int]:
-        named = meant.named[begin:end]
+    def _some(self, given: "_Names", begin: int, end: int, log_end: int) -> tuple[Any, int]:
+        named = given.named[begin:end]
         self._set_places(named)
         texts, drafts = np.empty(_TEXTS_BYTES, np.uint8), np.empty(len(named), DRAFT)
         answers: list[CancelResult] = []
         while len(answers) < len(named):
             at = len(answers)
-            stop = at + self._find(named[at:], meant.names, texts, drafts[at:])
+            stop = at + self._find(named[at:], given.names, texts, drafts[at:])
             while (at := len(answers)) < stop:
                 is_open = drafts["real"][at:stop] == 0
                 settled = at + int(is_open.argmax()) if is_open.any() else stop
@@ -116,7 +122,7 @@ class ManyCanceller:
                     self._note_slots(named["out_ms"][at:settled], states)
                     answers += [ANSWERS[state] for state in states.tolist()]
                 else:
-                    answer, one_end = self._canceller.cancel(meant.read(begin + at))
+                    answer, one_end = self._canceller.cancel(given.read(begin + at))
                     answers.append(answer)
                     log_end = max(log_end, one_end)
         return answers, log_end
@@ -124,8 +130,9 @@ class ManyCanceller:
     # --- where it is ---
 
     def _set_places(self, named: Any) -> None:
-        """Log offset and size of the record at each timer id: of a receipt as it says, of a handle
-        as the queue does; -1 and 0 where there is none.
+        """Set log offset and size of each timer's record; -1 and 0 if the record is gone.
+
+        A receipt has its own; for a handle they are read from the queue.
         """
         which = np.flatnonzero((named["log_offset"] < 0) & (named["timer_id"] >= 0))
         if len(which):
@@ -135,7 +142,7 @@ class ManyCanceller:
         self._log.written_through(int(ends.max(initial=0)))
 
     def _units_at(self, timer_ids: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Log offsets and sizes of the queue's units; -1 and 0 where there are none."""
+        """Return log offsets and sizes of the queue's units; -1 and 0 for units that are gone."""
         if int(timer_ids.max()) >= self._queue.count:
             with self._log.lock:
                 end = self._log.end
@@ -154,7 +161,7 @@ class ManyCanceller:
         counts = ids[np.concatenate((cuts - 1, [len(ids) - 1]))] - firsts + 1
         pieces = map(self._units, firsts.tolist(), counts.tolist())
         units = read_units(b"".join(pieces))
-        # Where the ids of a piece begin among the units that were read, less its first id.
+        # Position of a piece among the units that were read, minus the first id of the piece.
         moves = np.cumsum(counts) - counts - firsts
         found = units[ids + np.repeat(moves, np.diff(np.concatenate(([0], cuts, [len(ids)]))))]
         is_there = found["size"] > 0
@@ -165,13 +172,13 @@ class ManyCanceller:
     def _units(self, first: int, count: int) -> bytes:
         try:
             return self._queue.read(first, count)
-        except GoneError:  # removed a moment ago: what waited of it is found where it is now
+        except GoneError:  # removed just now: pending messages are found at their new places
             return bytes(count * UNIT_BYTES)
 
     # --- cancelling ---
 
     def _find(self, named: Any, names: bytearray, texts: Any, drafts: Any) -> int:
-        """Look at as many as there is room for: how many; the texts begin anew."""
+        """Draft the cancels of as many messages as fit into `texts`; return their count."""
         with self._log.segments.view(self._log.written) as view:
             while True:
                 got = lib.ts_cancels_find(
@@ -190,7 +197,7 @@ class ManyCanceller:
                 self._log.segments.serve(view, got, "cancel")
 
     def _place(self, drafts: Any, texts: Any) -> int:
-        """Cancel what waits of these; the log's end behind what decided."""
+        """Cancel the pending messages of these; return the log offset that must be durable."""
         native_drafts = pointer("ts_cancel_draft[]", drafts)
         native_texts = pointer("uint8_t[]", texts)
         done = end = 0
@@ -201,7 +208,7 @@ class ManyCanceller:
                     native_texts,
                     native_drafts,
                     done,
-                    min(len(drafts), done + _HOLD),
+                    min(len(drafts), done + _BATCH),
                     self._clock.now_ms,
                 )
                 need = int(self._log.native.need)
@@ -225,22 +232,22 @@ class ManyCanceller:
             counts.remove(out_ms[states == lib.TS_WAITING] + 1)
 
 
-class _Meant(NamedTuple):
-    """What all that is given names."""
+class _Names(NamedTuple):
+    """The names of all messages to cancel."""
 
-    named: Any  # ts_handle, by place
+    named: Any  # ts_handle, by position
     names: bytearray
     read: Callable[[int], Handle]
 
 
-def _meant(given: list[PutReceipt | str], read: Callable[[int], Handle]) -> _Meant:
-    """Read all that is given: in C what is a receipt or a handle as we write it."""
+def _read_names(given: list[PutReceipt | str], read: Callable[[int], Handle]) -> _Names:
+    """Read the names of all messages; C reads receipts, and handles in the form that we write."""
     named, names = np.empty(len(given), NAMED), bytearray()
     at = 0
     while True:
         at = read_handles(given, at, named, names, PutReceipt, ReceiptOrigin)
         if at == len(given):
-            return _Meant(named, names, read)
+            return _Names(named, names, read)
         one = read(at)
         topic, key = one.topic.encode(), one.message_id.encode()
         timer_id = -1 if one.timer_id is None else one.timer_id

@@ -1,19 +1,20 @@
-"""Replacing: of messages with one key only the newest waits (debounce).
+"""Replace the pending message with the same key (debounce): only the newest stays pending.
 
-    put(key=k, delay=5)                  first: waits                        TS_REPLACE: when, until
-    put(key=k, delay=5)                  its delete record | the new one     one group: both or none
-    ... wait_at_most=60 after the first  the new one is due now, whatever its delay
+    put(key=k, delay=5)                  first put: the message is pending
+    put(key=k, delay=5)                  delete record of the first | the new message, in one group
+    ... wait_at_most=60 after the first  the new message is due now, whatever its delay
 
-Data:     TS_REPLACE on a message: `<first put, ms> <limit, ms, or -1> <key>`; the key stands among
-          its KEYS, too, by which the index finds it again: nothing else is kept on disk.
-Threads:  any.
-Locks:    one of `_locks`, by topic and key, over finding and appending; never over a sync.
-Holds:    (1) of one topic and key at most one message waits; (2) it is due no later than its first
-          put + wait_at_most; (3) what took another's place is in the log with that one's delete
-          record, or not at all.
-Fails:    MessageError on arguments, ConfigError without an index, FullError, FlowControlError: all
-          before anything is changed.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: one of `_locks`, by topic and key, during the search and the append, never during a sync.
+Invariants:
+    1. At most one message is pending for each topic and key.
+    2. It is due no later than wait_at_most after the first put.
+    3. A new message and the delete record of the replaced one are both in the log, or neither is.
+Raises: MessageError for invalid arguments; ConfigError without a key index; FullError;
+FlowControlError. Nothing was changed then.
+On-disk format: property TS_REPLACE of a message, `<first put, ms> <limit, ms, or -1> <key>`. The
+key is also one of its KEYS, by which the index finds it. Nothing else is stored.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import zlib
@@ -35,9 +36,9 @@ from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.timer.timer_states import TimerStates
-from timerstore._engine.write.put import check_queue
-from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.append import Appender
 from timerstore._engine.write.requests import PutRequest
+from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
@@ -49,33 +50,33 @@ _LOCKS = 64
 _KNOWN_MAX = 65_536
 
 
-class _OverError(Exception):
-    """What was to be replaced waits no more; nothing was appended."""
+class _NotPendingError(Exception):
+    """The message to replace is not pending any more; nothing was appended."""
 
 
-class _Given(NamedTuple):
-    """A put, checked."""
+class _CheckedPut(NamedTuple):
+    """The arguments of a put after their checks."""
 
     topic: str
     name: bytes
     body: Any
     key: str
     text: bytes
-    due_ms: int  # as it was asked for; 0: now
+    due_ms: int  # as the caller asked; 0: now
     wait_ms: int | None
     queue_id: int | None
 
 
-class _Waiting(NamedTuple):
-    """What waits with a key."""
+class _Pending(NamedTuple):
+    """The pending message with a key."""
 
     named: FoundTimer
     first_ms: int
-    limit_ms: int  # -1: none
+    limit_ms: int  # latest due time; -1: no limit
 
 
 class Replacing(Owner):
-    """Puts with a key, in one store."""
+    """Puts messages with a replacement key into one store."""
 
     def __init__(
         self,
@@ -89,16 +90,16 @@ class Replacing(Owner):
         log: CommitLog,
         config: StoreConfig,
         clock: Clock,
-        putting: ManyPutting,
+        appender: Appender,
     ) -> None:
         self._clock = clock
-        self._putting = putting
+        self._appender = appender
         self._config = config
         self._log = log
         self._states = states
         self._removals: Removals = rescheduler.removals
         self._locks = [Lock() for _ in range(_LOCKS)]
-        self._known: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
         self._known_lock = Lock()
         self._dispatch = dispatch
         self._id_prefix = id_prefix
@@ -134,8 +135,8 @@ class Replacing(Owner):
             record_bytes_max=config.record_bytes_max,
         )
         check_queue(request.queue_id)
-        is_sync = self._putting.wants_sync(request.flush)
-        given = _Given(
+        is_sync = self._appender.wants_sync(request.flush)
+        given = _CheckedPut(
             request.topic, name, bytes(raw), key, text, due_ms, wait_ms, request.queue_id
         )
         with self._locks[zlib.crc32(f"{request.topic} {key}".encode()) % _LOCKS]:
@@ -143,7 +144,7 @@ class Replacing(Owner):
         reach("replace_answered")
         if is_sync:
             self._log.sync_through(end)
-        self._putting.appended()
+        self._appender.appended()
         return receipt
 
     def _wait_ms(self, wait_at_most: Any) -> int | None:
@@ -160,7 +161,7 @@ class Replacing(Owner):
 
     # --- one put, under its key's lock ---
 
-    def _put(self, given: _Given) -> tuple[PutReceipt, int]:
+    def _put(self, given: _CheckedPut) -> tuple[PutReceipt, int]:
         while True:
             now_ms = self._clock.now_ms
             before = self._find(given.topic, given.key)
@@ -169,10 +170,12 @@ class Replacing(Owner):
             answer = self._replace(given, before, now_ms)
             if answer is not None:
                 return answer
-            self._forget(given)  # it was handed out, or cancelled, meanwhile
+            self._forget(given)  # it was delivered or cancelled since it was found
 
-    def _due_ms(self, given: _Given, first_ms: int, limit_ms: int, now_ms: int) -> tuple[int, int]:
-        """When it is due (0: now), and by when at the latest (-1: whenever)."""
+    def _due_ms(
+        self, given: _CheckedPut, first_ms: int, limit_ms: int, now_ms: int
+    ) -> tuple[int, int]:
+        """Return the due time (0: now), and its limit (-1: no limit)."""
         limits = [limit_ms] if limit_ms >= 0 else []
         if given.wait_ms is not None:
             limits.append(first_ms + given.wait_ms)
@@ -180,16 +183,16 @@ class Replacing(Owner):
         due_ms = min(given.due_ms, limit_ms) if limits else given.due_ms
         return (due_ms if due_ms > now_ms else 0), limit_ms
 
-    def _text(self, given: _Given, first_ms: int, limit_ms: int) -> bytes:
+    def _text(self, given: _CheckedPut, first_ms: int, limit_ms: int) -> bytes:
         return given.text + f"{PROPERTY}\x01{first_ms} {limit_ms} {given.key}\x02".encode()
 
-    def _first(self, given: _Given, now_ms: int) -> tuple[PutReceipt, int]:
-        """Nothing waits with this key: a put as any other."""
+    def _first(self, given: _CheckedPut, now_ms: int) -> tuple[PutReceipt, int]:
+        """Put a message whose key has no pending message."""
         due_ms, limit_ms = self._due_ms(given, now_ms, -1, now_ms)
         text = self._text(given, now_ms, limit_ms)
-        route, origin = self._putting.place_of(given.topic, given.queue_id)
-        log_offset, number, counter = self._putting.append_checked(
-            route, given.body, due_ms, text, now_ms
+        route, origin = self._appender.place_of(given.topic, given.queue_id)
+        log_offset, number, counter = self._appender.append(
+            route.native, given.body, len(given.body), due_ms, text, now_ms
         )
         if not due_ms:
             return (
@@ -201,17 +204,17 @@ class Replacing(Owner):
         return receipt, log_offset + 1
 
     def _replace(
-        self, given: _Given, before: _Waiting, now_ms: int
+        self, given: _CheckedPut, before: _Pending, now_ms: int
     ) -> tuple[PutReceipt, int] | None:
-        """Take the place of what waits; None where it waits no more."""
+        """Replace the pending message; return None if it is not pending any more."""
         named, route = before.named, before.named.real
         if given.queue_id is not None and given.queue_id != route.queue_id:
             raise MessageError(
-                f"queue_id: a message with key {given.key!r} waits for queue {route.queue_id} of "
-                f"{given.topic!r}, and the new one comes there; got {given.queue_id}"
+                f"queue_id: a message with key {given.key!r} is pending for queue {route.queue_id} "
+                f"of {given.topic!r}, and its replacement must go there; got {given.queue_id}"
             )
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
-        counter = self._putting.take_ids(1)
+        counter = self._appender.take_ids(1)
         message_id = unique_key(self._id_prefix, counter)
         text = self._text(given, before.first_ms, limit_ms)
         text += b"UNIQ_KEY\x01%s\x02" % message_id.encode()
@@ -240,8 +243,8 @@ class Replacing(Owner):
                     now_ms,
                 )
                 if state != lib.TS_WAITING:
-                    raise _OverError
-        except _OverError:
+                    raise _NotPendingError
+        except _NotPendingError:
             return None
         reach("replace_appended")
         origin = ReceiptOrigin(
@@ -276,29 +279,29 @@ class Replacing(Owner):
             raise_status(size, f"properties: {len(text)} bytes leave no room for our own")
         return record[:size]
 
-    # --- what waits ---
+    # --- the pending message of a key ---
 
     def _remember(
-        self, given: _Given, receipt: PutReceipt, route: Route, first_ms: int, limit_ms: int
+        self, given: _CheckedPut, receipt: PutReceipt, route: Route, first_ms: int, limit_ms: int
     ) -> None:
         slot_ms = out_ms(receipt.due_ms, self._config.precision_ms)
         due_ms, at = receipt.due_ms, receipt.log_offset
         named = FoundTimer(receipt.timer_id, receipt.message_id, route, slot_ms, due_ms, at)
-        self._keep((given.topic, given.key), _Waiting(named, first_ms, limit_ms))
+        self._keep((given.topic, given.key), _Pending(named, first_ms, limit_ms))
 
-    def _keep(self, at: tuple[str, str], one: _Waiting) -> None:
+    def _keep(self, at: tuple[str, str], one: _Pending) -> None:
         with self._known_lock:
             self._known[at] = one
             self._known.move_to_end(at)
             while len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
 
-    def _forget(self, given: _Given) -> None:
+    def _forget(self, given: _CheckedPut) -> None:
         with self._known_lock:
             self._known.pop((given.topic, given.key), None)
 
-    def _find(self, topic: str, key: str) -> _Waiting | None:
-        """Give what waits with this key; what is not remembered the index knows."""
+    def _find(self, topic: str, key: str) -> _Pending | None:
+        """Return the pending message with this key, from memory or from the key index."""
         with self._known_lock:
             known = self._known.get((topic, key))
         if known is not None and self._states.get(known.named.timer_id) == lib.TS_WAITING:
@@ -307,7 +310,7 @@ class Replacing(Owner):
             try:
                 found = self._look(topic, key)
             except GoneError:
-                continue  # it was moved meanwhile
+                continue  # it was moved during the search
             except CorruptError:
                 self._dispatch.rebuild(self._store_id)
                 found = self._look(topic, key)
@@ -315,25 +318,25 @@ class Replacing(Owner):
                 self._keep((topic, key), found)
             return found
 
-    def _look(self, topic: str, key: str) -> _Waiting | None:
-        """The newest that was put with this key decides: whatever is older had made room for it."""
+    def _look(self, topic: str, key: str) -> _Pending | None:
+        """Search the index. Only the newest message with the key can be pending."""
         dispatch, segments = self._dispatch, self._log.segments
         index = dispatch.index
-        assert index is not None, "it was looked at before"
+        assert index is not None, "put checks it"
         with self._log.lock:
             end = self._log.end
         dispatch.through(end)
         for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), key.encode()):
             for log_offset in offsets.tolist():
                 if segments.begin <= log_offset < end:
-                    found = self._waiting_of(topic, key, log_offset)
+                    found = self._pending_of(topic, key, log_offset)
                     if found is not None:
                         is_waiting = self._states.get(found.named.timer_id) == lib.TS_WAITING
                         return found if is_waiting else None
         return None
 
-    def _waiting_of(self, topic: str, key: str, log_offset: int) -> _Waiting | None:
-        """What a record says, where it is one of this topic and key."""
+    def _pending_of(self, topic: str, key: str, log_offset: int) -> _Pending | None:
+        """Read a record; return None unless it is a timer with this topic and key."""
         segments = self._log.segments
         with segments.view(self._log.written) as view:
             _, _, text = record_fields(segments, view, log_offset)
@@ -356,11 +359,11 @@ class Replacing(Owner):
         message_id = properties.get("UNIQ_KEY", "")
         slot_ms, due_ms = int(row["out_ms"]), int(row["due_ms"])
         named = FoundTimer(timer_id, message_id, route, slot_ms, due_ms, log_offset)
-        return _Waiting(named, first_ms, limit_ms)
+        return _Pending(named, first_ms, limit_ms)
 
 
 def check_replacing(key: object, replace: object, level: object, message_id: object) -> str:
-    """Give the key; MessageError where what goes together does not stand together."""
+    """Return the key; raise MessageError if the arguments do not belong together."""
     problems = []
     if replace is not True:
         given = "key" if key is not None else "wait_at_most"

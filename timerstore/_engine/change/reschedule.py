@@ -1,20 +1,20 @@
-"""Reschedule: a waiting message gets another time, in one step.
+"""Reschedule a pending message: give it another due time in one step.
 
-Two records, one group (native/format/group.h): the delete record of the old timer id, and the
-message under a new one, or in its own topic where it is due.
+This appends two records in one group (native/format/group.h): the delete record of the old timer
+id, and the message under a new timer id, or in its own topic if it is due now.
 
-    reschedule(id 7, in a minute)      delete record of 7 | source of id 9        both, or none
+    reschedule(id 7, in a minute)      delete record of 7 | source of id 9        both, or neither
     reschedule(id 7, now)              delete record of 7 | message in its topic
 
-Threads:  any.
-Locks:    the append lock for the two records.
-Holds:    (1) of the two states one hold changes both, and the filled mark passes both records at
-          once; (2) body, flags, born time and host, tags, keys, properties and message id stay what
-          they were; the order among equal due times is that of the new put.
-Fails:    NotPendingError where it waits no more, MessageError on a time or handle that is wrong or
-          a message too large for a group, FullError, FlowControlError: all before anything is
-          changed.
-Source:   docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: the append lock, for the two records.
+Invariants:
+    1. Both states change in one critical section, and the filled mark passes both records at once.
+    2. Body, flags, born time and host, tags, keys, properties and message id do not change. Among
+       messages with equal due times it is ordered as if it were put now.
+Raises: NotPendingError if the message is not pending; MessageError for an invalid time or handle,
+or a message too large for a group; FullError; FlowControlError. Nothing was changed then.
+See also: docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from datetime import datetime, timedelta
@@ -39,13 +39,13 @@ from timerstore.receipts import KeptOrigin, PutReceipt, out_ms
 from timerstore.reports import CancelResult
 
 _INT64_DIGITS = 19
-_MADE_ANEW = frozenset(
+_NEW_IN_EACH_COPY = frozenset(
     {b"__CRC32#", b"TS_ID", b"TS_GROUP", b"TS_PLACE", b"REAL_TOPIC", b"REAL_QID"}
 )
 
 
 class Rescheduler:
-    """Gives pending messages of one store another time."""
+    """Reschedules pending messages of one store."""
 
     def __init__(
         self,
@@ -75,20 +75,24 @@ class Rescheduler:
         deliver_at: datetime | None,
         deliver_ms: int | None,
     ) -> PutReceipt:
-        """Move it; durable on return, and so is what an error says."""
+        """Reschedule the message; return its new receipt.
+
+        The new time is durable on return. If an error is raised, the state it reports is durable.
+        """
         now_ms = self._clock.now_ms
         due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
         if handle.timer_id == -1:
-            raise _not_waiting(CancelResult.ALREADY_DELIVERED)
+            raise _not_pending(CancelResult.ALREADY_DELIVERED)
         while True:
             try:
                 return self._reschedule(handle, due_ms, now_ms)
             except GoneError:
-                continue  # it was moved in between: found again
+                continue  # it was moved since it was found: find it again
 
     def reschedule_handle(self, one: FoundTimer, deliver_ms: int) -> PutReceipt:
-        """The same of a message that is known to be the one that is meant. GoneError where its
-        record was moved: then by its handle.
+        """Reschedule a message that was found already.
+
+        Raise GoneError if its record was moved since: call `reschedule` with its handle then.
         """
         now_ms = self._clock.now_ms
         return self._move(one, self._due_ms(now_ms, None, None, deliver_ms), now_ms)
@@ -96,10 +100,10 @@ class Rescheduler:
     def _reschedule(self, handle: Handle, due_ms: int, now_ms: int) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
-            raise _not_waiting(CancelResult.UNKNOWN)
+            raise _not_pending(CancelResult.UNKNOWN)
         if len(found) > 1:
             raise MessageError(
-                f"handle: names {len(found)} messages that wait (their producer sent one twice); "
+                f"handle: names {len(found)} pending messages (their producer sent one twice); "
                 "wanted one; take a handle from pending()"
             )
         return self._move(found[0], due_ms, now_ms)
@@ -111,14 +115,14 @@ class Rescheduler:
         deliver_at: datetime | None,
         deliver_ms: int | None,
     ) -> int:
-        """When it is due from now on, epoch ms; 0: now."""
+        """Return the new due time, epoch ms; 0: now."""
         if delay is None and deliver_at is None and deliver_ms is None:
             raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
         return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
     def _move(self, one: FoundTimer, due_ms: int, now_ms: int) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
-            return self._append(one, due_ms, now_ms)  # raises where it waits no more, full or not
+            return self._append(one, due_ms, now_ms)  # NotPendingError comes before a full slot
         with self.slot_counts.moving(one.out_ms + 1, due_ms):
             return self._append(one, due_ms, now_ms)
 
@@ -134,8 +138,8 @@ class Rescheduler:
                 native.need = 1
                 return int(lib.TS_NEED_IDS)
             state = append(native, *given)
-            # Who puts its id again is answered with the new record, but beyond its window: what was
-            # put with the id since is another message, and the one that is meant.
+            # A repeated put of its id returns the new record, but not after the window: a message
+            # that was put with the id since then is another one, and the one to return.
             if state == lib.TS_WAITING and self._ids.is_young(once_ms):
                 end = int(native.base + native.filled)
                 self._ids.move(one.real.topic, one.message_id, end - len(record))
@@ -156,7 +160,7 @@ class Rescheduler:
         reach("reschedule_appended")
         self._log.sync_through(end)
         if state != lib.TS_WAITING:
-            raise _not_waiting(ANSWERS[state])
+            raise _not_pending(ANSWERS[state])
         config, route = self._config, one.real
         origin = KeptOrigin(route.topic, one.message_id, config.broker_name, config.precision_ms)
         log_offset = end - len(record)
@@ -165,9 +169,7 @@ class Rescheduler:
         return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
 
     def _encode(self, one: FoundTimer, target: Route, due_ms: int) -> tuple[bytearray, int | None]:
-        """Write the message's new record, as far as it is known before it has its place; and give
-        its TS_ONCE.
-        """
+        """Return the message's new record, without its place in the log, and its TS_ONCE."""
         log = self._log
         with log.segments.view(log.written_through(one.log_offset + 1)) as view:
             _, _, text = record_fields(log.segments, view, one.log_offset)
@@ -199,17 +201,17 @@ class Rescheduler:
 
 
 def _kept_properties(text: bytes) -> bytes:
-    """What of a copy's properties is the message's own, whoever wrote them."""
+    """Return the properties of a copy that belong to the message itself."""
     kept = bytearray()
     for pair in text.split(b"\x02"):
         name = pair.partition(b"\x01")[0]
-        if name and name not in _MADE_ANEW and not name.startswith(b"TIMER_"):
+        if name and name not in _NEW_IN_EACH_COPY and not name.startswith(b"TIMER_"):
             kept += pair + b"\x02"
     return bytes(kept)
 
 
 def _once_ms(kept: bytes) -> int | None:
-    """When the message was put with an id of its caller's; None: it was not."""
+    """Return when the message was put with an id from its caller; None: it has no such id."""
     for pair in kept.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
         if name == b"TS_ONCE" and value.isdigit() and len(value) <= _INT64_DIGITS:
@@ -217,11 +219,11 @@ def _once_ms(kept: bytes) -> int | None:
     return None
 
 
-def _not_waiting(result: CancelResult) -> NotPendingError:
+def _not_pending(result: CancelResult) -> NotPendingError:
     is_known = result is not CancelResult.UNKNOWN
     return NotPendingError(
-        "reschedule: the message does not wait",
-        wanted="one that waits" if is_known else "the handle of one that waits in this store",
+        "reschedule: the message is not pending",
+        wanted="a pending message" if is_known else "the handle of a pending message of this store",
         got=result,
         result=result,
     )

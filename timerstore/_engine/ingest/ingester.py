@@ -29,7 +29,7 @@ from timerstore._engine.ingest.row_validation import Checked, check_batch, check
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.append import Appender
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
@@ -60,7 +60,7 @@ class Ingester(Owner):
         config: StoreConfig,
         side_file: LedgerSideFile,
         clock: Clock,
-        putting: ManyPutting,
+        putting: Appender,
     ) -> None:
         self._clock = clock
         self._putting = putting

@@ -13,7 +13,7 @@ import numpy as np
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.column_batch import Rows
 from timerstore._engine.ingest.row_batch import RowBatch, StagedBatch
-from timerstore._engine.write.string_columns import Column, check_ids, check_tags, texts_of
+from timerstore._engine.write.string_columns import Column, check_ids, check_tags, string_column
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
 from timerstore.messages import Int64Array
@@ -83,15 +83,15 @@ def check_batch(
     text = message_fields.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
-    if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
+    if (tags := string_column("tags", batch.tags, batch.tag_offsets, count)) is not None:
         if not is_staged:  # an earlier release also staged tags that no filter can name
             check_tags(tags)
         rows.with_tags(*tags)
         own += _pair_bytes(tags)
-    if (keys := texts_of("keys", batch.keys, batch.key_offsets, count)) is not None:
+    if (keys := string_column("keys", batch.keys, batch.key_offsets, count)) is not None:
         rows.with_keys(*keys)
         own += _pair_bytes(keys)
-    ids = texts_of("message_ids", batch.message_ids, batch.message_id_offsets, count)
+    ids = string_column("message_ids", batch.message_ids, batch.message_id_offsets, count)
     if ids is not None:
         check_ids(ids)
         rows.with_ids(*ids)

@@ -1,21 +1,25 @@
-"""Calendar: how many messages wait, by topic and second, kept up to date as they come and go.
+"""Calendar: counts of pending messages by topic and second, updated as messages come and go.
 
-Data:     ts_calendar (native/timer/calendar.h), in memory alone: 16 bytes a cell, and four cells at
-          most a message: its second and its hour, of its topic and of all. It counts from the first
-          call of `read` on; before that it costs nothing.
-Threads:  any.
-Locks:    _fill_lock, while what waits is read; the append lock, for a moment of it; _grow_lock.
-Holds:    (1) once `read` has answered, what it says is what waits at that moment: each change of a
-          count lies in the hold of the append lock that changes the message's state; (2) never more
-          than `histogram_bytes_max`: where that is not enough the counters are let go, and `read`
-          reads what waits instead; (3) nothing of it is on disk: after a crash the first call
-          counts what recovery found.
-Fails:    CorruptError where a message waits of which no record is found.
-Source:   docs/decisions/0006-index-and-queries.md.
+The counters (ts_calendar, native/timer/calendar.h) are in memory: 16 bytes a cell, and at most four
+cells a message (its second and its hour, for its topic and for all topics). Counting starts with
+the first call of `read`, and costs nothing before that.
 
-How it is filled while the store runs: in one hold the counters begin, empty, and the table of
-states is copied. From then on a message that is put counts. One that was there counts when it is
-found, and is crossed off the copy; one that leaves before it is found is crossed off only.
+The counters are filled while the store runs. In one critical section they start empty, and the
+table of states is copied. From then on each new message is counted. A message that was pending
+before is counted when it is found, and removed from the copy. A message that leaves before it is
+found is only removed from the copy.
+
+Thread safety: any thread.
+Locking: `_fill_lock` while the pending messages are read; the append lock for short parts of that;
+`_grow_lock` while the table grows.
+Invariants:
+    1. `read` returns the exact counts of one point in time: each count changes in the critical
+       section of the append lock that changes the message's state.
+    2. The counters use at most `histogram_bytes_max`. If they need more they are dropped, and
+       `read` reads the pending messages instead.
+    3. Nothing is stored on disk: after a crash the first call counts again.
+Raises: CorruptError if no record is found for a pending message.
+See also: docs/decisions/0006-index-and-queries.md.
 """
 
 import logging
@@ -43,9 +47,9 @@ from timerstore.reports import Histogram
 
 CELL = np.dtype([("key", np.uint64), ("count", np.int64)])
 _CELLS_MIN = 1 << 14
-_TABLE = 3  # of what C points at: the table itself
-_FILL_HOLD = 1024  # messages that are added in one hold
-_RECORD_BYTES_MIN = 160  # of a timer: as many as fit a group need room at once
+_TABLE = 3  # objects in `_kept` that belong to the table itself
+_FILL_BATCH = 1024  # messages counted in one critical section, at most
+_RECORD_BYTES_MIN = 160  # of a timer; so one group can add this many messages at once
 
 
 class Calendar(Owner):
@@ -69,10 +73,10 @@ class Calendar(Owner):
         self._routes = routes
         self._fill_lock = Lock()
         self._grow_lock = Lock()
-        self._kept: tuple[Any, ...] = ()  # what C points at
+        self._kept: tuple[Any, ...] = ()  # memory that C has pointers to
         self._is_filled = False
-        self._room = self._log.group_bytes_max // _RECORD_BYTES_MIN + _FILL_HOLD
-        begin_bytes = self._cells_for(self._room) * CELL.itemsize
+        self._batch_messages = self._log.group_bytes_max // _RECORD_BYTES_MIN + _FILL_BATCH
+        begin_bytes = self._cells_for(self._batch_messages) * CELL.itemsize
         self._is_too_big = begin_bytes > config.histogram_bytes_max
         self._states = states
         self._retention = retention
@@ -82,12 +86,12 @@ class Calendar(Owner):
 
     @property
     def bytes(self) -> int:
-        """Memory that the counters take."""
+        """Memory that the counters use."""
         native = self._log.native.calendar
         return (int(native.mask) + 1) * CELL.itemsize if native else 0
 
     def read(self, buckets: Buckets, topic: str | None) -> Histogram:
-        """Give how many wait in each bucket, for a topic or all."""
+        """Return the number of pending messages in each bucket, for a topic or all."""
         unit_ms = 1000 * buckets.unit_s
         edges = np.arange(buckets.first, buckets.first + buckets.size + 1, dtype=np.int64)
         edges *= unit_ms
@@ -110,7 +114,7 @@ class Calendar(Owner):
     # --- without counters ---
 
     def _add_all(self, counts: Int64Array, buckets: Buckets, topic: str | None) -> None:
-        """Count what waits by reading it."""
+        """Count the pending messages by reading them."""
         with self._retention.still():
             timers, levels = self._pending.entries(), self._level_pending.entries()
             for entries, is_level in ((timers, False), (levels, True)):
@@ -128,7 +132,7 @@ class Calendar(Owner):
     # --- filling ---
 
     def _fill(self) -> None:
-        """Have the counters, once."""
+        """Fill the counters unless they are filled or too large."""
         if not self._is_needed():
             return
         with self._fill_lock:
@@ -141,16 +145,16 @@ class Calendar(Owner):
                     self._add_timers(left)
                     self._end()
             except BaseException:
-                self._let_go()
+                self._drop()
                 raise
 
     def _is_needed(self) -> bool:
         return not (self._is_filled or self._is_too_big)
 
     def _begin(self) -> tuple[Any, Gaps]:
-        """Begin to count what changes, and note what waits: in one hold."""
+        """Start counting changes, and copy the states, in one critical section."""
         states = self._states.native
-        table = self._table(self._cells_for(self._room))
+        table = self._table(self._cells_for(self._batch_messages))
         while True:
             count = int(states.end) // BLOCK_IDS
             blocks = np.zeros((count, BLOCK_BYTES), np.uint8)
@@ -167,10 +171,10 @@ class Calendar(Owner):
                 return left, self._level_pending.gaps()
 
     def _add_timers(self, left: Any) -> None:
-        """Count what is found of what waited."""
+        """Count the timers that were pending at the start."""
         for part in self._pending.parts():
             routes = self._real_routes(part, is_level=False)
-            self._in_holds(
+            self._in_batches(
                 len(part),
                 lambda table, at, to, part=part, routes=routes: lib.ts_calendar_fill(
                     table,
@@ -180,15 +184,15 @@ class Calendar(Owner):
                     to - at,
                 ),
             )
-        if left.waiting and not self._is_too_big:  # the rest was found, or has left
+        if left.waiting and not self._is_too_big:  # all others were found, or have left
             raise CorruptError(
-                "histogram: messages wait of which no record is found",
+                "histogram: no record is found for some pending messages",
                 where=self._directory.root,
                 got=int(left.waiting),
             )
 
     def _add_levels(self, gaps: Gaps) -> None:
-        """Count what waited for a level; what has come out since has been taken off already."""
+        """Count the messages on delay levels; those delivered since are subtracted already."""
         entries = self._level_pending.read_gaps(gaps)
         routes = self._real_routes(entries, is_level=True)
         due_ms, known = entries["due_ms"].tolist(), self._routes.by_index
@@ -200,17 +204,17 @@ class Calendar(Owner):
                     lib.ts_calendar_count(self._log.native, native, due_ms[k], 1)
             return to - at
 
-        self._in_holds(len(entries), add)
+        self._in_batches(len(entries), add)
 
-    def _in_holds(self, count: int, add: Any) -> None:
-        """Let `add` add messages [at, to) to the counters, some in each hold."""
+    def _in_batches(self, count: int, add: Any) -> None:
+        """Call `add` to count messages [at, to), in several critical sections."""
         done = 0
         while done < count and not self._is_too_big:
             with self._log.lock:
                 table = self._log.native.calendar
                 got = 0
-                if table and lib.ts_calendar_fits(self._log.native, _FILL_HOLD):
-                    got = add(table, done, min(count, done + _FILL_HOLD))
+                if table and lib.ts_calendar_fits(self._log.native, _FILL_BATCH):
+                    got = add(table, done, min(count, done + _FILL_BATCH))
             done += got
             if not got:
                 self.make_room(0)
@@ -222,15 +226,15 @@ class Calendar(Owner):
                 native.left, self._kept = ffi.NULL, self._kept[:_TABLE]
                 self._is_filled = True
 
-    def _let_go(self) -> None:
+    def _drop(self) -> None:
         with self._log.lock:
             self._log.native.calendar = ffi.NULL
             self._is_filled, self._kept = False, ()
 
-    # --- room ---
+    # --- memory ---
 
     def _cells_for(self, messages: int) -> int:
-        """A power of two, in which so many find room."""
+        """Return the table size for this many messages, a power of two."""
         cells = _CELLS_MIN
         while 5 * cells < 8 * 4 * messages:
             cells *= 2
@@ -244,20 +248,21 @@ class Calendar(Owner):
         return native, view, memory
 
     def make_room(self, _timer_id: int) -> None:
-        """Have room for what may be put in one critical section."""
-        has_room = True
+        """Ensure space for all messages that one critical section may add."""
+        has_space = True
         with self._grow_lock:
             native = self._log.native
-            if native.calendar and not lib.ts_calendar_fits(native, self._room):
-                has_room = self._grow(int(native.calendar.mask) + 1)
-        if not has_room:  # under no lock of growing: a handler of logging may put
+            if native.calendar and not lib.ts_calendar_fits(native, self._batch_messages):
+                has_space = self._grow(int(native.calendar.mask) + 1)
+        if not has_space:  # outside `_grow_lock`, because a logging handler may put
             logging.getLogger("timerstore.introspection").warning(
                 "calendar=off histogram_bytes_max=%d", self._config.histogram_bytes_max
             )
 
     def _grow(self, cells: int) -> bool:
-        """Go on in a table without the cells that are 0, as large as it must be; or without any,
-        where that is too large.
+        """Copy the nonzero cells to a table that is large enough; return False if it is too large.
+
+        The counters are dropped in that case.
         """
         while cells * CELL.itemsize <= self._config.histogram_bytes_max:
             table = self._table(cells)
@@ -266,12 +271,12 @@ class Calendar(Owner):
                 if not old:
                     return True
                 used = lib.ts_calendar_move(table[0], old)
-                if 4 * (used + 4 * self._room) <= 3 * int(table[0].limit):
+                if 4 * (used + 4 * self._batch_messages) <= 3 * int(table[0].limit):
                     table[0].left = old.left
                     self._kept = (*table, *self._kept[_TABLE:])
                     self._log.native.calendar = table[0]
                     return True
             cells *= 2
         self._is_too_big = True
-        self._let_go()
+        self._drop()
         return False

@@ -1,4 +1,4 @@
-"""Times as a caller of `histogram` gives them, and the buckets that they span."""
+"""The time arguments of `histogram`, and the buckets that they span."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -14,7 +14,10 @@ _MS_MAX = 253_402_300_800_000  # the year 10000
 
 
 class Buckets(NamedTuple):
-    """Whole seconds, minutes, hours or days of UTC: `size` of them from number `first` on."""
+    """Consecutive seconds, minutes, hours or days of UTC.
+
+    first: number of the first bucket since 1970. size: number of buckets.
+    """
 
     unit_s: int
     first: int
@@ -22,9 +25,10 @@ class Buckets(NamedTuple):
 
 
 def buckets_of(now_ms: int, begin: object, end: object, by: object) -> Buckets:
-    """Give the buckets that [begin, end) touches; without them: from now on, for a day.
+    """Return the buckets that [begin, end) touches. Default: the 24 hours from now on.
 
-    Raises MessageError with everything that is wrong.
+    Raises:
+        MessageError: with all problems of the arguments.
     """
     problems: list[str] = []
     begin_ms = now_ms if begin is None else _epoch_ms("begin", begin, problems)

@@ -1,97 +1,33 @@
-"""Explain: where one message is, why it is not out yet, and what happened to it.
+"""Explain one message: where it is, why it is not delivered yet, and what happened to it.
 
-Its records are found by its message id, in the index or where there is none in the whole log; they
-are the history. Where it is now comes from its timer id's state, the wheel, or its level's cursor.
+The history is read from the message's records in the log. Its current place follows from the state
+of its timer id and the wheel, or from the cursor of its delay level.
 
-Threads:  any.
-Locks:    the wheel's, for one slot at a time.
-Holds:    what is told was so during the call; what moves meanwhile is told as before or after.
-Fails:    MessageError on what names no message.
+Thread safety: any thread. A message that moves during the call is described before or after.
+Locking: the wheel's lock, for one slot at a time.
+Raises: GoneError if the message keeps moving, or retention removes its records.
 """
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from timerstore._engine.base.message_fields import is_utf8
-from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.format.handle import check_receipt, decode
-from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from timerstore._engine.base.native import lib
+from timerstore._engine.introspection.message_name import Name
+from timerstore._engine.introspection.message_records import DELIVERED_KINDS, MessageRecords
+from timerstore._engine.introspection.timer_location import TimerLocator
 from timerstore._engine.levels.level_pending import LevelPending
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.log_recovery import scan_batches
-from timerstore._engine.log.scanned_records import SCAN_DTYPE
-from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.read.groups import check_name
-from timerstore._engine.timer.fair_queue import FairQueue
-from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore._engine.timer.open_slot import OpenSlot
-from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records, slots_of
-from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
-from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import CorruptError, GoneError, MessageError, quoted, typed
-from timerstore.messages import Message
-from timerstore.receipts import PutReceipt
-from timerstore.reports import Explanation, HistoryEntry, PendingTimer
+from timerstore.errors import GoneError
+from timerstore.reports import Explanation, HistoryEntry
 
-_log = logging.getLogger("timerstore.introspection")
-
-_HANDED = (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED, lib.TS_KIND_ORDINARY)
 _TRIES = 100
-_WAITS = (lib.TS_KIND_TIMER, lib.TS_KIND_LEVEL)
-
-
-class Name(NamedTuple):
-    """What a message is asked for by."""
-
-    topic: str
-    message_id: str
-
-
-def name_of(given: object, topic: str | None) -> Name:
-    """Give topic and message id of a receipt, a message, a handle, or an id with its topic."""
-    if isinstance(given, PutReceipt):
-        check_receipt(given)
-    if isinstance(given, Message) and not isinstance(given.properties, Mapping):
-        raise MessageError(
-            f"message: wanted a mapping as its properties, got {typed(given.properties)}"
-        )
-    if isinstance(given, Message | PendingTimer | PutReceipt):
-        return _name_in(given.topic, given.message_id)
-    if not isinstance(given, str) or not given:
-        raise MessageError(
-            "message: wanted a receipt, a message, a handle, or a message id with topic=, got "
-            f"{typed(given)}"
-        )
-    if topic is not None:
-        if not is_utf8(given):
-            raise MessageError(f"message: half a surrogate pair in its id, got {quoted(given)}")
-        return Name(check_name("topic", topic), given)
-    try:
-        handle = decode(given)
-    except MessageError as error:
-        raise MessageError(
-            f"message: {quoted(given)} is no handle; with a message id, give topic=, too"
-        ) from error
-    return Name(handle.topic, handle.message_id)
-
-
-def _name_in(topic: object, message_id: object) -> Name:
-    """What it says of itself; a caller may have made it up."""
-    if not isinstance(message_id, str) or not is_utf8(message_id):
-        raise MessageError(f"message: wanted text as its message_id, got {typed(message_id)}")
-    return Name(check_name("topic", topic), message_id)
 
 
 class Explainer:
@@ -99,173 +35,52 @@ class Explainer:
 
     def __init__(
         self,
+        *,
         config: StoreConfig,
         clock: Clock,
-        states: TimerStates,
-        store_id: int,
-        level_pending: LevelPending,
-        pending: PendingReader,
-        fair_queue: FairQueue,
         log: CommitLog,
-        dispatch: Dispatch,
         routes: Routes,
+        records: MessageRecords,
         levels: LevelCursors,
-        timer_log: TimerLog,
-        far: FarWheel,
-        wheel: Wheel,
-        open_slot: OpenSlot,
+        level_pending: LevelPending,
+        timers: TimerLocator,
     ) -> None:
         self._config = config
         self._clock = clock
-        self._states = states
-        self._store_id = store_id
-        self._level_pending = level_pending
-        self._pending = pending
-        self._fair_queue = fair_queue
         self._log = log
-        self._dispatch = dispatch
         self._routes = routes
+        self._records = records
         self._levels = levels
-        self._timer_log = timer_log
-        self._far = far
-        self._wheel = wheel
-        self._open_slot = open_slot
+        self._level_pending = level_pending
+        self._timers = timers
 
     def explain(self, name: Name) -> Explanation:
-        """Tell all that is known."""
+        """Return where a message is, why it is not delivered yet, and its history."""
         for _ in range(_TRIES):
             try:
                 return self._explain(name)
             except GoneError as error:
-                gone = error  # it was moved or handed over meanwhile: it is found where it is now
+                gone = error  # it was moved or delivered during the call: look again
         raise gone
 
     def _explain(self, name: Name) -> Explanation:
-        rows = self._rows(name)
+        rows = self._records.find(name)
         if not len(rows):
             why = "the log has no record of it: never put, or removed by retention"
             return Explanation(*name, "unknown", "nowhere", why)
-        history = self._history(rows)
+        history = self._records.history(rows)
         last = rows[-1]
         kind = int(last["kind"])
         if kind == lib.TS_KIND_DELETE:
             why = f"cancelled {self._at(last['store_ms'])}"
             found = self._made(name, rows, history, "cancelled", "nowhere", why)
-        elif kind in _HANDED:
-            found = self._handed(name, rows, history)
+        elif kind in DELIVERED_KINDS:
+            found = self._delivered(name, rows, history)
         elif kind == lib.TS_KIND_LEVEL:
             found = self._on_level(name, rows, history)
         else:
             found = self._waiting(name, rows, history)
         return found
-
-    # --- its records ---
-
-    def _rows(self, name: Name) -> Records:
-        """Its records, in order of the log."""
-        log, index = self._log, self._dispatch.index
-        wanted = f"{name.topic}+{name.message_id}".encode()
-        identity = int(lib.ts_identity(wanted, len(wanted)))
-        with log.lock:
-            end = log.end
-        self._dispatch.through(end)
-        log.write_out()
-        rows = None
-        if index is not None:
-            try:
-                rows = self._from_index(index, name, identity, end)
-            except GoneError:
-                raise
-            except CorruptError as error:
-                _log.warning("index=passed error=%r", str(error))
-        if rows is None:
-            rows = self._from_log(identity)
-        kinds = (*_HANDED, *_WAITS, lib.TS_KIND_DELETE)
-        return rows[np.isin(rows["kind"], kinds)]
-
-    def _from_index(self, index: Any, name: Name, identity: int, end: int) -> Records:
-        key, begin = name.message_id.encode(), self._log.segments.begin
-        offsets: set[int] = set()
-        for topic in (name.topic, WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
-            for some in index.find(topic.encode(), key):
-                offsets.update(some[(some >= begin) & (some < end)].tolist())
-        rows = [self._row(offset) for offset in sorted(offsets)]
-        found = np.concatenate(rows) if rows else np.empty(0, SCAN_DTYPE)
-        own: Records = found[found["identity"] == np.uint64(identity)]
-        return own
-
-    def _row(self, offset: int) -> Records:
-        segments = self._log.segments
-        record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
-        with segments.view(self._log.written) as view:
-            while True:
-                count = lib.ts_scan(
-                    view,
-                    self._routes.native,
-                    self._config.precision_ms,
-                    offset,
-                    following,
-                    1,
-                    ffi.from_buffer("ts_scanned[]", record),
-                )
-                if count == lib.TS_NEED_ROUTE:
-                    self._serve_route(view)
-                elif count < 0:
-                    segments.serve(view, count, "explain")
-                else:
-                    return record[:count]
-
-    def _serve_route(self, view: Any) -> None:
-        route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
-
-    def _from_log(self, identity: int) -> Records:
-        """The same, by reading everything."""
-        parts = [
-            part[part["identity"] == np.uint64(identity)].copy()
-            for part, _, _ in scan_batches(
-                self._log.segments,
-                lambda: self._routes.native,
-                self._serve_route,
-                self._config.precision_ms,
-                self._log.segments.begin,
-                self._log.written,
-            )
-        ]
-        return np.concatenate(parts) if parts else np.empty(0, SCAN_DTYPE)
-
-    # --- history ---
-
-    def _history(self, rows: Records) -> tuple[HistoryEntry, ...]:
-        return tuple(self._entries(rows))
-
-    def _entries(self, rows: Records) -> Iterator[HistoryEntry]:
-        rolls: dict[int, int] = {}  # by timer id
-        moved_to = -1  # log offset behind a delete record: what lies there takes its place
-        for k, row in enumerate(rows):
-            kind, offset = int(row["kind"]), int(row["log_offset"])
-            following = rows[k + 1]["log_offset"] if k + 1 < len(rows) else -1
-            due_ms = int(row["due_ms"]) if kind in _WAITS else 0
-            if kind == lib.TS_KIND_DELETE:
-                if following == offset + row["size"]:
-                    moved_to = int(following)
-                    continue
-                what = "cancelled"
-            elif kind == lib.TS_KIND_LEVEL:
-                what, due_ms = "put", 0
-            elif offset == moved_to:
-                what = "rescheduled"
-            elif kind == lib.TS_KIND_TIMER and (timer_id := self._timer_id(row)) in rolls:
-                what = "rolled" if int(row["roll_times"]) > rolls[timer_id] else "moved"
-            elif kind in (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED):
-                what = "handed"
-            else:
-                what = "put"
-            if kind == lib.TS_KIND_TIMER:
-                rolls[self._timer_id(row)] = int(row["roll_times"])
-            yield HistoryEntry(what, int(row["store_ms"]), offset, due_ms)
-
-    def _timer_id(self, row: Records) -> int:
-        return self._states.id_of(row, self._store_id)
 
     # --- where it is ---
 
@@ -285,14 +100,16 @@ class Explainer:
         given: dict[str, Any] = {
             "queue_id": route.queue_id if route.topic == name.topic else -1,
             "due_ms": int(rows["due_ms"][rows["due_ms"] > 0][-1:].sum()),
-            "timer_id": self._timer_id(timers[-1]) if len(timers) else -1,
+            "timer_id": self._records.timer_id(timers[-1]) if len(timers) else -1,
             "level": int(rows["delay_level"].max(initial=0)) if not len(timers) else 0,
             "log_offset": int(last["log_offset"]),
             "history": history,
         }
         return Explanation(*name, state, where, why, **{**given, **more})
 
-    def _handed(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+    def _delivered(
+        self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]
+    ) -> Explanation:
         last = rows[-1]
         log = self._log
         why = f"it came into its topic {self._at(last['store_ms'])}"
@@ -317,8 +134,8 @@ class Explainer:
         offset, queue_id = int(last["queue_offset"]), int(last["queue_id"])
         entries = self._level_pending.entries()
         own = entries[entries["log_offset"] == last["log_offset"]]
-        if not len(own):  # handed over since its records were looked up
-            raise GoneError("it was handed over meanwhile")
+        if not len(own):  # delivered since its records were found
+            raise GoneError("it was handed over during the call")
         due_ms = int(own["due_ms"][0])
         cursor = self._levels.cursor(queue_id)
         why = f"{self._when(due_ms)}; {offset - cursor} of its level's queue are before it"
@@ -334,39 +151,39 @@ class Explainer:
         )
 
     def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
-        row = rows[-1]
-        timer_id, due_ms = self._timer_id(row), int(row["due_ms"])
-        state = self._states.get(timer_id)
+        row, timers = rows[-1], self._timers
+        timer_id, due_ms = self._records.timer_id(row), int(row["due_ms"])
+        state = self._records.states.get(timer_id)
         if state != lib.TS_WAITING:
-            raise GoneError("its state changed meanwhile", wanted="waiting", got=state)
-        linked = self._timer_log.linked_offset
+            raise GoneError("its state changed during the call", wanted="waiting", got=state)
+        linked = timers.timer_log.linked_offset
         if int(row["queue_offset"]) >= linked:
             ahead = int(row["queue_offset"]) - linked
             why = f"{self._when(due_ms)}; it is not on the wheel yet, {ahead} are before it"
             if self._config.stop_enqueue:
                 why += " (stop_enqueue is on)"
             return self._made(name, rows, history, "waiting", "timer topic", why)
-        far_slot = self._on_far_wheel(int(row["log_offset"]), due_ms)
+        far_slot = timers.on_far_wheel(int(row["log_offset"]), due_ms)
         if far_slot is not None and far_slot >= 0:
-            slot = far_slot * self._far.width
+            slot = far_slot * timers.far.width
             slot_ms = slot * self._config.precision_ms
             down_ms = slot_ms - self._config.roll_slots * self._config.precision_ms
             why = f"{self._when(due_ms)}; it gets its slot on the wheel {self._at(down_ms)}"
             return self._made(
                 name, rows, history, "waiting", "far wheel", why, slot=slot, slot_ms=slot_ms
             )
-        found = self._on_wheel(int(row["log_offset"]), due_ms)
+        found = timers.on_wheel(int(row["log_offset"]), due_ms)
         if found is None:
             why = f"{self._when(due_ms)}; it was read from its slot"
             if far_slot is not None:
                 why = f"{self._when(due_ms)}; no slot was free: it waits in memory"
             return self._made(name, rows, history, "waiting", "open slot", why)
         slot, place, length = found
-        read_slot, precision_ms = self._wheel.read_slot, self._config.precision_ms
+        read_slot, precision_ms = timers.wheel.read_slot, self._config.precision_ms
         is_read = slot < read_slot
         why = self._when(due_ms)
         if is_read:
-            why += self._held(name.topic, timer_id)
+            why += self._held_back(name.topic, timer_id)
         elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):
             why += (
                 f"; until {self._at(slot * precision_ms)} it is in an earlier slot, then it rolls"
@@ -388,54 +205,12 @@ class Explainer:
             chain_length=length,
         )
 
-    def _on_far_wheel(self, log_offset: int, due_ms: int) -> int | None:
-        """The far slot that it waits in: that of its time, the last one there is, or one below 0,
-        where it is parked.
-        """
-        far, wheel = self._far, self._wheel
-        with ExitStack() as held:
-            with wheel.lock:
-                rows = far.table().rows
-                own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]) // far.width
-                view = held.enter_context(far.view())
-            last = rows["slot"].max(initial=own)
-            rows = rows[(rows["slot"] == own) | (rows["slot"] == last) | (rows["slot"] < 0)]
-            for slot, newest, *_ in rows.tolist():
-                for part in far.walk(view, slot, newest):
-                    if (part["log_offset"] == log_offset).any():
-                        return int(slot)
-        return None
-
-    def _on_wheel(self, log_offset: int, due_ms: int) -> tuple[int, int, int] | None:
-        """Its slot, place and the chain's length; its own slot first, then every other."""
-        own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0])
-        for slot in self._slots(own):
-            with self._wheel.lock:
-                chain = list(self._pending.chain(slot))
-            offsets = np.concatenate([part["log_offset"] for part in chain])
-            places = np.flatnonzero(offsets == log_offset)
-            if len(places):
-                return slot, int(places[0]) + 1, len(offsets)
-        return None
-
-    def _slots(self, own: int) -> Iterator[int]:
-        wheel, open_slot = self._wheel, self._open_slot
-        yield own
-        at = open_slot.replay_slot(wheel.read_slot)
-        while True:
-            with wheel.lock:
-                slot = wheel.next_used(at, NO_SLOT)
-            if slot is None:
-                return
-            if slot != own:
-                yield slot
-            at = slot + 1
-
-    def _held(self, topic: str, timer_id: int) -> str:
-        held = self._fair_queue.place(topic, timer_id)
-        if held is None:
+    def _held_back(self, topic: str, timer_id: int) -> str:
+        """Say why a message in the open slot is not delivered yet."""
+        found = self._timers.in_fair_queue(topic, timer_id)
+        if found is None:
             return "; its slot is read, it waits to be handed over"
-        before, rate = held
+        before, rate = found
         if rate is None:
             return f"; its topics take turns, {before} of its own go before it"
         return f"; its topic has {rate:g} a second, {before} go before it"

@@ -1,6 +1,6 @@
-"""Used: how much disk and memory a store takes; reckoned from what it knows, no file is looked at.
+"""Disk and memory that a store uses, computed from its state without reading any file.
 
-Threads:  any.
+Thread safety: any thread.
 """
 
 from timerstore._engine.format.far_table import UNIT_BYTES as FAR_UNIT_BYTES
@@ -27,7 +27,10 @@ def used(
     calendar_bytes: int,
     used_percent: float,
 ) -> dict[str, int]:
-    """Return the gauges of disk and memory. `pending_entries`: messages loaded from the wheel."""
+    """Return the gauges of disk and memory.
+
+    pending_entries: number of messages loaded from the wheel.
+    """
     units = sum(one.queue.count - one.queue.min_offset for one in list(routes.by_index))
     disk_bytes = log.end - log.segments.begin + timer_log.end - timer_log.segments.begin
     disk_bytes += _UNIT_BYTES * units + SLOT_BYTES * wheel.slot_count

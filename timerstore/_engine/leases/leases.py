@@ -35,7 +35,7 @@ from timerstore._engine.read.groups import Filters, Groups, check_name
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore._engine.timer.handle_lookup import FoundTimer
-from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.append import Appender
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -67,7 +67,7 @@ class Leases(Owner):
         log: CommitLog,
         config: StoreConfig,
         clock: Clock,
-        putting: ManyPutting,
+        putting: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
     ) -> None:

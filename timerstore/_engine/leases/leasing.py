@@ -41,7 +41,8 @@ from timerstore._engine.leases.lease_request import Request
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.lease_progress import LeaseProgress
-from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
+from timerstore._engine.write.append import Appender
+from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FlowControlError, MessageError
 from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
@@ -79,7 +80,7 @@ class _Row(NamedTuple):
     text: bytes
 
 
-class _Noted(NotedPlaces):
+class _Noted(TrackedPlaces):
     """Places of leases; says how far the group is as they get them."""
 
     def __init__(self, rows: Sequence[_Row], lease_progress: LeaseProgress, reads: Reads) -> None:
@@ -106,7 +107,7 @@ class Leasing:
         id_prefix: str,
         lease_progress: LeaseProgress,
         clock: Clock,
-        putting: ManyPutting,
+        putting: Appender,
         opening: int,
     ) -> None:
         self._lease_progress = lease_progress
@@ -203,7 +204,9 @@ class Leasing:
             # By the time that the lease began: it is a timer, also where it is over by now. Else it
             # had a place in a queue, and its receipt named another timer by that number.
             began_ms = until_ms - request.lease_ms
-            self._putting.append_rows(Way(route), _columns(rows, due), due, places, began_ms)
+            self._putting.append_rows(
+                Destination(route), _columns(rows, due), due, places, began_ms
+            )
         except FlowControlError:
             if len(rows) > 1:
                 self._append(reads, rows[: len(rows) // 2], request, until_ms, leased)
@@ -222,7 +225,7 @@ class Leasing:
         route: Route,
         request: Request,
         until_ms: int,
-        places: NotedPlaces,
+        places: TrackedPlaces,
         k: int,
     ) -> LeasedMessage:
         message, lease = row.message, row.lease

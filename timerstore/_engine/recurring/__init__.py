@@ -1,17 +1,29 @@
-"""Recurring: messages that are put again and again, by a step of time or by cron.
+"""Recurring messages: put again and again, at a fixed interval or by a cron expression.
 
     put_every("jobs", b"...", cron="30 2 * * *", timezone="Europe/Berlin", name="nightly")
 
-    definitions   config/timerstoreRecurring.json: what, when, and how far
-    rule          when the next run is
-    planner       the service: of each one run waits on the wheel; when its time has come, the next
+definition.py       validation of one definition, and its description for callers
+definitions.py      the file config/timerstoreRecurring.json: all definitions and their progress
+rule.py             the times at which a definition runs
+planner.py          the service: keeps the next run of each definition pending
+recurring_calls.py  put_every, recurring and cancel_every
 
-Each run is a message of its own, named by definition and number: so the log says how far each is,
-and a crash between a run and the file puts none twice and leaves none out.
+Each run is a message of its own, whose id has the name of the definition and the number of the run.
+So the log itself says how far each definition is. A crash between putting a run and writing the
+file neither repeats a run nor loses one.
 """
 
-from timerstore._engine.recurring.definition import Recurring, define, draw_name, shown
+from timerstore._engine.recurring.definition import Recurring, define, describe, draw_name
 from timerstore._engine.recurring.definitions import Definitions
 from timerstore._engine.recurring.planner import Planner
+from timerstore._engine.recurring.requests import RecurringRequest
 
-__all__ = ["Definitions", "Planner", "Recurring", "define", "draw_name", "shown"]
+__all__ = [
+    "Definitions",
+    "Planner",
+    "Recurring",
+    "RecurringRequest",
+    "define",
+    "describe",
+    "draw_name",
+]

@@ -1,17 +1,18 @@
-"""What `put_every` is given, checked; and what is shown of it.
+"""Validation of the arguments of `put_every`, and the description that `recurring` returns.
 
-Fails:    MessageError, ConfigError: nothing was made.
+Raises: MessageError for invalid arguments; ConfigError for cron without cronsim. Nothing is stored
+then.
 """
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.format.recurring_json import Definition
+from timerstore._engine.recurring.requests import RecurringRequest
 from timerstore._engine.recurring.rule import CronRule, rule_of
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
@@ -24,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Recurring:
-    """What is put again and again."""
+    """A message that is put again and again."""
 
     name: str
     topic: str
@@ -34,55 +35,40 @@ class Recurring:
     missed: str
     made_ms: int
     run_count: int
-    """Runs that were put, the one that waits counted."""
+    """Number of runs that were put, including the pending one."""
     next_ms: int | None
-    """When the next run is due; None: none is planned at present."""
+    """Due time of the next run, epoch ms; None: no run is planned now."""
 
 
-def shown(one: Definition, now_ms: int) -> Recurring:
-    """Show a definition."""
-    next_ms = one.planned_ms if one.run_count and one.planned_ms > now_ms else None
+def describe(definition: Definition, now_ms: int) -> Recurring:
+    """Return the description of a definition for callers."""
+    is_planned = definition.run_count and definition.planned_ms > now_ms
     return Recurring(
-        one.name,
-        one.topic,
-        one.every_ms or None,
-        one.cron or None,
-        one.timezone,
-        one.missed,
-        one.made_ms,
-        one.run_count,
-        next_ms,
+        definition.name,
+        definition.topic,
+        definition.every_ms or None,
+        definition.cron or None,
+        definition.timezone,
+        definition.missed,
+        definition.made_ms,
+        definition.run_count,
+        definition.planned_ms if is_planned else None,
     )
 
 
 def draw_name() -> str:
-    """Give a name to what was given none."""
+    """Return a random name for a definition without one."""
     return secrets.token_hex(6)
 
 
-def define(
-    config: StoreConfig,
-    now_ms: int,
-    topic: str,
-    body: Any,
-    *,
-    every: Any,
-    cron: Any,
-    timezone: Any,
-    start: Any,
-    missed: Any,
-    name: Any,
-    tags: str | None,
-    keys: Sequence[str] | str,
-    properties: Mapping[str, str] | None,
-    queue_id: int | None,
-) -> Definition:
-    """Give the definition."""
+def define(config: StoreConfig, now_ms: int, request: RecurringRequest) -> Definition:
+    """Validate a request; return its definition, of which no run was put yet."""
+    topic, every, cron, start = request.topic, request.every, request.cron, request.start
     raw_topic = message_fields.check_topic(topic)
     if not config.timer_enabled:
         raise due_times.timers_off()
-    text = message_fields.encode_properties(tags, keys, properties)
-    raw = bytes(message_bodies.check_body(body, config.message_bytes_max))
+    text = message_fields.encode_properties(request.tags, request.keys, request.properties)
+    raw = bytes(message_bodies.check_body(request.body, config.message_bytes_max))
     message_fields.check_sizes(
         len(raw),
         len(text) + 256,  # the run's id and number, and the definition's name
@@ -90,20 +76,20 @@ def define(
         properties_bytes_max=config.properties_bytes_max,
         record_bytes_max=config.record_bytes_max,
     )
-    number = -1 if queue_id is None else message_fields.check_queue_id(queue_id)
-    problems = _problems(every, cron, timezone, missed, name)
+    queue_id = -1 if request.queue_id is None else message_fields.check_queue_id(request.queue_id)
+    problems = _problems(request)
     if problems:
         raise MessageError(problems)
     every_ms = _every_ms(every, config) if every is not None else 0
     start_ms = -1
     if start is not None:
         start_ms = _start_ms(due_times.moment_ms("start", start), every_ms)
-        begin_ms = max(start_ms, now_ms)  # runs from before it was made were never missed
+        begin_ms = max(start_ms, now_ms)  # a run before the definition existed is not a missed one
     else:
         begin_ms = now_ms + every_ms if every_ms else now_ms + 1
     made = Definition(
-        name or draw_name(), secrets.token_hex(4), topic, number, raw, text, every_ms,
-        cron or "", timezone, start_ms, missed, now_ms, 0, begin_ms - 1,
+        request.name or draw_name(), secrets.token_hex(4), topic, queue_id, raw, text, every_ms,
+        cron or "", request.timezone, start_ms, request.missed, now_ms, 0, begin_ms - 1,
     )  # fmt: skip
     if rule_of(made).after(begin_ms - 1) is None:
         raise MessageError(f"cron: {cron!r} never comes in 50 years")
@@ -111,15 +97,22 @@ def define(
 
 
 def _start_ms(start_ms: int, every_ms: int) -> int:
-    """Give a start that the file can hold: -1 there says that none was given. Of one before 1970
-    the first step in 1970 or later, which begins the same runs from then on.
+    """Return a start that the file can hold, which uses -1 for "no start".
+
+    A start before 1970 is replaced by the first step at or after 1970: the later runs are the same.
     """
     if start_ms >= 0:
         return start_ms
     return start_ms % every_ms if every_ms else 0
 
 
-def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> list[str]:
+def _untyped(request: RecurringRequest) -> tuple[Any, ...]:
+    """Return the fields to validate, without their types: a caller may have passed any object."""
+    return request.every, request.cron, request.timezone, request.missed, request.name
+
+
+def _problems(request: RecurringRequest) -> list[str]:
+    every, cron, timezone, missed, name = _untyped(request)
     problems = []
     if (every is None) == (cron is None):
         got = "both" if every is not None else "none"
@@ -131,7 +124,7 @@ def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> l
     if not isinstance(timezone, str):
         problems.append(f"timezone: wanted an IANA name, got {quoted(timezone)}")
     elif cron is None and timezone != "UTC":
-        problems.append("timezone: goes with cron; a step of time knows none")
+        problems.append("timezone: goes with cron; a fixed interval has no time zone")
     elif cron is not None and (not isinstance(cron, str) or len(cron) > CRON_BYTES_MAX):
         problems.append(f"cron: wanted text of at most {CRON_BYTES_MAX} bytes, got {quoted(cron)}")
     elif cron is not None:

@@ -1,14 +1,15 @@
-"""Definitions: what is put again and again, on disk, and how far each is.
+"""All definitions of recurring messages in a store, and the progress of each, on disk.
 
-Data:     config/timerstoreRecurring.json (format/recurring_json.py), replaced whole.
-Threads:  any.
-Locks:    `_save_lock` over a write; the append lock for what is known: how far a definition is, is
-          noted in the hold that places its run.
-Holds:    (1) what the file says was put is durable in the log; (2) a checkpoint saves what it is to
-          cover before its watermark; what lies behind that is read on opening. So nothing is put
-          twice, and nothing left out, whatever dies.
-Fails:    FullError: ask again; CorruptError on opening.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: `_save_lock` during a write of the file. The append lock protects the definitions in
+memory: the progress of a definition changes in the critical section that appends its run.
+Invariants:
+    1. A run that the file counts is durable in the log.
+    2. A checkpoint saves the file before its watermark. Opening reads the runs after the watermark
+       from the log. So no crash repeats or loses a run.
+Raises: FullError, after which the call can be repeated; CorruptError on opening.
+On-disk format: config/timerstoreRecurring.json (format/recurring_json.py), replaced as a whole.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,11 +29,11 @@ from timerstore.errors import CorruptError
 from timerstore.messages import parse_properties
 
 PROPERTY = "TS_EVERY"
-"""On each run's message: `<name> <time of the run, ms>`."""
+"""Property of each run's message: `<name> <time of the run, epoch ms>`."""
 
 
 class Definitions(Owner):
-    """Of one store."""
+    """The definitions of one store."""
 
     def __init__(self, disk: Disk, tree: Tree, log: CommitLog) -> None:
         self._disk = disk
@@ -44,52 +45,57 @@ class Definitions(Owner):
             read = recurring_json.read(disk.read_small(tree.recurring_json))
         except CorruptError as error:
             raise CorruptError(
-                f"what recurs cannot be read: {error}",
+                f"the definitions of recurring messages cannot be read: {error}",
                 where=tree.recurring_json,
-                wanted="the file, or none: then nothing recurs",
+                wanted="the file, or no file (then no message recurs)",
             ) from error
         self._by_name = {one.name: one for one in read}
-        self._saved = frozenset(one.token for one in read)  # tokens of those that are in the file
+        self._saved_tokens = frozenset(one.token for one in read)
 
-    # --- what there is ---
+    # --- in memory ---
 
     def all(self) -> list[Definition]:
-        """Give every definition, those that end with them."""
+        """Return every definition, including those that are being ended."""
         with self._log.lock:
             return list(self._by_name.values())
 
     def copy(self) -> list[Definition]:
-        """Give every definition that the file has, as it is now: under the append lock. One whose
-        first save is on its way is left out, as that may fail: no run of it is in the log yet.
+        """Return the current state of every definition in the file; call it under the append lock.
+
+        A definition whose first save is still running is left out, because the save may fail. No
+        run of it is in the log yet.
         """
-        return [one for one in self._by_name.values() if one.token in self._saved]
+        return [one for one in self._by_name.values() if one.token in self._saved_tokens]
 
     def find(self, name: str) -> Definition | None:
-        """Give one by its name."""
+        """Return the definition with this name; None if there is no such definition."""
         with self._log.lock:
             return self._by_name.get(name)
 
-    def set(self, one: Definition) -> None:
-        """Add one, or change it; `save` makes that last."""
+    def set(self, definition: Definition) -> None:
+        """Add or replace a definition; `save` makes that durable."""
         with self._log.lock:
-            self._by_name[one.name] = one
+            self._by_name[definition.name] = definition
             self._is_changed = True
 
     def remove(self, name: str) -> None:
-        """Take one out; `save` makes that last."""
+        """Remove a definition; `save` makes that durable."""
         with self._log.lock:
             self._is_changed |= self._by_name.pop(name, None) is not None
 
-    def note(self, name: str, run_count: int, planned_ms: int) -> None:
-        """So many runs are put, the last for this time: under the append lock, in their hold."""
-        one = self._by_name[name]
-        self._by_name[name] = one._replace(
+    def record_runs(self, name: str, run_count: int, planned_ms: int) -> None:
+        """Record how many runs were put, and the time of the last one.
+
+        Call it in the critical section of the append lock that appends the runs.
+        """
+        definition = self._by_name[name]
+        self._by_name[name] = definition._replace(
             run_count=run_count, planned_ms=planned_ms, run_ms=planned_ms
         )
         self._is_changed = True
 
     def save(self) -> None:
-        """Have the file say what there is; durable on return."""
+        """Write the file if a definition has changed; durable on return."""
         with self._save_lock:
             with self._log.lock:
                 if not self._is_changed:
@@ -100,7 +106,7 @@ class Definitions(Owner):
                 self._log.sync_through(log_end)
                 self._disk.make_directory(self._tree.config)
                 self._disk.write_small(self._tree.recurring_json, recurring_json.write(found))
-                self._saved = frozenset(one.token for one in found)
+                self._saved_tokens = frozenset(one.token for one in found)
             except BaseException:
                 self._is_changed = True
                 raise
@@ -109,7 +115,11 @@ class Definitions(Owner):
     # --- opening ---
 
     def recover(self, parts: Callable[[], Iterable[Scan]], text_at: Callable[[int], bytes]) -> None:
-        """Take in the runs that are in a part of the log; durable on return."""
+        """Count the runs in a part of the log that the file does not count; durable on return.
+
+        parts: scanned records of that part.
+        text_at: returns the property text of the record at a log offset.
+        """
         running = [one for one in self._by_name.values() if not one.is_ended]
         if not running:
             return
@@ -119,25 +129,26 @@ class Definitions(Owner):
         found = np.concatenate(rows)
         found = found[np.argsort(found["identity"], kind="stable")]
         identities = np.ascontiguousarray(found["identity"])
-        for one in running:
-            number, planned_ms = one.run_count, one.planned_ms
-            while (at := self._row_of(identities, one, number + 1)) is not None:
+        for definition in running:
+            number, planned_ms = definition.run_count, definition.planned_ms
+            while (at := self._row_of(identities, definition, number + 1)) is not None:
                 text = text_at(int(found["log_offset"][at]))
                 run = parse_properties(text).get(PROPERTY, "").rpartition(" ")[2]
                 if not run.isdecimal():
                     break  # another message with the same hash
                 number, planned_ms = number + 1, int(run)
-            if number > one.run_count:
-                self.note(one.name, number, planned_ms)
+            if number > definition.run_count:
+                self.record_runs(definition.name, number, planned_ms)
         self.save()
 
     def _row_of(
         self,
         identities: "np.ndarray[tuple[int], np.dtype[np.uint64]]",
-        one: Definition,
+        definition: Definition,
         number: int,
     ) -> int | None:
-        name = f"{one.topic}+{one.message_id(number)}".encode()
+        """Return the row of a run, by the hash of its topic and id; None: it is not there."""
+        name = f"{definition.topic}+{definition.message_id(number)}".encode()
         wanted = np.uint64(lib.ts_identity(name, len(name)))
         at = int(np.searchsorted(identities, wanted))
         return at if at < len(identities) and identities[at] == wanted else None

@@ -1,16 +1,17 @@
-"""Recurring calls: put_every, recurring, cancel_every of one store.
+"""The calls for recurring messages: put_every, recurring, cancel_every.
 
-    define      the file has it, then its first run is put        a crash between: it goes on
-    end         the file says that it ends, then its run that waits is cancelled, then it goes
-    open        what ends is ended; of runs that were due meanwhile and wait, those that are not
-                wanted any more are cancelled, before the wheel turns
+    define   save the definition, then put its first run. After a crash in between, the opening
+             continues.
+    end      save that the definition ends, cancel its pending runs, then remove the definition.
+    open     complete every end. Then cancel the pending runs that came due while the store was
+             closed and that the policy `missed` does not keep, before the wheel turns.
 
-Threads:  any.
-Locks:    the planner's; then those of Definitions and of the log.
-Fails:    MessageError on arguments; FullError: nothing was made, and nothing ended, but for runs
-          that were late; a kill after it may end what was to be ended. A run that finds no room is
-          put later.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: the planner's lock, then those of Definitions and of the log.
+Raises: MessageError for invalid arguments. FullError: nothing was defined or ended, but runs that
+were late may be cancelled; if the process is killed then, opening may complete the end. A first run
+for which there is no space is put later.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from contextlib import suppress
@@ -28,12 +29,20 @@ from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.recurring import Definitions, Planner, Recurring, define, shown
+from timerstore._engine.recurring import (
+    Definitions,
+    Planner,
+    Recurring,
+    RecurringRequest,
+    define,
+    describe,
+)
 from timerstore._engine.recurring.definitions import PROPERTY
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_states import TimerStates
-from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
+from timerstore._engine.write.append import Appender
+from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, TimerStoreError
@@ -41,22 +50,23 @@ from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
 
 
-class _Noted(NotedPlaces):
-    """Places of runs; how far their definition is, is noted as they get them."""
+class _RunPlaces(TrackedPlaces):
+    """Places of runs. The progress of their definition is recorded as they get their places."""
 
-    def __init__(self, definitions: Definitions, one: Definition, runs: list[int]) -> None:
+    def __init__(self, definitions: Definitions, definition: Definition, runs: list[int]) -> None:
         super().__init__(len(runs))
         self._definitions = definitions
-        self._one = one
+        self._definition = definition
         self._runs = runs
 
-    def placed(self, begin: int, end: int) -> None:  # noqa: ARG002 - all before are done
-        """Under the append lock."""
-        self._definitions.note(self._one.name, self._one.run_count + end, self._runs[end - 1])
+    def placed(self, begin: int, end: int) -> None:  # noqa: ARG002 - rows come in order
+        """As TrackedPlaces."""
+        name, run_count = self._definition.name, self._definition.run_count
+        self._definitions.record_runs(name, run_count + end, self._runs[end - 1])
 
 
 class RecurringCalls(Owner):
-    """Of one store."""
+    """The recurring messages of one store."""
 
     def __init__(
         self,
@@ -70,14 +80,14 @@ class RecurringCalls(Owner):
         definitions: Definitions,
         metrics: Metrics,
         clock: Clock,
-        putting: ManyPutting,
+        appender: Appender,
         *,
         threads: bool,
     ) -> None:
         self._threads = threads
         self._is_started = False
         self._clock = clock
-        self._putting = putting
+        self._appender = appender
         self._log = log
         self._definitions = definitions
         self.planner = Planner(
@@ -98,8 +108,10 @@ class RecurringCalls(Owner):
     # --- the service ---
 
     def start(self) -> None:
-        """Have the service run in a thread, where services do and anything recurs. Not where
-        nothing is delivered: runs would gather, and come together once that is over.
+        """Start the service's thread if the store runs threads and has definitions.
+
+        It is not started in a store that delivers nothing: runs would accumulate there, and all
+        come at once later.
         """
         runs = self._threads and not self._config.stop_dequeue
         with self.planner.lock:
@@ -110,8 +122,10 @@ class RecurringCalls(Owner):
     # --- opening ---
 
     def prepare(self) -> None:
-        """Before the wheel turns: what was due while nobody had the store open. Where it does not
-        turn, the next opening decides.
+        """Complete interrupted ends, and decide on runs that came due while the store was closed.
+
+        Call it before the wheel turns. In a store whose wheel does not turn, the next opening
+        decides.
         """
         now_ms, turns = self._clock.now_ms, not self._config.stop_dequeue
         due: dict[str, set[str]] = {}
@@ -120,32 +134,32 @@ class RecurringCalls(Owner):
                 if one.is_ended:
                     self._end(one)
                 elif turns and one.run_count and one.planned_ms <= now_ms and one.missed != "all":
-                    self._thin_out(one, now_ms, due)
+                    self._drop_missed(one, now_ms, due)
             self._definitions.save()
 
-    def _thin_out(self, one: Definition, now_ms: int, due: dict[str, set[str]]) -> None:
-        if one.missed == "skip":
-            self._cancel_until(one, now_ms + 1)
-        elif self._waits(one, now_ms, due):  # it is the one that comes
-            self.planner.leave_out(one, now_ms)
+    def _drop_missed(self, definition: Definition, now_ms: int, due: dict[str, set[str]]) -> None:
+        if definition.missed == "skip":
+            self._cancel_until(definition, now_ms + 1)
+        elif self._is_last_run_due(definition, now_ms, due):  # it is the one that is delivered
+            self.planner.leave_out(definition, now_ms)
 
     # --- the calls ---
 
-    def put_every(self, topic: str, body: Any, **given: Any) -> Recurring:
+    def put_every(self, request: RecurringRequest) -> Recurring:
         """As TimerStore.put_every."""
         now_ms = self._clock.now_ms
-        made = define(self._config, now_ms, topic, body, **given)
+        made = define(self._config, now_ms, request)
         with self.planner.lock:
-            there = self._definitions.find(made.name)
-            if there is not None and not there.is_ended:
-                if there.request != made.request:
+            known = self._definitions.find(made.name)
+            if known is not None and not known.is_ended:
+                if known.request != made.request:
                     raise MessageError(
                         f"name: {made.name!r} recurs already, as something else; cancel_every it "
                         "first, or take another name"
                     )
-                return shown(there, now_ms)
-            if there is not None:
-                self._end(there)
+                return describe(known, now_ms)
+            if known is not None:
+                self._end(known)
             self._definitions.set(made)
             try:
                 self._definitions.save()
@@ -159,16 +173,16 @@ class RecurringCalls(Owner):
         except TimerStoreError as error:
             if not error.retryable:
                 raise
-            # It recurs: the service puts the run when there is room.
+            # The definition is durable: the service puts the run once there is space.
         self.start()
         self.planner.wake()
         found = self._definitions.find(made.name)
-        return shown(found if found is not None else made, now_ms)
+        return describe(found if found is not None else made, now_ms)
 
-    def shown(self) -> list[Recurring]:
+    def describe_all(self) -> list[Recurring]:
         """As TimerStore.recurring."""
         now_ms = self._clock.now_ms
-        found = [shown(one, now_ms) for one in self._definitions.all() if not one.is_ended]
+        found = [describe(one, now_ms) for one in self._definitions.all() if not one.is_ended]
         return sorted(found, key=lambda one: one.name)
 
     def cancel_every(self, name: object) -> bool:
@@ -176,18 +190,18 @@ class RecurringCalls(Owner):
         if not isinstance(name, str):
             raise MessageError(f"name: wanted text, got {type(name).__name__}")
         with self.planner.lock:
-            one = self._definitions.find(name)
-            if one is None:
+            definition = self._definitions.find(name)
+            if definition is None:
                 return False
-            ended = one._replace(is_ended=True)
+            ended = definition._replace(is_ended=True)
             self._definitions.set(ended)
             try:
                 self._definitions.save()
                 reach("recurring_ended")
                 self._end(ended)
             except BaseException:
-                self._definitions.set(one)  # it goes on, and may be ended again
-                with suppress(TimerStoreError):  # where this is refused, too, a kill ends it
+                self._definitions.set(definition)  # it goes on, and may be ended again
+                with suppress(TimerStoreError):  # if this fails too, the next opening ends it
                     self._definitions.save()
                 raise
             try:
@@ -195,65 +209,73 @@ class RecurringCalls(Owner):
             except TimerStoreError as error:
                 if not error.retryable:
                     raise
-                # It is ended, durably: the next save, or opening, takes it out.
+                # The end is durable: the next save, or the next opening, removes the definition.
         return True
 
-    def _end(self, one: Definition) -> None:
-        self._cancel_until(one, None)
-        self._definitions.remove(one.name)
+    def _end(self, definition: Definition) -> None:
+        self._cancel_until(definition, None)
+        self._definitions.remove(definition.name)
 
     # --- runs ---
 
-    def _put_runs(self, one: Definition, runs: list[int]) -> None:
-        """Put the next runs, those that have passed at once; each is noted as it gets its place."""
-        ids = [one.message_id(one.run_count + k + 1).encode() for k in range(len(runs))]
-        texts = [one.properties + f"{PROPERTY}\x01{one.name} {run}\x02".encode() for run in runs]
+    def _put_runs(self, definition: Definition, runs: list[int]) -> None:
+        """Put runs with these times and record each. Runs whose times have passed are due now."""
+        name, body, run_count = definition.name, definition.body, definition.run_count
+        ids = [definition.message_id(run_count + k + 1).encode() for k in range(len(runs))]
+        texts = [definition.properties + f"{PROPERTY}\x01{name} {run}\x02".encode() for run in runs]
         due = np.array(runs, np.int64)
         now_ms = self._clock.now_ms
         due = np.where(due > now_ms, due, 0)
-        rows = Rows(one.body * len(runs), _spans([one.body] * len(runs)), due, b"")
+        rows = Rows(body * len(runs), _spans([body] * len(runs)), due, b"")
         rows = rows.with_extra(b"".join(texts), _spans(texts)).with_ids(b"".join(ids), _spans(ids))
-        route, _ = self._putting.place_of(one.topic, None if one.queue_id < 0 else one.queue_id)
-        places = _Noted(self._definitions, one, runs)
-        self._putting.append_rows(Way(route), rows, due, places)
+        queue_id = None if definition.queue_id < 0 else definition.queue_id
+        route, _ = self._appender.place_of(definition.topic, queue_id)
+        places = _RunPlaces(self._definitions, definition, runs)
+        self._appender.append_rows(Destination(route), rows, due, places)
         reach("recurring_run_put")
 
-    def _handle(self, one: Definition) -> Handle:
-        """Of the run that was put last: found by its slot, or by the index."""
+    def _last_run_handle(self, definition: Definition) -> Handle:
+        """Return the handle of the run that was put last, unless it was rescheduled."""
         config = self._config
         return Handle(
-            one.topic,
+            definition.topic,
             config.broker_name,
-            out_ms(one.last_run_ms, config.precision_ms) + 1,
-            one.message_id(one.run_count),
+            out_ms(definition.last_run_ms, config.precision_ms) + 1,
+            definition.message_id(definition.run_count),
             None,
         )
 
-    def _waits(self, one: Definition, now_ms: int, due: dict[str, set[str]]) -> bool:
-        """Whether that run waits, and is due by now. One that somebody has rescheduled has another
-        handle: what waits is read where it is gone from its own time, but was not handed out; once
-        for each topic, whose ids `due` keeps.
+    def _is_last_run_due(
+        self, definition: Definition, now_ms: int, due: dict[str, set[str]]
+    ) -> bool:
+        """Return whether the run that was put last is still pending, and due by now.
+
+        A rescheduled run has another handle. If the run is neither pending nor delivered at its own
+        time, all due messages of the topic are read instead. `due` caches their ids by topic.
         """
-        found = self._finder.find(self._handle(one))
+        found = self._finder.find(self._last_run_handle(definition))
         states = {self._states.get(each.timer_id) for each in found}
         if lib.TS_WAITING in states or lib.TS_DELIVERED in states:
             return lib.TS_WAITING in states
-        if one.topic not in due:
-            found_due = self._pending.read(None, now_ms + 1, one.topic)
-            due[one.topic] = {run.message_id for run in found_due}
-        return one.message_id(one.run_count) in due[one.topic]
+        topic = definition.topic
+        if topic not in due:
+            found_due = self._pending.read(None, now_ms + 1, topic)
+            due[topic] = {run.message_id for run in found_due}
+        return definition.message_id(definition.run_count) in due[topic]
 
-    def _cancel_until(self, one: Definition, until_ms: int | None) -> None:
-        """Cancel all runs that wait and are due before a time, the last one last; by reading what
-        waits, as one that somebody has rescheduled has another handle. What he reschedules between
-        being read and being cancelled waits under a new id: then all is read once more.
+    def _cancel_until(self, definition: Definition, until_ms: int | None) -> None:
+        """Cancel all pending runs that are due before a time, the last one last; None: all.
+
+        The pending messages are read, because a rescheduled run has another handle. A run that is
+        rescheduled between the read and its cancel is pending under a new id. Then all are read
+        once more.
         """
-        prefix = one.message_id(0)[:-1]
+        prefix = definition.message_id(0)[:-1]
         looked_at: set[int] = set()
         is_moved = True
         while is_moved:
             is_moved = False
-            for run in self._pending.read(None, until_ms, one.topic):
+            for run in self._pending.read(None, until_ms, definition.topic):
                 if run.message_id.startswith(prefix) and run.timer_id not in looked_at:
                     looked_at.add(run.timer_id)
                     result = self._cancel(decode(run.handle))
@@ -263,7 +285,7 @@ class RecurringCalls(Owner):
         result, end = self._canceller.cancel(handle)
         if end:
             self._log.sync_through(end)
-        self._putting.appended()
+        self._appender.appended()
         reach("recurring_run_cancelled")
         return result
 

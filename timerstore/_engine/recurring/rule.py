@@ -1,11 +1,12 @@
-"""Rule: at which times a definition runs.
+"""The times at which a definition runs.
 
-A step of time counts from its start, in UTC: no clock change touches it. Cron is evaluated on the
-wall clock of its time zone, as Debian's cron does (cronsim): where clocks go forward, a run at a
-time that does not exist comes at the first minute after the gap; where they go back, a run at a
-time that comes twice comes the first time alone. Expressions whose minutes or hours begin with `*`,
-and those with seconds, run by elapsed time: each time that exists, once. Which runs lie behind a
-time does not depend on where one begins.
+A fixed interval counts from its start in UTC, so a change of clocks does not affect it. A cron
+expression is evaluated on the wall clock of its time zone, as Debian's cron does (cronsim):
+
+- Clocks go forward: a run at a time that does not exist comes at the first minute after the gap.
+- Clocks go back: a run at a time that occurs twice comes only the first time.
+- Expressions whose minutes or hours begin with `*`, and those with seconds, run by elapsed time:
+  once at each time that exists.
 
 Worked example, Europe/Berlin, 2026:
 
@@ -13,11 +14,14 @@ Worked example, Europe/Berlin, 2026:
     30 2 * * *      24 October 02:30   25 October 02:30 (the first)   26 October 02:30
     */30 * * * *    25 October 02:00 02:30 02:00 02:30 03:00, an hour apart twice
 
-By elapsed time cronsim looks at a wall clock without a zone, from one change to the next: with a
-zone it steps by whole hours, and over runs where clocks change by half an hour (Lord Howe).
+For elapsed time, cronsim gets a wall clock without a time zone, from one change of clocks to the
+next. With a zone it steps by whole hours, and misses runs where clocks change by half an hour (Lord
+Howe).
 
-Fails:    MessageError on what is no expression or no zone; ConfigError where cronsim is missing.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Invariants:
+    1. The runs after a time do not depend on where the search begins.
+Raises: MessageError for an invalid expression or time zone; ConfigError if cronsim is missing.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import importlib
@@ -39,17 +43,17 @@ _WINDOWS_MS = (_HOUR_MS, _DAY_MS, 32 * _DAY_MS, 400 * _DAY_MS, 51 * 366 * _DAY_M
 
 
 class Rule(Protocol):
-    """When it runs, ms since 1970."""
+    """The times of runs, in epoch ms."""
 
     def after(self, ms: int) -> int | None:
-        """Give the first run after a time; None: there is none in 50 years."""
+        """Return the first run after a time; None: no run comes in 50 years."""
 
     def last_until(self, ms: int, after_ms: int) -> int | None:
-        """Give the last run at a time or before, but after another; None: there is none."""
+        """Return the last run in (after_ms, ms]; None: no run is in there."""
 
 
 class EveryRule:
-    """Each so many ms, from a start on."""
+    """Runs at a fixed interval, from a start on."""
 
     def __init__(self, start_ms: int, every_ms: int) -> None:
         self._start_ms = start_ms
@@ -68,7 +72,7 @@ class EveryRule:
 
 
 class CronRule:
-    """By a cron expression in a time zone."""
+    """Runs by a cron expression in a time zone."""
 
     def __init__(self, expression: str, timezone: str) -> None:
         self._cronsim = _cronsim()
@@ -93,7 +97,7 @@ class CronRule:
         return next(self._runs(ms), None)
 
     def last_until(self, ms: int, after_ms: int) -> int | None:
-        """As Rule: the runs forward, in the least window before that has one."""
+        """As Rule. Search forward in the shortest window before `ms` that has a run."""
         for window_ms in _WINDOWS_MS:
             begin_ms, found = max(after_ms, ms - window_ms), None
             run = self.after(begin_ms)
@@ -109,37 +113,37 @@ class CronRule:
         return None
 
     def _runs(self, ms: int) -> Iterator[int]:
-        """The runs behind a time, in order, to the last year of a calendar, 9999."""
+        """Yield the runs after a time, in order, until the year 9999."""
         found = self._elapsed(ms // 1000 + 1) if self._is_elapsed else self._fixed(ms // 1000)
         try:
             for second in found:
-                # In the second pass of a fold cronsim begins with the first, which is over.
+                # In the second hour of a fold, cronsim begins with the first one, which has passed.
                 if second * 1000 > ms:
                     yield second * 1000
         except (OverflowError, ValueError):
             return
 
     def _fixed(self, begin: int) -> Iterator[int]:
-        """Runs at times of the day."""
-        for moment in self._cronsim.CronSim(self._expression, self._wall(begin)):
-            yield int(moment.timestamp())
+        """Yield the runs of an expression with fixed times of the day."""
+        for run in self._cronsim.CronSim(self._expression, self._wall(begin)):
+            yield int(run.timestamp())
 
     def _elapsed(self, begin: int) -> Iterator[int]:
-        """Runs by elapsed time, from a second on: anew behind each change of clocks."""
+        """Yield the runs by elapsed time. Each change of clocks begins a new search."""
         change: int | None = begin
         while change is not None:
             begin, change = change, None
             wall = self._wall(begin).replace(tzinfo=None)
-            for moment in self._cronsim.CronSim(self._expression, wall - _SECOND):
-                run = begin + (moment - wall) // _SECOND
+            for run_wall in self._cronsim.CronSim(self._expression, wall - _SECOND):
+                run = begin + (run_wall - wall) // _SECOND
                 change = self._change(begin, run)
                 if change is not None:
                     break
                 yield run
-                begin, wall = run, moment
+                begin, wall = run, run_wall
 
     def _change(self, begin: int, end: int) -> int | None:
-        """The first second behind one, up to another, at which clocks have changed."""
+        """Return the first second in (begin, end] with changed clocks; None: no change."""
 
         def has_changed(at: int) -> bool:
             return self._wall(at).utcoffset() != offset
@@ -162,12 +166,12 @@ def _cronsim() -> Any:
         raise ConfigError("cron needs cronsim: pip install timerstore[cron]") from error
 
 
-def rule_of(one: Definition) -> Rule:
-    """Give a definition's rule."""
-    if one.every_ms:
-        start_ms = one.start_ms if one.start_ms >= 0 else one.made_ms + one.every_ms
-        return EveryRule(start_ms, one.every_ms)
-    return _cron_rule(one.cron, one.timezone)
+def rule_of(definition: Definition) -> Rule:
+    """Return the rule of a definition."""
+    every_ms, start_ms = definition.every_ms, definition.start_ms
+    if every_ms:
+        return EveryRule(start_ms if start_ms >= 0 else definition.made_ms + every_ms, every_ms)
+    return _cron_rule(definition.cron, definition.timezone)
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from timerstore._engine.introspection.explain import Explainer, Name
+from timerstore._engine.introspection.explain import Explainer
+from timerstore._engine.introspection.message_name import Name
+from timerstore._engine.introspection.message_records import MessageRecords
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units
 from timerstore._engine.snapshot.row_types import RowArray
 from timerstore._engine.snapshot.snapshot_timers import NOTHING, SnapshotTimers
@@ -26,21 +28,22 @@ class SnapshotExplainer(Explainer):
     def __init__(self, view: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
         log: Any = view.log
         super().__init__(
-            view.config,
-            clock,
-            timers.states,
-            timers.store_id,
-            timers.level_pending,
-            timers.pending,
-            NOTHING,
-            log,
-            timers.dispatch,
-            view.routes,
-            timers.cursors,
-            NOTHING,
-            NOTHING,
-            NOTHING,
-            NOTHING,
+            config=view.config,
+            clock=clock,
+            log=log,
+            routes=view.routes,
+            records=MessageRecords(
+                config=view.config,
+                clock=clock,
+                log=log,
+                dispatch=timers.dispatch,
+                routes=view.routes,
+                states=timers.states,
+                store_id=timers.store_id,
+            ),
+            levels=timers.cursors,
+            level_pending=timers.level_pending,
+            timers=NOTHING,
         )
         self._view = view
 

@@ -1,1 +1,12 @@
-"""Put messages: one, many, all or none, deduplicated, replacing one another, limited per slot."""
+"""Put messages: one, a batch, or a group of all or none.
+
+requests.py        the arguments of one call, as a value
+put.py             one message
+put_many.py        batches, atomic batches, and messages with ids
+append.py          appends checked records for every writer
+targets.py         topics, queues and levels that puts go to
+flow_control.py    admission of puts, with or without a limit per slot
+spread.py          due times drawn from a window
+checked_batch.py, places.py, string_columns.py
+                   columns of a batch
+"""

@@ -1,85 +1,118 @@
-"""Flow control: putting into a store whose slots have a limit (`slot_messages_max`).
+"""Flow control: admission of puts where a slot may hold at most `slot_messages_max` messages.
 
-Threads:  any.
-Holds:    what is refused leaves nothing, no topic either; nothing acknowledged is lost for it: the
-          limit says no before a record is appended, never after; what is due at once has none.
-Fails:    FlowControlError, before anything is stored; works again when messages of the slot were
-          cancelled, and at once for another slot.
+A put reserves its place before its record is appended, and releases it if the append fails.
+
+Thread safety: any thread.
+Invariants:
+    1. A rejected put leaves nothing, not even a new topic.
+    2. A message is rejected before its record is appended, never after: no acknowledged message is
+       lost to flow control.
+    3. A message without a delay is never rejected.
+Raises: FlowControlError, before anything is stored. The same put succeeds again once messages of
+the slot were cancelled, and a put for another slot succeeds at once.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from timerstore._engine.base.column_batch import Part, Rows
-from timerstore._engine.dedupe import Once
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.slot_counts import SlotCounts
-from timerstore._engine.write.put_many import ManyPutting, Places, Way
-from timerstore.errors import BusyError, FullError
+from timerstore._engine.base.column_batch import Part
+from timerstore._engine.timer.slot_counts import Due, SlotCounts
+from timerstore._engine.write.places import Places
+from timerstore.messages import Int64Array
 
 
-class LimitedPutting(ManyPutting):
-    """The way in, where slots have a limit."""
+class Admission(Protocol):
+    """Decides whether messages with these due times (epoch ms; 0: not a timer) may be appended."""
 
-    def __init__(self, slot_counts: SlotCounts, **given: Any) -> None:
-        """`given`: as for ManyPutting."""
-        super().__init__(**given)
-        self._counts = slot_counts
+    is_limited: bool
 
-    @property
-    def is_quick(self) -> bool:
-        """Never: the quick way counts nothing."""
-        return False
+    def check(self, due_ms: Due) -> None:
+        """Raise FlowControlError if the messages would be rejected now; reserve nothing."""
 
-    def _admit(self, due_ms: Any) -> None:
-        self._counts.check(due_ms)
+    def reserve(self, due_ms: Due) -> None:
+        """Reserve places for all messages, or raise FlowControlError and reserve none."""
 
-    def _append(
-        self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
-    ) -> tuple[int, int, int]:
-        self._counts.add(due_ms)
-        try:
-            return super()._append(route, body, size, due_ms, text, now_ms)
-        except BaseException:
-            self._counts.remove(due_ms)
-            raise
+    def release(self, due_ms: Due) -> None:
+        """Release the places of messages that were not appended."""
 
-    def _append_many(
-        self,
-        way: Way,
-        rows: Rows,
-        due: Any,
-        now_ms: int,
-        places: Places,
-        once: Once | None,
-        *,
-        begin: int = 0,
-        end: int | None = None,
+    def reserve_rows(self, due_ms: Int64Array, begin: int, end: int) -> None:
+        """Reserve places for rows [begin, end) of a batch."""
+
+    def settle_rows(
+        self, due_ms: Int64Array, places: Places, begin: int, stored: int, end: int
     ) -> None:
-        mine = slice(begin, end)
-        self._counts.add(due[mine])
-        try:
-            super()._append_many(way, rows, due, now_ms, places, once, begin=begin, end=end)
-        except BaseException as error:
-            stored = error.stored_count if isinstance(error, (FullError, BusyError)) else begin
-            self._counts.remove(due[stored:end])
-            self._counts.remove(due[begin:stored][places.duplicate[begin:stored]])
-            raise
-        self._counts.remove(due[mine][places.duplicate[mine]])
+        """Release the places of rows in [begin, end) that were not appended.
 
-    def append_group(
-        self, way: Way | Route, rows: Rows, part: Part, due_ms: Any, *rest: Any, **named: Any
-    ) -> int:
-        """As Putting.append_group."""
+        These are the rows from `stored` on, and the duplicates before it.
+        """
+
+    def reserve_part(self, due_ms: Int64Array, part: Part) -> Any:
+        """Reserve places for a part of a batch; return the due times for `release`."""
+
+
+class Unlimited:
+    """Admit every message: the store's slots have no limit."""
+
+    is_limited = False
+
+    def check(self, due_ms: Due) -> None:
+        """As Admission."""
+
+    def reserve(self, due_ms: Due) -> None:
+        """As Admission."""
+
+    def release(self, due_ms: Due) -> None:
+        """As Admission."""
+
+    def reserve_rows(self, due_ms: Int64Array, begin: int, end: int) -> None:
+        """As Admission."""
+
+    def settle_rows(
+        self, due_ms: Int64Array, places: Places, begin: int, stored: int, end: int
+    ) -> None:
+        """As Admission."""
+
+    def reserve_part(self, due_ms: Int64Array, part: Part) -> Any:  # noqa: ARG002
+        """As Admission."""
+        return 0
+
+
+class SlotLimit:
+    """Admit messages while their slots are below the limit."""
+
+    is_limited = True
+
+    def __init__(self, slot_counts: SlotCounts) -> None:
+        self.slot_counts = slot_counts
+
+    def check(self, due_ms: Due) -> None:
+        """As Admission."""
+        self.slot_counts.check(due_ms)
+
+    def reserve(self, due_ms: Due) -> None:
+        """As Admission."""
+        self.slot_counts.add(due_ms)
+
+    def release(self, due_ms: Due) -> None:
+        """As Admission."""
+        self.slot_counts.remove(due_ms)
+
+    def reserve_rows(self, due_ms: Int64Array, begin: int, end: int) -> None:
+        """As Admission."""
+        self.slot_counts.add(due_ms[begin:end])
+
+    def settle_rows(
+        self, due_ms: Int64Array, places: Places, begin: int, stored: int, end: int
+    ) -> None:
+        """As Admission."""
+        if stored < end:
+            self.slot_counts.remove(due_ms[stored:end])
+        self.slot_counts.remove(due_ms[begin:stored][places.duplicate[begin:stored]])
+
+    def reserve_part(self, due_ms: Int64Array, part: Part) -> Any:
+        """As Admission."""
         due = due_ms[part.begin : part.begin + part.row_count]
         due = np.where(due > part.now_ms, due, 0)
-        self._counts.add(due)
-        try:
-            end = super().append_group(way, rows, part, due_ms, *rest, **named)
-        except BaseException:
-            self._counts.remove(due)
-            raise
-        if not end:  # they were put before
-            self._counts.remove(due)
-        return end
+        self.slot_counts.add(due)
+        return due

@@ -1,7 +1,7 @@
 """Requests of puts: the arguments of one call, as a value.
 
-The public API makes them (api.py); nothing below it repeats their fields. Fields are as the caller
-gave them and are checked where they are used, before anything is appended.
+The public API makes them (api.py), and nothing below it repeats their fields. The fields are as the
+caller gave them. They are validated where they are used, before anything is appended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 from timerstore._engine.base.argument_types import check_flag
 
 
-@dataclass(slots=True)  # not frozen: that makes one three times as slow
+@dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long
 class PutRequest:
     """One message. Fields are those of StoreApi.put."""
 
@@ -34,7 +34,7 @@ class PutRequest:
     wait_at_most: timedelta | float | None = None
 
     def with_checked_flag(self) -> "PutRequest":
-        """Return the request with `replace` as a bool; MessageError if it is no truth value."""
+        """Return the request with `replace` as a bool; raise MessageError if it is not one."""
         return replace(self, replace=check_flag("replace", self.replace))
 
     def options(self) -> dict[str, Any]:

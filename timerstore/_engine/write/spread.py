@@ -1,13 +1,15 @@
-"""Spreading: due times drawn from a window, so that what is put at once does not come out at once.
+"""Draw due times from a window, so that messages put together are not delivered together.
 
-    put(delay=60, spread=30)              due at some moment from 60 s to 90 s from now
-    put_many(1000 bodies, spread=10)      one each 10 ms from now on, in their order
+    put(delay=60, spread=30)              due at a random time from 60 s to 90 s from now
+    put_many(1000 bodies, spread=10)      one message every 10 ms from now on, in their order
 
-Data:     nothing; chance alone, from `spread_seed` where that is set.
-Threads:  any.
-Locks:    _lock, for one draw.
-Holds:    never before the time that was given; the time is the receipt's, like any other.
-Fails:    MessageError; also where the window ends beyond `delay_ms_max`.
+The numbers are random, or determined by `spread_seed` if it is set.
+
+Thread safety: any thread.
+Locking: `_lock`, for one draw.
+Invariants:
+    1. No message is due before the time that the caller gave. The receipt has the drawn time.
+Raises: MessageError for invalid arguments, and if the window ends more than `delay_ms_max` ahead.
 """
 
 import random
@@ -46,7 +48,7 @@ class Spreader(Owner):
         return replace(request, deliver_ms=drawn_ms, delay=None, deliver_at=None, spread=None)
 
     def many(self, request: BatchRequest, count: int) -> BatchRequest:
-        """Return the request with due times evenly over the window, from a first that is drawn."""
+        """Return the request with due times at equal distances, from a random first one."""
         now_ms = self._clock.now_ms
         window_ms = self._window_ms(request.spread, request.level)
         due_ms = due_times.resolve_due_array(
@@ -64,7 +66,7 @@ class Spreader(Owner):
 
     def _window_ms(self, spread: object, level: object) -> int:
         if level is not None:
-            raise MessageError("spread: a fixed level has its own time; wanted one of the two")
+            raise MessageError("spread: a fixed level has its own time; wanted either of them")
         return due_times.check_spread(spread)
 
     def _check_end(self, now_ms: int, end_ms: int) -> None:

@@ -1,7 +1,8 @@
-"""Columns of texts: one buffer of UTF-8 and offsets into it, as bulk calls give keys, tags and ids.
+"""String columns: a buffer of UTF-8 and offsets into it, for keys, tags and ids of a batch.
 
-Holds:    no row is looked at from Python, but where the rows were given one by one.
-Fails:    MessageError that names the column and the first row that is wrong.
+Checks run over the whole column. Python looks at single rows only if the caller passed a sequence.
+
+Raises: MessageError, with the column and the first invalid row.
 """
 
 from collections.abc import Sequence
@@ -19,13 +20,13 @@ Column = tuple[Any, Int64Array]
 _SPACE, _STAR, _BAR = b" *|"
 
 
-def texts_of(what: str, texts: object, given: object, count: int) -> Column | None:
-    """Give a column of texts: whole UTF-8 without control characters; None where none is given."""
-    if texts is None and given is None:
+def string_column(what: str, texts: object, row_offsets: object, count: int) -> Column | None:
+    """Return a column of valid UTF-8 without control characters; None if there is no column."""
+    if texts is None and row_offsets is None:
         return None
-    if texts is None or given is None:
+    if texts is None or row_offsets is None:
         raise MessageError(f"{what}: wanted texts and offsets, got one without the other")
-    offsets = np.asarray(given)
+    offsets = np.asarray(row_offsets)
     if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu":
         raise MessageError(
             f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
@@ -34,7 +35,8 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
     data, spans, _ = message_bodies.gather_bodies(
         (texts, offsets), message_fields.PROPERTY_VALUE_BYTES_MAX
     )
-    text = bytes(memoryview(data)[spans[0] : spans[-1]])  # a copy: what is checked is what is put
+    # A copy: the caller cannot change it after the checks.
+    text = bytes(memoryview(data)[spans[0] : spans[-1]])
     spans = spans - spans[0]
     used = np.frombuffer(text, np.uint8)
     _refuse(what, used < 0x20, (text, spans), "no control characters")
@@ -52,7 +54,7 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
 
 
 def check_tags(column: Column) -> None:
-    """See that a filter can name each tag: as arguments.tags_problems."""
+    """Check that a filter can name each tag, as `message_fields.tags_problems` does for one."""
     data, spans = column
     used, sizes = np.frombuffer(data, np.uint8), np.diff(spans)
     first, last = spans[:-1][sizes > 0], spans[1:][sizes > 0] - 1
@@ -67,7 +69,7 @@ def check_tags(column: Column) -> None:
 
 
 def check_ids(column: Column) -> None:
-    """See that the texts can be message ids."""
+    """Check that every text is a valid message id."""
     data, spans = column
     used = np.frombuffer(data, np.uint8)
     _refuse("message_ids", (used == 0x20) | (used == 0x7F), column, "no spaces")
@@ -80,15 +82,17 @@ def check_ids(column: Column) -> None:
 
 
 def gather_ids(message_ids: object, count: int) -> Column | None:
-    """Give the ids of a batch as one buffer and offsets: a sequence with None or "" for those that
-    have none, or a pair of buffer and offsets.
+    """Return the ids of a batch as a column; None if there are none.
+
+    The argument is a sequence, with None or "" for messages without an id, or a pair of buffer and
+    offsets.
     """
     if message_ids is None:
         return None
     if isinstance(message_ids, tuple) and len(message_ids) == 2:
         data, offsets = message_ids
         if not isinstance(data, str | None):
-            column = texts_of("message_ids", data, offsets, count)
+            column = string_column("message_ids", data, offsets, count)
             assert column is not None
             check_ids(column)
             return column
@@ -107,6 +111,21 @@ def gather_ids(message_ids: object, count: int) -> Column | None:
     return b"".join(raw), offsets
 
 
+def encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
+    """Return the keys of a batch as property texts and offsets; None twice if there are none."""
+    if keys is None:
+        return None, None
+    is_row = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
+    is_row |= isinstance(keys, np.ndarray) and keys.ndim > 0
+    if not is_row or len(keys) != count:
+        got = str(len(keys)) if is_row else type(keys).__name__
+        raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
+    texts = [message_fields.encode_properties(None, one, None) for one in keys]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
+    return b"".join(texts), offsets
+
+
 def _refuse(what: str, wrong: npt.NDArray[np.bool_], column: Column, wanted: str) -> None:
     if wrong.any():
         data, spans = column
@@ -116,5 +135,5 @@ def _refuse(what: str, wrong: npt.NDArray[np.bool_], column: Column, wanted: str
 
 
 def _row(spans: Int64Array, at: int) -> int:
-    """Row in which the byte `at` lies."""
+    """Return the row of the byte `at`."""
     return int(np.searchsorted(spans, at, side="right")) - 1

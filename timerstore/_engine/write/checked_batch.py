@@ -1,0 +1,77 @@
+"""The arguments of a batch after their checks, as columns for C, and ids as receipts give them."""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base import message_bodies
+from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.write.string_columns import Column
+from timerstore.errors import MessageError
+from timerstore.messages import Int64Array
+from timerstore.receipts import CallerIds
+
+_ONCE_BYTES = len("TS_ONCE") + 2 + 19
+_GENERATED_ID_BYTES = 32
+
+
+class CheckedBatch(NamedTuple):
+    """Messages of one call. Everything is checked except their sizes."""
+
+    topic: str
+    name: bytes
+    spans: message_bodies.Spans
+    due: Int64Array
+    """Epoch ms; 0: now."""
+    now_ms: int
+    text: bytes
+    """Property text that all messages share."""
+    extra: tuple[Any, Any]
+    """Property texts by row, and their offsets; None twice if there are none."""
+    ids: Column | None
+    level: int | None
+    queue_id: int | None
+    is_sync: bool
+
+    @property
+    def row_count(self) -> int:
+        """Number of messages."""
+        return len(self.due)
+
+    def rows(self, text: bytes, first: int) -> Rows:
+        """Return the columns with this shared property text, and ids generated from `first` on."""
+        data, offsets, _ = self.spans
+        rows = Rows(data, offsets, self.due, text, first=first).with_extra(*self.extra)
+        return rows if self.ids is None else rows.with_ids(*self.ids)
+
+
+def id_bytes(ids: Column, *, is_remembered: bool) -> Int64Array:
+    """Return the bytes that each id adds to a record, beyond those of a generated id."""
+    own: Int64Array = np.maximum(np.diff(ids[1]) - _GENERATED_ID_BYTES, 0)
+    return own + (_ONCE_BYTES if is_remembered else 0)
+
+
+def caller_ids(ids: Column, count: int, queue_id: int) -> CallerIds:
+    """Return the ids of a batch, none of them marked as a duplicate, for its receipts."""
+    return CallerIds(
+        _id_texts(ids),
+        np.full(count, queue_id, np.int64),
+        np.zeros(count, bool),
+        np.zeros(count, bool),
+    )
+
+
+def check_unique(ids: Column | None) -> None:
+    """Raise MessageError if an atomic batch has the same id twice."""
+    if ids is None:
+        return
+    given = [one for one in _id_texts(ids) if one]
+    if len(set(given)) < len(given):
+        raise MessageError("message_ids: one stands twice in an atomic batch")
+
+
+def _id_texts(ids: Column) -> list[str]:
+    data, offsets = ids
+    whole, spans = bytes(data), offsets.tolist()
+    return [whole[a:b].decode() for a, b in pairwise(spans)]

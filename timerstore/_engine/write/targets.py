@@ -1,0 +1,164 @@
+"""Topics that puts go to: their queues, their fixed delay levels, and what a put needs at hand.
+
+Thread safety: any thread.
+Locking: one lock for creating a topic or adding queues to it. Reads take no lock.
+Raises: MessageError for an invalid topic name or queue id; FullError if there is no space for the
+files of a new queue; FailedError once the store has failed.
+"""
+
+from typing import NamedTuple
+
+from timerstore._engine.base import message_fields
+from timerstore._engine.base.native import Lock, ffi
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.receipts import ReceiptOrigin
+
+
+class Level(NamedTuple):
+    """A fixed delay level of one queue of a topic. The C putter reads it by position."""
+
+    address: int  # of the ts_route
+    text: bytes
+    delay_ms: int
+    route: Route
+
+
+class Target:
+    """A topic that was put to, with everything that a put to it needs."""
+
+    __slots__ = (
+        "body_bytes_max", "levels", "name", "next_queue", "only", "origin", "routes", "topic"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        name: bytes,
+        routes: list[Route],
+        origin: ReceiptOrigin,
+        body_bytes_max: int,
+    ) -> None:
+        """`body_bytes_max`: of a body without tags, keys and properties."""
+        self.topic = topic
+        self.name = name
+        self.origin = origin
+        self.body_bytes_max = body_bytes_max
+        self.next_queue = 0
+        self.levels: dict[int, dict[int, Level]] = {}  # by queue id, then by level as given
+        self.set_routes(routes)
+
+    def set_routes(self, routes: list[Route]) -> None:
+        """Set the topic's queues. `only` is the single queue, or None if there are several."""
+        self.routes = routes
+        self.only = routes[0] if len(routes) == 1 else None
+
+
+class Targets(Owner):
+    """All topics that were put to since the store was opened."""
+
+    def __init__(
+        self, config: StoreConfig, clock: Clock, log: CommitLog, routes: Routes, id_prefix: str
+    ) -> None:
+        """`id_prefix`: prefix of the message ids that this opening generates."""
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._routes = routes
+        self._id_prefix = id_prefix
+        self._lock = Lock()
+        self.level_delays = parse_level_delays(config.level_delays)
+        self.by_topic: dict[str, Target] = {}
+        self.hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
+        """Topics with one queue, as the C putter reads them."""
+
+    def get(self, topic: str) -> Target:
+        """Return the topic's target; create the topic if it does not exist."""
+        return self.by_topic.get(topic) or self.make(topic)
+
+    def make(self, topic: str) -> Target:
+        """Check the topic's name and create the topic with its queues unless it exists."""
+        name = message_fields.check_topic(topic)
+        with self._lock:
+            target = self.by_topic.get(topic)
+            if target is None:
+                self._log.check_alive()  # a failed store must not create files
+                config = self._config
+                count = self._routes.queue_count(topic) or config.topic_queue_count
+                origin = ReceiptOrigin(
+                    topic, self._id_prefix, config.broker_name, config.precision_ms
+                )
+                body_bytes_max = message_fields.body_bytes_limit(
+                    config.message_bytes_max, config.record_bytes_max, name
+                )
+                routes = self._make_routes(topic, count)
+                target = Target(topic, name, routes, origin, body_bytes_max)
+                self.by_topic[topic] = target
+                self._set_hot(target)
+            return target
+
+    def route_of(self, target: Target, queue_id: int | None) -> Route:
+        """Return the queue with this id, created if necessary; None: the topic's next queue."""
+        routes = target.routes
+        if queue_id is None:
+            if len(routes) == 1:
+                return routes[0]
+            at = target.next_queue
+            target.next_queue = (at + 1) % len(routes)
+            return routes[at % len(routes)]
+        if type(queue_id) is int and 0 <= queue_id < len(routes):
+            return routes[queue_id]
+        number = message_fields.check_queue_id(queue_id)
+        with self._lock:
+            if number >= len(target.routes):
+                self._log.check_alive()
+                target.set_routes(self._make_routes(target.topic, number + 1))
+                self._set_hot(target)
+        return target.routes[number]
+
+    def level_of(self, target: Target, real: Route, level: int) -> Level:
+        """Return a fixed delay level of one of the topic's queues, created if necessary."""
+        levels = target.levels.get(real.queue_id)
+        found = levels.get(level) if levels is not None else None
+        return found if found is not None else self._make_level(target, real, level)
+
+    def _make_routes(self, topic: str, count: int) -> list[Route]:
+        now_ms = self._clock.now_ms
+        self._routes.grow(topic, count, now_ms)
+        return [self._routes.make(topic, queue_id, now_ms) for queue_id in range(count)]
+
+    def _make_level(self, target: Target, real: Route, level: int) -> Level:
+        self._log.check_alive()
+        number = min(level, len(self.level_delays))
+        now_ms = self._clock.now_ms
+        routes = self._routes
+        routes.grow(SCHEDULE_TOPIC, len(self.level_delays), now_ms)
+        route = routes.make(SCHEDULE_TOPIC, number - 1, now_ms)
+        text = b"%s\x01%d\x02" % (message_fields.LEVEL_PROPERTY.encode(), number)
+        text += bytes(ffi.buffer(real.native.real, real.native.real_size))
+        address = int(ffi.cast("uintptr_t", route.native))
+        made = Level(address, text, self.level_delays[number - 1], route)
+        if level <= len(self.level_delays):  # any number above the last level means the last one
+            target.levels.setdefault(real.queue_id, {})[level] = made
+        return made
+
+    def _set_hot(self, target: Target) -> None:
+        """Give the topic to the C putter if it has one queue, else take it away."""
+        if target.only is None:
+            self.hot_topics.pop(target.topic, None)
+        else:
+            address = int(ffi.cast("uintptr_t", target.only.native))
+            levels = target.levels.setdefault(0, {})
+            hot = (address, target.origin, target.body_bytes_max, levels)
+            self.hot_topics[target.topic] = hot
+
+
+def check_queue(queue_id: object) -> None:
+    """Raise MessageError for an invalid queue id; None means any queue."""
+    if queue_id is not None:
+        message_fields.check_queue_id(queue_id)

@@ -97,7 +97,7 @@ def replaced_seams(
         (engine.assembly, "Disk", disk),
         (engine.restore_backup, "Disk", disk),
         (engine.restore_backup, "Path", SimPath),
-        (engine.store, "Path", SimPath),
+        (engine.open_store, "Path", SimPath),
         (engine.paths, "Path", SimPath),
         (engine.assembly, "os", SimpleNamespace(getpid=lambda: 4242)),
         (engine.recovery, "secrets", chance),

@@ -143,7 +143,8 @@ for target in (read, put, put, *waits):
 def test_a_daemon_thread_that_stays_in_a_call_does_not_keep_the_interpreter(tmp_path: Path) -> None:
     """Its store is as after a kill, and says so; another one is closed."""
     program = """
-timerstore.store._EXIT_WAIT_S = 0.1
+from timerstore._engine.calls import open_store
+open_store._EXIT_WAIT_S = 0.1
 holder, other = Holder(make()), make()
 entered = threading.Event()
 def rows():

@@ -109,7 +109,7 @@ def replaced_seams(
         (engine.sharded, "os", system),
         (engine.sharded, "Disk", disk),
         (engine.sharded, "Path", SimPath),
-        (engine.sharded, "ThreadPoolExecutor", lambda *_given, **_named: SteppedPool(turns)),
+        (engine.shard_calls, "ThreadPoolExecutor", lambda *_given, **_named: SteppedPool(turns)),
         (engine.shard_ingest, "Disk", disk),
     )
     saved = [(module, name, getattr(module, name)) for module, name, _ in replacements]

@@ -60,10 +60,10 @@ class Turns(Owner):
 
     def __init__(self, shard_count: int, first: int = 0) -> None:
         self._next = itertools.count(first)
-        self._count = shard_count
+        self.shard_count = shard_count
         self._lock = Lock()
 
     def take(self) -> int:
         """Give the shard whose turn it is."""
         with self._lock:
-            return next(self._next) % self._count
+            return next(self._next) % self.shard_count

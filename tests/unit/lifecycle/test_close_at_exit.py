@@ -154,7 +154,7 @@ def rows():
 threading.Thread(target=holder.store.ingest, args=("s", 0, rows()), daemon=True).start()
 entered.wait()
 """
-    stuck, closed = stores_of(tmp_path, program, error="has stopped another thread amid a call")
+    stuck, closed = stores_of(tmp_path, program, error="has stopped another thread during a call")
     assert (stuck / "abort").exists()
     assert_there(stuck, [b"x"])
     assert_closed([closed], 1)

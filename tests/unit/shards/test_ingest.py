@@ -31,12 +31,12 @@ from timerstore._engine.base import failpoints  # noqa: E402
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
     WriteOptions,
+    background_ingest,
     commit,
     ingest,
     janitor,
     manifest,
     prune,
-    sharded,
     stage,
 )
 from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
@@ -343,7 +343,7 @@ def test_a_janitor_that_fails_hides_no_error_of_a_source(
     def fails(*_: object) -> None:
         raise FailedError("cannot be removed", where="here")
 
-    monkeypatch.setattr(sharded, "clean", fails)
+    monkeypatch.setattr(background_ingest, "clean", fails)
     with pytest.raises(CorruptError, match="'lost' version 0 is lost") as caught:
         ingest_in_background(shards.store)
     assert "cannot be removed" in caught.value.__notes__[0]

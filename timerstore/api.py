@@ -217,9 +217,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     ) -> PullResult:
         """Return messages of one queue, beginning at a queue offset.
 
-        If there is none, wait up to `wait` seconds for the first. Whatever the status of the result
-        is, the next pull should begin at its `next_offset`. A pull changes nothing. By default a
-        message becomes visible only after it is durable (`StoreConfig.visibility`).
+        If no message is there, wait up to `wait` seconds for the first. Whatever the status of the
+        result is, the next pull should begin at its `next_offset`. A pull changes nothing. By
+        default a message becomes visible only after it is durable (`StoreConfig.visibility`).
 
         offset: the queue offset of the first message, 0 or more.
 
@@ -366,12 +366,12 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     ) -> list[Leased]:
         """Lease the next messages of a topic to the caller, on behalf of a group.
 
-        If there is none, wait up to `wait` seconds for the first, then return an empty list. A
-        leased message is invisible to other callers of the group until its lease ends. Acknowledge
-        its receipt with `ack` before that. Otherwise it is delivered again, to any caller of the
-        group, with an `attempt` that is one higher. On return the leases are as durable as a put. A
-        new group begins at the first message. All callers in one process share the group's
-        position.
+        If no message is there, wait up to `wait` seconds for the first, then return an empty list.
+        A leased message is invisible to other callers of the group until its lease ends.
+        Acknowledge its receipt with `ack` before that. Otherwise it is delivered again, to any
+        caller of the group, with an `attempt` that is one higher. On return the leases are as
+        durable as a put. A new group begins at the first message. All callers in one process share
+        the group's position.
 
         lease: seconds or a timedelta, above 0, at most `StoreConfig.delay_ms_max`.
 

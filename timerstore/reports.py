@@ -104,7 +104,7 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One violated invariant: its description, its place (file, offset), and both values."""
+    """One violated invariant: description, place (file, offset), expected and found value."""
 
     what: str
     where: str

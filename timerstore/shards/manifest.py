@@ -24,8 +24,8 @@ from timerstore._engine.storage.paths import anchored
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.shards.cluster import require, sealed, unsealed
-from timerstore.shards.row_staging import QUARANTINE, Staged, StagedFile
 from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
+from timerstore.shards.staged_files import QUARANTINE, Staged, StagedFile
 
 FORMAT = 1
 _HASH_MASK = 2**64 - 1

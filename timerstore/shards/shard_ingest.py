@@ -40,8 +40,8 @@ from timerstore.errors import (
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import config_for, require, require_shards
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.row_staging import read_staged
 from timerstore.shards.shard_paths import ShardsTree, source_component
+from timerstore.shards.staged_files import read_staged
 
 _log = logging.getLogger("timerstore.shards")
 

@@ -125,7 +125,7 @@ from timerstore._engine.write.put_many import ManyPutting
 from timerstore._engine.write.spread import Spreader
 
 # --- several shards ---
-from timerstore.shards import background_ingest, shard_calls, sharded
+from timerstore.shards import background_ingest, shard_calls, shard_pending, sharded
 from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.sharded import ShardedStore
 from timerstore.store import TimerStore

@@ -49,7 +49,7 @@ def test_an_attempt_that_fails_removes_no_other_one_s_files(tmp_path: Path) -> N
     root = make_root(tmp_path / "s")
     first = part_of(root, [batch_of()])
     done = commit(root, "import-7", 0, [first])
-    with pytest.raises(MessageError, match="20 of 40 rows are wrong"):
+    with pytest.raises(MessageError, match="20 of 40 rows are invalid"):
         part_of(root, [batch_of(), batch_of(key=["two words"] * 20)])
     stager_of(root).abandon()
     assert files(root) == sorted(one.path for one in first.files)

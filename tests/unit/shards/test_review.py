@@ -20,8 +20,8 @@ from timerstore import ConfigError, CorruptError, FailedError, MessageError  # n
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.errors import TimerStoreError  # noqa: E402
 from timerstore.shards import clean, commit, ingest, manifest, parse_options, prune, stage  # noqa: E402
-from timerstore.shards.row_staging import open_staged, read_staged  # noqa: E402
 from timerstore.shards.shard_ingest import IngestService  # noqa: E402
+from timerstore.shards.staged_files import open_staged, read_staged  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 FEATURES = Path(timerstore.__file__).parent / "docs" / "features.md"

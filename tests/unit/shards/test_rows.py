@@ -12,8 +12,9 @@ from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.staging import UTC_US, batch_of, make_root, staged_rows  # noqa: E402
 from timerstore import ConfigError, MessageError, StoreConfig  # noqa: E402
 from timerstore.shards import WriteOptions, parse_options, stage  # noqa: E402
-from timerstore.shards.arrow_rows import Reader, check_columns  # noqa: E402
+from timerstore.shards.arrow_rows import Reader  # noqa: E402
 from timerstore.shards.routing import shard_of_key  # noqa: E402
+from timerstore.shards.row_columns import check_columns  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 

@@ -411,7 +411,7 @@ def test_close_beside_a_call_that_asks_every_shard(
 
 def test_n_is_in_cluster_json_and_may_be_left_out(tmp_path: Path) -> None:
     root = tmp_path / "s"
-    with pytest.raises(ConfigError, match="no directory of shards yet"):
+    with pytest.raises(ConfigError, match="not a directory of shards yet"):
         timerstore.open_shards(root)
     timerstore.open_shards(root, 2, small(), threads=False).close()
     text = (root / "cluster.json").read_bytes()

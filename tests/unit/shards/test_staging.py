@@ -41,8 +41,8 @@ from timerstore.shards import (  # noqa: E402
     row_staging,
 )
 from timerstore.shards.cluster import sealed  # noqa: E402
-from timerstore.shards.row_staging import QUARANTINE, open_staged, read_staged  # noqa: E402
 from timerstore.shards.shard_paths import ShardsTree, source_component, source_of  # noqa: E402
+from timerstore.shards.staged_files import QUARANTINE, open_staged, read_staged  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 _attempts = iter(range(1_000_000))

@@ -47,7 +47,7 @@ _MADE_ID_BYTES = 32  # every record has space for an id of this length
 
 @dataclass(slots=True)
 class Rows:
-    """A batch of rows: what is staged, and the problems of each row."""
+    """A batch of rows: the staged columns, and the problems of each row."""
 
     topics: list[str]
     topic_of: npt.NDArray[np.int32]  # index into topics

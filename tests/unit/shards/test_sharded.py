@@ -419,7 +419,7 @@ def test_n_is_in_cluster_json_and_may_be_left_out(tmp_path: Path) -> None:
     with timerstore.open_shards(root, threads=False) as store:
         assert store.shard_count == 2
     for wrong in (1, 3):
-        with pytest.raises(ConfigError, match=f"says 2 shards, got {wrong}"):
+        with pytest.raises(ConfigError, match=f"has 2 shards, got {wrong}"):
             timerstore.open_shards(root, wrong)
     assert (root / "cluster.json").read_bytes() == text
     assert sorted(one.name for one in root.iterdir()) == [

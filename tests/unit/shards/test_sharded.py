@@ -549,7 +549,7 @@ def test_of_two_makers_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return found
 
     monkeypatch.setattr(cluster, "load", slow_load)
-    with pytest.raises(ConfigError, match="says 2 shards, got 3"):
+    with pytest.raises(ConfigError, match="has 2 shards, got 3"):
         timerstore.open_shards(root, 3, small(), threads=False)
 
 

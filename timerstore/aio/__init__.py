@@ -164,8 +164,8 @@ class AsyncTimerStore(AsyncClosing):
         """Lease messages, as TimerStore.receive. It uses no thread while it waits.
 
         If it is cancelled, its leased messages go to the next `receive` of the group with the same
-        filters, or to one that waits: with the same attempt, as soon as the lease is durable. If
-        there is none before `close`, they are returned then.
+        filters, or to one that waits: with the same attempt, as soon as the lease is durable. If no
+        such call comes before `close`, they are returned then.
         """
         waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)

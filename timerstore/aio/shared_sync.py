@@ -105,7 +105,7 @@ def _complete(waiting: list[_Waiting], durable: int, error: BaseException | None
     answers = [(one.future, None if one.end <= durable else error) for one in waiting]
     for loop in {future.get_loop() for future, _ in answers if future is not None}:
         mine = [
-            (one, error) for one, error in answers if one is not None and one.get_loop() is loop
+            (one, failure) for one, failure in answers if one is not None and one.get_loop() is loop
         ]
         with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
             loop.call_soon_threadsafe(_answer, mine)

@@ -75,7 +75,7 @@ class StoreCollector(Owner, registry.Collector):
             yield metric
 
     def describe(self) -> Iterable[core.Metric]:
-        """Return the families without samples. A registry uses them to find names that are in use."""
+        """Return the families without samples. A registry uses them to find names in use."""
         return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
 
 

@@ -104,9 +104,7 @@ def end(loop: asyncio.AbstractEventLoop, loops: Loops, task: "asyncio.Task[Any]"
 
 
 @pytest.mark.parametrize("begin", [poll, pull, receive])
-def test_who_waits_when_its_loop_is_closed_is_waited_behind_by_nobody(
-    loops: Loops, begin: Begin
-) -> None:
+def test_waiter_of_closed_loop_blocks_no_other_waiter(loops: Loops, begin: Begin) -> None:
     with new_loop() as first:
         loops.leave(first, loops.begin(first, begin))
     assert loops.holds == 0
@@ -117,9 +115,7 @@ def test_who_waits_when_its_loop_is_closed_is_waited_behind_by_nobody(
 
 
 @pytest.mark.parametrize("begin", [poll, receive])
-def test_who_waits_behind_one_whose_loop_is_closed_comes_first_then(
-    loops: Loops, begin: Begin
-) -> None:
+def test_next_waiter_is_first_when_loop_of_first_is_closed(loops: Loops, begin: Begin) -> None:
     with new_loop() as first, new_loop() as second:
         left = loops.begin(first, begin)
         task = loops.begin(second, begin)
@@ -128,7 +124,7 @@ def test_who_waits_behind_one_whose_loop_is_closed_comes_first_then(
         assert end(second, loops, task) == [b"x"]
 
 
-def test_who_was_rung_when_its_loop_was_closed_leaves_the_message_to_the_next(
+def test_message_goes_to_next_waiter_when_loop_of_woken_one_is_closed(
     loops: Loops,
 ) -> None:
     with new_loop() as first, new_loop() as second:
@@ -139,7 +135,7 @@ def test_who_was_rung_when_its_loop_was_closed_leaves_the_message_to_the_next(
         assert end(second, loops, task) == [b"x"]
 
 
-def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next(
+def test_message_goes_to_next_waiter_when_loop_is_closed_during_fetch(
     loops: Loops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_fetch, go = threading.Event(), threading.Event()
@@ -165,7 +161,9 @@ def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next
         assert end(second, loops, task) == [b"x"]
 
 
-def test_a_thread_that_waits_behind_a_closed_loop_is_rung(loops: Loops, tmp_path: Path) -> None:
+def test_waiting_thread_wakes_when_loop_of_first_waiter_is_closed(
+    loops: Loops, tmp_path: Path
+) -> None:
     consumer = loops.consumer.blocking
     rung = threading.Event()
     with new_loop() as first:
@@ -179,7 +177,7 @@ def test_a_thread_that_waits_behind_a_closed_loop_is_rung(loops: Loops, tmp_path
     behind.end()
 
 
-def test_a_loop_that_goes_on_keeps_nothing_of_who_has_waited(loops: Loops) -> None:
+def test_running_loop_keeps_no_reference_to_ended_waits(loops: Loops) -> None:
     with new_loop() as loop:
         task = loops.begin(loop, poll)
         loops.put(b"x")

@@ -20,7 +20,7 @@ def _commit(root: Path, version: int) -> None:
     shards.commit(root, "s", version, [part])
 
 
-def test_shards_that_nobody_opened_have_taken_nothing(tmp_path: Path) -> None:
+def test_all_versions_are_pending_when_shards_were_never_opened(tmp_path: Path) -> None:
     root = tmp_path / "shards"
     ensure(Disk(), root, 2, None)
     assert pending_parts(root) == []
@@ -32,7 +32,7 @@ def test_shards_that_nobody_opened_have_taken_nothing(tmp_path: Path) -> None:
     assert pending_parts(root) == []
 
 
-def test_who_has_them_open_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuse_pending_waits_for_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "shards"
     with timerstore.open_shards(root, 2) as store:
         _commit(root, 0)

@@ -1,3 +1,5 @@
+"""The system clock and the manual clock."""
+
 import time
 
 import pytest

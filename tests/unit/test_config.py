@@ -1,3 +1,5 @@
+"""Settings: defaults, ranges, errors."""
+
 import ast
 import dataclasses
 import inspect

@@ -1,3 +1,5 @@
+"""The error classes and their texts."""
+
 import inspect
 import pickle
 

@@ -1,3 +1,5 @@
+"""Messages, batches, receipts and reports as values."""
+
 import base64
 import dataclasses
 import json

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import timerstore.aio
-from tests.support.bench import NOW, small
+from tests.support.bench import small
 from tests.support.inside import inside
 from timerstore import (
     ClosedError,
@@ -23,49 +23,6 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.aio import AsyncTimerStore
-from timerstore.testing import ManualClock, Stepper
-
-
-class Stepped:
-    """An asyncio store on a clock turned by hand, its services stepped."""
-
-    def __init__(self, store: AsyncTimerStore, clock: ManualClock) -> None:
-        self.store = store
-        self.clock = clock
-        self.stepper = Stepper(store.blocking)
-
-    @property
-    def holds(self) -> int:
-        return inside(self.store.blocking).long_polls.count
-
-    async def waiting(self, *args: Any, **given: Any) -> "asyncio.Task[Any]":
-        """A pull that stands in the table."""
-        before = self.holds
-        task = asyncio.create_task(self.store.pull(*args, **given))
-        await asyncio.sleep(0)  # it runs up to its wait
-        assert self.holds == before + 1
-        return task
-
-
-Test = Callable[[Stepped], Awaitable[None]]
-
-
-@pytest.fixture
-def stepped(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test on a store with an empty queue 0 of topic t."""
-
-    async def run(test: Test) -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            one = Stepped(store, clock)
-            await store.put("t", b"makes the topic", queue_id=1)
-            one.stepper.settle()
-            await test(one)
-            report = await store.verify()
-            assert report.clean, report
-            assert one.holds == 0, "a pull that nobody awaits is still held"
-
-    return lambda test: asyncio.run(run(test))
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""timerstore.aio where a loop is closed, as it stands, with somebody still waiting there."""
+"""Waiting calls of an event loop that is closed."""
 
 import asyncio
 import threading

@@ -1,17 +1,17 @@
-"""timerstore.aio: the same calls, awaited; pulls that wait have no thread."""
+"""The calls of a store as coroutines; waiting pulls use no thread."""
 
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, Bench, small
-from tests.support.inside import aio_page_count, inside
+from tests.support.inside import aio_page_count
+from tests.support.stepped_aio import Stepped, Test
 from timerstore import (
     CancelResult,
     ForkedError,
@@ -20,7 +20,6 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
-from timerstore.testing import ManualClock, Stepper
 
 NOT_AWAITED = {
     "services": "stepped by hand, through `blocking`",
@@ -34,48 +33,6 @@ NOT_AWAITED = {
     "hand_out": "a part of it",
     "at_hand": "a part of it",
 }
-
-
-class Stepped:
-    """An asyncio store on a clock turned by hand, its services stepped."""
-
-    def __init__(self, store: AsyncTimerStore, clock: ManualClock) -> None:
-        self.store = store
-        self.clock = clock
-        self.stepper = Stepper(store.blocking)
-
-    @property
-    def holds(self) -> int:
-        return inside(self.store.blocking).long_polls.count
-
-    async def waiting(self, *args: Any, **given: Any) -> "asyncio.Task[Any]":
-        """A pull that stands in the table."""
-        before = self.holds
-        task = asyncio.create_task(self.store.pull(*args, **given))
-        await asyncio.sleep(0)  # it runs up to its wait
-        assert self.holds == before + 1
-        return task
-
-
-Test = Callable[[Stepped], Awaitable[None]]
-
-
-@pytest.fixture
-def stepped(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test on a store with an empty queue 0 of topic t."""
-
-    async def run(test: Test) -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            one = Stepped(store, clock)
-            await store.put("t", b"makes the topic", queue_id=1)
-            one.stepper.settle()
-            await test(one)
-            report = await store.verify()
-            assert report.clean, report
-            assert one.holds == 0, "a pull that nobody awaits is still held"
-
-    return lambda test: asyncio.run(run(test))
 
 
 def test_every_call_has_the_same_arguments() -> None:
@@ -247,10 +204,6 @@ def test_pull_finds_message_that_arrives_before_it_sleeps(
             one.stepper.settle()
 
     stepped(test)
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
 
 
 async def _open(path: Path) -> AsyncTimerStore:

@@ -1,4 +1,4 @@
-"""Attempts of one name: none touches files of another; what is committed stays."""
+"""Attempts with the same name do not affect the files of each other."""
 
 from pathlib import Path
 from typing import Any

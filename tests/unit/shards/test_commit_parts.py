@@ -1,4 +1,4 @@
-"""Parts that are committed: those of the version, each once, and of a directory that is there."""
+"""Checks of the parts of a commit: version, files, directory."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is committed comes into its shards, each row once, whoever dies in between."""
+"""Committed rows are ingested into their shards once, also after crashes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is committed and not in every shard's log: told, unless who has them open takes it in."""
+"""Committed rows that are not in every shard's log yet are found and reported."""
 
 from pathlib import Path
 

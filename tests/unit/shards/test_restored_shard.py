@@ -1,4 +1,4 @@
-"""A shard that is put back from a backup: what it lost is said, and there is a way on."""
+"""A shard that was restored from a backup reports lost versions."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of any batch become what is staged, or are said to be wrong, and why."""
+"""Rows of Arrow batches are checked and converted into staged columns."""
 
 from datetime import UTC, datetime
 from pathlib import Path

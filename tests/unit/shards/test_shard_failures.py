@@ -1,4 +1,4 @@
-"""An error in one part of the shards stops no other part and loses nothing of it."""
+"""A failure in one shard or source affects no other."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Leases over shards: a receipt leads back to its shard, none starves, nothing comes twice."""
+"""Leases over several shards: turns, receipts, failures."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What recurs over shards: in the shard of its name, once, after a restart too."""
+"""Recurring messages over several shards."""
 
 from pathlib import Path
 from typing import Any

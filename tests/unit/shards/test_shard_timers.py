@@ -1,4 +1,4 @@
-"""What a put and a topic may be asked of shards as of one store: replace, spread, level, pace."""
+"""Replace, spread, levels and rates over several shards."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Staging, manifests, the janitor: what is committed once, and what is not committed."""
+"""Staged rows: routing to files, digests, damage."""
 
 import zlib
 from pathlib import Path

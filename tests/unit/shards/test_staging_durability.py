@@ -1,4 +1,4 @@
-"""What another process committed, or made, and was killed before it synced it."""
+"""Staging and commits after a process was killed before it synced."""
 
 from pathlib import Path
 

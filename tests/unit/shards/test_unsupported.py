@@ -1,4 +1,4 @@
-"""ShardedStore has what TimerStore has, but for what is written down with its reason."""
+"""ShardedStore has every call of TimerStore, or a documented reason."""
 
 import inspect
 from collections.abc import Callable

@@ -89,7 +89,7 @@ class _ReceiptFields(NamedTuple):
 class PutReceipt(_ReceiptFields):
     """The result of `put`.
 
-    A pending message has no `queue_offset`: it is None. `timer_id` is -1 for a message that is
+    A pending message has the `queue_offset` None. `timer_id` is -1 for a message that is
     not delayed or waits for a delay level. `due_ms` is in milliseconds since 1970.
 
     `duplicate`: the message id was put before, and this is the receipt of the first put.

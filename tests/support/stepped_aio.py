@@ -10,7 +10,7 @@ from timerstore.testing import ManualClock, Stepper
 
 
 class Stepped:
-    """An asyncio store on a clock turned by hand, its services stepped."""
+    """An asyncio store with a manual clock and stepped services."""
 
     def __init__(self, store: AsyncTimerStore, clock: ManualClock) -> None:
         self.store = store
@@ -18,15 +18,15 @@ class Stepped:
         self.stepper = Stepper(store.blocking)
 
     @property
-    def holds(self) -> int:
+    def waiting_count(self) -> int:
         return inside(self.store.blocking).long_polls.count
 
     async def waiting(self, *args: Any, **given: Any) -> "asyncio.Task[Any]":
-        """A pull that stands in the table."""
-        before = self.holds
+        """Start a pull, and return it once it waits in the long-poll table."""
+        before = self.waiting_count
         task = asyncio.create_task(self.store.pull(*args, **given))
         await asyncio.sleep(0)  # it runs up to its wait
-        assert self.holds == before + 1
+        assert self.waiting_count == before + 1
         return task
 
 

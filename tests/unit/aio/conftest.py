@@ -14,7 +14,7 @@ from timerstore.testing import ManualClock
 
 @pytest.fixture
 def stepped(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test on a store with an empty queue 0 of topic t."""
+    """Run a test on a store with an empty queue 0 of topic t."""
 
     async def run(test: Test) -> None:
         clock = ManualClock(NOW)
@@ -25,6 +25,6 @@ def stepped(tmp_path: Path) -> Callable[[Test], None]:
             await test(one)
             report = await store.verify()
             assert report.clean, report
-            assert one.holds == 0, "a pull that nobody awaits is still held"
+            assert one.waiting_count == 0, "an ended pull is still in the table"
 
     return lambda test: asyncio.run(run(test))

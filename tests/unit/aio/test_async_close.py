@@ -54,7 +54,7 @@ def test_close_wakes_waiters_and_rejects_calls(tmp_path: Path) -> None:
 
 
 def test_close_ends_calls_when_they_use_all_threads(tmp_path: Path) -> None:
-    """It waited for one of those threads, and they for it."""
+    """The close used to wait for one of these threads, and they for the close."""
 
     async def main() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))

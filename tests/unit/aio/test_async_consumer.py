@@ -65,14 +65,14 @@ def test_consumer_waits_without_thread(stepped: Callable[[Test], None]) -> None:
                 await consumer.poll()
             polls[consumer.queues] = asyncio.create_task(consumer.poll(wait=60.0))
         for _ in range(200):  # each has looked, in the pool, and sleeps
-            if one.holds == 2:
+            if one.waiting_count == 2:
                 break
             await asyncio.sleep(0.005)
-        assert one.holds == 2
+        assert one.waiting_count == 2
         await one.store.put("t", b"x", queue_id=0)
         one.stepper.settle()
         assert [m.body for m in await polls[0,]] == [b"x"]
-        assert (one.holds, polls[1,].done()) == (1, False)
+        assert (one.waiting_count, polls[1,].done()) == (1, False)
         one.clock.advance(60_000)
         assert await polls[1,] == []
         waiting = asyncio.create_task(consumers[0].poll(wait=60.0))
@@ -84,7 +84,7 @@ def test_consumer_waits_without_thread(stepped: Callable[[Test], None]) -> None:
 
 
 def test_cancelled_poll_loses_no_message(stepped: Callable[[Test], None]) -> None:
-    """Wherever it is: asleep, rung, or while a thread fetches for it."""
+    """At any step: asleep, woken, or while a thread fetches for it."""
 
     async def test(one: Stepped) -> None:
         consumer = await one.store.consumer("t", "g", queues=[0])

@@ -30,7 +30,7 @@ def receive(store: AsyncTimerStore, _consumer: AsyncConsumer) -> Coroutine[Any, 
 
 
 class Loops:
-    """A store without services, with a consumer of an empty queue, and loops turned by hand."""
+    """A store without services, with a consumer of an empty queue, and loops that the test runs."""
 
     def __init__(self, bench: Bench, pool: ThreadPoolExecutor) -> None:
         """`pool` has one thread."""
@@ -41,7 +41,7 @@ class Loops:
         self._left: list[asyncio.Task[Any]] = []
 
     def begin(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> "asyncio.Task[Any]":
-        """Begin a call, and let it come to its wait."""
+        """Begin a call, and let it run until it waits."""
         task = loop.create_task(begin(self.store, self.consumer))
         for _ in range(8):  # what it does in the pool is through when the pool is idle
             self.turn(loop)
@@ -49,13 +49,13 @@ class Loops:
         return task
 
     def turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the pool carry out what it has, and the loop what is ready."""
+        """Run the pending work of the pool, and the ready callbacks of the loop."""
         loop.run_until_complete(asyncio.sleep(0))
         self._pool.submit(int).result(10)
         loop.run_until_complete(asyncio.sleep(0))
 
     def leave(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
-        """Close the loop as it stands."""
+        """Close the loop without ending its tasks."""
         self._left.append(task)
         loop.close()
 
@@ -68,7 +68,7 @@ class Loops:
         return inside(self.bench.store).long_polls.count
 
     def drop(self) -> None:
-        """End the coroutines that cannot end any more, as the collector would."""
+        """Close coroutines that can no longer end, as the garbage collector would."""
         for task in self._left:
             task.get_loop().set_exception_handler(lambda _loop, _context: None)  # it is pending
             task.get_coro().close()
@@ -83,7 +83,7 @@ def loops(bench: Bench) -> Iterator[Loops]:
         one = Loops(bench, pool)
         yield one
         one.drop()
-        assert one.holds == 0, "somebody whom nobody awaits is still held"
+        assert one.holds == 0, "a wait of a closed loop is still in the table"
 
 
 @contextmanager

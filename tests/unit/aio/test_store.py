@@ -101,7 +101,7 @@ def test_message_wakes_pulls_of_its_queue(stepped: Callable[[Test], None]) -> No
         one.stepper.settle()
         for task in mine:
             assert [message.body for message in (await task).messages] == [b"x"]
-        assert (one.holds, other.done()) == (1, False)
+        assert (one.waiting_count, other.done()) == (1, False)
         assert (await one.store.stats())["pull_woken"] == 3
         one.clock.advance(60_000)
         assert (await other).status is PullStatus.OFFSET_OVERFLOW_ONE
@@ -151,10 +151,10 @@ def test_cancelled_pull_is_removed_from_long_poll_table(stepped: Callable[[Test]
         tasks[1].cancel()
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
-        assert one.holds == 2
+        assert one.waiting_count == 2
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(one.store.pull("t", 0, 0, wait=60.0), 0.01)
-        assert one.holds == 2
+        assert one.waiting_count == 2
         await one.store.put("t", b"x", queue_id=0)
         one.stepper.settle()
         for task in (tasks[0], tasks[2]):
@@ -169,7 +169,7 @@ def test_pull_loses_no_message_when_cancelled_after_waking(
     async def test(one: Stepped) -> None:
         task = await one.waiting("t", 0, 0, wait=60.0)
         await one.store.put("t", b"x", queue_id=0)
-        one.stepper.settle()  # rung; the task has not run since
+        one.stepper.settle()  # woken; the task has not run since
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -181,7 +181,7 @@ def test_pull_loses_no_message_when_cancelled_after_waking(
 def test_pull_finds_message_that_arrives_before_it_sleeps(
     stepped: Callable[[Test], None],
 ) -> None:
-    """Whatever happens between the steps of the task and those of the store."""
+    """For every order of the steps of the task and those of the store."""
 
     async def test(one: Stepped) -> None:
         for offset, order in enumerate(

@@ -79,7 +79,7 @@ def test_rows_are_ingested_when_timers_are_off(tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "s", 1, small(timer_enabled=False))
     due = pa.array([NOW, NOW + 3_600_000])
     write(bench.root, [batch_of(2, deliver_at=due)], on_invalid="quarantine")
-    bench.clock.set(NOW - 1000)  # the owner's clock is behind that of who staged
+    bench.clock.set(NOW - 1000)  # the owner's clock is behind the writer's
     assert [one.row_count for one in bench.store.ingest()] == [1]
     bench.turn()
     assert bench.bodies() == [[b"body-0"]]
@@ -132,7 +132,7 @@ def test_every_staged_row_is_ingested(
     columns = {
         name: pa.array([row[name] for row in given_rows], kind) for name, kind in kinds.items()
     }
-    # As a producer may have cast them, who did not look at the bytes.
+    # A producer may have cast any bytes to a string.
     columns["keys"] = columns["keys"].cast(pa.list_(pa.string()), safe=False)
     columns["properties"] = columns["properties"].cast(
         pa.map_(pa.string(), pa.string()), safe=False

@@ -1,7 +1,7 @@
-"""A source's folder that changes without its time changing: within a tick of the file system.
+"""Passes over a source's folder that changes within one tick of the file system's time.
 
-The time of a folder is trusted only when it is older than any file system's tick; what a look at it
-missed all the same, the next look at everything finds.
+The time of a folder counts only when it is older than any file system's tick. A full pass finds a
+change that was missed all the same.
 """
 
 import os

@@ -27,7 +27,7 @@ def test_all_versions_are_pending_when_shards_were_never_opened(tmp_path: Path) 
     _commit(root, 0)
     assert pending_parts(root) == [PendingPart("s", 0, (0, 1))]
     with pytest.raises(ConfigError, match=r"run ingest first .* is not in shards \[0, 1\]"):
-        refuse_pending(root, 60.0)  # nobody has them open: there is nothing to wait for
+        refuse_pending(root, 60.0)  # no process has them open, so this does not wait
     shards.ingest(root)
     assert pending_parts(root) == []
 

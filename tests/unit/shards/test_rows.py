@@ -19,7 +19,7 @@ from timerstore.testing import ManualClock  # noqa: E402
 
 
 def _reasons(config: StoreConfig | None = None, options: Any = None, **columns: Any) -> list[str]:
-    """What is wrong with each of two rows, the second being in order."""
+    """Return the problems of two rows, the second of which is valid."""
     batch = batch_of(2, **columns)
     given = WriteOptions(**(options or {}))
     check_columns(batch.schema, given)
@@ -192,7 +192,7 @@ def test_delayed_row_is_invalid_when_timers_are_off() -> None:
 
 
 def test_past_row_is_due_now_on_any_clock_when_timers_are_off(tmp_path: Path) -> None:
-    """The shard's owner may be a little behind who stages: for him it would be to come."""
+    """The owner's clock may be behind the writer's, so a past time might be in its future."""
     root = make_root(tmp_path / "s", 1, timer_enabled=False)
     batch = batch_of(3, deliver_at=pa.array([NOW, NOW - 1, -(2**63)]))
     staged = stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))

@@ -167,7 +167,7 @@ def test_folder_removed_during_creation_is_created_again(
         assert dir_fd is None
         path = Path(name)
         if when == "between two" and len(made) in (1, 3):
-            made[-1].rmdir()  # as who finds it empty
+            made[-1].rmdir()  # as a process that finds it empty
         made.append(path)
         mkdir(path, mode)
         if when == "before the sync" and len(made) == 2:
@@ -211,7 +211,7 @@ def test_read_staged_reports_file_cut_during_read(tmp_path: Path) -> None:
         open_staged(Disk(), root, file)
 
 
-# --- what is given --------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def test_sharding_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

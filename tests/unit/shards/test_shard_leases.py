@@ -136,7 +136,7 @@ def test_dead_letters_stay_in_shard(shards: ShardBench) -> None:
 def test_receive_loses_no_message_when_shard_fails(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others leased is answered; the next call hears it, the one after asks the others."""
+    """Leased messages are returned; the next call raises the error, the one after it continues."""
     for shard in range(3):
         put(shards, shard, b"%d" % shard, b"again")
 

@@ -139,7 +139,7 @@ def test_serve_listens_on_loopback(bench: Bench) -> None:
 
 
 class _Broken:
-    """No store, and no number of a port."""
+    """The store and the port are invalid."""
 
 
 @pytest.mark.parametrize("name", [5, None, b"orders", "\ud800"])
@@ -230,7 +230,7 @@ def test_dashboard_uses_only_known_metrics() -> None:
             named = set(re.findall(r"timerstore_\w+", target["expr"]))
             assert named, target
             assert named <= known, named - known
-            for name in named:  # a counter is told by its rate, a gauge as it is
+            for name in named:  # counters are shown as rates, gauges as they are
                 is_counter = name.endswith(("_total", "_bucket"))
                 assert bool(re.search(rf"(rate|increase)\({name}\b", target["expr"])) == is_counter
     for variable in dashboard["templating"]["list"][1:]:

@@ -1,7 +1,7 @@
 """The two clocks of a store. Wall time decides deliveries, monotonic time decides waits.
 
-Thread safety: any thread may read a clock. Invariants: `monotonic_ns` never decreases. `now_ms` may
-jump in both directions.
+Thread safety: any thread may read a clock.
+Invariants: `monotonic_ns` never decreases. `now_ms` may jump in both directions.
 """
 
 import time

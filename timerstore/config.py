@@ -3,8 +3,8 @@
 Names and defaults follow RocketMQ where it has the same setting. For an existing directory, sizes
 that its files determine are taken from the files.
 
-Invariants: a StoreConfig that exists is valid. Raises: ConfigError, which lists every invalid
-setting.
+Invariants: a StoreConfig that exists is valid.
+Raises: ConfigError, which lists every invalid setting.
 """
 
 import ipaddress

@@ -15,8 +15,8 @@ Invariants:
     2. Messages that a cancelled receive has leased are passed to the next one.
     3. Any other call that has begun is completed even if it is cancelled; its caller does not see
        the result.
-Raises: as TimerStore. See also: docs/decisions/0005-long-poll.md and
-docs/decisions/0002-group-commit.md.
+Raises: as TimerStore.
+See also: docs/decisions/0005-long-poll.md and docs/decisions/0002-group-commit.md.
 """
 
 import asyncio

@@ -7,8 +7,9 @@
 
 Thread safety: use it on one loop. Steps that read or write files run in the store's thread pool.
 Invariants: a poll that is cancelled loses no message. Messages are fetched in the pool and handed
-out on the loop, where no other step runs before the poll returns them. Raises: as Consumer. See
-also: docs/decisions/0005-long-poll.md.
+out on the loop, where no other step runs before the poll returns them.
+Raises: as Consumer.
+See also: docs/decisions/0005-long-poll.md.
 """
 
 import asyncio

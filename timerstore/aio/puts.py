@@ -6,7 +6,8 @@ Invariants:
        ms for a list.
     2. On return the message is durable (`sync`), or survives a crash of the process (`async`).
     3. A coroutine that only puts lets others run.
-Raises: as put and put_many of TimerStore. See also: docs/decisions/0002-group-commit.md.
+Raises: as put and put_many of TimerStore.
+See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio

@@ -1,14 +1,14 @@
 """One sync for all coroutines that wait until their puts are durable.
 
 Thread safety: any loop may await. A separate thread waits for syncs, so no long call in the pool
-delays them. Locking: the lock protects the list of waiters for a few steps. No other lock is taken
-under it.
+delays them.
+Locking: the lock protects the list of waiters for a few steps. No other lock is taken under it.
 Invariants:
     1. A waiter is served by a sync that began after the waiter was added.
     2. There is no waiter while the thread is idle, whatever error made it so.
     3. A waiter that is cancelled does not affect the others.
-Raises: the error of the sync, to each waiter whose put is not durable. See also:
-docs/decisions/0002-group-commit.md.
+Raises: the error of the sync, to each waiter whose put is not durable.
+See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio

@@ -10,10 +10,11 @@ Invariants:
        never created again.
     3. The name of the file is durable before a shard is opened, whichever process wrote it.
 Raises: ConfigError if n or a limit contradicts the file, with both values; CorruptError;
-FormatVersionError. On-disk format: {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key",
-"config": {...}, "crc": c}. `config` has the fields of the StoreConfig that differ from the
-defaults. `c` is the CRC-32 of the text without it. See also:
-docs/decisions/0010-shards-and-spark.md.
+FormatVersionError.
+On-disk format: {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "config": {...},
+"crc": c}. `config` has the fields of the StoreConfig that differ from the defaults. `c` is the
+CRC-32 of the text without it.
+See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import json

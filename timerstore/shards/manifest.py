@@ -7,9 +7,10 @@ Invariants:
        durable before anything depends on it.
     3. The files of a manifest exist when it is created, and until every shard has their rows.
 Raises: MessageError if a version was committed with other rows, or for parts of another version;
-CorruptError. On-disk format: _ingest/manifests/<source>/<version>.json has format, source, version,
-rows, digest, files (staged_files.StagedFile), committed_ms, and the CRC-32 of its text. See also:
-docs/decisions/0008-deduplication-and-ingest.md.
+CorruptError.
+On-disk format: _ingest/manifests/<source>/<version>.json has format, source, version, rows, digest,
+files (staged_files.StagedFile), committed_ms, and the CRC-32 of its text.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os

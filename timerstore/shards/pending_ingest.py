@@ -3,9 +3,10 @@
 A program that reads only the files of the shards, to move pending messages elsewhere, would miss
 these rows.
 
-Thread safety: any thread; nothing here takes a lock or writes. Invariants: every version that was
-committed before the call is returned, or is in the files of every shard. See also:
-docs/decisions/0008-deduplication-and-ingest.md.
+Thread safety: any thread; nothing here takes a lock or writes.
+Invariants: every version that was committed before the call is returned, or is in the files of
+every shard.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import time

@@ -4,8 +4,8 @@
     1 a second, 3 shards      0.333 each     rounded down
 
 Invariants: all shares are equal, and their sum is at most the rate. Shards do not know of one
-another, so a share that one shard does not use is not available to others. Raises: MessageError or
-ConfigError if a share is below the smallest rate of a store.
+another, so a share that one shard does not use is not available to others.
+Raises: MessageError or ConfigError if a share is below the smallest rate of a store.
 """
 
 from dataclasses import replace

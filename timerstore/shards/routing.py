@@ -4,8 +4,8 @@ The shard is `crc32(key) % n`, with zlib's CRC-32 of the UTF-8 text of the messa
 of its message id if it has no key. Messages with neither are distributed round robin.
 
 Invariants: all messages with one key are in one shard, in the order in which they were put. A put
-that is repeated with the same keys and message id goes to the same shard. See also:
-docs/decisions/0010-shards-and-spark.md.
+that is repeated with the same keys and message id goes to the same shard.
+See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import itertools

@@ -8,8 +8,9 @@ Invariants:
     3. CRC-32, rows and bytes of each file are in that result, and in the manifest.
     4. No Stager writes to files of another, or to files that it has finished; `abandon` removes
        none of them.
-Raises: MessageError for rows, FullError, FailedError, CorruptError. On-disk format:
-staged_files.py. See also: docs/decisions/0008-deduplication-and-ingest.md.
+Raises: MessageError for rows, FullError, FailedError, CorruptError.
+On-disk format: staged_files.py.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os

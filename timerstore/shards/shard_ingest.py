@@ -8,8 +8,8 @@ Invariants:
     3. A shard ingests the versions of a source in order.
 Raises: as TimerStore.ingest; CorruptError for damaged staged files and manifests, and for rows that
 are neither in a shard nor in their file: then no later version of the source is ingested. The error
-of one source does not stop the others; the first error is raised after all sources. See also:
-docs/decisions/0008-deduplication-and-ingest.md.
+of one source does not stop the others; the first error is raised after all sources.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import logging

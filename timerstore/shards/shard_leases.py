@@ -4,13 +4,15 @@
     receipt    s00002.<the shard's receipt>: `ack`, `nack` and `extend` go to shard 2, also after
                a restart, because the number of shards never changes
 
-Thread safety: any thread. Locking: `_lock` protects the turns. No call is made while it is held.
+Thread safety: any thread.
+Locking: `_lock` protects the turns. No call is made while it is held.
 Invariants:
     1. No shard starves: for each topic and group, a call begins where the last one ended.
     2. Messages that one shard leased are returned even if another shard raises an error. The next
        call begins with that shard and raises its error.
     3. A waiting `receive` is registered in the wait queue of each shard.
-Raises: as TimerStore; errors name the shard. See also: docs/decisions/0010-shards-and-spark.md and
+Raises: as TimerStore; errors name the shard.
+See also: docs/decisions/0010-shards-and-spark.md and
 docs/decisions/0009-leases-replace-and-recurring.md.
 """
 

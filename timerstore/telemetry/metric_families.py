@@ -3,8 +3,8 @@ OpenTelemetry.
 
 A family's name is `timerstore_` and the name in base/metrics.py; names of counters end in `_total`.
 
-Thread safety: any thread. Invariants: each name in base/metrics.py is one family, and there are no
-others.
+Thread safety: any thread.
+Invariants: each name in base/metrics.py is one family, and there are no others.
 """
 
 from collections.abc import Callable, Iterator, Mapping

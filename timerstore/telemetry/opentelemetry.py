@@ -10,8 +10,8 @@ call of `stats()`. A histogram is exported as a counter with the attribute `le`,
 OpenTelemetry has no observable histogram. Names are those of Prometheus with dots:
 `timerstore.lateness_ms`.
 
-Thread safety: observations run on the reader's thread. Raises: ConfigError if the OpenTelemetry API
-is not installed.
+Thread safety: observations run on the reader's thread.
+Raises: ConfigError if the OpenTelemetry API is not installed.
 """
 
 from __future__ import annotations

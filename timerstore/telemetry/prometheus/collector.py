@@ -1,8 +1,10 @@
 """A Prometheus collector that reads `stats()` at each scrape.
 
-Thread safety: any thread; a scrape runs on the thread that makes it. Invariants: a store that is
-closed, or belongs to a parent process, has no series and fails no scrape. Raises: ConfigError for
-invalid arguments, for a port that is in use, and if prometheus_client is not installed.
+Thread safety: any thread; a scrape runs on the thread that makes it.
+Invariants: a store that is closed, or belongs to a parent process, has no series and fails no
+scrape.
+Raises: ConfigError for invalid arguments, for a port that is in use, and if prometheus_client is
+not installed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ compares them.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-UNLIKE: Mapping[str, str] = MappingProxyType(
+UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         "backup": (
             "a backup is of one store, as shards share no point in time: "
@@ -22,7 +22,7 @@ UNLIKE: Mapping[str, str] = MappingProxyType(
 )
 """By name: the reason, and the alternative."""
 
-OTHERWISE: Mapping[str, str] = MappingProxyType(
+UNSUPPORTED_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {
         "ingest source": "it ingests rows that writers have committed for all shards (manifest.py)",
         "ingest version": "as `source`",
@@ -38,5 +38,5 @@ NO_QUEUES = "queues: a queue is one of a shard: `store.stores[k].consumer(queues
 
 def missing(name: str) -> str:
     """Return the text of the AttributeError for a name that ShardedStore does not have."""
-    why = UNLIKE.get(name)
+    why = UNSUPPORTED.get(name)
     return f"a ShardedStore has no {name!r}" + (f": {why}" if why else "")

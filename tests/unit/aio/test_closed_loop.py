@@ -64,7 +64,7 @@ class Loops:
         self.bench.stepper.settle()
 
     @property
-    def holds(self) -> int:
+    def waiting_count(self) -> int:
         return inside(self.bench.store).long_polls.count
 
     def drop(self) -> None:
@@ -83,7 +83,7 @@ def loops(bench: Bench) -> Iterator[Loops]:
         one = Loops(bench, pool)
         yield one
         one.drop()
-        assert one.holds == 0, "a wait of a closed loop is still in the table"
+        assert one.waiting_count == 0, "a wait of a closed loop is still in the table"
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def end(loop: asyncio.AbstractEventLoop, loops: Loops, task: "asyncio.Task[Any]"
 def test_waiter_of_closed_loop_blocks_no_other_waiter(loops: Loops, begin: Begin) -> None:
     with new_loop() as first:
         loops.leave(first, loops.begin(first, begin))
-    assert loops.holds == 0
+    assert loops.waiting_count == 0
     with new_loop() as second:
         task = loops.begin(second, begin)
         loops.put(b"x")

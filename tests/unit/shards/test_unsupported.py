@@ -9,7 +9,7 @@ import pytest
 from tests.support.bench import NOW
 from tests.support.shards import ShardBench
 from timerstore import MessageError, ShardedStore, TimerStore
-from timerstore.shards.unsupported import OTHERWISE, UNLIKE
+from timerstore.shards.unsupported import UNSUPPORTED, UNSUPPORTED_ARGUMENTS
 
 
 def _public(kind: type) -> set[str]:
@@ -21,8 +21,8 @@ def _arguments(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def test_every_public_name_exists_or_has_reason() -> None:
-    assert _public(TimerStore) - _public(ShardedStore) == UNLIKE.keys()
-    assert all(len(why) > 30 for why in UNLIKE.values())
+    assert _public(TimerStore) - _public(ShardedStore) == UNSUPPORTED.keys()
+    assert all(len(why) > 30 for why in UNSUPPORTED.values())
 
 
 def test_every_argument_exists_or_has_reason() -> None:
@@ -38,12 +38,12 @@ def test_every_argument_exists_or_has_reason() -> None:
     renamed = {  # a receipt that names its shard, by position
         one for one in lacking if one.endswith((" receipt_or_handle", " receipts_or_handles"))
     }
-    assert lacking - renamed == OTHERWISE.keys()
+    assert lacking - renamed == UNSUPPORTED_ARGUMENTS.keys()
 
 
 def test_missing_call_names_reason_and_alternative(shards: ShardBench) -> None:
     store: Any = shards.store
-    for name, why in UNLIKE.items():
+    for name, why in UNSUPPORTED.items():
         with pytest.raises(AttributeError) as caught:
             getattr(store, name)
         assert str(caught.value) == f"a ShardedStore has no {name!r}: {why}"

@@ -1,4 +1,4 @@
-"""timerstore: messages that are due later, handed to their topics once and never early.
+"""A storage engine for delayed messages: each is delivered to its topic once, and never early.
 
 store = timerstore.open("orders.store")
 store.put("orders", b"close 4711", delay=1800)

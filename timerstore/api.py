@@ -1,11 +1,15 @@
-"""The public calls of a store, each stated once: signature, docstring and errors.
+"""The public calls of a store. Each signature and docstring is stated here once.
 
-`TimerStore`, `ShardedStore` and `ReadOnlyStore` implement them by the methods `_do_...`.
-`timerstore.aio` has the same calls, awaited. Calls with many arguments pass them on as one value:
-PutRequest, BatchRequest, PullRequest, RecurringRequest.
+`TimerStore`, `ShardedStore` and `ReadOnlyStore` implement them in methods named `_do_...`.
+`timerstore.aio` has the same calls as coroutines. A call with many arguments passes them on as one
+value: PutRequest, BatchRequest, PullRequest, RecurringRequest.
 
-Every call also raises ClosedError after `close`, ForkedError in a forked child, and FailedError
-once a sync or a file of the store has failed.
+Thread safety: every call may be made from any thread.
+
+Raises:
+    In addition to the errors named for each call, every call raises ClosedError after `close`,
+        ForkedError in a forked child process, and FailedError once a sync or a file of the store
+        has failed. Calls that write raise FullError if the disk is full.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,10 +35,11 @@ Waiting = TypeVar("Waiting")
 
 
 class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupReader, Waiting]):
-    """What a store can do.
+    """The calls that every kind of store has.
 
-    The parameters are what a kind of store returns: receipts of one and of many messages, found
-    messages, leased messages, recurring definitions, consumers, and a `receive` that waits.
+    The type parameters are the types that a kind of store returns: the receipt of one message, the
+    receipts of a batch, a stored message, a leased message, a recurring definition, a group's
+    consumer, and a `receive` that has begun.
     """
 
     def put(
@@ -57,27 +62,59 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         replace: bool = False,
         wait_at_most: timedelta | float | None = None,
     ) -> Receipt:
-        """Store one message; it is in its topic when its time has come, now where none is given.
+        """Store one message and deliver it to its topic at its due time.
 
-        On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
-        one of delay (seconds or timedelta), deliver_at (aware datetime; one that a change of clocks
-        skips counts from the offset before the change), deliver_ms (epoch ms), level (1 and on: the
-        n-th of `level_delays`, beyond the last the last; such a message has no handle and cannot be
-        cancelled). A time that has passed means now, and so do 0 and less. A time above 0 and
-        before the year 2000 raises MessageError, as it is most often seconds, unless the store's
-        clock is before 2000, too. `spread`: due at some moment of so many seconds from its
-        time on, each as likely. With a `message_id` that was put to the topic within
-        `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
-        and that one is durable.
-        `replace=True` with a `key`, which is then one of `keys`: it takes the place of the message
-        that waits for the topic with this key, in one step; that one counts as cancelled. So the
-        newest alone comes; `wait_at_most`: no later than so many seconds (0 to `delay_ms_max`)
-        after the first of those that took each other's place, whatever the delays (the shortest
-        bound that was given counts). It comes to that one's queue.
-        `tags`: one tag, which `pull(tags=...)` can name: no "||" in it, no space at either end, no
-        control characters, and not "*".
-        Raises MessageError on bad arguments, FullError, BusyError where too many ids are
-        remembered, ClosedError, ForkedError, FailedError.
+        On return the message is durable (`flush="sync"`), or it survives a crash of the process but
+        not a power cut (`flush="async"`). Without `flush`, `StoreConfig.flush` applies. A message
+        without a due time is delivered at once. No message is delivered before its due time.
+
+        topic: 1 to 127 ASCII letters, digits, `%`, `_`, `-` and `|`.
+
+        body: at most `StoreConfig.message_bytes_max` bytes.
+
+        Give at most one of the following. 0, less than 0 and a time in the past mean now. The
+        largest delay is `StoreConfig.delay_ms_max`.
+            delay: seconds or a timedelta, 0 or more.
+            deliver_at: an aware datetime. A local time that a change of clocks skips uses the
+                offset before the change.
+            deliver_ms: milliseconds since 1970. A value between 0 and the year 2000 raises
+                MessageError, because it is most often a number of seconds, unless the store's clock
+                itself is before 2000.
+            level: 1 for the first delay of `StoreConfig.level_delays`, 2 for the second, and so on.
+                A larger number means the last delay. Such a message has no handle and cannot be
+                cancelled.
+
+        spread: seconds or a timedelta. The due time is drawn uniformly from this window, which
+        begins at the given time.
+
+        tags: one tag, which `pull(tags=...)` can name. It must not contain "||" or control
+        characters, begin or end with a space, or be "*".
+
+        keys: one key or several, by which `query` finds the message.
+
+        properties: names and values, which SQL filters can test.
+
+        queue_id: the queue of the topic, 0 to 1023. By default the store chooses it.
+
+        message_id: at most 128 bytes. If the same id was put to this topic within
+        `StoreConfig.dedupe_window_ms`, nothing is stored. The call then returns the receipt of the
+        first put, with `duplicate` set, and that first message is durable.
+
+        key, replace: with `replace=True` the message replaces the pending message of this topic
+        that has the same `key`, in one step. The replaced message counts as cancelled. `key`
+        becomes one of the message's keys. The message goes to the queue of the message that it
+        replaces.
+
+        wait_at_most: with `replace=True`, seconds or a timedelta from 0 to `delay_ms_max`. A chain
+        of messages that replace each other is delivered at the latest this long after its first
+        message. If several bounds were given, the shortest applies.
+
+        Raises:
+            MessageError: an argument is invalid; nothing was stored.
+            FullError: the disk is full; nothing was stored.
+            FlowControlError: `StoreConfig.slot_messages_max` messages wait for the same slot
+                already.
+            BusyError: `StoreConfig.dedupe_ids_max` message ids are remembered already.
         """
         return self._do_put(
             PutRequest(
@@ -116,19 +153,35 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         flush: str | None = None,
         level: int | None = None,
     ) -> Batch:
-        """Store many messages of one topic and queue, in their order.
+        """Store many messages of one topic and queue, in the given order.
 
-        `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
-        (epoch ms) or `delay` (seconds): one value, or one a body; 0, less or past: now (above 0
-        and before 2000: MessageError, as in `put`; it names the index). `level`: as in `put`, the
-        same for all. `spread`: evenly over so many seconds from their times on. `keys`: one entry a
-        body, a key or a sequence of keys.
-        `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
-        offsets). All are checked before any is stored; after a crash a prefix may be, and after a
-        FullError or BusyError its `stored_count` first ones are, durably where the call is to be
-        (`flush`). `atomic`: all or none, at most
-        `StoreConfig.group_bytes_max` bytes of records, else MessageError; of ids all were put
-        before or none was.
+        On return all of them are as durable as after `put`. All arguments are checked before any
+        message is stored. After a crash during the call, a prefix of the batch may be stored.
+
+        bodies: a list of bytes-like objects, or a pair of one buffer and an array of count + 1
+        offsets into it.
+
+        deliver_ms, delay: as for `put`, one value for all messages or one for each. An error names
+        the index of the message.
+
+        level, spread, tags, queue_id, flush: as for `put`, the same for all messages. With `spread`
+        the due times are distributed evenly over the window, in the order of the messages.
+
+        keys: one entry for each body, which is a key or a sequence of keys.
+
+        message_ids: one entry for each body, which is an id as for `put`, or None; or a pair of one
+        UTF-8 buffer and an array of offsets.
+
+        atomic: store all messages or none, after any crash. The records may take at most
+        `StoreConfig.group_bytes_max` bytes. With `message_ids`, either all ids were put before, or
+        none of them.
+
+        Raises:
+            MessageError: an argument is invalid, or an atomic batch is too large; nothing was
+                stored.
+            FullError: the disk is full. The first `stored_count` messages are stored, and are as
+                durable as after a call that succeeds.
+            FlowControlError, BusyError: as for `put`, with `stored_count` as for FullError.
         """
         return self._do_put_many(
             BatchRequest(
@@ -148,7 +201,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         )
 
     def topics(self) -> dict[str, int]:
-        """Give every topic with its queue count, system topics included."""
+        """Return the queue count of every topic, including system topics."""
         return self._do_topics()
 
     def pull(
@@ -163,13 +216,29 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         shard: int | None = None,
     ) -> PullResult:
-        """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
+        """Return messages of one queue, beginning at a queue offset.
 
-        `tags`: only those with one of some tags, as in "a || b"; "*" is all. `sql`: only those
-        whose properties meet a condition, as in "amount > 5 AND TAGS = 'paid'" (read/sql.py). Go on
-        from `next_offset`, whatever the status. `shard`: required by a store of shards, which has
-        the queue in each; MessageError for any other store. Raises MessageError where there is no
-        such queue, and on a filter that does not parse; ConfigError for SQL without lark.
+        If no message is there, wait up to `wait` seconds for the first. Whatever the status of the
+        result is, the next pull should begin at its `next_offset`. A pull changes nothing. By
+        default a message becomes visible only after it is durable (`StoreConfig.visibility`).
+
+        offset: the queue offset of the first message, 0 or more.
+
+        max_count: the largest number of messages to return, 1 or more.
+
+        wait: seconds, 0 or more.
+
+        tags: return only messages that have one of these tags, as in "a || b"; "*" means all.
+
+        sql: return only messages whose properties satisfy this SQL92 condition, as in "amount > 5
+        AND TAGS = 'paid'".
+
+        shard: the shard whose queue is read. A ShardedStore requires it; other stores reject it.
+
+        Raises:
+            MessageError: an argument is invalid, there is no such queue, or a filter does not
+                parse.
+            ConfigError: `sql` was given and the package lark is not installed.
         """
         return self._do_pull(
             PullRequest(topic, queue_id, offset, max_count, wait, tags, sql, shard)
@@ -187,7 +256,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         shard: int | None = None,
     ) -> MessageBatch:
-        """Give messages of one queue as columns; otherwise as `pull`."""
+        """Return messages of one queue as columns. Otherwise as `pull`."""
         return self._do_pull_batch(
             PullRequest(topic, queue_id, offset, max_count, wait, tags, sql, shard)
         )
@@ -204,7 +273,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         shard: int | None = None,
     ) -> WaitingPull[PullResult]:
-        """Begin a `pull` of which the caller does the waiting: an event loop (timerstore.aio)."""
+        """Begin a `pull` whose waiting is done by the caller, as an event loop does
+        (timerstore.aio).
+        """
         return self._do_begin_pull(
             PullRequest(topic, queue_id, offset, max_count, wait, tags, sql, shard)
         )
@@ -221,7 +292,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         shard: int | None = None,
     ) -> WaitingPull[MessageBatch]:
-        """Begin a `pull_batch` of which the caller does the waiting."""
+        """Begin a `pull_batch` whose waiting is done by the caller."""
         return self._do_begin_pull_batch(
             PullRequest(topic, queue_id, offset, max_count, wait, tags, sql, shard)
         )
@@ -235,12 +306,21 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         end_ms: int | None = None,
         max_count: int = 64,
     ) -> list[Found]:
-        """Give the newest messages of a topic that have a key, in order of the log; those that
-        still wait for it, too (`Message.waits`).
+        """Return the newest messages of a topic that have a key, oldest first.
 
-        `key`: one of a message's keys, its message id, or an offset message id (store host, port
-        and log offset in hex). [begin_ms, end_ms): when a message was stored; where it waited and
-        was delivered, when it was delivered. Raises MessageError; ConfigError without an index.
+        Pending messages are included; for those `Message.waits` is true.
+
+        key: one of a message's keys, its message id, or an offset message id (store host, port and
+        log offset in hexadecimal).
+
+        begin_ms, end_ms: return only messages stored in [begin_ms, end_ms), in milliseconds since
+        1970. For a delayed message that has been delivered, the time of delivery counts.
+
+        max_count: the largest number of messages to return.
+
+        Raises:
+            MessageError: an argument is invalid.
+            ConfigError: the store keeps no index (`StoreConfig.index_enabled`).
         """
         return self._do_query(topic, key, begin_ms, end_ms, max_count)
 
@@ -254,13 +334,21 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         wait: float | None = None,
     ) -> GroupReader:
-        """Read a topic for a group, from where the group committed; a new group from the beginning.
+        """Return a consumer that reads a topic for a group, from the offsets that the group
+        committed.
 
-        The consumers that a group has in this process share the topic's queues, each queue being
-        one consumer's; `queues`: these instead of a share. `wait`: how many seconds iterating waits
-        for the next message, None: for ever. `tags`, `sql`: as in `pull`; all consumers of a group
-        filter by the same. The topic may come later. Raises MessageError on bad arguments, and
-        where the group leases the topic in this process (`receive`), or by it what comes again.
+        A new group begins at the first message. The topic may be created later. The consumers that
+        a group has in this process share the topic's queues; each queue belongs to one consumer.
+
+        queues: read these queues instead of a share of all queues.
+
+        tags, sql: filters as for `pull`. All consumers of a group must use the same filters.
+
+        wait: how many seconds an iteration waits for the next message; None means without limit.
+
+        Raises:
+            MessageError: an argument is invalid, or the group leases messages of this topic in
+                this process (`receive`), or the topic holds the retries of such leases.
         """
         return self._do_consumer(topic, group, queues, tags, sql, wait)
 
@@ -277,20 +365,36 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         max_attempts: int | None = 16,
         backoff: Backoff | Sequence[float] | float | None = None,
     ) -> list[Leased]:
-        """Lease the next messages of a topic to the caller, for its group: at most `max_count`
-        (1 to 10,000), waiting up to `wait` seconds for the first; none: an empty list.
+        """Lease the next messages of a topic to the caller, on behalf of a group.
 
-        Each is the caller's for `lease` seconds (above 0, to `delay_ms_max`); `ack` its receipt
-        before, else it comes again, to any caller of the group, its `attempt` one higher. After
-        `max_attempts` (1 to 1,000,000; None: never) it goes to the topic `%DLQ%<group>`. `backoff`:
-        how long what was given back by `nack` waits: a Backoff, seconds, or a list of seconds by
-        attempt; None: 1 s, doubling to 600 s, up to a fifth shorter by chance. `tags`, `sql`: as in
-        `pull`; what does not match is passed over for good, so all who wait at once ask the same.
-        A new group begins at the beginning; all callers in one process share the group's place.
-        On return the leases are as safe as a put. Raises MessageError on bad arguments, on a
-        message without room for its lease, where a consumer reads for the group here, and where a
-        caller of the group waits with another filter; FullError, FlowControlError: nothing was
-        leased.
+        If no message is there, wait up to `wait` seconds for the first, then return an empty list.
+        A leased message is invisible to other callers of the group until its lease ends.
+        Acknowledge its receipt with `ack` before that. Otherwise it is delivered again, to any
+        caller of the group, with an `attempt` that is one higher. On return the leases are as
+        durable as a put. A new group begins at the first message. All callers in one process share
+        the group's position.
+
+        lease: seconds or a timedelta, above 0, at most `StoreConfig.delay_ms_max`.
+
+        max_count: the largest number of messages to lease, 1 to 10,000.
+
+        wait: seconds, 0 or more.
+
+        tags, sql: filters as for `pull`. A message that does not match is skipped for good, so all
+        callers that wait at the same time must use the same filters.
+
+        max_attempts: 1 to 1,000,000; None means no limit. After its last attempt a message goes to
+        the topic `%DLQ%<group>`.
+
+        backoff: the delay before a message that `nack` returned is delivered again: a Backoff,
+        seconds, or a list of seconds by attempt. None means 1 s, doubling to 600 s, each shortened
+        at random by up to a fifth.
+
+        Raises:
+            MessageError: an argument is invalid, a message leaves no space for the properties of
+                its lease, a consumer reads the topic for this group in this process, or another
+                caller of the group waits with other filters.
+            FullError, FlowControlError: nothing was leased.
         """
         asked = {
             "lease": lease,
@@ -304,67 +408,101 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         return self._do_receive(topic, group, asked)
 
     def begin_receive(self, topic: str, group: str, **asked: Any) -> Waiting:
-        """Begin a `receive` of which the caller does the waiting (timerstore.aio)."""
+        """Begin a `receive` whose waiting is done by the caller (timerstore.aio)."""
         return self._do_begin_receive(topic, group, asked)
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
     ) -> LeaseConsumer[Leased]:
-        """Iterate over leased messages, one at a time; `wait`: seconds for the next, None: for
-        ever. All else as `receive` takes it; MessageError on `max_count`, and on a name that
-        `receive` does not know.
+        """Return an iterator that leases one message at a time.
+
+        wait: how many seconds an iteration waits for the next message; None means without limit.
+        All other arguments are those of `receive`, except `max_count`.
+
+        Raises:
+            MessageError: `max_count` was given, or an argument that `receive` does not have.
         """
         return self._do_lease_consumer(topic, group, wait, asked)
 
     def ack(self, receipt: str | LeasedMessage) -> AckResult:
-        """Settle a lease: the group is done with its message.
+        """Acknowledge a leased message: the group has processed it.
 
-        ACKED; EXPIRED: too late, the message came again; SETTLED: this receipt was used before;
-        UNKNOWN. Raises MessageError on what is no receipt.
+        Return ACKED; EXPIRED if the lease has ended and the message is delivered again; SETTLED if
+        this receipt was used before; or UNKNOWN if there is no such lease. The result is durable on
+        return.
+
+        Raises:
+            MessageError: `receipt` is not a receipt.
         """
         return self._do_ack(receipt)
 
     def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """Settle many leases; one sync for all. None is settled where one is no receipt:
-        MessageError names the first that is none.
+        """Acknowledge many leased messages with one sync. Return the result of `ack` for each, in
+        order.
+
+        All receipts are checked first. The error names the first that is invalid, and no message is
+        acknowledged.
+
+        Raises:
+            MessageError: one of `receipts` is not a receipt.
         """
         return self._do_ack_many(receipts)
 
     def nack(
         self, receipt: str | LeasedMessage, *, delay: timedelta | float | None = None
     ) -> AckResult:
-        """Give a leased message back: it comes again after `delay` seconds (0: at once; None: by
-        the back-off), or goes to the dead letters at once where that was its last attempt.
+        """Return a leased message, so that it is delivered again.
 
-        NACKED, or what `ack` would answer. One step, which no crash splits; durable on return.
+        If this was its last attempt, the message goes to the dead letters at once. Return NACKED,
+        or the result that `ack` would return. The change is one step, which no crash splits, and
+        durable on return.
+
+        delay: seconds or a timedelta until it is delivered again. 0 means at once, None the
+        `backoff` of its `receive`.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         return self._do_nack(receipt, delay)
 
     def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
-        """Hold a leased message for `lease` seconds from now; gives its new receipt, the old one
-        counts no more.
+        """Extend the lease of a message to `lease` seconds from now. Return the new receipt.
 
-        Raises LeaseLostError (`result`: EXPIRED, SETTLED, UNKNOWN) where it is not held. One step;
-        durable on return.
+        The old receipt becomes invalid. The change is one step and durable on return.
+
+        Raises:
+            LeaseLostError: the message is not leased any more. `result` is EXPIRED, SETTLED or
+                UNKNOWN.
+            MessageError: an argument is invalid.
         """
         return self._do_extend(receipt, lease)
 
     def committed(self, topic: str, group: str) -> dict[Any, int]:
-        """Give the offset of the next message for each queue in which the group has committed."""
+        """Return the committed offset of each queue in which the group has committed.
+
+        A committed offset is that of the next message that the group will read.
+        """
         return self._do_committed(topic, group)
 
     def offset_at(
         self, topic: str, queue_id: int, time_ms: int, *, shard: int | None = None
     ) -> int:
-        """Give the queue offset of the first message stored at a time (epoch ms) or later.
+        """Return the queue offset of the first message stored at `time_ms` or later.
 
         No message before that offset was stored at or after the time, even if the clock was set
-        back in between. A time before all messages gives the queue's beginning, one after all
-        its end.
+        back in between. For a time before all messages, return the beginning of the queue; for one
+        after all messages, its end.
 
-        Cost: the first call for a queue reads the store time of every message before the answer
-        (about 0.1 us a message in memory; else the disk reads that part of the log). Later calls
-        read at most 16,384 messages, and what was stored since.
+        The first call for a queue reads the store time of every message before the answer: about
+        0.1 us for each message in memory, otherwise the disk reads that part of the log. Later
+        calls read at most 16,384 messages and those stored since.
+
+        time_ms: milliseconds since 1970.
+
+        shard: as for `pull`.
+
+        Raises:
+            MessageError: an argument is invalid, or there is no such queue.
         """
         return self._do_offset_at(topic, queue_id, time_ms, shard)
 
@@ -384,19 +522,32 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
     ) -> Recurs:
-        """Put a message again and again: each run is one message, handed out once.
+        """Define a recurring message. Each run is one message and is delivered once.
 
-        `every`: seconds or timedelta, from 1 s on, counted from `start` (aware datetime; none: the
-        first run is one step from now). Or `cron`: five fields (six: with seconds), by the wall
-        clock of `timezone` (recurring/rule.py tells what a change of clocks does), not before
-        `start`; needs timerstore[cron]. A `start` that has passed sets the times of the steps
-        alone: the first run is the next one that `every` or `cron` gives from now on, whatever
-        `missed` says, and none comes at once. `missed`, of runs whose time passed after this
-        call, while the store was not open or its process stood still: "skip", none comes; "one",
-        one comes, at once; "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name
-        and the same arguments again nothing changes, so a program may say at each start what
-        recurs; with others it is a MessageError. Durable on return. Raises MessageError on bad
-        arguments, ConfigError for cron without cronsim, FullError.
+        The definition is durable on return. A program may repeat the call at each start: a call
+        with the same `name` and the same arguments changes nothing.
+
+        every: seconds or a timedelta, at least 1 s, counted from `start`. Without `start`, the
+        first run is one interval from now.
+
+        cron: instead of `every`, a cron expression with five fields, or six with seconds. It
+        follows the wall clock of `timezone`, including its changes of clocks, and begins no earlier
+        than `start`. It needs timerstore[cron].
+
+        start: an aware datetime. If it has passed, it only fixes the phase of the intervals: the
+        first run is the next one from now, whatever `missed` says.
+
+        missed: the treatment of runs whose time passed while the store was closed or its process
+        was stopped. "skip" drops them, "one" delivers one of them at once, "all" delivers each.
+
+        name: 1 to 64 of A-Za-z0-9._-; by default a random name.
+
+        tags, keys, properties, queue_id: as for `put`.
+
+        Raises:
+            MessageError: an argument is invalid, or the name is in use with other arguments.
+            ConfigError: `cron` was given and the package cronsim is not installed.
+            FullError: the disk is full; nothing was changed.
         """
         return self._do_put_every(
             RecurringRequest(
@@ -416,25 +567,42 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         )
 
     def recurring(self) -> list[Recurs]:
-        """Give what recurs, by name."""
+        """Return the recurring definitions, ordered by name."""
         return self._do_recurring()
 
     def cancel_every(self, name: str) -> bool:
-        """End what recurs, and cancel its run that waits; whether there was one of that name.
+        """Remove a recurring definition and cancel its pending run. Return whether the name
+        existed.
 
-        Durable on return. A run that was handed out already stays.
+        The change is durable on return. A run that has already been delivered is not affected.
         """
         return self._do_cancel_every(name)
 
     def cancel(self, receipt_or_handle: Receipt | str) -> CancelResult:
-        """Cancel a message that waits; what the answer says is durable."""
+        """Cancel a message that has not been delivered yet.
+
+        Return the state that the call found: CANCELLED, ALREADY_CANCELLED, ALREADY_DELIVERED, or
+        UNKNOWN if no such message exists. The result is durable on return, and no later crash
+        changes it.
+
+        receipt_or_handle: a receipt, its handle, or a recall handle issued by a RocketMQ broker.
+
+        Raises:
+            MessageError: the handle is malformed, or the receipt is that of a message with a delay
+                level.
+            FullError: the disk is full; nothing was changed.
+        """
         return self._do_cancel(receipt_or_handle)
 
     def cancel_many(self, receipts_or_handles: Iterable[Receipt | str]) -> list[CancelResult]:
-        """Cancel messages that wait, in their order: what `cancel` would answer for each; durable.
+        """Cancel many messages with one sync. Return the result of `cancel` for each, in order.
 
-        All are looked at before any is cancelled: MessageError names the first that is no receipt
-        and no handle. After another error some may be cancelled: call again.
+        All receipts and handles are checked before any message is cancelled. After an error other
+        than MessageError some messages may be cancelled; the call can be repeated.
+
+        Raises:
+            MessageError: names the first receipt or handle that is invalid; nothing was changed.
+            FullError: the disk is full.
         """
         return self._do_cancel_many(receipts_or_handles)
 
@@ -446,29 +614,49 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         deliver_at: datetime | None = None,
         deliver_ms: int | None = None,
     ) -> Receipt:
-        """Give a message that waits another time, or deliver it now; one step, durable on return.
+        """Change the due time of a pending message, or deliver it now. Return its new receipt.
 
-        It keeps its message id and gets a new handle: with the old one it counts as cancelled.
-        Raises NotPendingError where it was delivered or cancelled, MessageError as `put` does.
+        The change is one step and durable on return. The message keeps its message id and gets a
+        new handle. For the old handle, the message counts as cancelled.
+
+        delay, deliver_at, deliver_ms: as for `put`; at most one. Without any, the message is
+        delivered now.
+
+        Raises:
+            NotPendingError: the message was delivered or cancelled, or is unknown.
+            MessageError: an argument is invalid.
+            FullError: the disk is full; nothing was changed.
         """
         return self._do_reschedule(receipt_or_handle, delay, deliver_at, deliver_ms)
 
     def pace(self, topic: str, per_second: float | None) -> None:
-        """Hand over at most so many timers of a topic a second, until the store is closed; None:
-        all when they are due. They come later, never early, in order; levels are not paced. What is
-        held for longer than the wheel has room behind the roll window (7 days by default) makes
-        other topics' timers late, too.
+        """Limit how many delayed messages of a topic are delivered each second, until the store is
+        closed.
 
-        As `StoreConfig.topic_rates`. Raises MessageError outside 0.001 to 1,000,000.
+        Limited messages are delivered later, never early, and in order. Messages of delay levels
+        are not limited. `StoreConfig.topic_rates` sets the same limit at opening. A backlog that is
+        longer than the part of the wheel past the roll window (7 days by default) also delays
+        messages of other topics.
+
+        per_second: 0.001 to 1,000,000; None removes the limit.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         return self._do_pace(topic, per_second)
 
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
-        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time.
+        """Yield the pending messages that are due in [begin_ms, end_ms), ordered by due time.
 
-        Those of fixed levels, too: they have no timer id (-1) and no handle ("").
+        Messages that wait for a delay level are included; they have the timer id -1 and the handle
+        "".
+
+        begin_ms, end_ms: milliseconds since 1970; None means without bound.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         return self._do_pending(begin_ms, end_ms, topic)
 
@@ -479,52 +667,69 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         by: str = "hour",
         topic: str | None = None,
     ) -> Histogram:
-        """Count what waits by when it is due, exactly: by "second", "minute", "hour" or "day" of
-        UTC, those that [begin, end) touches; without times, from now on for a day.
+        """Return the exact number of pending messages by due time.
 
-        Times are aware datetimes or epoch ms. What is late and what waits for a fixed level counts,
-        too. The first call after opening reads what waits; from then on counters are kept in
-        memory, at most `StoreConfig.histogram_bytes_max`. Raises MessageError.
+        Without times, the range is one day from now. Late messages and messages that wait for a
+        delay level are included. The first call after opening reads all pending messages. Later
+        calls use counters in memory, which take at most `StoreConfig.histogram_bytes_max`.
+
+        begin, end: aware datetimes or milliseconds since 1970. All buckets that [begin, end)
+        touches are returned.
+
+        by: the bucket: "second", "minute", "hour" or "day" of UTC.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         return self._do_histogram(begin, end, by, topic)
 
     def explain(
         self, message: Receipt | Message | PendingTimer | str, *, topic: str | None = None
     ) -> Explanation:
-        """Tell where a message is, why it is not out yet, and what happened to it.
+        """Return where a message is, why it has not been delivered yet, and its history.
 
-        By a receipt, a handle, a message or what `pending` gives; or by a message id and its topic.
-        With the index a look-up; without it, and for what rolls, it reads the log, or the wheel.
+        With the index this is a lookup. Without it, and for a message that rolls, the call reads
+        the log or the wheel.
+
+        message: a receipt, a handle, a message, a PendingTimer, or a message id together with
+        `topic`.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         return self._do_explain(message, topic)
 
     def stats(self) -> dict[str, Any]:
-        """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
+        """Return counters and gauges by name; sizes are in bytes and times in milliseconds.
+
+        All names are described in docs/metrics.md.
+        """
         return self._do_stats()
 
     def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
+        """Return the number of pending messages by the time until they are due.
 
-        Each bound counts what the one before did not; the first what is late too, None what is
-        later than a day. Together they are all that wait, for a fixed level, too. Reads all that
-        waits.
+        The keys are upper bounds in seconds: 5, 60, up to 86,400, then None for the rest. Each
+        message counts once, in the first bucket that it fits; late messages count in the first.
+        Messages that wait for a delay level are included. The call reads all pending messages.
         """
         return self._do_timing_distribution()
 
     def congestion(self) -> dict[int, int]:
-        """Give how many messages wait for each slot, by the ms at which the slot begins.
+        """Return the number of pending messages of each slot, by the slot's beginning in
+        milliseconds.
 
-        Only slots that somebody waits for, and nobody does for a fixed level. A message due at the
-        very end of a slot is in it; one that rolls is in the slot it is due in. Reads all that
-        waits.
+        Empty slots and messages that wait for a delay level are left out. A message due at the end
+        of a slot belongs to that slot, and a message that rolls to the slot of its due time. The
+        call reads all pending messages.
         """
         return self._do_congestion()
 
     def flush(self) -> None:
-        """Make everything put so far durable, and complete a checkpoint."""
+        """Make every message put so far durable, and complete a checkpoint."""
         return self._do_flush()
 
-    # --- what a kind of store defines ---
+    # --- implemented by each kind of store ---
 
     def _do_put(self, request: PutRequest) -> Receipt:
         raise NotImplementedError

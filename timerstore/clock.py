@@ -1,7 +1,7 @@
-"""The two clocks. Wall time decides deliveries, monotonic time decides waits.
+"""The two clocks of a store. Wall time decides deliveries, monotonic time decides waits.
 
-Threads:  any thread may read; whoever turns a clock by hand tells its listeners.
-Holds:    monotonic_ns never goes back; now_ms may jump either way, and whoever reads it copes.
+Thread safety: any thread may read a clock.
+Invariants: `monotonic_ns` never decreases. `now_ms` may jump in both directions.
 """
 
 import time
@@ -10,27 +10,30 @@ from collections.abc import Callable
 
 
 class Clock(ABC):
-    """Where the engine gets its time from, and the only place."""
+    """The only source of time of an engine."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def now_ms(self) -> int:
-        """Wall clock: milliseconds since 1970 UTC. May jump."""
+        """Wall clock time, milliseconds since 1970 UTC. It may jump."""
 
     @property
     @abstractmethod
     def monotonic_ns(self) -> int:
-        """Nanoseconds since some moment; never goes back."""
+        """Nanoseconds since an arbitrary time. It never decreases."""
 
     @property
     def by_hand(self) -> bool:
-        """True when it only moves when it is told to, so that no real wait can wait for it."""
+        """Whether the clock moves only when a program sets it, so that no real wait can wait for
+        it.
+        """
         return False
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have `listener` called after every turn by hand; the answer, called, ends that.
+        """Call `listener` after every change of a clock that is set by hand. Return a function that
+        ends the subscription.
 
         A clock that runs by itself never calls it.
         """
@@ -39,13 +42,13 @@ class Clock(ABC):
 
 
 class SystemClock(Clock):
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     __slots__ = ()
 
     @property
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970 UTC."""
+        """Wall clock time, milliseconds since 1970 UTC."""
         return time.time_ns() // 1_000_000
 
     @property

@@ -1,9 +1,10 @@
-"""Every knob of a store: default, range, unit, what it risks.
+"""The settings of a store, each with its default, range, unit and risks.
 
-Holds:    a StoreConfig that exists is valid; one that is not says everything that is wrong with it.
-Source:   RocketMQ's settings and defaults, where it has the same ones.
+Names and defaults follow RocketMQ where it has the same setting. For an existing directory, sizes
+that its files determine are taken from the files.
 
-On a directory that exists, sizes that its files show are taken from the files: see store.py.
+Invariants: a StoreConfig that exists is valid.
+Raises: ConfigError, which lists every invalid setting.
 """
 
 import ipaddress
@@ -20,170 +21,180 @@ YEAR_MS = 31_557_600_000
 """365.25 days."""
 
 _INT32_MAX = 2**31 - 1
-_RECORD_OVERHEAD_BYTES = 65_536  # the ancestor allows a record this much beside its body
-_BLANK_BYTES = 16  # our blank carries its own position, so this much stays free behind a record
-_WHEEL_BLANK_SLOTS = 60  # between the farthest slot that is written and the oldest still unread
+_RECORD_OVERHEAD_BYTES = 65_536  # RocketMQ allows a record this much in addition to its body
+_BLANK_BYTES = 16  # a filler record holds its own offset, so this much stays free after a record
+_WHEEL_BLANK_SLOTS = 60  # between the farthest written slot and the oldest unread one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """All settings of one store. Change some of them with `dataclasses.replace`."""
 
-    # --- geometry: fixed when the directory is made ---------------------------------------------
+    # --- geometry: fixed when the directory is created -------------------------------------------
     commit_log_segment_bytes: int = GIB
-    """Size of a commit log file. 4 KiB to 2 GiB - 1. Small files cost opens and blanks at their
-    ends; the largest record is cut to what one file holds (`record_bytes_max`)."""
+    """Size of a commit log file, bytes. 4 KiB to 2 GiB - 1. Small files cost opens and filler
+    records at their ends. No record is larger than what one file holds (`record_bytes_max`)."""
     queue_segment_bytes: int = 6_000_000
-    """Size of a consume queue file. 20 bytes to 2 GiB - 20, a multiple of the 20 bytes of a unit.
-    Every queue of every topic has at least one, so large ones cost space with many topics. A broker
-    (seen: 5.3.3) never finishes opening files of one unit: 40 bytes at least where one is to."""
+    """Size of a consume queue file, bytes. 20 to 2 GiB - 20, a multiple of the 20 bytes of a unit.
+    Every queue of every topic has at least one file, so large files cost space with many topics. A
+    RocketMQ broker (seen with 5.3.3) never finishes opening files of one unit; use at least 40
+    bytes for it."""
     timer_log_segment_bytes: int = 100 * MIB
-    """Size of a timer log file. 128 bytes to 2 GiB - 1. Small files cost opens."""
+    """Size of a timer log file, bytes. 128 to 2 GiB - 1. Small files cost opens."""
     index_slot_count: int = 5_000_000
-    """Hash slots of an index file. 1 to 500 M; 4 bytes each, on disk and, of the newest file, in
-    memory. Few slots make long chains, which queries walk."""
+    """Hash slots of an index file. 1 to 500 M. Each takes 4 bytes on disk and, for the newest file,
+    in memory. Few slots make long chains, which slow down queries."""
     index_entry_count: int = 20_000_000
-    """Entries of an index file, the first of which is never used. 2 to 100 M; 20 bytes each, taken
-    as they come. Every message has one for its id and one for each key, and so has its delivery."""
+    """Entries of an index file; the first is never used. 2 to 100 M. Each takes 20 bytes when it is
+    used. Every message has an entry for its id and one for each key, and so has its delivery."""
     wheel_slot_count: int = 1_209_600
-    """Slots of the wheel: twice the window it looks ahead. An even number, 16 to 64 Mi; 32 bytes
-    each, in memory and on disk. A small wheel rolls far messages more often."""
+    """Slots of the timing wheel: twice the roll window. An even number, 16 to 64 Mi. Each takes 32
+    bytes in memory and on disk. With a small wheel, messages that are due far ahead roll more
+    often."""
     precision_ms: int = 1000
-    """Width of a slot on disk, ms. 1 to 60,000. Delivery is to the millisecond whatever it is; wide
-    slots are longer to load and sort when they open, narrow ones make the wheel look less far."""
+    """Width of a slot, ms. 1 to 60,000. Messages are delivered at their millisecond whatever the
+    width is. Wide slots take longer to load and sort; narrow slots make the wheel cover less time.
+    """
     roll_window_slots: int = 172_800
-    """How far ahead a message is placed before it has to roll, in slots. 0 to 64 Mi; below 2 or
-    beyond what the wheel holds, the widest that it holds is used (`roll_slots`). A small window
-    writes far messages again more often."""
+    """How far ahead a message is placed on the wheel before it has to roll, in slots. 0 to 64 Mi. A
+    value below 2, or larger than the wheel allows, means the largest window of the wheel
+    (`roll_slots`). With a small window, messages that are due far ahead are written again more
+    often."""
     far_wheel: Literal["off", "shared", "own"] = "off"
-    """Where messages beyond the roll window wait. "shared", "own": on the far wheel, in side files;
-    however many years, their bodies are written when they are put and when they are handed over.
-    "off": as the ancestor's do: at each window's end the whole message is written again. "shared"
-    places them on the wheel when the store is closed, 52 bytes each, so that a broker can open it;
-    "own" closes at once, and a broker refuses what was closed while any wait there
+    """Where messages past the roll window wait. "off": in the timer topic, as in RocketMQ; the
+    whole message is written again at the end of each window. "shared" and "own": on the far wheel,
+    in side files; the body is written only at the put and at delivery. "shared" moves the messages
+    to the wheel when the store is closed, 52 bytes each, so that a broker can open the directory.
+    "own" closes at once, and a broker rejects the directory while messages wait on the far wheel
     (`timerstore.convert` changes that)."""
 
     # --- limits ---------------------------------------------------------------------------------
     message_bytes_max: int = 4 * MIB
-    """Largest body, as stored and as inflated, bytes. 1 to 1 GiB. Large ones hold up others."""
+    """Largest body, as stored and as inflated, bytes. 1 to 1 GiB. Large bodies delay other
+    messages."""
     properties_bytes_max: int = 32_767
-    """Largest properties area of a record, the engine's own included, bytes. 512 to 32,767 (the
-    format's limit)."""
+    """Largest properties of a record, with those of the engine, bytes. 512 to 32,767 (the limit of
+    the format)."""
     delay_ms_max: int = 40 * YEAR_MS
-    """Farthest due time that `put` takes, ms from now. 1 ms to 1000 years. A broker that opens the
-    directory takes 3 days by default; farther messages roll until they are due."""
+    """Largest delay of a put, ms. 1 ms to 1000 years. A broker that opens the directory accepts 3
+    days by default; messages that are already there roll until they are due."""
     topic_queue_count: int = 1
-    """Queues of a topic when it is first put to. 1 to 1024."""
+    """Queues of a topic that is created by a put. 1 to 1024."""
     slot_messages_max: int = 0
-    """Messages that may wait for one slot (`precision_ms` of due time); a put beyond is refused
-    with FlowControlError. 0 (off) to 2 Gi - 1. It keeps a slot short to load and sort, and costs
-    every put a look at a count; what waits is counted when the store is opened."""
+    """Messages that may wait for one slot (`precision_ms` of due time). A further put raises
+    FlowControlError. 0 (no limit) to 2 Gi - 1. A limit keeps loading and sorting of a slot short.
+    It costs each put a look at a counter, and opening counts the pending messages."""
 
     # --- durability -----------------------------------------------------------------------------
     flush: Literal["sync", "async"] = "sync"
-    """When `put` answers: "sync" when the message is on the disk (callers that wait at once share
-    one sync), "async" when the kernel has it: a power cut may lose the last `flush_interval_ms`."""
+    """When `put` returns. "sync": when the message is on disk; callers that wait at the same time
+    share one sync. "async": when the kernel has it; a power cut may lose the puts of the last
+    `flush_interval_ms`."""
     flush_interval_ms: int = 500
-    """Longest time between two syncs while nobody waits for one, ms. 1 to 60,000. A long one risks
-    more asynchronous puts at a power cut."""
+    """Longest time between two syncs while no caller waits for one, ms. 1 to 60,000. A power cut
+    loses at most the asynchronous puts of this time."""
     visibility: Literal["durable", "written"] = "durable"
-    """What a pull sees. "written" shows a message before it is on the disk: lower lateness, but a
-    power cut can take back what a consumer saw."""
+    """When a pull sees a message. "durable": after it was synced. "written": before; this lowers
+    latency, but a power cut can lose a message that a consumer has already seen."""
     checkpoint_interval_ms: int = 500
-    """Time between two checkpoints while there is work, ms. 10 to 600,000. A long one makes
+    """Time between two checkpoints while there is work, ms. 10 to 600,000. A long interval makes
     recovery longer."""
     checkpoint_log_bytes: int = 128 * MIB
-    """Growth of the commit log that asks for a checkpoint at once, bytes. 4 KiB to 64 GiB."""
+    """Growth of the commit log after which a checkpoint begins at once, bytes. 4 KiB to 64 GiB."""
     checkpoint_log_bytes_max: int = 256 * MIB
-    """Growth of the commit log beyond the last checkpoint at which appends wait, bytes. At least
-    `checkpoint_log_bytes`, up to 64 GiB. This much is read again by recovery."""
+    """Growth of the commit log since the last checkpoint at which appends wait, bytes. At least
+    `checkpoint_log_bytes`, at most 64 GiB. Recovery reads this much again."""
     staging_bytes: int = 2 * MIB
-    """Appended bytes that are gathered before they are written to the commit log. 4 KiB to 1 GiB; a
-    soft threshold. Large ones fall out of the processor's cache, small ones cost system calls."""
+    """Appended bytes that are collected before they are written to the commit log. 4 KiB to 1 GiB;
+    a soft threshold. Large values exceed the processor's cache, small values cost system calls."""
     reserve_bytes: int = 16 * MIB
-    """Space that is kept in hand ahead of the end of the log, bytes. 0 to 16 GiB. It is what lets
-    services finish their work when the disk is full."""
+    """Disk space that is reserved ahead of the end of the log, bytes. 0 to 16 GiB. It lets services
+    finish their work when the disk is full."""
     property_crc: bool = True
-    """Write the `__CRC32#` property, which covers the whole record. Off saves 20 bytes a record and
-    leaves damage outside the body unseen."""
+    """Write the `__CRC32#` property, which covers the whole record. Without it a record is 20 bytes
+    smaller, and damage outside the body is not detected."""
 
-    # --- how long what was delivered is kept -----------------------------------------------------
+    # --- retention -------------------------------------------------------------------------------
     retention_ms: int = 0
-    """How long a message is kept after it was stored, ms; by whole commit log files, of which the
-    last always stays. 0 (for ever) or 1 s to 1000 years; a broker has 72 hours, 259,200,000.
-    What still waits is never removed: it is moved to the log's end first. What a group that has
-    committed in its topic has not read is kept until one of the two limits below is reached, then
-    dropped, counted, logged."""
+    """How long a message is kept after it was stored, ms. Whole commit log files are removed; the
+    last one always stays. 0 (no limit) or 1 s to 1000 years; a broker has 72 hours, 259,200,000. A
+    pending message is never removed: it is moved to the end of the log first. Messages that a group
+    has not read yet are kept until one of the two limits below is reached. Then they are removed,
+    counted and logged. A group counts if it has committed in the topic."""
     retention_log_bytes: int = 0
-    """Size of the commit log beyond which its oldest files go, whatever their age and whoever has
-    not read them, bytes. 0 (no limit) to 2^62. Where what waits is more than that, the log is up
-    to twice as large as what waits."""
+    """Size of the commit log at which its oldest files are removed, whatever their age and even if
+    they hold unread messages, bytes. 0 (no limit) to 2^62. If the pending messages alone are larger
+    than that, the log takes up to twice their size."""
     retention_disk_percent: int = 0
-    """The same for how full the file system is, by whatever, percent. 0 (no limit) to 99; a
-    broker has 85."""
+    """The same limit for the use of the file system, whatever uses it, percent. 0 (no limit) to 99;
+    a broker has 85."""
 
     index_enabled: bool = True
-    """Keep the index that `query` looks keys up in. Off saves 20 bytes of disk and about 20 ns of
-    one thread a key; what is put meanwhile is added when it is on again."""
+    """Keep the index of keys for `query`. Without it, each key saves 20 bytes of disk and about 20
+    ns of one thread. Messages that are put without the index are added when it is enabled again."""
     index_tags: bool = False
-    """Enter tags into the index, too, as brokers from 5.4 on do (earlier ones do not): so that one
-    that opens the directory finds by tag. Nothing here looks them up: it costs 20 bytes and about
-    20 ns a tag. After a change of it the index is built anew from the log."""
+    """Add tags to the index, as brokers from 5.4 on do, so that such a broker can find messages by
+    tag. This engine does not use them. A tag costs 20 bytes and about 20 ns. After a change of this
+    setting the index is rebuilt from the log."""
 
     histogram_bytes_max: int = 256 * MIB
-    """Memory for the counters behind `histogram`, bytes; half as much more for a moment while they
-    grow. 0 to 64 GiB. A message alone in its hour takes up to 200 bytes, one whose topic has others
-    in the same second none. Where it is not enough, `histogram` reads what waits instead."""
+    """Memory for the counters of `histogram`, bytes; half as much more for a short time while they
+    grow. 0 to 64 GiB. A message that is alone in its hour takes up to 200 bytes; one whose topic
+    has others in the same second takes none. If the memory is not enough, `histogram` reads all
+    pending messages instead."""
 
     # --- waiting pulls --------------------------------------------------------------------------
     long_poll_enabled: bool = True
-    """A pull that waits is answered when its message comes. Off: it looks again once, after
-    `short_poll_ms` or its own wait where that is shorter, and answers what there is: the store then
-    does nothing for waiting pulls when messages come, and they come late by as much."""
+    """Wake a waiting pull when its message arrives. Off: a waiting pull looks again once, after
+    `short_poll_ms` or its own wait if that is shorter, and returns what it finds. Arriving messages
+    then cost nothing for waiting pulls, but reach them later."""
     short_poll_ms: int = 1000
-    """How long a pull waits where `long_poll_enabled` is off, ms. 1 to 60,000."""
+    """How long a pull waits if `long_poll_enabled` is off, ms. 1 to 60,000."""
 
     # --- operator's switches --------------------------------------------------------------------
     timer_enabled: bool = True
-    """Off: a put with a time in the future is refused with MessageError."""
+    """Accept delayed messages. Off: a put with a due time in the future raises MessageError."""
     stop_enqueue: bool = False
-    """On: nothing moves from the timer topic to the wheel; puts are still stored."""
+    """Stop moving messages from the timer topic to the wheel. Puts are still stored."""
     stop_dequeue: bool = False
-    """On: nothing is delivered; it is late when this is taken off."""
+    """Stop delivery. Messages that come due are delivered late, once this is off again."""
     topic_rates: str = ""
-    """Most messages a second that timers hand to some topics, "orders=100 mail=0.5", one space
-    between; 0.001 to 1,000,000. They come later, never early, and in order. `pace` changes it while
-    the store is open. What waits for its turn takes 64 bytes each. Not for fixed levels."""
+    """Largest delivery rates of delayed messages by topic, messages a second: "orders=100
+    mail=0.5", separated by one space; 0.001 to 1,000,000. Limited messages are delivered later,
+    never early, and in order. `pace` changes a rate while the store is open. Each waiting message
+    takes 64 bytes. Messages of delay levels are not limited."""
     spread_seed: int = 0
-    """Where the chance of `spread=` begins; 0: elsewhere at each opening. 0 to 2^63 - 1."""
+    """Seed of the random times of `spread=`. 0 (a new seed at each opening) to 2^63 - 1."""
     start_delay_ms: int = 0
-    """Time after opening before delivery begins, ms. 0 to 86,400,000."""
+    """Time from opening to the first delivery, ms. 0 to 86,400,000."""
 
     # --- names, retries, fixed delays -----------------------------------------------------------
     dedupe_window_ms: int = 3_600_000
-    """How long a message id that a caller gave is remembered, ms: `put` and `put_many` answer the
-    first receipt to whoever gives it again. 0 (off: ids are names, and nothing else) to 7 days."""
+    """How long a message id is remembered, ms. A `put` or `put_many` that repeats an id in this
+    time returns the first receipt. 0 (ids are not remembered) to 7 days."""
     dedupe_ids_max: int = 8 * MIB
-    """Ids that are remembered at a time. 4096 to 1 Gi; a put with another is refused with BusyError
-    until some are older than the window. Each takes up to 64 bytes of memory, and 24 of disk."""
+    """Message ids that are remembered at a time. 4096 to 1 Gi. A put with a further id raises
+    BusyError until some are older than the window. Each takes up to 64 bytes of memory and 24 of
+    disk."""
     level_delays: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    """The fixed delays, level 1 first: numbers with s, m, h or d, one space between. 1 to 64 of
-    them, each at most 1000 years. `put(level=n)` waits for the n-th, beyond the last for the last.
-    What waits keeps the time that it got, but for a delay that was shortened, or where its queue is
-    built anew: in a restored backup, a repaired store, or after a kill within moments of the put it
-    goes by the table of then. A broker that opens the directory goes by its own."""
+    """The delays of the levels, level 1 first: numbers with s, m, h or d, separated by one space. 1
+    to 64 delays, each at most 1000 years. `put(level=n)` uses the n-th delay; a larger n means the
+    last. A change applies to new messages. A pending message keeps its due time, unless its delay
+    became shorter or its queue is rebuilt: in a restored backup, a repaired store, or after a kill
+    shortly after its put. A broker that opens the directory uses its own delays."""
     level_async: bool = False
-    """Whether messages of fixed levels are handed over while others are not on the disk yet. Off,
-    each batch waits for the one before, and all levels come in one order; on, each level is in
-    order by itself."""
+    """Deliver messages of delay levels while earlier ones are not on disk yet. Off: each batch
+    waits for the one before, and all levels are delivered in one order. On: only each level is in
+    order."""
     level_pending_max: int = 2000
-    """With `level_async`: most messages of a level that are handed over and not on the disk yet. 1
-    to 1 M."""
+    """With `level_async`: the largest number of messages of a level that are delivered and not on
+    disk yet. 1 to 1 M."""
     broker_name: str = "timerstore"
-    """Name in handles. 1 to 127 visible ASCII characters, no space; a changed one does not match
-    the handles given out before."""
+    """Name of the store in handles. 1 to 127 visible ASCII characters, no space. Handles that were
+    issued under another name keep it."""
     store_host: str = "127.0.0.1:10911"
-    """`ip:port` written into records and message ids, `[ip]:port` for IPv6. Never connected to."""
+    """`ip:port` written into records and message ids, `[ip]:port` for IPv6. It is never connected
+    to."""
 
     def __post_init__(self) -> None:
         problems = [*self._type_problems()]
@@ -194,7 +205,9 @@ class StoreConfig:
 
     @property
     def record_bytes_max(self) -> int:
-        """Largest record, bytes: what the ancestor allows, cut to what one segment holds."""
+        """Largest record, bytes: RocketMQ's limit, or what one commit log file holds if that is
+        less.
+        """
         return min(
             self.message_bytes_max + _RECORD_OVERHEAD_BYTES,
             self.commit_log_segment_bytes - _BLANK_BYTES,
@@ -202,19 +215,19 @@ class StoreConfig:
 
     @property
     def group_bytes_max(self) -> int:
-        """Most bytes of records that are stored all or none: 4 MiB, cut to one segment."""
+        """Largest atomic group, bytes: 4 MiB, or what one commit log file holds if that is less."""
         return min(4 * MIB, self.commit_log_segment_bytes - _BLANK_BYTES)
 
     @property
     def roll_slots(self) -> int:
-        """The roll window in use, slots: what is configured where the wheel can hold it."""
+        """The roll window in use, slots: `roll_window_slots` if the wheel allows it."""
         half = self.wheel_slot_count // 2
         cap = half - min(_WHEEL_BLANK_SLOTS, self.wheel_slot_count // 8)
         return self.roll_window_slots if 2 <= self.roll_window_slots <= cap else cap
 
     @property
     def store_address(self) -> tuple[str, int]:
-        """`store_host` taken apart: address without brackets, and port."""
+        """The address without brackets and the port of `store_host`."""
         host, _, port = self.store_host.rpartition(":")
         return host.strip("[]"), int(port)
 
@@ -335,7 +348,7 @@ _PATTERNS = {
 
 
 def parse_topic_rates(topic_rates: str) -> dict[str, float]:
-    """Give messages a second by topic."""
+    """Return messages a second by topic."""
     pairs = (one.partition("=") for one in topic_rates.split(" ") if one)
     return {topic: float(rate) for topic, _, rate in pairs}
 
@@ -344,7 +357,7 @@ def _rate_problems(topic_rates: str) -> list[str]:
     try:
         rates = parse_topic_rates(topic_rates)
     except ValueError:
-        return []  # its pattern says so
+        return []  # reported by its pattern
     problems = []
     if len(rates) < len(topic_rates.split()):
         problems.append(f"topic_rates: wanted each topic once, got {quoted(topic_rates)}")

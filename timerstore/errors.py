@@ -1,9 +1,8 @@
 """Every exception of timerstore.
 
-Fails:    each class says whose fault it is and whether trying again can help (`retryable`).
-Holds:    a C status belongs to one class: CLASS_OF_CODE is built from the classes' `code`.
-Source:   the codes are enum ts_status of native/api/status.h; native.py compares the two when it is
-          imported.
+Each class says what went wrong, and whether a repeated call can succeed (`retryable`). A status of
+the C code corresponds to one class (CLASS_OF_CODE). The codes are those of `enum ts_status` in
+native/api; base/native.py compares the two at import.
 """
 
 import sys
@@ -13,10 +12,10 @@ from typing import ClassVar
 
 
 class TimerStoreError(Exception):
-    """Root of all errors; never raised itself.
+    """The base class of all errors. It is never raised itself.
 
-    The text is `message`, then `where` (file, offset), what was `wanted` and what was `got`, as far
-    as they are given. `retryable` overrides what the class says for this one error.
+    The text is `message`, then `where` (file and offset), `wanted` and `got`, as far as they are
+    given. `retryable` overrides the value of the class for this error.
     """
 
     code: ClassVar[int | None] = None
@@ -48,7 +47,7 @@ class TimerStoreError(Exception):
 
 
 class _ProblemsError(TimerStoreError, ValueError):
-    """The caller's fault: carries every problem that was found, not only the first."""
+    """An error of the caller. `problems` lists every problem, not only the first."""
 
     def __init__(
         self,
@@ -65,17 +64,17 @@ class _ProblemsError(TimerStoreError, ValueError):
 
 
 class ConfigError(_ProblemsError):
-    """The configuration is wrong, or contradicts the files of the store; `problems` lists all."""
+    """The configuration is invalid or contradicts the files of the store; `problems` lists all."""
 
 
 class MessageError(_ProblemsError):
-    """A message, or what was asked of one, is wrong; `problems` lists all. Nothing was stored."""
+    """An argument of a call is invalid; `problems` lists all. Nothing was stored."""
 
     code = -4
 
 
 class _AnsweredError(TimerStoreError):
-    """Something else would have been answered, by name: `result`; nothing was changed."""
+    """The call found another state of the message, named by `result`. Nothing was changed."""
 
     def __init__(
         self,
@@ -92,29 +91,29 @@ class _AnsweredError(TimerStoreError):
 
 
 class NotPendingError(_AnsweredError):
-    """The message cannot be rescheduled: it was delivered or cancelled, or nobody knows it.
+    """The message cannot be rescheduled: it was delivered or cancelled, or is unknown.
 
-    `result` is what `cancel` would answer (a CancelResult); nothing was changed.
+    `result` is the CancelResult that `cancel` would return. Nothing was changed.
     """
 
 
 class LeaseLostError(_AnsweredError):
-    """The lease cannot be extended: it is over, settled, or unknown; nothing was changed.
+    """The lease cannot be extended: it has ended, was settled, or is unknown.
 
-    `result` is what `ack` would answer (an AckResult).
+    `result` is the AckResult that `ack` would return. Nothing was changed.
     """
 
 
 class ClosedError(TimerStoreError):
-    """The store is shut."""
+    """The store is closed."""
 
 
 class ForkedError(TimerStoreError):
-    """The store was opened by a parent process; a forked child must open its own."""
+    """The store was opened by the parent process; a forked child must open its own."""
 
 
 class ReadOnlyError(TimerStoreError):
-    """What was called would change a store that is opened read-only; nothing was changed."""
+    """The call would change a store that is opened read-only. Nothing was changed."""
 
 
 class LockedError(TimerStoreError):
@@ -128,18 +127,18 @@ class ReentrantCallError(TimerStoreError):
 
 
 def stopped_at_exit(where: object = None) -> LockedError:
-    """Say that a thread of the program stopped in a call when the interpreter began to end."""
+    """Return the error for a thread that stopped in a call when the interpreter began to end."""
     return LockedError(
-        "the interpreter is ending, and has stopped another thread amid a call of the store, which "
-        "stays as after a kill: nothing that was acknowledged is lost",
+        "the interpreter is ending, and has stopped another thread during a call of the store; the "
+        "store is left as after a kill, and no acknowledged message is lost",
         where=where,
         wanted="threads that end, or a store that is closed, before the interpreter ends",
     )
 
 
 def reentrant_call(where: object = None) -> TimerStoreError:
-    """Make the error of a thread that asks for a lock it holds: ReentrantCallError. While the
-    interpreter ends, the holder may be a thread that was stopped: LockedError.
+    """Return the error for a thread that requests a lock that it holds: ReentrantCallError. While
+    the interpreter ends, the holder may be a thread that was stopped: then LockedError.
     """
     if sys.is_finalizing():
         return stopped_at_exit(where)
@@ -152,12 +151,13 @@ def reentrant_call(where: object = None) -> TimerStoreError:
 
 
 class FailedError(TimerStoreError):
-    """Poisoned by a failed sync or by a file that changed under us; reopen to go on."""
+    """The store has failed, because a sync failed or a file changed under it. Open it again."""
 
 
 def as_failure(error: BaseException, where: object) -> TimerStoreError:
-    """Say what ended a store: an error of its own as it is, anything else, as no memory or Ctrl-C
-    amid what cannot be taken up again, as a FailedError.
+    """Return the error with which a store fails. An error of timerstore stays as it is. Any other,
+    such as MemoryError or KeyboardInterrupt during a step that cannot be repeated, becomes a
+    FailedError.
     """
     if isinstance(error, TimerStoreError) and not isinstance(
         error, LockedError | ReentrantCallError
@@ -167,32 +167,32 @@ def as_failure(error: BaseException, where: object) -> TimerStoreError:
 
 
 def cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
-    """Say that there can be no server; ValueError: no name of a host, so not looked for."""
+    """Return the error of a server that cannot listen. A ValueError means an invalid host name."""
     why = getattr(error, "strerror", None) or error
     return ConfigError(f"port: cannot listen on {host} port {port} ({why})")
 
 
 class CorruptError(TimerStoreError):
-    """Bytes on disk break their format."""
+    """Bytes on disk violate their format."""
 
     code = -1
 
 
 class GoneError(CorruptError):
-    """What was asked for lies below the log's beginning: retention removed it. No damage."""
+    """The requested data are below the beginning of the log: retention removed them. No damage."""
 
 
 class FormatVersionError(CorruptError):
-    """A known magic with a version that this release does not read."""
+    """A file has a version that this release does not read."""
 
     code = -3
 
 
 class FullError(TimerStoreError):
-    """No space is left on the disk. Works again when space returns.
+    """The disk is full. The call can be repeated when there is space.
 
-    Nothing was stored, but for the first `stored_count` messages of a `put_many`. They are as safe
-    as after a `put_many` that returns: durable with `flush="sync"`.
+    Nothing was stored, except the first `stored_count` messages of a `put_many`. Those are as
+    durable as after a `put_many` that succeeds.
     """
 
     code = -2
@@ -201,10 +201,10 @@ class FullError(TimerStoreError):
 
 
 class BusyError(TimerStoreError):
-    """Refused by flow control. Try again later.
+    """The call was rejected by flow control. It can be repeated later.
 
-    Nothing was stored, but for the first `stored_count` messages of a `put_many` with message ids.
-    They are as safe as after a `put_many` that returns.
+    Nothing was stored, except the first `stored_count` messages of a `put_many` with message ids.
+    Those are as durable as after a `put_many` that succeeds.
     """
 
     retryable = True
@@ -212,14 +212,15 @@ class BusyError(TimerStoreError):
 
 
 class FlowControlError(BusyError):
-    """Too many messages wait for one slot (`slot_messages_max`); nothing was stored.
+    """Too many messages wait for one slot (`slot_messages_max`). Nothing was stored.
 
-    Works again when one of them was cancelled, and at once for a due time in another slot.
+    The call can be repeated when one of them was cancelled, or at once with a due time in another
+    slot.
     """
 
 
 class FlushTimeoutError(TimerStoreError):
-    """Stored, but not known to be durable yet. Try again with the same message id."""
+    """The message is stored, but may not be durable yet. Repeat with the same message id."""
 
     retryable = True
 
@@ -242,7 +243,7 @@ def _classes_by_code() -> dict[int, type[TimerStoreError]]:
 
 
 CLASS_OF_CODE: Mapping[int, type[TimerStoreError]] = MappingProxyType(_classes_by_code())
-"""C status (negative) to the class that says it; only `native.raise_status` reads it."""
+"""The error class of each C status (a negative number). Only `native.raise_status` reads it."""
 
 
 _QUOTED_CHARACTERS_MAX = 80
@@ -250,16 +251,16 @@ _TEXTS = (str, bytes, bytearray)
 
 
 def quoted(value: object) -> str:
-    """Show a value, in at most 80 characters."""
+    """Return the text of a value, in at most 80 characters."""
     if type(value) in _TEXTS and len(value) > _QUOTED_CHARACTERS_MAX:  # type: ignore[arg-type]
-        value = value[:_QUOTED_CHARACTERS_MAX]  # type: ignore[index]  # not all of some MB
+        value = value[:_QUOTED_CHARACTERS_MAX]  # type: ignore[index]  # it may be some MB
     try:
         text = repr(value)
     except ValueError:
         if type(value) is int:
             return f"a whole number of {value.bit_length()} bits"
         return f"{type(value).__name__} without a text"
-    except Exception:  # noqa: BLE001 - a caller's own
+    except Exception:  # noqa: BLE001 - raised by a class of the caller
         return f"{type(value).__name__} without a text"
     return (
         text if len(text) <= _QUOTED_CHARACTERS_MAX else f"{text[: _QUOTED_CHARACTERS_MAX - 3]}..."
@@ -267,6 +268,6 @@ def quoted(value: object) -> str:
 
 
 def typed(value: object) -> str:
-    """Show what stands where another type was wanted: its own, and the value."""
+    """Return the type and the text of a value that has the wrong type."""
     kind, text = type(value).__name__, quoted(value)
     return text if value is None or text.startswith(kind) else f"{kind} {text}"

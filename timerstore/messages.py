@@ -1,8 +1,9 @@
-"""Messages that callers get, one by one or as columns, and what a pull returns. Opens no file.
+"""Stored messages, one by one or as columns, and the result of a pull. This module opens no file.
 
-Holds:    (1) a value never changes after it was made; (2) what costs time to make (message ids,
-          handles, inflated bodies) is made when it is first asked for.
-Fails:    MessageError on a body that this release cannot inflate, CorruptError on a broken one.
+Invariants:
+    1. A value never changes after it was created, except that inflated bodies are cached.
+    2. Message ids, handles and inflated bodies are computed when they are first requested.
+Raises: MessageError for a body that this release cannot inflate, CorruptError for a damaged one.
 See also: docs/file-format.md (flags, handles).
 """
 
@@ -39,10 +40,10 @@ _SHOWN_MAX = 400  # characters of one field in a message's repr
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
-    """Read the on-disk form (name 0x01 value 0x02, the final 0x02 may be missing).
+    """Parse properties from their on-disk form: name 0x01 value 0x02; the last 0x02 may be missing.
 
-    A pair without a name or without a value does not exist for a reader; of two of one name the
-    last counts. What is not UTF-8 becomes U+FFFD: only a foreign writer can have put it there.
+    Pairs without a name or without a value are skipped. The last of several pairs with one name
+    counts. Bytes that are not UTF-8 become U+FFFD; only another writer can have stored them.
     """
     pairs = {}
     for pair in text.decode("utf-8", "replace").split("\x02"):
@@ -53,7 +54,7 @@ def parse_properties(text: bytes) -> dict[str, str]:
 
 
 def host_text(raw: bytes, is_v6: bool) -> str:
-    """Turn a stored host (4 or 16 address bytes, then the port in 4) into `ip:port`."""
+    """Return a stored host (4 or 16 address bytes, then the port in 4) as `ip:port`."""
     size = 16 if is_v6 else 4
     if len(raw) < size + 4:
         raise CorruptError("stored host is short", wanted=f"{size + 4} bytes", got=len(raw))
@@ -64,9 +65,11 @@ def host_text(raw: bytes, is_v6: bool) -> str:
 
 
 def inflate_body(raw: bytes, sys_flag: int, body_bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Give the body as its producer sent it, never more than `body_bytes_max` bytes of it.
+    """Return the body as its producer sent it, at most `body_bytes_max` bytes.
 
-    MessageError on LZ4 and ZSTD and on a body beyond the limit, CorruptError on a broken one.
+    Raises:
+        MessageError: the body is compressed with LZ4 or ZSTD, or exceeds the limit.
+        CorruptError: the compressed body is damaged.
     """
     if not sys_flag & SYS_FLAG_COMPRESSED:
         return raw
@@ -90,10 +93,11 @@ def inflate_body(raw: bytes, sys_flag: int, body_bytes_max: int = BODY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Message:
-    """One stored message. A message that never waited has due_ms == delivered_ms == store_ms.
+    """One stored message.
 
-    One that still waits (`query` finds those, too) has queue_offset and delivered_ms -1, and, where
-    it can be cancelled, the `handle` to do so.
+    Times are milliseconds since 1970. If the message was not delayed, `due_ms` and `delivered_ms`
+    equal `store_ms`. A pending message, which `query` also returns, has `queue_offset` and
+    `delivered_ms` -1. If it can be cancelled, it has a `handle`.
     """
 
     topic: str
@@ -118,7 +122,7 @@ class Message:
     _inflated: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        """Show each field, of the body how long it is."""
+        """Show each field, and the length of the body instead of the body."""
         shown = []
         for one in fields(self):
             if one.name == "raw_body":
@@ -129,7 +133,12 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent: inflated, once, where a broker's client compressed it."""
+        """The body as it was sent. A body that a broker's client compressed is inflated once.
+
+        Raises:
+            MessageError: this release cannot inflate the body, or it is too large.
+            CorruptError: the compressed body is damaged.
+        """
         if not self.sys_flag & SYS_FLAG_COMPRESSED:
             return self.raw_body
         if self._inflated is None:
@@ -140,22 +149,22 @@ class Message:
 
     @property
     def waits(self) -> bool:
-        """Whether it is not in its topic yet."""
+        """Whether the message is pending: it has not been delivered to its topic yet."""
         return self.queue_offset < 0
 
     @property
     def message_id(self) -> str:
-        """The id that its copies share (UNIQ_KEY), or "" where it has none."""
+        """The id of the message, which all its copies share (UNIQ_KEY), or "" if it has none."""
         return self.properties.get("UNIQ_KEY", "")
 
     @property
     def tags(self) -> str | None:
-        """The tag that consumers filter by."""
+        """The tag by which consumers filter, or None."""
         return self.properties.get("TAGS")
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that it can be looked up by."""
+        """The keys by which `query` finds the message."""
         return tuple(self.properties.get("KEYS", "").split())
 
 
@@ -164,7 +173,7 @@ def _shortened(text: str) -> str:
 
 
 class PullStatus(StrEnum):
-    """How a pull went. Whatever it says, the next pull begins at `next_offset`."""
+    """The status of a pull. Whatever it is, the next pull begins at `next_offset`."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -179,7 +188,11 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PullResult:
-    """What `pull` answers; go on from `next_offset`, whatever the status."""
+    """The result of `pull`: messages, and the offset at which the next pull begins.
+
+    `min_offset` and `max_offset` are the range of the queue: that of its first message, and one
+    past its last.
+    """
 
     status: PullStatus
     messages: tuple[Message, ...]
@@ -201,11 +214,12 @@ def _bounds_shown(one: PullResult | MessageBatch) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MessageBatch:
-    """Messages of one queue as columns; indexing and iteration give Message.
+    """Messages of one queue as columns. Indexing and iteration return Message objects.
 
-    Bodies are as stored (`sys_flag` tells which are compressed). Body k is
-    bodies[body_offsets[k]:body_offsets[k + 1]]; property texts lie in `properties` the same way.
-    Hosts are as on disk, one row each: the address in 4 or 16 bytes, the port in 4, then anything.
+    Bodies are as stored; `sys_flag` shows which are compressed. Body k is
+    bodies[body_offsets[k]:body_offsets[k + 1]]; the texts in `properties` are stored in the same
+    way. Hosts are as on disk, one row each: the address in 4 or 16 bytes, the port in 4, then
+    unused bytes.
     """
 
     topic: str
@@ -279,11 +293,11 @@ class MessageBatch:
         )
 
     def body_list(self) -> list[bytes]:
-        """Give each message's body as it was sent, as `Message.body` does: many times as fast as
-        making the messages.
+        """Return the body of each message as it was sent. This is many times as fast as creating
+        the messages.
 
-        Raises what `Message.body` raises of the first that cannot be inflated: MessageError, or
-        CorruptError where it is broken. Iterating gives those before it.
+        Raises the error of `Message.body` for the first body that cannot be inflated. Iteration
+        returns the messages before it.
         """
         bodies: list[bytes] = split(self.bodies, np.ascontiguousarray(self.body_offsets, np.int64))
         for k in np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist():
@@ -291,14 +305,15 @@ class MessageBatch:
         return bodies
 
     def properties_text(self, k: int) -> bytes:
-        """Give message k's properties in their on-disk form."""
+        """Return the properties of message k in their on-disk form."""
         begin, end = self.properties_offsets[k], self.properties_offsets[k + 1]
         return bytes(self.properties[begin:end])
 
     def to_arrow(self) -> pyarrow.Table:
-        """Give the columns as a pyarrow Table; numbers and bodies are not copied.
+        """Return the columns as a pyarrow Table. Numbers and bodies are not copied.
 
-        Raises ConfigError where pyarrow is not installed.
+        Raises:
+            ConfigError: pyarrow is not installed.
         """
         try:
             arrow = importlib.import_module("pyarrow")

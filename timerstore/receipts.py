@@ -1,8 +1,8 @@
-"""Receipts: what `put` and `put_many` return. Values only; opens no file.
+"""Receipts: the results of `put` and `put_many`. They are values; this module opens no file.
 
 Invariants:
-    1. A value never changes after it was made.
-    2. Message ids and handles are made when they are first asked for.
+    1. A value never changes after it was created.
+    2. Message ids and handles are computed when they are requested.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ _COUNTER_MASK = (1 << 48) - 1
 
 
 def unique_key(prefix: str, counter: int) -> str:
-    """Make a message id: 20 hex digits of `prefix`, then `counter` (48 bits, wraps) in 12."""
+    """Return a message id: the 20 hexadecimal digits of `prefix`, then `counter` (48 bits, wraps)
+    in 12.
+    """
     return f"{prefix}{counter & _COUNTER_MASK:012X}"
 
 
 def out_ms(due_ms: int, precision_ms: int) -> int:
-    """Give the slot time of a due time: the last slot edge before it."""
+    """Return the slot time of a due time: the last slot boundary before it, ms."""
     return (due_ms - 1) // precision_ms * precision_ms
 
 
 def make_handle(
     topic: str, broker_name: str, timestamp_ms: int, message_id: str, timer_id: int | None
 ) -> str:
-    """Write a handle; without `timer_id` in the broker's form of five fields."""
+    """Return a handle. Without `timer_id` it has the five fields of a RocketMQ broker's handle."""
     text = f"v1 {topic} {broker_name} {timestamp_ms} {message_id}"
     if timer_id is not None:
         text = f"{text} {timer_id}"
@@ -43,7 +45,7 @@ def make_handle(
 
 
 class ReceiptOrigin(NamedTuple):
-    """What all receipts of one store and topic have in common."""
+    """The fields that all receipts of one store and topic share."""
 
     topic: str
     id_prefix: str
@@ -51,22 +53,24 @@ class ReceiptOrigin(NamedTuple):
     precision_ms: int
 
     def message_id(self, counter: int) -> str:
-        """Give the id of the message that took this number."""
+        """Return the id of the message with this number."""
         return unique_key(self.id_prefix, counter)
 
     def handle(self, counter: int, due_ms: int, timer_id: int) -> str:
-        """Give its handle. Its timestamp is OUT + 1, so that aligning it again gives the slot."""
+        """Return the handle of a message. Its timestamp is the slot time + 1, so that aligning it
+        to a slot returns the slot time.
+        """
         stamp = out_ms(due_ms, self.precision_ms) + 1
         return make_handle(self.topic, self.broker_name, stamp, self.message_id(counter), timer_id)
 
 
 class KeptOrigin(ReceiptOrigin):
-    """Of one message that keeps the id that it has: `id_prefix` is all of it."""
+    """The origin of one message that keeps an existing id: `id_prefix` is the whole id."""
 
     __slots__ = ()
 
     def message_id(self, counter: int) -> str:  # noqa: ARG002 - it took no number
-        """Give its id."""
+        """Return the existing id."""
         return self.id_prefix
 
 
@@ -83,37 +87,41 @@ class _ReceiptFields(NamedTuple):
 
 
 class PutReceipt(_ReceiptFields):
-    """What `put` answers. `queue_offset` is None, and `timer_id` not negative, while it waits.
+    """The result of `put`.
 
-    `duplicate`: the message id was put before, and this is the first one's receipt; `cancelled`:
-    that one was cancelled since.
+    A pending message has the `queue_offset` None. `timer_id` is -1 for a message that is
+    not delayed or waits for a delay level. `due_ms` is in milliseconds since 1970.
 
-    Made once a put, so it is a tuple whose id and handle are written on demand. On the hot path:
-    `tuple.__new__(PutReceipt, (origin, counter, ..., cancelled))`, half a constructor's cost.
+    `duplicate`: the message id was put before, and this is the receipt of the first put.
+    `cancelled`: that first message has been cancelled since.
+
+    Receipts are created once for each put. So this is a tuple that computes id and handle on
+    demand. The hot path uses `tuple.__new__(PutReceipt, (origin, counter, ..., cancelled))`, which
+    costs half as much as the constructor.
     """
 
     __slots__ = ()
 
     @property
     def topic(self) -> str:
-        """The topic that the message goes to."""
+        """The topic of the message."""
         return self.origin.topic
 
     @property
     def waits_for_level(self) -> bool:
-        """Whether it was put with `level=`."""
+        """Whether the message was put with `level=`."""
         return self.queue_offset is None and self.timer_id < 0
 
     @property
     def message_id(self) -> str:
-        """32 hex digits; every copy of the message carries them."""
+        """The id of the message, which all its copies share."""
         return self.origin.message_id(self.counter)
 
     @property
     def handle(self) -> str:
-        """A string to cancel by; survives JSON and restarts and works from another process.
+        """A text with which any process can cancel the message, also after a restart.
 
-        Empty for a message that waits for a fixed level: it cannot be cancelled.
+        Empty for a message that waits for a delay level, which cannot be cancelled.
         """
         if self.waits_for_level:
             return ""
@@ -129,7 +137,9 @@ class PutReceipt(_ReceiptFields):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallerIds:
-    """Of a `put_many` with message ids, by message; an empty id: it was made."""
+    """The ids that a caller gave to `put_many`, by message. An empty id means that the store made
+    one.
+    """
 
     ids: Sequence[str]
     queue_ids: Int64Array
@@ -137,15 +147,16 @@ class CallerIds:
     cancelled: npt.NDArray[np.bool_]
 
     def __repr__(self) -> str:
-        return f"GivenIds(<{len(self.ids)} ids>)"
+        return f"CallerIds(<{len(self.ids)} ids>)"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PutBatch:
-    """What `put_many` answers: the receipts as arrays.
+    """The result of `put_many`: receipts as arrays. Indexing and iteration return PutReceipt
+    objects.
 
-    `queue_offsets` is -1 where the message waits, `timer_ids` is -1 where it does not; message k
-    took number `counter_begin + k` for its id.
+    `queue_offsets` is -1 for pending messages, `timer_ids` is -1 for messages that are not delayed.
+    The id of message k has the number `counter_begin + k`.
     """
 
     origin: ReceiptOrigin
@@ -203,7 +214,7 @@ class PutBatch:
 
     @property
     def message_ids(self) -> list[str]:
-        """Every message's id, in put order."""
+        """The id of each message, in the order of the put."""
         begin = self.counter_begin
         made = [self.origin.message_id(n) for n in range(begin, begin + len(self))]
         if self.given is None:
@@ -212,12 +223,12 @@ class PutBatch:
 
     @property
     def handles(self) -> list[str]:
-        """Every message's handle, in put order."""
+        """The handle of each message, in the order of the put."""
         return [receipt.handle for receipt in self]
 
 
 def checked_index(at: int, size: int) -> int:
-    """Return an index of a sequence as a number from 0 on; IndexError outside of it."""
+    """Return an index of a sequence as a number from 0 on. Raise IndexError if out of range."""
     if not -size <= at < size:
         raise IndexError(f"index {at} is outside a batch of {size}")
     return at % size

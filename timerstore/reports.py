@@ -1,4 +1,4 @@
-"""Reports: what calls tell about pending messages, about one message and about a store."""
+"""The results of calls that report on pending messages, on one message, and on a whole store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ByteRows = npt.NDArray[np.uint8]
 
 
 class CancelResult(StrEnum):
-    """What `cancel` found, and made durable before it answered."""
+    """The state of a message that `cancel` found. It is durable when `cancel` returns."""
 
     CANCELLED = "CANCELLED"
     ALREADY_DELIVERED = "ALREADY_DELIVERED"
@@ -26,7 +26,7 @@ class CancelResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """One message that waits; for a fixed level where `timer_id` is -1 and `handle` is ""."""
+    """One pending message. If it waits for a delay level, `timer_id` is -1 and `handle` is ""."""
 
     message_id: str
     topic: str
@@ -38,68 +38,73 @@ class PendingTimer:
 
 
 class Histogram(NamedTuple):
-    """How many messages wait, by when they are due: `counts[k]` in [edges[k], edges[k + 1])."""
+    """The number of pending messages by due time: `counts[k]` are due in edges[k] to edges[k + 1] -
+    1.
+    """
 
     edges: npt.NDArray[np.int64]
-    """Epoch ms, one more than counts."""
+    """Milliseconds since 1970, one more than counts."""
     counts: npt.NDArray[np.int64]
 
 
 class HistoryEntry(NamedTuple):
-    """One thing that happened to a message: a record of the log."""
+    """One event in the life of a message: a record of the log."""
 
     what: str
-    """put, rolled, moved (by retention), rescheduled, cancelled, handed (to its topic)."""
+    """put, rolled, moved (by retention), rescheduled, cancelled, or handed (delivered to its
+    topic)."""
     at_ms: int
     log_offset: int
     due_ms: int
-    """When it is due from then on; 0 where that is over."""
+    """The due time after this event, milliseconds since 1970; 0 if the message is no longer
+    pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a message is, why it is not out, and what happened to it."""
+    """Where a message is, why it has not been delivered, and its history."""
 
     topic: str
     message_id: str
     state: str
-    """waiting, delivered, cancelled, or unknown: no record of it is in the log."""
+    """waiting, delivered, cancelled, or unknown: no record of the message is in the log."""
     where: str
-    """timer topic (not on the wheel yet), wheel, open slot (its slot is read: it waits for its
-    millisecond, or to be handed over), level, queue, or nowhere."""
+    """timer topic (not on the wheel yet), wheel, open slot (its slot has been read; it waits for
+    its millisecond or for delivery), level, queue, or nowhere."""
     why: str
-    """A sentence: why it is not out, or since when it is."""
+    """A sentence: why it has not been delivered, or when it was."""
     queue_id: int = -1
     due_ms: int = 0
     timer_id: int = -1
     level: int = 0
     slot: int | None = None
-    """Of the wheel: the number that its unit is linked in; its time is `slot_ms`."""
+    """The number of the wheel's slot that its unit is linked in; `slot_ms` is the slot's time."""
     slot_ms: int | None = None
     chain_place: int | None = None
-    """1: the slot's newest unit, from which a chain is read."""
+    """The position in the slot's chain; 1 is the newest unit, from which a chain is read."""
     chain_length: int | None = None
     queue_offset: int | None = None
-    """In its topic, once it was handed over; of a level's queue, while it waits there."""
+    """The offset in its topic after delivery; in the queue of a delay level while it waits there.
+    """
     log_offset: int = -1
     history: tuple[HistoryEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What `backup` or `restore` did: [log_begin, log_end) is in the backup."""
+    """The result of `backup` or `restore`: [log_begin, log_end) of the log is in the backup."""
 
     log_begin: int
     log_end: int
     segment_count: int
     copied_bytes: int
     kept_bytes: int
-    """Bytes that were there already."""
+    """Bytes that the backup contained already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it must be: what, where (file, offset), wanted and got."""
+    """One violated invariant: description, place (file, offset), expected and found value."""
 
     what: str
     where: str
@@ -112,14 +117,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `verify` found, and how much it looked at (`counts`, by kind)."""
+    """The result of `verify`: the problems, and how much was checked (`counts`, by kind)."""
 
     problems: tuple[Problem, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
-        """True when there is nothing to complain about."""
+        """Whether no problem was found."""
         return not self.problems
 
     def __str__(self) -> str:

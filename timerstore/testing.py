@@ -1,6 +1,6 @@
-"""A clock that is turned by hand, for tests of this engine and of what is built on it.
+"""A clock that a test sets, and a stepper for services that run in no thread.
 
-Threads:  any thread may turn or read a ManualClock; listeners run in the thread that turned it.
+Thread safety: any thread may set or read a ManualClock. Listeners run in the thread that sets it.
 """
 
 import threading
@@ -12,7 +12,7 @@ from timerstore.store import TimerStore
 
 
 class ManualClock(Clock):
-    """A clock that stands still until it is told to move."""
+    """A clock that stands still until the test sets it."""
 
     __slots__ = ("_listeners", "_lock", "_monotonic_ns", "_now_ms")
 
@@ -24,12 +24,12 @@ class ManualClock(Clock):
 
     @property
     def now_ms(self) -> int:
-        """The wall time it was set to, milliseconds since 1970 UTC."""
+        """The wall time that was set, milliseconds since 1970 UTC."""
         return self._now_ms
 
     @property
     def monotonic_ns(self) -> int:
-        """Nanoseconds by which it was ever turned forward."""
+        """Nanoseconds by which the clock was ever set forward."""
         return self._monotonic_ns
 
     @property
@@ -38,17 +38,19 @@ class ManualClock(Clock):
         return True
 
     def advance(self, ms: int) -> None:
-        """Turn it forward; `set` turns it back."""
+        """Set the clock forward by `ms` milliseconds, 0 or more. Use `set` to set it back."""
         if ms < 0:
             raise ValueError(f"advance: wanted at least 0 ms, got {ms}; use set to go back")
         self._turn(ms, relative=True)
 
     def set(self, now_ms: int) -> None:
-        """Set the wall time, back too; the monotonic time only follows forward."""
+        """Set the wall time, milliseconds since 1970. It may go back; the monotonic time then
+        stays.
+        """
         self._turn(now_ms, relative=False)
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have `listener` called after every turn; the answer, called, ends that."""
+        """Call `listener` after every change. Return a function that ends the subscription."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -81,15 +83,19 @@ class Stepper(Owner):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The services, in the order in which a message meets them."""
+        """The names of the services, in the order in which a message passes through them."""
         return tuple(self._services)
 
     def step(self, name: str) -> bool:
-        """One step of one service; whether it did anything."""
+        """Run one step of one service. Return whether it did anything."""
         return self._services[name].step()
 
     def settle(self, *, rounds_max: int = 1_000_000) -> int:
-        """Step every service until none has work; how many steps did something."""
+        """Step every service until none has work. Return how many steps did something.
+
+        Raises:
+            AssertionError: a service still has work after `rounds_max` rounds.
+        """
         worked = 0
         for _ in range(rounds_max):
             before = worked

@@ -135,7 +135,7 @@ def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:
     shards.commit(path, "query", 7, [part])
     refused = ts("export", path, file)
     assert refused.code == Exit.ERROR
-    assert "1 committed version was not taken in: run ingest first" in refused.err
+    assert "1 committed version was not ingested: run ingest first" in refused.err
     assert "source 'query' version 7 is not in shards [0, 1]" in refused.err
     assert not file.exists()
     ts.fine("export", path, file, "--table", "messages")  # a table of the files, as they are

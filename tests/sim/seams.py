@@ -97,7 +97,7 @@ def replaced_seams(
         (engine.assembly, "Disk", disk),
         (engine.restore_backup, "Disk", disk),
         (engine.restore_backup, "Path", SimPath),
-        (engine.store, "Path", SimPath),
+        (engine.open_store, "Path", SimPath),
         (engine.paths, "Path", SimPath),
         (engine.assembly, "os", SimpleNamespace(getpid=lambda: 4242)),
         (engine.recovery, "secrets", chance),
@@ -109,7 +109,7 @@ def replaced_seams(
         (engine.sharded, "os", system),
         (engine.sharded, "Disk", disk),
         (engine.sharded, "Path", SimPath),
-        (engine.sharded, "ThreadPoolExecutor", lambda *_given, **_named: SteppedPool(turns)),
+        (engine.shard_calls, "ThreadPoolExecutor", lambda *_given, **_named: SteppedPool(turns)),
         (engine.shard_ingest, "Disk", disk),
     )
     saved = [(module, name, getattr(module, name)) for module, name, _ in replacements]

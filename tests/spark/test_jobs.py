@@ -141,7 +141,7 @@ def test_rows_that_are_wrong(tmp_path: Path, shards: Path) -> None:
     argv = ("--input", table, "--path", shards, "--fast", *COLUMNS, "--run-id", "wrong")
     status, report = run("bulk-schedule", *argv, tmp=tmp_path)
     assert status == 1
-    assert "2 of 20 rows are wrong" in report["problems"][0]
+    assert "2 of 20 rows are invalid" in report["problems"][0]
     assert jobs.waiting(shards) == {}
     status, report = run("bulk-schedule", *argv, "--on-invalid", "quarantine", tmp=tmp_path)
     assert status == 0, report["problems"]
@@ -399,7 +399,7 @@ def test_reshard_refuses_what_is_committed_and_not_taken_in(
     argv = ("--source", shards, "--path", other, "--run-id", "two")
     status, report = run("reshard", *argv, tmp=tmp_path)
     assert status == 1
-    assert "1 committed version was not taken in: run ingest first" in report["problems"][0]
+    assert "1 committed version was not ingested: run ingest first" in report["problems"][0]
     assert "source 'rows' version 0 is not in shards [0, 1, 2]" in report["problems"][0]
     with jobs.timerstore.open(shards / "shard-00001", threads=False):
         run("ingest", "--path", shards, tmp=tmp_path)  # all but one

@@ -12,7 +12,7 @@ from tests.support.bench import NOW, small
 from timerstore._engine.ingest.row_batch import RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards import StagedFile
-from timerstore.shards.row_staging import read_staged
+from timerstore.shards.staged_files import read_staged
 from timerstore.testing import ManualClock
 
 UTC_US = pa.timestamp("us", tz="UTC")

@@ -1,3 +1,5 @@
+"""Settings: defaults, ranges, errors."""
+
 import ast
 import dataclasses
 import inspect
@@ -18,7 +20,7 @@ SMALL = {
 }
 
 
-def test_defaults_are_the_ancestors():
+def test_defaults_are_those_of_rocketmq():
     one = StoreConfig()
     assert one.record_bytes_max == 4_194_304 + 65_536
     assert one.roll_slots == 172_800
@@ -33,12 +35,12 @@ def test_small_geometry():
 
 
 @pytest.mark.parametrize("slots", [0, 1, 604_741])
-def test_a_roll_window_that_does_not_fit_is_the_widest(slots):
+def test_roll_window_is_largest_when_it_does_not_fit(slots):
     assert StoreConfig(roll_window_slots=slots).roll_slots == 604_740
 
 
 @pytest.mark.parametrize("name", sorted(config.RANGES))
-def test_edges_of_every_range(name):
+def test_config_accepts_limits_of_every_range(name):
     low, high = config.RANGES[name]
     small = {"wheel_slot_count": 128, "checkpoint_log_bytes": 4096}
     fixed = {"queue_segment_bytes": (20, (2**31 - 21) // 20 * 20), "checkpoint_log_bytes": (
@@ -51,7 +53,7 @@ def test_edges_of_every_range(name):
             StoreConfig(**{name: value})
 
 
-def test_everything_wrong_is_said_at_once():
+def test_config_error_lists_every_problem():
     with pytest.raises(ConfigError) as caught:
         StoreConfig(
             flush="later", precision_ms=0, broker_name="a b", visibility="", level_delays="1"
@@ -90,7 +92,7 @@ def test_ipv6_host():
     assert StoreConfig(store_host="[::1]:80").store_address == ("::1", 80)
 
 
-def test_every_field_is_described_beside_it():
+def test_every_field_has_docstring():
     tree = ast.parse(inspect.getsource(config)).body
     body = next(one for one in tree if isinstance(one, ast.ClassDef)).body
     for one, after in itertools.pairwise(body):

@@ -1,3 +1,5 @@
+"""Messages, batches, receipts and reports as values."""
+
 import base64
 import dataclasses
 import json
@@ -44,7 +46,7 @@ def test_properties_text(text, want):
     assert messages.parse_properties(text) == want
 
 
-def test_what_a_message_derives_from_its_properties():
+def test_message_fields_come_from_properties():
     one = make_message(properties={"UNIQ_KEY": "id", "TAGS": "a", "KEYS": "k1 k2"})
     assert (one.message_id, one.tags, one.keys) == ("id", "a", ("k1", "k2"))
     bare = make_message()
@@ -64,7 +66,7 @@ def test_compressed_body_is_inflated_once_and_equal_to_itself(sys_flag):
     assert one.raw_body == raw
 
 
-def test_inflating_stops_at_the_limit():
+def test_inflate_stops_at_limit():
     raw = zlib.compress(bytes(1000))
     assert make_message(raw_body=raw, sys_flag=1, body_bytes_max=1000).body == bytes(1000)
     with pytest.raises(MessageError, match="more than 999"):
@@ -72,12 +74,12 @@ def test_inflating_stops_at_the_limit():
 
 
 @pytest.mark.parametrize(("sys_flag", "name"), [(0x101, "LZ4"), (0x201, "ZSTD"), (0x401, "type 4")])
-def test_other_compressions_are_named(sys_flag, name):
+def test_inflate_error_names_other_compression(sys_flag, name):
     with pytest.raises(MessageError, match=name):
         _ = make_message(sys_flag=sys_flag).body
 
 
-def test_broken_zlib_is_corrupt():
+def test_inflate_rejects_damaged_body():
     raw = zlib.compress(b"x" * 5000)
     for bad in (raw[:-5], b"", b"nothing"):
         with pytest.raises(CorruptError):
@@ -97,7 +99,7 @@ def batch_of(bodies, sys_flags, **changes):
     )  # fmt: skip
 
 
-def test_body_list_is_what_the_messages_have():
+def test_body_list_equals_bodies_of_messages():
     raw = zlib.compress(b"x" * 5000)
     batch = batch_of([b"one", raw, b"", raw], [0, 1, 0, 0x301])
     assert batch.body_list() == [b"one", b"x" * 5000, b"", b"x" * 5000]
@@ -118,7 +120,7 @@ def test_hosts():
 
 
 @pytest.mark.parametrize(("due", "want"), [(1000, 0), (1001, 1000), (1999, 1000), (2000, 1000)])
-def test_out_ms_is_the_edge_before(due, want):
+def test_out_ms_is_previous_slot_boundary(due, want):
     assert receipts.out_ms(due, 1000) == want
 
 
@@ -138,7 +140,7 @@ def test_receipt():
     assert one.message_id in repr(one)
 
 
-def test_ids_wrap_at_48_bits():
+def test_message_id_counter_wraps_at_48_bits():
     assert receipts.unique_key("P" * 20, 2**48 + 1) == "P" * 20 + "000000000001"
 
 
@@ -174,7 +176,7 @@ def make_batch(**changes):
     return MessageBatch(**{**values, **changes})
 
 
-def test_message_batch_gives_messages():
+def test_message_batch_returns_messages():
     batch = make_batch()
     assert [one.body for one in batch] == [b"one", b"two!"]
     assert batch[1].properties == {"A": "b"}
@@ -185,7 +187,7 @@ def test_message_batch_gives_messages():
         _ = batch[2]
 
 
-def test_to_arrow_says_what_is_missing(monkeypatch):
+def test_to_arrow_error_names_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match="pyarrow"):
         make_batch().to_arrow()
@@ -207,7 +209,7 @@ def test_report():
     assert "3 units" in str(bad)
 
 
-def test_repr_shows_how_long_a_body_is_and_not_the_body(tmp_path: Path) -> None:
+def test_repr_shows_length_of_body(tmp_path: Path) -> None:
     body = b"secret" * 100_000
     with timerstore.open(tmp_path / "s", threads=False) as store:
         stepper = Stepper(store)
@@ -242,6 +244,6 @@ def test_repr_shows_how_long_a_body_is_and_not_the_body(tmp_path: Path) -> None:
     assert repr(page).startswith("PullResult(status=FOUND, <51 messages>, next_offset=51")
 
 
-def test_error_shows_the_beginning_of_what_is_long() -> None:
+def test_error_shortens_long_values() -> None:
     assert len(quoted("x" * 10_000_000)) == len(quoted(b"x" * 10_000_000)) == 80
     assert quoted("x" * 81).endswith("x...")

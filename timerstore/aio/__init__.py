@@ -1,19 +1,22 @@
-"""timerstore.aio: the same calls, awaitable.
+"""The calls of a store as coroutines.
 
     async with timerstore.aio.open("orders.store") as store:
         await store.put("orders", b"close 4711", delay=1800)
         page = await store.pull("orders", 0, 0, wait=30.0)
 
-Threads:  calls run in a small pool, `workers` threads. A plain put has none (puts.py), nor has a
-          waiting pull or consumer (async_consumer.py): it is in the store's long-poll table, and
-          is woken on the loop that awaits it. Any loop may await; the store lives as long as it is
-          open, not as long as a loop.
-Holds:    (1) cancelling a pull that waits takes it out of the table, and takes no message from
-          anybody: pulls only read; (2) what a cancelled receive has leased is handed to the next
-          one; (3) any other call that is cancelled is carried out all the same once it has begun:
-          its caller just does not hear of it.
-Fails:    as the calls of TimerStore.
-Source:   docs/decisions/0005-long-poll.md and docs/decisions/0002-group-commit.md.
+Calls run in a pool of `workers` threads. A plain put uses no thread (puts.py). A waiting pull or
+consumer uses none either (async_consumer.py): it is registered in the store's long-poll table and
+is woken on the loop that awaits it.
+
+Thread safety: any loop may await. The store may outlive a loop.
+Invariants:
+    1. Cancelling a waiting pull removes it from the table. It takes no message from others: pulls
+       only read.
+    2. Messages that a cancelled receive has leased are passed to the next one.
+    3. Any other call that has begun is completed even if it is cancelled; its caller does not see
+       the result.
+Raises: as TimerStore.
+See also: docs/decisions/0005-long-poll.md and docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
@@ -47,7 +50,7 @@ from timerstore.store import TimerStore
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
 
 WORKERS_MAX = 64
-_PAGE = 256  # pending timers that are read in one go
+_PAGE = 256  # pending messages that are read in one step
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -58,13 +61,13 @@ Pulled = TypeVar("Pulled", bound=PullResult | MessageBatch)
 def _in_pool(
     method: Callable[Concatenate[TimerStore, Arguments], Answer],
 ) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]]:
-    """The same call, made by a thread of the pool."""
+    """Return a coroutine function that makes the call in a thread of the pool."""
 
     @wraps(method)
     async def call(
         self: "AsyncTimerStore", /, *args: Arguments.args, **given: Arguments.kwargs
     ) -> Answer:
-        # By name: a store may have a quicker one of its own.
+        # By name: a store may have a faster implementation in C.
         own: Callable[..., Answer] = getattr(self.blocking, method.__name__)
         return await self._run(partial(own, *args, **given))
 
@@ -75,7 +78,7 @@ def _waiting(
     method: Callable[Concatenate[TimerStore, Arguments], Pulled],
     begin: Callable[Concatenate[TimerStore, Arguments], WaitingPull[Pulled]],
 ) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Pulled]]:
-    """The same pull; while it waits it has no thread."""
+    """Return a coroutine function for a pull. It uses no thread while it waits."""
 
     @wraps(method)
     async def call(
@@ -92,7 +95,7 @@ def _as(
     [Callable[..., Coroutine[Any, Any, Answer]]],
     Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]],
 ]:
-    """The same arguments and the same answer, awaited."""
+    """Give a coroutine function the signature and the documentation of a call."""
 
     def same(
         call: Callable[..., Coroutine[Any, Any, Answer]],
@@ -103,18 +106,16 @@ def _as(
 
 
 class AsyncTimerStore(AsyncClosing):
-    """An open store for asyncio; `timerstore.aio.open` makes it."""
+    """An open store for asyncio; `timerstore.aio.open` returns it."""
 
     def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
         self.blocking = blocking
-        """The store itself; its calls may block."""
+        """The store itself. Its calls may block."""
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run)
-        self._dropped: set[Future[None]] = set()  # of looks whose callers were cancelled
-        self._bells: dict[
-            asyncio.AbstractEventLoop, LoopWaiters
-        ] = {}  # of loops in which somebody waits
+        self._dropped: set[Future[None]] = set()  # calls whose callers were cancelled
+        self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
     ingest = _in_pool(TimerStore.ingest)
     ingested = _in_pool(TimerStore.ingested)
@@ -146,20 +147,25 @@ class AsyncTimerStore(AsyncClosing):
 
     @_as(TimerStore.put)
     async def put(self, *given: Any, **named: Any) -> PutReceipt:
-        """The same call; the plain case has no thread, and callers share syncs."""
+        """Store one message, as TimerStore.put. A plain put uses no thread, and callers share
+        syncs.
+        """
         return await self._puts.put(given, named)
 
     @_as(TimerStore.put_many)
     async def put_many(self, *given: Any, **named: Any) -> PutBatch:
-        """The same call; for a plain list of at most 1,024 it has no thread, and shares syncs."""
+        """Store many messages, as TimerStore.put_many. A plain list of at most 1,024 uses no
+        thread.
+        """
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
     async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
-        """The same call; while it waits it has no thread. Cancelled, it leaves what it leased to
-        the next `receive` of the group with the same filters, or to one that waits, which gets it
-        as the same attempt as soon as the lease is durable. Where none comes before `close`, it is
-        given back then.
+        """Lease messages, as TimerStore.receive. It uses no thread while it waits.
+
+        If it is cancelled, its leased messages go to the next `receive` of the group with the same
+        filters, or to one that waits: with the same attempt, as soon as the lease is durable. If no
+        such call comes before `close`, they are returned then.
         """
         waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
@@ -167,7 +173,7 @@ class AsyncTimerStore(AsyncClosing):
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
     ) -> AsyncLeaseConsumer:
-        """Iterate over leased messages, as TimerStore.lease_consumer."""
+        """Return an iterator over leased messages, as TimerStore.lease_consumer."""
         self.blocking._check_open()
         return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
 
@@ -181,7 +187,7 @@ class AsyncTimerStore(AsyncClosing):
         sql: str | None = None,
         wait: float | None = None,
     ) -> Joining:
-        """Read a topic for a group, as TimerStore.consumer: `await` it, or `async with` it."""
+        """Read a topic for a group, as TimerStore.consumer: `await` it, or use `async with`."""
         make = partial(
             self.blocking.consumer, topic, group, queues=queues, tags=tags, sql=sql, wait=wait
         )
@@ -194,7 +200,7 @@ class AsyncTimerStore(AsyncClosing):
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> AsyncIterator[PendingTimer]:
-        """Give the messages that wait, as TimerStore.pending; read some hundred at a time."""
+        """Yield pending messages, as TimerStore.pending. They are read 256 at a time."""
         found = self.blocking.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic)
         return self._paged(found)
 
@@ -204,19 +210,19 @@ class AsyncTimerStore(AsyncClosing):
                 yield one
 
     async def _run(self, call: Callable[[], Answer]) -> Answer:
-        self.blocking._check_open()  # a pool that is shut, or lost in a fork, takes no work
+        self.blocking._check_open()  # a pool that is shut, or lost in a fork, accepts no work
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     async def _run_or(
         self, call: Callable[[], Answer], unwanted: Callable[[Answer], None]
     ) -> Answer:
-        """The same; an answer that a cancelled caller does not get goes to `unwanted`."""
+        """Run a call in the pool. If the caller is cancelled, pass the result to `unwanted`."""
         self.blocking._check_open()
         work = self._pool.submit(call)
         try:
             return await asyncio.wrap_future(work)
         except BaseException:
-            # Of its own: `close` waits until the answer is dealt with, not until it is there.
+            # Another future: `close` waits until the result was passed on, not until it exists.
             settled: Future[None] = Future()
             self._dropped.add(settled)
             work.add_done_callback(partial(self._drop, unwanted, settled))
@@ -240,18 +246,19 @@ class AsyncTimerStore(AsyncClosing):
         unwanted: Callable[[Got], None] | None = None,
     ) -> Answer:
         loop = asyncio.get_running_loop()
-        bell = self._bells.get(loop) or LoopWaiters(loop, self._bells, self.blocking._check_open)
-        bell.await_(waiting)
+        waiters = self._waiters.get(loop)
+        waiters = waiters or LoopWaiters(loop, self._waiters, self.blocking._check_open)
+        waiters.add(waiting)
         try:
             while True:
-                rung: asyncio.Future[None] = loop.create_future()
-                if not looks_first and waiting.enter(partial(bell.ring, rung)):
-                    timer = loop.call_later(waiting.left_s, end_wait, rung)
+                woken: asyncio.Future[None] = loop.create_future()
+                if not looks_first and waiting.enter(partial(waiters.wake, woken)):
+                    timer = loop.call_later(waiting.left_s, end_wait, woken)
                     try:
-                        await rung
+                        await woken
                     finally:
                         timer.cancel()
-                        bell.leave(waiting)
+                        waiters.leave(waiting)
                     if waiting.is_closed:
                         return waiting.when_closed()
                 looks_first = False
@@ -262,15 +269,16 @@ class AsyncTimerStore(AsyncClosing):
                 if waiting.is_done(got):
                     return waiting.final(got)
         finally:
-            bell.end(waiting)
+            waiters.end(waiting)
 
     async def close(self) -> None:
-        """Answer the pulls that wait, let calls finish, close the store; again: nothing.
+        """Wake waiting pulls, wait for running calls, and close the store.
 
-        It is carried out also where the task that awaits it is cancelled.
+        A second call does nothing. The close is completed even if the task that awaits it is
+        cancelled.
         """
         self._check_process()
-        # A thread of its own: all of the loop's may be in calls of the store that this ends.
+        # In a separate thread: all threads of the pool may be in calls that this close ends.
         loop, closer = asyncio.get_running_loop(), ThreadPoolExecutor(1, "timerstore-aio-close")
         try:
             closing = loop.run_in_executor(closer, self._close)
@@ -290,7 +298,7 @@ class AsyncTimerStore(AsyncClosing):
 
     def _close(self) -> None:
         wait(list(self._dropped))
-        with suppress(TimerStoreError):  # else it comes again when its lease is over
+        with suppress(TimerStoreError):  # else they are delivered again when the leases end
             self.blocking._give_up_unseen()
         self.blocking.close()
         self._puts.shared.shut()
@@ -317,7 +325,7 @@ class Opening(Owner):
         try:
             store = await asyncio.wrap_future(opening)
         except BaseException:
-            # Cancelled: a store that opens all the same is nobody's.
+            # Cancelled: close the store if it opens all the same.
             opening.add_done_callback(_close_unwanted)
             pool.shutdown(wait=False)
             raise
@@ -351,23 +359,30 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     read_only: bool = False,
     workers: int = 4,
 ) -> Opening:
-    """Open a store as timerstore.open does: `await` it, or `async with` it.
+    """Open a store as timerstore.open does: `await` it, or use `async with`.
 
-    `workers`: threads that carry out calls, 1 to 64. Synchronous `put`s share their syncs, however
-    many wait, and so does a plain `put_many` (docs/decisions/0002-group-commit.md); those with a
-    message_id or a key, and
-    other lists, as many as there are threads. `threads=False`: step `store.blocking` by hand.
-    `read_only=True` is a ConfigError: timerstore.open has it.
+    workers: threads that run calls, 1 to 64. Any number of tasks can wait in a synchronous `put` or
+    a plain `put_many`; they share syncs. Puts with a message id or a key, and other lists, are
+    limited to the number of threads.
+
+    threads: False to run no services; step those of `store.blocking`.
+
+    read_only: not supported; use timerstore.open.
+
+    Raises:
+        ConfigError: an argument is invalid, or `read_only=True`.
+
+    When the result is awaited, it raises the errors of timerstore.open.
     """
     if read_only:
         raise ConfigError(
-            "read_only: a store is read beside its owner by timerstore.open(path, read_only=True), "
-            "in threads; timerstore.aio opens for writing"
+            "read_only: timerstore.aio opens a store for writing; timerstore.open(path, "
+            "read_only=True) opens one for reading"
         )
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
     return Opening(
-        # Now, not when it is awaited, by which time the process may have gone elsewhere.
+        # Resolved now: the process may change its working directory before it awaits this.
         partial(
             blocking_store.open, absolute_path("path", path), config, clock=clock, threads=threads
         ),

@@ -1,15 +1,15 @@
-"""A consumer for asyncio: the same calls, awaited; while it waits it has no thread.
+"""A consumer for asyncio. It uses no thread while it waits.
 
     async with store.consumer("orders", "billing") as consumer:
         async for message in consumer:
             await handle(message)
             await consumer.commit()
 
-Threads:  the loop's own; what reads or writes files runs in the store's pool.
-Holds:    a poll that is cancelled takes no message with it: messages are fetched in the pool and
-          handed out on the loop, where nothing comes between that and the answer.
-Fails:    as the calls of Consumer.
-Source:   docs/decisions/0005-long-poll.md.
+Thread safety: use it on one loop. Steps that read or write files run in the store's thread pool.
+Invariants: a poll that is cancelled loses no message. Messages are fetched in the pool and handed
+out on the loop, where no other step runs before the poll returns them.
+Raises: as Consumer.
+See also: docs/decisions/0005-long-poll.md.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 
 class Host(Protocol):
-    """What a consumer needs of its store."""
+    """The parts of a store that a consumer uses."""
 
     async def _run(self, call: Callable[[], Answer]) -> Answer:
         """Make a call in a thread of the pool."""
@@ -45,22 +45,29 @@ class Host(Protocol):
 
 
 class AsyncConsumer(AsyncClosing):
-    """One reader of a topic for a group; `AsyncTimerStore.consumer` makes it. Close it, or use
-    `async with`. Tasks may share it; so do threads with `blocking`.
+    """A group's reader of a topic; `AsyncTimerStore.consumer` returns it. Close it, or use `async
+    with`.
+
+    Tasks may share it, and threads may share `blocking`.
     """
 
     def __init__(self, blocking: Consumer, host: Host) -> None:
         self.blocking = blocking
-        """The consumer itself; its calls may block."""
+        """The consumer itself. Its calls may block."""
         self.topic = blocking.topic
         self.group = blocking.group
         self._host = host
 
     async def poll(self, max_count: int = 32, wait: float = 0.0) -> list[Message]:
-        """Give the next messages, at most `max_count`, of any of its queues; waits up to `wait`
-        seconds for the first. None came, or all was closed meanwhile: an empty list.
+        """Return the next messages of its queues, at most `max_count`.
+
+        If no message is there, wait up to `wait` seconds for the first, then return an empty list.
+        Return an empty list also if the consumer or the store is closed during the wait.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
-        if problems := wait_problems(wait):  # None as well: that is for iterating
+        if problems := wait_problems(wait):  # also for None, which only an iteration may use
             raise MessageError(problems)
         return await self._poll(max_count, wait)
 
@@ -83,9 +90,9 @@ class AsyncConsumer(AsyncClosing):
         return found[0]
 
     async def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:
-        """Note that the group is done with what was handed out here; as Consumer.commit.
+        """Commit the messages that this consumer has returned, as Consumer.commit.
 
-        Cancelled, it is carried out all the same once it has begun.
+        A commit that has begun is completed even if it is cancelled.
         """
         return await self._host._run(partial(self.blocking.commit, through))
 
@@ -97,20 +104,20 @@ class AsyncConsumer(AsyncClosing):
         time_ms: int | None = None,
         queue_id: int | None = None,
     ) -> dict[int, int]:
-        """Go on elsewhere; as Consumer.seek."""
+        """Continue at another position, as Consumer.seek."""
         return await self._host._run(
             partial(self.blocking.seek, offset, time=time, time_ms=time_ms, queue_id=queue_id)
         )
 
     @property
     def queues(self) -> tuple[int, ...]:
-        """The queues that it has at present."""
+        """The queues that belong to this consumer now."""
         return self.blocking.queues
 
     async def close(self) -> None:
-        """Leave the group; polls that wait are answered, the other consumers get its queues.
+        """Leave the group, and wake waiting polls. The other consumers of the group get the queues.
 
-        It is carried out also where the task that awaits it is cancelled.
+        The close is completed even if the task that awaits it is cancelled.
         """
         self._host._check_process()
         await asyncio.shield(self._close())
@@ -119,7 +126,7 @@ class AsyncConsumer(AsyncClosing):
         try:
             await self._host._run(self.blocking.close)
         except ClosedError:
-            return  # with the store
+            return  # closed with the store
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"

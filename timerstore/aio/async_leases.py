@@ -1,9 +1,9 @@
-"""A loop over leased messages, for asyncio.
+"""An iterator over leased messages, for asyncio.
 
     async for message in store.lease_consumer("orders", "billing", lease=60):
         async with consumer.handling(message): ...
 
-Fails:    MessageError on what a loop does not take; as the calls of TimerStore.
+Raises: MessageError for arguments that an iteration cannot have; the errors of TimerStore.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ from timerstore.errors import ClosedError, TimerStoreError
 
 
 class AsyncLeaseConsumer(Owner):
-    """Iterates over a topic for a group, one lease at a time; as LeaseConsumer."""
+    """Leases the messages of a topic for a group, one at a time; as LeaseConsumer."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class AsyncLeaseConsumer(Owner):
 
     @asynccontextmanager
     async def handling(self, message: LeasedMessage) -> AsyncIterator[LeasedMessage]:
-        """Ack the message when the block ends, give it back when it raises."""
+        """Acknowledge the message at the end of the block, or return it if the block raises."""
         try:
             yield message
         except BaseException as error:
             try:
                 await self._nack(message)
-            except TimerStoreError as failed:  # it comes again when its lease is over
+            except TimerStoreError as failed:  # it is delivered again when its lease ends
                 error.add_note(f"and then, giving it back: {failed!r}")
             raise
         await self._ack(message)

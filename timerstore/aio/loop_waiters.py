@@ -1,12 +1,15 @@
-"""Bell: who waits in one loop of a store, how he is rung, and what becomes of him with the loop.
+"""The waiting calls of one event loop: wake them, and end them when the loop is closed.
 
-Threads:  the loop's own; `ring` comes from any. Where the loop is closed, whoever closes it.
-Holds:    (1) many are rung with one call into the loop; (2) nobody stands in a line or in the hold
-          table for a loop that is closed: asyncio tells nobody when it closes one, but it lets go
-          of what it was to call, and something that it alone holds is told of by that; (3) a loop
-          in which nobody waits is not held, nor holds anything of the store.
-Fails:    never.
-Source:   docs/decisions/0005-long-poll.md.
+asyncio does not notify anyone that a loop is closed, but a closed loop releases its scheduled
+callbacks. So a callback that only the loop references (_LoopEnd) detects it in its finalizer.
+
+Thread safety: methods run on the loop's thread, except `wake`, which any thread may call. After the
+loop is closed, the thread that closes it ends the waits.
+Invariants:
+    1. Any number of waits is woken with one call into the loop.
+    2. No wait of a closed loop stays in a wait queue or in the long-poll table.
+    3. A loop without waits is not referenced, and references nothing of the store.
+See also: docs/decisions/0005-long-poll.md.
 """
 
 import asyncio
@@ -24,37 +27,37 @@ _NEVER_S = 1e9  # three decades
 
 
 class LoopWaiters(Owner):
-    """One loop's."""
+    """The waiting calls of one event loop."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        bells: "dict[asyncio.AbstractEventLoop, LoopWaiters]",
+        by_loop: "dict[asyncio.AbstractEventLoop, LoopWaiters]",
         check_open: Callable[[], None],
     ) -> None:
-        """`bells`: where it stands as long as somebody waits. `check_open` raises where the store
-        is closed, or another process's.
+        """`by_loop`: contains this object while a call waits. `check_open` raises if the store is
+        closed or belongs to another process.
         """
         self._loop = loop
-        self._bells = bells
+        self._by_loop = by_loop
         self._check_open = check_open
         self._waits: dict[Waits[Any, Any], None] = {}
-        self._rung: deque[asyncio.Future[None]] = deque()
+        self._woken: deque[asyncio.Future[None]] = deque()
         self._is_called = False
-        bells[loop] = self
-        self._left = weakref.ref(loop.call_later(_NEVER_S, _Left(self._is_left)))
+        by_loop[loop] = self
+        self._loop_end = weakref.ref(loop.call_later(_NEVER_S, _LoopEnd(self._loop_released)))
 
-    def await_(self, waiting: Waits[Any, Any]) -> None:
-        """Somebody is about to wait."""
+    def add(self, waiting: Waits[Any, Any]) -> None:
+        """Register a call that is about to wait."""
         self._waits[waiting] = None
 
     def leave(self, waiting: Waits[Any, Any]) -> None:
-        """He wakes up, to look or to go, unless his loop's end has made him go."""
+        """Remove a call that wakes up from the wait queues, unless the end of its loop did so."""
         if waiting in self._waits:
             waiting.leave()
 
     def end(self, waiting: Waits[Any, Any]) -> None:
-        """He goes, unless his loop's end has made him go."""
+        """End a call's waiting for good, unless the end of its loop did so."""
         if waiting not in self._waits:
             return
         del self._waits[waiting]
@@ -62,56 +65,56 @@ class LoopWaiters(Owner):
             waiting.end()
         finally:
             if not self._waits:
-                self._bells.pop(self._loop, None)
-                if (left := self._left()) is not None:
-                    left.cancel()
+                self._by_loop.pop(self._loop, None)
+                if (callback := self._loop_end()) is not None:
+                    callback.cancel()
 
-    def ring(self, future: "asyncio.Future[None]") -> None:
-        """End the wait for this future; from any thread."""
-        self._rung.append(future)
+    def wake(self, future: "asyncio.Future[None]") -> None:
+        """Wake the task that awaits this future; from any thread."""
+        self._woken.append(future)
         if not self._is_called:
             self._is_called = True
             try:
                 self._loop.call_soon_threadsafe(self._end_waits)
-            except RuntimeError:  # the loop is closed: nobody awaits there any more
-                self._rung.clear()
+            except RuntimeError:  # the loop is closed: no task awaits there any more
+                self._woken.clear()
 
     def _end_waits(self) -> None:
-        self._is_called = False  # first: what is appended from now on calls again
-        while self._rung:
-            end_wait(self._rung.popleft())
+        self._is_called = False  # first: a future that is added from now on calls again
+        while self._woken:
+            end_wait(self._woken.popleft())
 
-    def _is_left(self) -> None:
-        """The loop has let go of what it was to call."""
+    def _loop_released(self) -> None:
+        """End all waits if the loop is closed: it has released its callbacks."""
         if not self._loop.is_closed() or sys.is_finalizing():
             return
-        self._bells.pop(self._loop, None)
+        self._by_loop.pop(self._loop, None)
         try:
             self._check_open()
         except TimerStoreError:
-            return  # all lines are gone, or another process's, as are the locks
+            return  # the wait queues and their locks are gone, or belong to another process
         while self._waits:
             self._waits.popitem()[0].end()
 
 
-class _Left(Owner):
-    """What is to be called at a time that never comes, so that the loop holds it."""
+class _LoopEnd(Owner):
+    """A callback at a time that never comes. The loop alone references it."""
 
-    __slots__ = ("_tell",)
+    __slots__ = ("_notify",)
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
 
     def __call__(self) -> None:
-        """Never."""
+        """Do nothing; it is never called."""
 
     def __del__(self) -> None:
-        tell = getattr(self, "_tell", None)
-        if tell is not None:
-            tell()
+        notify = getattr(self, "_notify", None)
+        if notify is not None:
+            notify()
 
 
 def end_wait(future: "asyncio.Future[None]") -> None:
-    """Have whoever awaits it go on."""
+    """Wake the task that awaits the future."""
     if not future.done():
         future.set_result(None)

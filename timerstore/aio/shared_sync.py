@@ -1,12 +1,14 @@
-"""Shared syncs: one sync for all coroutines that wait until what they put is durable.
+"""One sync for all coroutines that wait until their puts are durable.
 
-Threads:  awaited on any loop; syncs are waited for in one thread of its own, so that no call that
-          takes long in the pool keeps them.
-Locks:    its own, for a few steps, with nothing taken under it.
-Holds:    (1) whoever waits is served by a sync that began after he came; (2) nobody waits while the
-          thread is idle, whatever error made it so; (3) who gives up waiting takes it from nobody.
-Fails:    as the sync, for each whom it did not serve.
-Source:   docs/decisions/0002-group-commit.md.
+Thread safety: any loop may await. A separate thread waits for syncs, so no long call in the pool
+delays them.
+Locking: the lock protects the list of waiters for a few steps. No other lock is taken under it.
+Invariants:
+    1. A waiter is served by a sync that began after the waiter was added.
+    2. There is no waiter while the thread is idle, whatever error made it so.
+    3. A waiter that is cancelled does not affect the others.
+Raises: the error of the sync, to each waiter whose put is not durable.
+See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
@@ -21,14 +23,14 @@ from timerstore.store import TimerStore
 
 
 class _Waiting(NamedTuple):
-    """One who waits."""
+    """One waiter."""
 
-    end: int  # the log is to be durable below this
-    future: "asyncio.Future[None] | None"  # None: nobody waits, it is to be so all the same
+    end: int  # the log must become durable below this
+    future: "asyncio.Future[None] | None"  # None if no coroutine waits
 
 
 class SharedSync(Owner):
-    """What coroutines wait for that put."""
+    """The coroutines of a store that wait for a sync, and the thread that syncs."""
 
     def __init__(self, store: TimerStore) -> None:
         self._store = store
@@ -46,11 +48,11 @@ class SharedSync(Owner):
         await future
 
     def begin(self, end: int) -> None:
-        """Have the log made durable below `end`, whoever waits for it; from any thread."""
+        """Make the log durable below `end`, even if no caller waits for it. From any thread."""
         self._add(_Waiting(end, None))
 
     def shut(self) -> None:
-        """End the thread, behind those who wait."""
+        """End the thread after the present waiters are served."""
         self._thread.shutdown()
 
     def _add(self, one: _Waiting) -> None:
@@ -61,15 +63,15 @@ class SharedSync(Owner):
             self._is_running = True
         try:
             self._thread.submit(self._run)
-        except RuntimeError:  # shut since this was put: the store is closed, that is quick
+        except RuntimeError:  # shut since the put: the store is closed, so this does not block
             self._run()
-        except BaseException as error:  # no thread, no memory: the next one tries again
+        except BaseException as error:  # no thread or no memory: the next waiter tries again
             others = [each for each in self._take(is_last=True) if each is not one]
-            _tell(others, -1, error)
+            _complete(others, -1, error)
             raise
 
     def _take(self, *, is_last: bool = False) -> list[_Waiting]:
-        """Take those who wait; where nobody does, the thread is idle from here on."""
+        """Return the waiters. If there are none, the thread is idle from now on."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._is_running = bool(waiting) and not is_last
@@ -80,30 +82,32 @@ class SharedSync(Owner):
         try:
             while waiting := self._take():
                 error = self._sync(max(one.end for one in waiting))
-                _tell(waiting, self._store._log.durable, error)
+                _complete(waiting, self._store._log.durable, error)
         except BaseException as error:
-            _tell(waiting + self._take(is_last=True), -1, error)
+            _complete(waiting + self._take(is_last=True), -1, error)
             raise
 
     def _sync(self, end: int) -> BaseException | None:
-        """Sync through `end`, or tell why not."""
+        """Sync through `end`. Return the error, or None."""
         try:
             try:
                 self._store._sync_begun(end)
             except ClosedError as error:
-                self._store.close()  # waits for who closes; all is durable then, or it failed
+                self._store.close()  # waits for a running close
                 raise self._store._log.failed or error from None
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised to the waiters
             return error
         return None
 
 
-def _tell(waiting: list[_Waiting], durable: int, error: BaseException | None) -> None:
-    """Answer those who wait: each whom the sync served hears of no error."""
+def _complete(waiting: list[_Waiting], durable: int, error: BaseException | None) -> None:
+    """Complete the waiters. Those whose put is durable get no error."""
     answers = [(one.future, None if one.end <= durable else error) for one in waiting]
     for loop in {future.get_loop() for future, _ in answers if future is not None}:
-        mine = [(one, told) for one, told in answers if one is not None and one.get_loop() is loop]
-        with suppress(RuntimeError):  # the loop is closed: nobody awaits there any more
+        mine = [
+            (one, failure) for one, failure in answers if one is not None and one.get_loop() is loop
+        ]
+        with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
             loop.call_soon_threadsafe(_answer, mine)
 
 

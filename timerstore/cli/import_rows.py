@@ -34,9 +34,12 @@ from timerstore.clock import SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards import commit, ingest, stage
-from timerstore.shards.arrow_rows import Reader, Rows, bytes_of, check_columns, offsets_of, pairs_of
+from timerstore.shards.arrow_arrays import bytes_of, offsets_of
+from timerstore.shards.arrow_rows import Reader, Rows
 from timerstore.shards.cluster import require as require_cluster
 from timerstore.shards.kinds import Kind
+from timerstore.shards.row_columns import check_columns
+from timerstore.shards.staged_files import pairs_of
 from timerstore.shards.write_options import WriteOptions
 
 _BATCH_ROWS = 8192

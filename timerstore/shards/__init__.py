@@ -8,15 +8,22 @@ cluster.py           cluster.json: the number of shards, the key, limits of rows
 routing.py           which shard a message belongs to
 receipt.py           receipts, handles and messages that name their shard
 kinds.py             what a directory is: shards, a store, a backup
-sharded.py           ShardedStore
+sharded.py           ShardedStore: opens and closes the shards
+shard_calls.py       calls several shards at once
+shard_puts.py        puts into the shards that messages belong to
+shard_reads.py       pulls, queries and groups
+shard_pending.py     pending messages of all shards
 shard_consumer.py    a group that reads all shards
 shard_leases.py      a group that leases from all shards
 rate_share.py        divides a rate among shards
 unsupported.py       calls of TimerStore that ShardedStore does not have, with reasons
 write_options.py     how rows become messages
+row_columns.py       checks which columns a table has
 arrow_rows.py        checks rows by columns
 row_staging.py       writes rows to files, one for each shard
+staged_files.py      these files, and how they are read
 manifest.py          commits staged rows
+background_ingest.py ingest of all shards, on request or periodically
 shard_ingest.py      the owner appends committed rows to its shard's log
 pending_ingest.py    committed rows that no owner has appended yet
 janitor.py           removes staging and manifests that are no longer needed
@@ -31,10 +38,11 @@ from timerstore.shards.receipt import (
     ShardReceipt,
     ShardRecurring,
 )
-from timerstore.shards.row_staging import Staged, StagedFile, Stager, stage
+from timerstore.shards.row_staging import Stager, stage
 from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.shard_ingest import Ingested, IngestReport, ingest
 from timerstore.shards.sharded import ShardedStore, open_shards
+from timerstore.shards.staged_files import Staged, StagedFile
 from timerstore.shards.write_options import WriteOptions, parse_options
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""pyarrow, which is an extra: who stages rows or reads what is staged needs it, nobody else.
+"""Import pyarrow, which only staging and reading of staged rows need.
 
-Fails:    ConfigError that says what to install.
+Raises: ConfigError, with the package to install.
 """
 
 import importlib
@@ -12,19 +12,19 @@ from timerstore.errors import ConfigError
 
 @cache
 def pyarrow() -> Any:
-    """Give the module."""
+    """Return the module pyarrow."""
     return _load("pyarrow")
 
 
 @cache
 def compute() -> Any:
-    """Give its functions over columns."""
+    """Return the module pyarrow.compute."""
     return _load("pyarrow.compute")
 
 
 @cache
 def ipc() -> Any:
-    """Give its file format."""
+    """Return the module pyarrow.ipc."""
     return _load("pyarrow.ipc")
 
 

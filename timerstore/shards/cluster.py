@@ -1,16 +1,20 @@
-"""cluster.json: how many shards a directory has, which key belongs to which, how they are opened.
+"""cluster.json: the number of shards, the hash of keys, and the configuration of a directory.
 
-Data:     {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "config": {...}, "crc": c};
-          config: the StoreConfig that the directory was made with, fields as by default left out;
-          c: CRC-32 of the text without it. It serves whoever opens a shard without a configuration
-          of his own, and says to writers, who have no store at hand, what a row may be.
-Holds:    (1) written once, by create-if-absent, after the folder of every shard; of two that make
-          the same directory one wins, and the other goes by what it wrote; (2) where it is, every
-          shard's folder is: a missing one is lost, never made anew; (3) its name is durable before
-          a shard is opened, whoever made it.
-Fails:    ConfigError where n or the limits are other than the file's, naming both; CorruptError,
-          FormatVersionError.
-Source:   docs/decisions/0010-shards-and-spark.md.
+A process that opens a shard without a configuration uses the one in this file. Writers of rows,
+which open no store, take the limits of a row from it.
+
+Invariants:
+    1. The file is written once, by create-if-absent, after the folder of every shard. If two
+       processes create the same directory, one succeeds, and the other uses its file.
+    2. If the file exists, the folder of every shard exists. A missing folder is lost data and is
+       never created again.
+    3. The name of the file is durable before a shard is opened, whichever process wrote it.
+Raises: ConfigError if n or a limit contradicts the file, with both values; CorruptError;
+FormatVersionError.
+On-disk format: {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "config": {...},
+"crc": c}. `config` has the fields of the StoreConfig that differ from the defaults. `c` is the
+CRC-32 of the text without it.
+See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import json
@@ -35,22 +39,23 @@ from timerstore.shards.shard_paths import (
 FORMAT = 1
 HASH = "crc32"
 SHARD_BY = "key"
-"""Of a row: its first key; without one its message id; without either the shards take turns."""
+"""The key of a row: its first key, or its message id if it has no key. Rows with neither are
+distributed round robin."""
 
 
 _LIMITS = ("message_bytes_max", "properties_bytes_max", "record_bytes_max", "delay_ms_max")
-"""What says how large and how far ahead a row may be; a configuration may only widen them."""
+"""The limits of a row. A configuration may only raise them."""
 
 
 class Cluster(NamedTuple):
-    """The file."""
+    """The contents of the file."""
 
     shard_count: int
     config: StoreConfig
 
 
 def write(cluster: Cluster) -> bytes:
-    """Give the file's text."""
+    """Return the text of the file."""
     table: Json = {
         "format": FORMAT,
         "shards": cluster.shard_count,
@@ -70,19 +75,19 @@ def _changed(config: StoreConfig) -> Json:
 
 
 def sealed(table: Json) -> bytes:
-    """Give a JSON text that ends with its own CRC-32."""
+    """Return a JSON text that ends with its own CRC-32."""
     return json.dumps(table | {"crc": _crc(table)}, indent=1).encode() + b"\n"
 
 
 def unsealed(text: bytes, where: Path, version: int) -> Json:
-    """Read it back: CorruptError where it is not as it was written, FormatVersionError where it is
-    of another format.
+    """Parse such a text. Raise CorruptError if it is damaged, FormatVersionError if its format is
+    another.
     """
     try:
         table = json_text.loads(text)
         crc = table.pop("crc", None)
         if crc != _crc(table):
-            raise CorruptError("its CRC is another", wanted=_crc(table), got=crc)
+            raise CorruptError("its CRC does not match", wanted=_crc(table), got=crc)
         got = json_text.as_int(table.get("format"), "format")
     except CorruptError as error:
         raise CorruptError(f"unreadable: {error}", where=where) from error
@@ -96,7 +101,7 @@ def _crc(table: Json) -> int:
 
 
 def read(text: bytes, where: Path) -> Cluster:
-    """Read the file."""
+    """Parse the text of the file."""
     table = unsealed(text, where, FORMAT)
     try:
         count = json_text.as_int(table.get("shards"), "shards")
@@ -120,13 +125,13 @@ def read(text: bytes, where: Path) -> Cluster:
 
 
 def load(disk: Disk, tree: ShardsTree) -> Cluster | None:
-    """Read what is there; None where the directory is no directory of shards (yet)."""
+    """Read the file. Return None if the directory is not a directory of shards (yet)."""
     text = disk.read_small(tree.cluster_json)
     return None if text is None else read(text, tree.cluster_json)
 
 
 def require(disk: Disk, root: Path) -> Cluster:
-    """Read what must be there: ConfigError on any other directory."""
+    """Read the file. Raise ConfigError if the directory is not a directory of shards."""
     cluster = load(disk, ShardsTree(root))
     if cluster is None:
         raise ConfigError(
@@ -137,30 +142,32 @@ def require(disk: Disk, root: Path) -> Cluster:
 
 
 def ensure(disk: Disk, root: Path, n: int | None, config: StoreConfig | None) -> Cluster:
-    """Give the directory's cluster; with `n`, make it where it is not there. Durable on return."""
+    """Return the cluster of a directory. With `n`, create it if it does not exist. Durable on
+    return.
+    """
     tree = ShardsTree(root)
     wanted = None if n is None else check_shard_count(n)
     cluster = load(disk, tree)
     if cluster is None:
         if wanted is None:
             raise ConfigError(
-                f"n: {str(root)!r} is no directory of shards yet; say how many it shall have"
+                f"n: {str(root)!r} is not a directory of shards yet; wanted the number of shards"
             )
         cluster = _make(disk, tree, Cluster(wanted, config or StoreConfig()))
     if wanted is not None and wanted != cluster.shard_count:
         raise ConfigError(
-            f"n: {tree.cluster_json} says {cluster.shard_count} shards, got {wanted}; keys would "
-            "go elsewhere: another number needs another directory (reshard)"
+            f"n: {tree.cluster_json} has {cluster.shard_count} shards, got {wanted}; keys would "
+            "belong to other shards, so another number needs another directory (reshard)"
         )
     require_shards(disk, tree, cluster, range(cluster.shard_count))
-    disk.sync_name(root)  # the process that made it may have died before its names were durable
+    disk.sync_name(root)  # its creator may have died before the names were durable
     disk.sync_directory(root)
     return cluster
 
 
 def require_shards(disk: Disk, tree: ShardsTree, cluster: Cluster, shards: Iterable[int]) -> None:
-    """See that the folders of these shards are there, before one is opened, for opening makes what
-    is missing: an empty shard would hide that the other one is lost. CorruptError names it.
+    """Raise CorruptError if the folder of one of these shards is missing. Check this before opening
+    one: opening creates a missing folder, and an empty shard would hide the loss.
     """
     for shard in shards:
         if not disk.exists(tree.shard(shard)):
@@ -176,7 +183,7 @@ def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:
     used = [n for n in here if shard_number(n) is not None and disk.list(tree.root / n)]
     if used:
         if (found := load(disk, tree)) is not None:
-            return found  # somebody made it since we looked, and went on
+            return found  # another process has created it since the look above
         raise CorruptError(
             "shards with something in them, and no cluster.json", where=tree.root / used[0]
         )
@@ -191,9 +198,8 @@ def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:
 
 
 def config_for(cluster: Cluster, config: StoreConfig | None, where: Path) -> StoreConfig:
-    """Give the configuration to open a shard with: what writers were promised must fit.
-
-    Without one it is the one that the directory was made with.
+    """Return the configuration to open a shard with. Without `config` it is that of the file. Raise
+    ConfigError if `config` lowers a limit that writers rely on.
     """
     if config is None:
         return cluster.config

@@ -1,11 +1,12 @@
-"""Janitor: staging that nobody will commit, manifests that nobody needs, what writing left behind.
+"""Remove staging that no writer will commit, manifests that are no longer needed, temporary files.
 
-Holds:    (1) what a manifest names stays, whatever its age; so does what anybody may still commit:
-          a commit looks at its files and makes its manifest in one hold of `_ingest/lock`, which is
-          held alone while something is taken away; (2) a manifest goes only when every shard's
-          ledger has its version: a replay that comes even later is committed again, and no shard
-          takes it.
-Source:   docs/decisions/0008-deduplication-and-ingest.md.
+Invariants:
+    1. Files that a manifest names stay, whatever their age. So do files that a writer may still
+       commit: a commit checks its files and creates its manifest under a shared `_ingest/lock`, and
+       this module removes under the exclusive lock.
+    2. A manifest is removed only when the ledger of every shard has its version. A replay that
+       comes later is committed again, and no shard ingests its rows twice.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os
@@ -22,24 +23,32 @@ from timerstore.shards.shard_paths import ShardsTree, source_of
 from timerstore.shards.write_options import is_drawn
 
 OLD_MS = 86_400_000
-"""Longer than any job between its first row and its commit."""
+"""Longer than any job takes from its first row to its commit."""
 KEPT_COUNT = 100
-"""Manifests of a source that stay: Spark replays the last batch; a named write has one version."""
+"""The newest manifests of a source are kept: Spark replays the last batch, and a named write has
+one version."""
 
 
 def clean(
     path: str | os.PathLike[str], *, old_ms: int = OLD_MS, clock: Clock | None = None
 ) -> list[str]:
-    """Remove attempts that no manifest names and nothing was written to for `old_ms`; their names.
+    """Remove attempts that no manifest names and that were not written to for `old_ms`. Return
+    their names.
 
-    Ages go by the file system's times. A write that stages longer than `old_ms` finds its files
-    gone when it commits, and fails; it may be done again.
+    Ages are those of the file system. A write that stages for longer than `old_ms` finds its files
+    missing when it commits, and fails; it can be repeated.
+
+    old_ms: milliseconds.
+
+    Raises:
+        MessageError: `old_ms` is not a whole number.
+        ConfigError: the path is not a directory of shards.
     """
     disk, tree = Disk(), ShardsTree(absolute_path("path", path))
     before_ms = _before_ms(old_ms, clock)
     require(disk, tree.root)
     removed: list[str] = []
-    disk.remove_tree(tree.trash)  # what a janitor before this one did not finish
+    disk.remove_tree(tree.trash)  # left by an earlier clean-up that was interrupted
     for source in _folders(disk, tree.staging):
         for folder in _folders(disk, source):
             removed += [
@@ -55,7 +64,7 @@ def clean(
 
 
 def _folders(disk: Disk, path: Path) -> list[Path]:
-    """Give the folders in one; files there are strays, as a file server leaves them."""
+    """Return the folders in a folder. Files are skipped: file servers leave such files."""
     return [path / name for name in disk.list(path) if disk.is_directory(path / name)]
 
 
@@ -72,11 +81,14 @@ def prune(
     old_ms: int = OLD_MS,
     clock: Clock | None = None,
 ) -> int:
-    """Remove manifests that are older than `old_ms` and not among the last of their source, where
-    `is_done(source, version)` says that every shard has the rows; how many went.
+    """Remove manifests that are older than `old_ms` and not among the newest of their source.
+    Return how many were removed.
 
-    Of a write that was given no name, all: nobody can repeat it. Those that name rows set aside
-    stay, or nobody would know of them.
+    A manifest is removed only if `is_done(source, version)` returns that every shard has the rows.
+    Of a write without a name, all manifests can be removed, because it cannot be repeated.
+    Manifests with quarantined rows stay: nothing else names those rows.
+
+    old_ms: milliseconds.
     """
     disk, tree = Disk(), ShardsTree(absolute_path("path", path))
     before_ms = _before_ms(old_ms, clock)
@@ -100,7 +112,7 @@ def _remove_manifest(disk: Disk, tree: ShardsTree, source: str, version: int) ->
         try:
             manifest = manifests.load(disk, tree, source, version)
         except CorruptError:
-            return 0  # who can say what it names
+            return 0  # unreadable: it may name files that are needed
         if manifest is None or any(disk.exists(tree.root / one.path) for one in manifest.files):
             return 0
         disk.unlink(tree.manifest(source, version))
@@ -134,7 +146,7 @@ def _is_named(disk: Disk, tree: ShardsTree, folder: Path) -> bool:
     try:
         manifest = manifests.load(disk, tree, source_of(source_name), int(version_name))
     except (CorruptError, ValueError):
-        return True  # who can say what it names
+        return True  # unreadable: it may name this folder
     if manifest is None:
         return False
     place = folder.relative_to(tree.root).as_posix()

@@ -1,4 +1,4 @@
-"""What a folder is, told without opening it."""
+"""Determine what a folder holds, without opening it."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,7 @@ from timerstore.shards.shard_paths import ShardsTree
 
 
 class Kind(StrEnum):
-    """What a folder is."""
+    """What a folder holds."""
 
     STORE = "store"
     SHARDS = "shards"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 def kind_of(path: Path) -> Kind:
-    """Tell what a folder is, without opening it."""
+    """Return what a folder holds, without opening it."""
     disk, tree = Disk(), Tree(path)
     if disk.exists(ShardsTree(path).cluster_json):
         return Kind.SHARDS

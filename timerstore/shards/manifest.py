@@ -1,14 +1,16 @@
-"""Manifests: what of the staged rows is committed.
+"""Manifests: commit staged rows.
 
-Data:     _ingest/manifests/<source>/<version>.json: format, source, version, rows, digest, files
-          (staging.StagedFile), committed_ms, and the text's own CRC-32.
-Holds:    (1) a version is committed when its manifest has its name, by create-if-absent: one commit
-          wins, whoever tries; (2) a manifest never changes and is never taken back: what rests on
-          one that another process made, `load` makes durable first; (3) its files are there when it
-          is made, and until every shard has their rows.
-Fails:    MessageError where one version was committed with other rows, or on parts of another one;
-          CorruptError.
-Source:   docs/decisions/0008-deduplication-and-ingest.md.
+Invariants:
+    1. A version is committed when its manifest has its name. The name is created if absent, so
+       exactly one commit of a version succeeds.
+    2. A manifest never changes and is never withdrawn. `load` makes a manifest of another process
+       durable before anything depends on it.
+    3. The files of a manifest exist when it is created, and until every shard has their rows.
+Raises: MessageError if a version was committed with other rows, or for parts of another version;
+CorruptError.
+On-disk format: _ingest/manifests/<source>/<version>.json has format, source, version, rows, digest,
+files (staged_files.StagedFile), committed_ms, and the CRC-32 of its text.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os
@@ -24,8 +26,8 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.shards.cluster import require, sealed, unsealed
-from timerstore.shards.row_staging import QUARANTINE, Staged, StagedFile
 from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
+from timerstore.shards.staged_files import QUARANTINE, Staged, StagedFile
 
 FORMAT = 1
 _HASH_MASK = 2**64 - 1
@@ -41,29 +43,29 @@ class Manifest(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """Rows for shards."""
+        """Rows for shards; rows in quarantine are not counted."""
         return sum(one.rows for one in self.files if one.shard != QUARANTINE)
 
     @property
     def digest(self) -> int:
-        """Of all rows for shards, in whatever files and order they are."""
+        """The digest of all rows for shards, whatever their files and their order."""
         found = (one.digest for one in self.files if one.shard != QUARANTINE)
         return sum(found) & _HASH_MASK
 
     def of_shard(self, shard: int) -> tuple[StagedFile, ...]:
-        """Give one shard's files, always in the same order."""
+        """Return the files of one shard, always in the same order."""
         return tuple(one for one in self.files if one.shard == shard)
 
 
 class Committed(NamedTuple):
-    """What `commit` answers. `is_replay`: the version was committed before; nothing was added."""
+    """The result of `commit`. `is_replay`: the version was committed before; nothing was added."""
 
     manifest: Manifest
     is_replay: bool
 
 
 def write(manifest: Manifest) -> bytes:
-    """Give the file's text."""
+    """Return the text of the file."""
     return sealed(
         {
             "format": FORMAT,
@@ -78,7 +80,7 @@ def write(manifest: Manifest) -> bytes:
 
 
 def read(text: bytes, where: Path) -> Manifest:
-    """Read the file."""
+    """Parse the text of the file."""
     table = unsealed(text, where, FORMAT)
     try:
         return Manifest(
@@ -104,8 +106,8 @@ def _file(table: Json) -> StagedFile:
 
 
 def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | None:
-    """Read a version's manifest; None where it is not committed. The manifest is durable on return:
-    whether rows are dropped, or taken, goes by it.
+    """Read the manifest of a version. Return None if the version is not committed. The manifest is
+    durable on return: the caller drops or ingests rows because of it.
     """
     path = tree.manifest(source, version)
     text = disk.read_created(path)
@@ -123,19 +125,19 @@ def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | 
 
 
 class Found(NamedTuple):
-    """Sources that have committed something; `strays`: what lies among them and is none's."""
+    """The sources that have committed something. `strays` are other entries in their folder."""
 
     sources: list[str]
     strays: list[Path]
 
 
 def sources(disk: Disk, tree: ShardsTree) -> list[str]:
-    """Give every source that has committed something."""
+    """Return every source that has committed something."""
     return find_sources(disk, tree).sources
 
 
 def find_sources(disk: Disk, tree: ShardsTree) -> Found:
-    """Look for sources. A stray name, as a file server leaves them, stops nobody."""
+    """Find sources. A stray entry, as file servers leave, does not stop the search."""
     found = Found([], [])
     for name in disk.list(tree.manifests):
         folder = tree.manifests / name
@@ -146,13 +148,13 @@ def find_sources(disk: Disk, tree: ShardsTree) -> Found:
             continue
         if disk.is_directory(folder):
             found.sources.append(source)
-        elif disk.exists(folder):  # else it went meanwhile
+        elif disk.exists(folder):  # else it was removed in the meantime
             found.strays.append(folder)
     return found
 
 
 def versions(disk: Disk, tree: ShardsTree, source: str) -> list[int]:
-    """Give a source's committed versions, ascending."""
+    """Return the committed versions of a source, ascending."""
     found = map(manifest_version, disk.list(tree.source_manifests(source)))
     return [one for one in found if one is not None]
 
@@ -166,11 +168,17 @@ def commit(
     same_rows: bool = False,
     clock: Clock | None = None,
 ) -> Committed:
-    """Make what was staged visible, all of it at once; durable on return.
+    """Make all staged rows of some parts visible at once; durable on return.
 
-    Where the version is committed already, what was staged here is dropped, and with `same_rows` a
-    MessageError says so where the rows are others. A part that is given twice counts once; one of
-    another version is a MessageError, and ConfigError a root that is no directory of shards.
+    If the version is already committed, the staged files are removed. A part that is given twice
+    counts once.
+
+    same_rows: for a version that is already committed, check that the rows are the same.
+
+    Raises:
+        MessageError: a part belongs to another version, or `same_rows` and the rows differ.
+        ConfigError: `root` is not a directory of shards.
+        CorruptError: a staged file is missing or has another size.
     """
     root = absolute_path("root", root)
     disk, tree = Disk(), ShardsTree(root)
@@ -180,7 +188,7 @@ def commit(
     now_ms = (clock if clock is not None else SystemClock()).now_ms
     manifest = Manifest(source, version, now_ms, files)
     disk.make_directory(tree.ingest)
-    # Shared: the janitor, who has it alone, takes nothing away between the look and the commit.
+    # The janitor takes this lock exclusively: so it removes nothing between check and commit.
     with disk.locked(tree.ingest_lock, alone=False):
         disk.make_directory(path.parent)
         for folder in (tree.manifests, tree.ingest, tree.root):
@@ -211,9 +219,10 @@ def commit(
 def _files_of(
     tree: ShardsTree, source: str, version: int, parts: Iterable[Staged]
 ) -> tuple[StagedFile, ...]:
-    """Give the files of all parts, each once, in the order of their names.
+    """Return the files of all parts, each once, ordered by name.
 
-    A replay removes those that the manifest does not name: another version's would be gone.
+    A replay removes the files that the manifest does not name, so files of another version must be
+    rejected.
     """
     place = tree.version_staging(source, version).relative_to(tree.root)
     known: dict[str, StagedFile] = {}
@@ -254,7 +263,7 @@ def _check_files(disk: Disk, root: Path, files: Iterable[StagedFile]) -> None:
 def drop(
     root: str | os.PathLike[str], source: str, version: int, files: Iterable[StagedFile]
 ) -> int:
-    """Remove files that an attempt staged, but for those that are committed; how many went."""
+    """Remove the files of an attempt, except committed ones. Return how many were removed."""
     root = absolute_path("root", root)
     disk, tree = Disk(), ShardsTree(root)
     manifest = load(disk, tree, source, version)
@@ -270,7 +279,7 @@ def drop(
 
 
 def remove_empty(disk: Disk, tree: ShardsTree, folders: Iterable[Path]) -> None:
-    """Remove attempts' folders in which nothing is left, and those above."""
+    """Remove empty folders of attempts, and empty folders above them."""
     for one in folders:
         folder = one
         while folder not in (tree.staging, tree.root) and disk.remove_empty(folder):
@@ -278,7 +287,7 @@ def remove_empty(disk: Disk, tree: ShardsTree, folders: Iterable[Path]) -> None:
 
 
 def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
-    """Remove what attempts staged; what is committed stays, whoever asks."""
+    """Remove the staged files of attempts. Committed files stay."""
     root = absolute_path("root", root)
     for part in parts:
         if part is not None:
@@ -286,6 +295,6 @@ def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
 
 
 def quarantined(root: str | os.PathLike[str], source: str, version: int) -> Iterator[StagedFile]:
-    """Give the files with rows of a version that were set aside."""
+    """Return the files with the quarantined rows of a version."""
     manifest = load(Disk(), ShardsTree(absolute_path("root", root)), source, version)
     return iter(() if manifest is None else manifest.of_shard(QUARANTINE))

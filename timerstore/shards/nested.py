@@ -1,8 +1,8 @@
-"""Columns of lists and of maps, flat: entries of all rows one behind the other, and spans of them.
+"""Flatten columns of lists and of maps: the entries of all rows in one array, and offsets into it.
 
-A NULL row may lie over entries that are there and not its own: they are left out.
+A NULL row may cover entries that are not its own. They are left out.
 
-Threads:  any; pure.
+Thread safety: any thread; the functions have no side effects.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from timerstore.shards.arrow_import import pyarrow
 
 
 def flat_of(column: Any, entries: Sequence[Any]) -> tuple[list[Any], Int64Array]:
-    """Give the entries that rows have, and offsets into them, row count + 1.
+    """Return the entries of all rows, and row count + 1 offsets into them.
 
-    `entries`: arrays that the column's own offsets point into: a list's values, a map's names.
+    `entries`: the arrays that the column's own offsets point into: a list's values, a map's names.
     """
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
@@ -33,7 +33,7 @@ def flat_of(column: Any, entries: Sequence[Any]) -> tuple[list[Any], Int64Array]
 
 
 def rows_with(entries: npt.NDArray[np.bool_], spans: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which rows have one of these entries."""
+    """Return which rows have at least one of these entries."""
     before = np.concatenate([[0], np.cumsum(entries)])
     found: npt.NDArray[np.bool_] = before[spans[1:]] > before[spans[:-1]]
     return found

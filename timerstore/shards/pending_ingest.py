@@ -1,10 +1,12 @@
-"""Untaken: what is committed, and is not yet in the log of every shard.
+"""Find committed rows that are not in the log of every shard yet.
 
-Who reads the shards' files alone, to move what waits elsewhere, would leave it behind.
+A program that reads only the files of the shards, to move pending messages elsewhere, would miss
+these rows.
 
-Threads:  none; nothing here takes a lock or writes.
-Holds:    what was committed before the call is named here, or is in the files of every shard.
-Source:   docs/decisions/0008-deduplication-and-ingest.md.
+Thread safety: any thread; nothing here takes a lock or writes.
+Invariants: every version that was committed before the call is returned, or is in the files of
+every shard.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import time
@@ -22,13 +24,13 @@ from timerstore.shards import manifest as manifests
 from timerstore.shards.shard_paths import ShardsTree
 
 _SHOWN = 3  # versions that an error names
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _Version = tuple[str, int]  # of a source
 
 
 class PendingPart(NamedTuple):
-    """A committed version, and the shards whose logs have it not, or not whole."""
+    """A committed version, and the shards whose logs do not have all its rows."""
 
     source: str
     version: int
@@ -36,7 +38,7 @@ class PendingPart(NamedTuple):
 
 
 def pending_parts(root: Path) -> list[PendingPart]:
-    """Give them by source and version; of what is no directory of shards, none."""
+    """Return the pending parts by source and version; none if `root` has no cluster.json."""
     disk, tree = Disk(), ShardsTree(root)
     shards = _shards(disk, tree)
     return _left(disk, shards, _committed(disk, tree)) if shards else []
@@ -56,8 +58,8 @@ def _committed(disk: Disk, tree: ShardsTree) -> list[_Version]:
 
 
 def _left(disk: Disk, shards: list[Path], committed: list[_Version]) -> list[PendingPart]:
-    """What of these is not in every log, which are looked at after them: what an owner takes in
-    between is in them then.
+    """Return the versions that are not in every log. The logs are read after the manifests, so they
+    contain the versions that an owner ingests in between.
     """
     if not committed:
         return []
@@ -72,15 +74,17 @@ def _left(disk: Disk, shards: list[Path], committed: list[_Version]) -> list[Pen
 def _taken(disk: Disk, shard: Path) -> set[_Version]:
     files = Tree(shard)
     if not disk.exists(files.commit_log) and not disk.exists(files.watermark):
-        return set()  # nobody has opened it yet
+        return set()  # it has never been opened
     store = take(shard)
     part = Part.whole(store, "transactions")
     return {(one.source, one.version) for one in transactions(part, Bounds())}
 
 
 def refuse_pending(root: Path, patience_s: float = 0.0) -> None:
-    """Raise ConfigError where something is committed by now and not taken in. So long is waited for
-    who has the shards open: he takes it in, and his next checkpoint shows it.
+    """Raise ConfigError if committed rows are not ingested yet.
+
+    If a process has the shards open, wait up to `patience_s` seconds: it ingests the rows, and its
+    next checkpoint shows them.
     """
     disk, tree = Disk(), ShardsTree(root.absolute())
     shards = _shards(disk, tree)
@@ -89,7 +93,7 @@ def refuse_pending(root: Path, patience_s: float = 0.0) -> None:
     until_s = time.monotonic() + patience_s
     found = _left(disk, shards, _committed(disk, tree))
     while found and time.monotonic() < until_s and _is_open(disk, shards):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
         found = _left(disk, shards, [(one.source, one.version) for one in found])
     if not found:
         return
@@ -101,12 +105,12 @@ def refuse_pending(root: Path, patience_s: float = 0.0) -> None:
         f"{len(found):,} committed versions were" if len(found) > 1 else "1 committed version was"
     )
     raise ConfigError(
-        f"{root}: {count} not taken in: run ingest first (`timerstore-spark ingest --path {root}`, "
-        f"timerstore.shards.ingest), which says what holds them up; who has it open takes them in "
-        f"by itself, within seconds: {some}"
+        f"{root}: {count} not ingested: run ingest first (`timerstore-spark ingest --path {root}`, "
+        f"timerstore.shards.ingest), which shows what prevents it; a process that has the shards "
+        f"open ingests them by itself, within seconds: {some}"
     )
 
 
 def _is_open(disk: Disk, shards: list[Path]) -> bool:
-    """Whether one of the shards has its mark of being open."""
+    """Return whether one of the shards has the mark of an open store."""
     return any(disk.exists(Tree(shard).abort) for shard in shards)

@@ -1,11 +1,11 @@
-"""Pacing: a rate shared out, so that all shards together stay below it.
+"""Divide a rate limit among shards, so that all shards together stay below it.
 
     100 a second, 4 shards    25 each        topic_rates, pace
     1 a second, 3 shards      0.333 each     rounded down
 
-Holds:    shares are alike whatever is in the shards, and their sum is at most the rate: shards know
-          nothing of one another, so what one does not use no other one may.
-Fails:    MessageError, ConfigError where a share is below what a store can pace.
+Invariants: all shares are equal, and their sum is at most the rate. Shards do not know of one
+another, so a share that one shard does not use is not available to others.
+Raises: MessageError or ConfigError if a share is below the smallest rate of a store.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ _STEP = Decimal("0.001")
 
 
 def share_of(per_second: float, shard_count: int) -> float:
-    """Give one shard's messages a second, rounded down to thousandths."""
+    """Return one shard's messages a second, rounded down to thousandths."""
     share = (Decimal(repr(per_second)) / shard_count).quantize(_STEP, ROUND_FLOOR)
     if share < Decimal(repr(RATE_MIN)):
         raise MessageError(
@@ -29,7 +29,7 @@ def share_of(per_second: float, shard_count: int) -> float:
 
 
 def shared_out(config: StoreConfig, shard_count: int) -> StoreConfig:
-    """Give the configuration of one shard: `topic_rates` shared out, all else as it is."""
+    """Return the configuration of one shard, with its share of `topic_rates`."""
     if not config.topic_rates:
         return config
     shares, problems = [], []

@@ -1,8 +1,10 @@
-"""What callers of a sharded store get back: receipts, handles and messages that name their shard.
+"""The results of a sharded store: receipts, handles and messages that name their shard.
 
-Data:     handle: `s<shard>.` and the shard's own (format/handle.py), as in s00003.djEgb3JkZXJz...;
-          a point stands in no other handle. A lease's receipt (format/lease.py): the same.
-Fails:    MessageError on a handle or a receipt that names no shard.
+A handle is `s<shard>.` and the handle of that shard (format/handle.py), as in
+s00003.djEgb3JkZXJz...; no other handle contains a point. The receipt of a lease (format/lease.py)
+has the same form.
+
+Raises: MessageError for a handle or a receipt that names no shard.
 """
 
 import re
@@ -24,17 +26,17 @@ _HANDLE = re.compile(r"s([0-9]{5})\.(.+)", re.DOTALL)
 
 
 def join_handle(shard: int, handle: str) -> str:
-    """Write a handle; none stays none."""
+    """Return the handle with its shard, or "" for an empty handle."""
     return f"s{shard:05d}.{handle}" if handle else ""
 
 
 def split_handle(handle: object, shard_count: int) -> tuple[int, str]:
-    """Give the shard and what it calls the message."""
+    """Return the shard, and the handle in that shard."""
     return _split("handle", "text or a ShardReceipt", "djEg", handle, shard_count)
 
 
 def split_receipt(receipt: object, shard_count: int) -> tuple[int, str]:
-    """Give the shard and the receipt that it gave for a lease."""
+    """Return the shard, and its receipt of a lease."""
     return _split("receipt", "text or a ShardLeasedMessage", "bDEg", receipt, shard_count)
 
 
@@ -53,60 +55,60 @@ def _split(name: str, wanted: str, begin: str, given: object, shard_count: int) 
 
 
 class ShardReceipt(NamedTuple):
-    """What `put` answers: in which shard, and what that shard answered."""
+    """The result of `put`: the shard, and the receipt of that shard."""
 
     shard: int
     receipt: PutReceipt
 
     @property
     def topic(self) -> str:
-        """The topic that the message goes to."""
+        """The topic of the message."""
         return self.receipt.topic
 
     @property
     def message_id(self) -> str:
-        """The id that every copy of the message carries."""
+        """The id of the message, which all its copies share."""
         return self.receipt.message_id
 
     @property
     def handle(self) -> str:
-        """A string to cancel by, from any process; empty where the message cannot be cancelled."""
+        """A text with which any process can cancel the message; empty if it cannot be cancelled."""
         return join_handle(self.shard, self.receipt.handle)
 
     @property
     def queue_id(self) -> int:
-        """The queue, of its shard."""
+        """The queue in its shard."""
         return self.receipt.queue_id
 
     @property
     def queue_offset(self) -> int | None:
-        """Its place in that queue, None while it waits."""
+        """The offset in that queue, or None while the message is pending."""
         return self.receipt.queue_offset
 
     @property
     def log_offset(self) -> int:
-        """Its place in its shard's log."""
+        """The offset in the log of its shard."""
         return self.receipt.log_offset
 
     @property
     def due_ms(self) -> int:
-        """When it is due, epoch ms."""
+        """The due time, milliseconds since 1970."""
         return self.receipt.due_ms
 
     @property
     def duplicate(self) -> bool:
-        """Whether it was put before, under the same message id."""
+        """Whether the message id was put before, so that this is the receipt of the first put."""
         return self.receipt.duplicate
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShardBatch:
-    """What `put_many` answers: `shards[k]` is where message k went, `parts` what they answered."""
+    """The result of `put_many`: the shard of each message, and the receipts of each shard."""
 
     shards: Shards
     parts: Mapping[int, PutBatch]
     places: Shards
-    """Message k is number `places[k]` of its shard's part."""
+    """Message k is number `places[k]` in the part of its shard."""
 
     def __repr__(self) -> str:
         return f"ShardBatch(<{len(self)} receipts of {len(self.parts)} shards>)"
@@ -123,17 +125,17 @@ class ShardBatch:
 
     @property
     def message_ids(self) -> list[str]:
-        """Every message's id, in put order."""
+        """The id of each message, in the order of the put."""
         return [one.message_id for one in self]
 
     @property
     def handles(self) -> list[str]:
-        """Every message's handle, in put order."""
+        """The handle of each message, in the order of the put."""
         return [one.handle for one in self]
 
 
 def places_in_parts(shards: Shards) -> Shards:
-    """Give each row's number among those of its shard."""
+    """Return each row's number among those of its shard."""
     places = np.empty(len(shards), np.int32)
     for shard in np.unique(shards):
         mine = shards == shard
@@ -143,21 +145,21 @@ def places_in_parts(shards: Shards) -> Shards:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ShardMessage(Message):
-    """One stored message, and the shard it is in."""
+    """One stored message and its shard."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ShardLeasedMessage(LeasedMessage):
-    """One leased message, and the shard it is in; its receipt names that, too."""
+    """One leased message and its shard, which its receipt also names."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecurring(Recurring):
-    """What is put again and again, and the shard that its runs are put in."""
+    """One recurring definition, and the shard of its runs."""
 
     shard: int
 
@@ -167,14 +169,14 @@ assert SHARD_COUNT_MAX <= 99_999
 
 
 def in_shard(shard: int, message: Message) -> ShardMessage:
-    """Name the shard of a message, and in its handle, too."""
+    """Return a message with its shard, which its handle then also names."""
     values: dict[str, Any] = {name: getattr(message, name) for name in _COPIED}
     values["handle"] = join_handle(shard, message.handle)
     return ShardMessage(**values, shard=shard)
 
 
 def leased_in(shard: int, message: LeasedMessage) -> ShardLeasedMessage:
-    """Name the shard of a leased message, and in its receipt, too."""
+    """Return a leased message with its shard, which its receipt then also names."""
     values = _values(message)
     values["handle"] = join_handle(shard, message.handle)
     values["receipt"] = join_handle(shard, message.receipt)
@@ -182,7 +184,7 @@ def leased_in(shard: int, message: LeasedMessage) -> ShardLeasedMessage:
 
 
 def recurring_in(shard: int, one: Recurring) -> ShardRecurring:
-    """Name the shard of what recurs."""
+    """Return a recurring definition with its shard."""
     return ShardRecurring(**_values(one), shard=shard)
 
 

@@ -1,10 +1,11 @@
-"""Which shard a message belongs to.
+"""Compute the shard that a message belongs to.
 
-Holds:    CRC-32 (zlib's) of the key's UTF-8, modulo the number of shards. The key is the first of
-          the message's keys; of one without keys its message id; one without either goes where its
-          turn is. So what has one key is in one shard, in the order in which it was put, and a put
-          that is repeated with the same keys and message id meets itself.
-Source:   docs/decisions/0010-shards-and-spark.md.
+The shard is `crc32(key) % n`, with zlib's CRC-32 of the UTF-8 text of the message's first key, or
+of its message id if it has no key. Messages with neither are distributed round robin.
+
+Invariants: all messages with one key are in one shard, in the order in which they were put. A put
+that is repeated with the same keys and message id goes to the same shard.
+See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import itertools
@@ -23,12 +24,14 @@ Shards = npt.NDArray[np.int32]
 
 
 def shard_of_key(key: str, shard_count: int) -> int:
-    """Give the shard of a key."""
+    """Return the shard of a key."""
     return zlib.crc32(key.encode("utf-8", "surrogatepass")) % shard_count
 
 
 def first_key(keys: Any) -> str | None:
-    """Give the key that decides, of what `put` takes as keys; what is wrong is for `put` to say."""
+    """Return the key that decides the shard, from the `keys` of a put. An invalid one is left to
+    `put`.
+    """
     if isinstance(keys, str):
         return keys or None
     is_row = isinstance(keys, Sequence) or (isinstance(keys, np.ndarray) and keys.ndim == 1)
@@ -37,7 +40,9 @@ def first_key(keys: Any) -> str | None:
 
 
 def shards_of_rows(data: Any, offsets: npt.NDArray[np.int64], shard_count: int) -> Shards:
-    """Give the shard of each of many keys, which lie one behind the other; of an empty one -1."""
+    """Return the shard of each of many keys, which are stored one after another; -1 for an empty
+    key.
+    """
     count = len(offsets) - 1
     shards = np.empty(count, np.int32)
     spans = np.ascontiguousarray(offsets, np.int64)
@@ -56,14 +61,17 @@ def shards_of_rows(data: Any, offsets: npt.NDArray[np.int64], shard_count: int) 
 
 
 class Turns(Owner):
-    """Whose turn it is. Threads: any."""
+    """Distributes messages round robin.
+
+    Thread safety: any thread.
+    """
 
     def __init__(self, shard_count: int, first: int = 0) -> None:
         self._next = itertools.count(first)
-        self._count = shard_count
+        self.shard_count = shard_count
         self._lock = Lock()
 
     def take(self) -> int:
-        """Give the shard whose turn it is."""
+        """Return the next shard in turn."""
         with self._lock:
-            return next(self._next) % self._count
+            return next(self._next) % self.shard_count

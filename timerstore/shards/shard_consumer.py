@@ -1,10 +1,11 @@
-"""ShardConsumer: reads a topic for a group, in all shards.
+"""ShardConsumer: read a topic for a group, in all shards.
 
-Threads:  any, as one shard's Consumer.
-Holds:    what a shard's Consumer holds, by shard: messages of one queue of one shard are handed out
-          in order; no shard keeps the others waiting; who waits stands in each shard's hold table
-          and is woken by the message.
-Fails:    as Consumer; errors name the shard.
+Thread safety: any thread, as Consumer.
+Invariants:
+    1. The messages of one queue of one shard are returned in order.
+    2. No shard delays the messages of another. A waiting consumer is registered in the long-poll
+       table of each shard, and the message wakes it.
+Raises: as Consumer; errors name the shard.
 """
 
 import threading
@@ -28,7 +29,7 @@ ShardQueue = tuple[int, int]
 
 
 class ShardConsumer(Closing):
-    """One reader of a topic for a group; `ShardedStore.consumer` makes it. Iterates as Consumer."""
+    """A group's reader of a topic; `ShardedStore.consumer` returns it. Iterable, like Consumer."""
 
     def __init__(self, clock: Clock, consumers: Sequence[Consumer], wait: float | None) -> None:
         self._clock = clock
@@ -41,8 +42,12 @@ class ShardConsumer(Closing):
     # --- reading ---
 
     def poll(self, max_count: int = 32, wait: float = 0.0) -> list[ShardMessage]:
-        """Give the next messages, at most `max_count`, of any shard; waits up to `wait` seconds for
-        the first. None came: an empty list.
+        """Return the next messages of any shard, at most `max_count`.
+
+        If no message is there, wait up to `wait` seconds for the first, then return an empty list.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         problems = wait_problems(wait)
         if whole_or(max_count, 0) < 1:
@@ -75,52 +80,54 @@ class ShardConsumer(Closing):
         finally:
             try:
                 _end_all(polls)
-            except BaseException:  # as Ctrl-C amid it: others wait behind
+            except BaseException:  # such as Ctrl-C: other consumers wait for these to end
                 _end_all(polls)
                 raise
 
     def _sleep(self, polls: Sequence[WaitingPoll]) -> bool:
-        """Wait for a reason to look again; False where the time is over, or a store is closed."""
-        bell = WakeEvent()
+        """Wait for a reason to look again. Return False if the time has passed or a store is
+        closed.
+        """
+        event = WakeEvent()
         entered = []
         try:
             for poll in polls:
-                if not poll.enter(bell.set):  # there is something to look at, or it is over
+                if not poll.enter(event.set):  # a message is there, or the poll has ended
                     return poll.left_s > 0 and not poll.is_closed
                 entered.append(poll)
-            is_woken = bell.wait(min(polls[0].left_s, threading.TIMEOUT_MAX))
+            is_woken = event.wait(min(polls[0].left_s, threading.TIMEOUT_MAX))
         finally:
             for poll in entered:
                 poll.leave()
-        # By hand: real seconds have passed, whatever the clock is.
+        # With a clock set by hand, a time-out ends the poll: real seconds have passed.
         return (is_woken or not self._clock.by_hand) and not any(one.is_closed for one in polls)
 
     def _look(self, max_count: int) -> list[ShardMessage]:
-        """Take what is there, from each shard in turn."""
+        """Return available messages, from each shard in turn."""
         while ready := self._fetch(max_count):
             found: list[ShardMessage] = []
             for shard, queues in ready:
                 messages = self._consumers[shard].hand_out(queues, max_count - len(found))
                 found += [in_shard(shard, one) for one in messages]
             if found:
-                return found  # else another thread was quicker
+                return found  # else another thread has taken the messages
         return []
 
     def _fetch(self, max_count: int) -> list[tuple[int, list[Held]]]:
-        """Have so many messages at hand, where there are so many; the shards that have them.
+        """Fetch up to `max_count` messages, and return the shards that have them.
 
-        Nothing is handed out yet: an error of one shard, or a signal, must not lose what another
-        gave, which the next commit would commit.
+        No message is returned yet. If a shard raises an error, or a signal arrives, messages of
+        other shards must not be lost: the next commit would commit them.
         """
         count, missing = len(self._consumers), max_count
         first = self._turn % count
         ready: list[tuple[int, list[Held]]] = []
         for shard in (*range(first, count), *range(first)):
             try:
-                poll = self._consumers[shard].begin_poll(missing)  # ClosedError where it is
+                poll = self._consumers[shard].begin_poll(missing)  # raises ClosedError
                 queues = poll.look()
             except TimerStoreError:
-                # The next call begins with it; the one after, with the others.
+                # The next call begins with this shard, and the call after that with the others.
                 self._turn = shard if ready else shard + 1
                 if not ready:
                     raise
@@ -139,10 +146,16 @@ class ShardConsumer(Closing):
     def commit(
         self, through: ShardMessage | Mapping[ShardQueue, int] | None = None
     ) -> dict[ShardQueue, int]:
-        """Note that the group is done with what was handed out here; durable on return.
+        """Commit the messages that this consumer has returned; durable on return.
 
-        `through`: only as far as this message in its queue, or {(shard, queue): offset of the next
-        message}. A crash in between leaves some shards committed; the others come again.
+        Return the committed offset of each (shard, queue). After a crash during the call, some
+        shards may be committed; the messages of the others are returned again.
+
+        through: commit only up to this message in its queue, or a mapping from (shard, queue) to
+        the offset of the next message.
+
+        Raises:
+            MessageError: an argument is invalid.
         """
         if isinstance(through, ShardMessage):
             done = self._consumers[through.shard].commit(through)
@@ -187,8 +200,13 @@ class ShardConsumer(Closing):
     def seek(
         self, *, time: datetime | None = None, time_ms: int | None = None
     ) -> dict[ShardQueue, int]:
-        """Go on from the first message stored at a time or later, in every queue; `commit` makes it
-        last. To an offset: the Consumer of one shard (`ShardedStore.stores`).
+        """Continue from the first message stored at a time or later, in every queue. Return the
+        offsets.
+
+        Call `commit` to make the new position durable. To continue at an offset, use the Consumer
+        of one shard (`ShardedStore.stores`).
+
+        time, time_ms: an aware datetime, or milliseconds since 1970; exactly one.
         """
         return {
             (shard, queue_id): offset
@@ -200,7 +218,7 @@ class ShardConsumer(Closing):
 
     @property
     def queues(self) -> tuple[ShardQueue, ...]:
-        """The queues that it has at present."""
+        """The queues that belong to this consumer now."""
         return tuple(
             (shard, queue_id)
             for shard, one in enumerate(self._consumers)
@@ -208,7 +226,7 @@ class ShardConsumer(Closing):
         )
 
     def close(self) -> None:
-        """Leave the group in every shard. Commits nothing."""
+        """Leave the group in every shard. Nothing is committed."""
         for consumer in self._consumers:
             consumer.close()
 

@@ -1,13 +1,15 @@
-"""Ingest: what is committed, into its shards' logs, by the owner of each shard.
+"""Ingest: append committed rows to the logs of their shards. The owner of a shard does this.
 
-Threads:  one pass at a time for one object.
-Holds:    (1) the shard's own log says which versions it has (TimerStore.ingest), so a pass may die
-          anywhere and be done again; (2) a staged file goes only when its shard has its rows,
-          durably; (3) a shard takes a source's versions in order.
-Fails:    as TimerStore.ingest; CorruptError on staged files and manifests, and on rows that are
-          neither in a shard nor in their file: it takes no later version then. One source's error
-          does not hold up the others: the first is raised after all were tried.
-Source:   docs/decisions/0008-deduplication-and-ingest.md.
+Thread safety: one pass at a time for each Ingester.
+Invariants:
+    1. The log of a shard records which versions it has (TimerStore.ingest). So a pass may die at
+       any point and be repeated.
+    2. A staged file is removed only when its shard has its rows durably.
+    3. A shard ingests the versions of a source in order.
+Raises: as TimerStore.ingest; CorruptError for damaged staged files and manifests, and for rows that
+are neither in a shard nor in their file: then no later version of the source is ingested. The error
+of one source does not stop the others; the first error is raised after all sources.
+See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import logging
@@ -40,28 +42,28 @@ from timerstore.errors import (
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import config_for, require, require_shards
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.row_staging import read_staged
 from timerstore.shards.shard_paths import ShardsTree, source_component
+from timerstore.shards.staged_files import read_staged
 
 _log = logging.getLogger("timerstore.shards")
 
 _TICK_MS = 2000  # coarser than any file system's times
 _BACKOFF_S_MAX = 60.0
-_LOOK_AT_ALL = 64  # passes: a look at what settled, against a file server whose clock is behind
+_LOOK_AT_ALL = 64  # every n-th pass skips nothing, in case the clock of a file server is slow
 
 
 class Taker(Protocol):
-    """What takes rows: a TimerStore."""
+    """A store that ingests rows: a TimerStore."""
 
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
-        """Take a version's rows, once."""
+        """Ingest the rows of a version, once."""
 
     def ingested(self, source: str) -> IngestedVersions:
-        """Give the versions that are complete."""
+        """Return the complete versions."""
 
 
 class Ingested(NamedTuple):
-    """One version that came into one shard."""
+    """One version that was ingested into one shard."""
 
     shard: int
     source: str
@@ -70,37 +72,38 @@ class Ingested(NamedTuple):
 
 
 class IngestReport(NamedTuple):
-    """What `ingest` did: the versions that came in, and the shards that others have open."""
+    """The result of `ingest`: ingested versions, and shards that other processes have open."""
 
     ingested: tuple[Ingested, ...]
     locked: tuple[int, ...]
 
     @property
     def row_count(self) -> int:
-        """Rows that came in."""
+        """The number of ingested rows."""
         return sum(one.row_count for one in self.ingested)
 
 
 class Ingester(Owner):
-    """Takes what is committed into shards that are open here."""
+    """Ingests committed rows into shards that are open in this process."""
 
     def __init__(self, root: Path, stores: Mapping[int, Taker]) -> None:
         self._disk = Disk()
         self._tree = ShardsTree(root)
         self._stores = stores
         self._settled: dict[str, int] = {}  # source: its folder's time at a pass that left nothing
-        self._strays: list[Path] = []  # that were told of
+        self._strays: list[Path] = []  # already logged
         self._passes = 0
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """Have a pass that runs end soon, amid a version, too: the next one goes on behind it."""
+        """Make a running pass end soon, also within a version. The next pass continues there."""
         self._stop.set()
 
     def run(self, now_ms: int) -> list[Ingested]:
-        """One pass over every source; `now_ms` by the machine's clock, as folders' times are.
+        """Run one pass over every source. `now_ms` is the machine's time, as the times of folders
+        are.
 
-        A source whose folder did not change since a pass that left nothing is passed over.
+        A source is skipped if its folder has not changed since a pass that left nothing.
         """
         self._passes += 1
         if self._passes % _LOOK_AT_ALL == 0:
@@ -126,7 +129,7 @@ class Ingester(Owner):
     def _sources(self) -> list[str]:
         found = manifests.find_sources(self._disk, self._tree)
         for path in found.strays:
-            if path not in self._strays:  # once: there is a pass every second
+            if path not in self._strays:  # log once: there may be a pass every second
                 _log.warning("event=stray_among_sources path=%s", path)
         self._strays = found.strays
         return found.sources
@@ -141,12 +144,12 @@ class Ingester(Owner):
                 continue
             manifest = manifests.load(self._disk, self._tree, source, version)
             if manifest is None:
-                continue  # every shard has it, and a janitor was here meanwhile
+                continue  # every shard has it, and the janitor has removed it
             for shard in known:
                 if shard in failed:
-                    continue  # its later versions wait; other shards go on
+                    continue  # its later versions wait; other shards continue
                 if shard not in missing:
-                    self._drop(manifest, shard)  # died between the two
+                    self._drop(manifest, shard)  # a pass died before it removed the file
                     continue
                 try:
                     done.append(self._take(shard, manifest))
@@ -183,8 +186,8 @@ class Ingester(Owner):
         return Ingested(shard, source, version, wanted)
 
     def _refuse_lost(self, shard: int, manifest: Manifest) -> None:
-        """CorruptError where rows are neither in the shard nor in their file. That is so for ever,
-        and whether the shard goes on without them nobody here can decide.
+        """Raise CorruptError if rows are neither in the shard nor in their file. This is permanent,
+        and only an operator can decide whether the shard continues without them.
         """
         source, version = manifest.source, manifest.version
         for one in manifest.of_shard(shard):
@@ -192,7 +195,7 @@ class Ingester(Owner):
             if not self._disk.exists(path):
                 raise CorruptError(
                     f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
-                    "in the shard, as in one that was put back from a backup, and their file is "
+                    "in the shard, as in one that was restored from a backup, and their file is "
                     f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
                     "versions in (docs/operations.md, Recover a lost shard)",
                     where=path,
@@ -203,7 +206,7 @@ class Ingester(Owner):
     def _until_stopped(self, batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
         for batch in batches:
             if self._stop.is_set():
-                raise ClosedError("ingest was stopped amid a version; it goes on there")
+                raise ClosedError("ingest was stopped within a version; the next one continues it")
             yield batch
 
     def _drop(self, manifest: Manifest, shard: int) -> None:
@@ -217,10 +220,10 @@ class Ingester(Owner):
 
 
 class IngestService(Service):
-    """Looks for what is committed every `every_s` seconds: other processes cannot wake it.
+    """Looks for committed rows every `every_s` seconds: other processes cannot wake it.
 
-    An error is logged once, kept in `error`, and tried again with the next look: whatever it is,
-    the shards themselves are well. After one that nobody foresaw the next look is later each time.
+    An error is logged once, kept in `error`, and the next look tries again; the shards themselves
+    are not affected. After an unexpected error, each further look is later than the one before.
     """
 
     name = "ingest"
@@ -230,14 +233,14 @@ class IngestService(Service):
         self._look = look
         self._every_s = every_s
         self.error = ""
-        self._unforeseen = 0  # looks, one behind the other
+        self._unforeseen = 0  # consecutive looks with an unexpected error
 
     def step(self) -> bool:
-        """One look."""
+        """Look once."""
         try:
             self._look()
             self.error, self._unforeseen = "", 0
-        except Exception as error:  # noqa: BLE001 - the thread goes on, whatever it is
+        except Exception as error:  # noqa: BLE001 - the thread continues after any error
             is_known = isinstance(error, TimerStoreError)
             text = str(error) if is_known else repr(error)
             if text != self.error and not isinstance(error, ClosedError):
@@ -247,7 +250,7 @@ class IngestService(Service):
         return False
 
     def idle_s(self) -> float:
-        """Until the next look."""
+        """Return the seconds until the next look."""
         longer_s = min(self._every_s * (1 << min(self._unforeseen, 16)), _BACKOFF_S_MAX)
         return max(self._every_s, longer_s)
 
@@ -259,11 +262,18 @@ def ingest(
     clock: Clock | None = None,
     shards: Iterable[int] | None = None,
 ) -> IngestReport:
-    """Take what is committed into each shard that nobody has open, some of them side by side.
+    """Ingest committed rows into each shard that no process has open, several at a time.
 
-    It only stores: what is due is delivered when the owner opens the shards. `shards`: these only.
-    Shards that others have open are left to them and named in the answer. One whose folder is gone
-    is a CorruptError before any is opened.
+    This only stores messages: due messages are delivered when the owner opens the shards. Shards
+    that another process has open are left to it and named in the report.
+
+    shards: only these shards.
+
+    Raises:
+        MessageError: `shards` is invalid.
+        ConfigError: the path is not a directory of shards.
+        CorruptError: the folder of a shard is missing; no shard was opened. Or a staged file is
+            damaged.
     """
     root = absolute_path("path", path)
     disk, tree = Disk(), ShardsTree(root)
@@ -273,7 +283,7 @@ def ingest(
     require_shards(disk, tree, cluster, chosen)
 
     def take(shard: int) -> list[Ingested] | None:
-        """One shard's; None where somebody has it open."""
+        """Ingest into one shard. Return None if another process has it open."""
         try:
             store = single.open(tree.shard(shard), config, clock=clock)
         except LockedError:

@@ -1,17 +1,19 @@
-"""ShardLeases: leases over all shards; each is one shard's, and its receipt says which.
+"""Lease messages from all shards. Each lease belongs to one shard, and its receipt names the shard.
 
-    receive    asks shard after shard, beginning behind the one that gave last
-    receipt    s00002.<the shard's>: text; `ack`, `nack` and `extend` go to shard 2, after a restart
-               too, for the number of shards never changes
+    receive    calls shard after shard, beginning after the last one that returned messages
+    receipt    s00002.<the shard's receipt>: `ack`, `nack` and `extend` go to shard 2, also after
+               a restart, because the number of shards never changes
 
-Threads:  any.
-Locks:    `_lock` for whose turn it is, held over nothing.
-Holds:    (1) no shard starves: where the last call ended, the next begins, for each topic and group
-          by itself; (2) what one shard leased is answered, whatever another one raises: the next
-          call begins with that one, and hears it; (3) who waits stands in each shard's line.
-Fails:    as TimerStore's; errors name the shard.
-Source:   docs/decisions/0010-shards-and-spark.md and
-          docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: `_lock` protects the turns. No call is made while it is held.
+Invariants:
+    1. No shard starves: for each topic and group, a call begins where the last one ended.
+    2. Messages that one shard leased are returned even if another shard raises an error. The next
+       call begins with that shard and raises its error.
+    3. A waiting `receive` is registered in the wait queue of each shard.
+Raises: as TimerStore; errors name the shard.
+See also: docs/decisions/0010-shards-and-spark.md and
+docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,13 +38,13 @@ Call = Callable[[TimerStore], Any]
 
 
 class CallSome(Protocol):
-    """Does something in some shards at once; answers in the order that was given."""
+    """Calls some shards at once. Returns the results in the given order."""
 
     def __call__(self, calls: Mapping[int, Call]) -> list[Any]: ...  # noqa: D102
 
 
 class ShardLeases(Owner):
-    """Leases of one directory of shards."""
+    """The leases of one directory of shards."""
 
     def __init__(
         self,
@@ -130,14 +132,14 @@ class ShardLeases(Owner):
                     break
         finally:
             with self._lock:
-                if self._turns[topic, group] == begin + 1:  # nobody else has begun meanwhile
+                if self._turns[topic, group] == begin + 1:  # no other call has begun since
                     self._turns[topic, group] = begin + asked
         return found
 
     # --- what becomes of a lease ---
 
     def ack(self, given: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """As ShardedStore.ack_many."""
+        """Implement ShardedStore.ack_many."""
         places = argument_types.each_of("receipts", given, self._place_of)
         by_shard: dict[int, list[int]] = {}
         for at, (shard, _) in enumerate(places):
@@ -158,24 +160,24 @@ class ShardLeases(Owner):
         return [answers[at] for at in range(len(places))]
 
     def ack_one(self, given: str | LeasedMessage) -> AckResult:
-        """As ShardedStore.ack."""
+        """Implement ShardedStore.ack."""
         shard, receipt = self._place_of(given)
         answer: AckResult = self._call(shard, methodcaller("ack", receipt))
         return answer
 
     def nack(self, given: str | LeasedMessage, delay: Any) -> AckResult:
-        """As ShardedStore.nack."""
+        """Implement ShardedStore.nack."""
         shard, receipt = self._place_of(given)
         answer: AckResult = self._call(shard, methodcaller("nack", receipt, delay=delay))
         return answer
 
     def extend(self, given: str | LeasedMessage, lease: Any) -> str:
-        """As ShardedStore.extend."""
+        """Implement ShardedStore.extend."""
         shard, receipt = self._place_of(given)
         return join_handle(shard, self._call(shard, methodcaller("extend", receipt, lease=lease)))
 
     def _place_of(self, given: object) -> tuple[int, str]:
-        """Where a lease is, and what that shard calls it; known to be a receipt."""
+        """Return the shard and the receipt in that shard, checked."""
         text = given.receipt if isinstance(given, LeasedMessage) else given
         shard, receipt = split_receipt(text, len(self._stores))
         read_receipt(receipt)
@@ -183,4 +185,4 @@ class ShardLeases(Owner):
 
 
 class WaitingShards(MultiWait[ShardLeasedMessage]):
-    """A `receive` of all shards that may wait, without the waiting."""
+    """A `receive` of all shards that may wait; the caller does the waiting."""

@@ -1,8 +1,8 @@
 """Names of the files and folders of a directory of shards.
 
-Data:     cluster.json; shard-00000 and on, a store each; _ingest/: what other processes hand over
-          (row_staging.py, manifest.py).
-Holds:    no name leaves the root: a source becomes a path component in `source_component` alone.
+Invariants: no name leaves the root. Only `source_component` turns a source into a path component.
+On-disk format: cluster.json; shard-00000, shard-00001 and so on, a store each; _ingest/ with the
+rows that other processes have staged and committed (row_staging.py, manifest.py).
 """
 
 import re
@@ -14,11 +14,13 @@ from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore.errors import ConfigError, CorruptError, MessageError, quoted
 
 SHARD_COUNT_MAX = 1024
-"""Shards of one directory: each open one has files, memory and, mostly, threads of its own."""
+"""The largest number of shards. Each open shard has files, memory and usually threads of its own.
+"""
 
 VERSION_MAX = 2**63 - 1
 SOURCE_BYTES_MAX = 240
-"""Longest folder name of a source, with room for a suffix in the 255 that file systems take."""
+"""The longest folder name of a source. File systems allow 255 bytes; this leaves space for a
+suffix."""
 
 _SHARD = re.compile(r"shard-([0-9]{5})")
 _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -26,21 +28,21 @@ _MANIFEST = re.compile(r"([0-9]{20})\.json")
 
 
 def shard_name(shard: int) -> str:
-    """Name the folder of a shard."""
+    """Return the folder name of a shard."""
     return f"shard-{shard:05d}"
 
 
 def shard_number(name: str) -> int | None:
-    """Give the shard that a folder is for; None where it is for none."""
+    """Return the shard of a folder name, or None for another name."""
     found = _SHARD.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def source_component(source: object) -> str:
-    """Turn a source's name into one path component, and no two into the same.
+    """Return a source's name as one path component. Different sources have different components.
 
-    Any text of 1 to 240 bytes, percent-encoded where it is more than letters, digits, `_`, `-` and
-    `~`, goes; anything else is a MessageError.
+    A source is any text whose component has 1 to 240 bytes. Characters other than letters, digits,
+    `_`, `-` and `~` are percent-encoded. Raise MessageError for other values.
     """
     if not isinstance(source, str):
         raise MessageError(f"source: wanted text, got {type(source).__name__}")
@@ -57,7 +59,7 @@ def source_component(source: object) -> str:
 
 
 def source_of(component: str) -> str:
-    """Give the source whose folder this is; CorruptError on a folder that is none's."""
+    """Return the source of a folder name. Raise CorruptError for a name that is not a source's."""
     source = unquote(component, errors="surrogateescape")
     try:
         if source_component(source) == component:
@@ -68,7 +70,7 @@ def source_of(component: str) -> str:
 
 
 def check_version(version: object) -> int:
-    """Give the version; MessageError unless it is a whole number from 0 to 2^63 - 1."""
+    """Return the version. Raise MessageError unless it is a whole number from 0 to 2^63 - 1."""
     if type(version) is not int or not 0 <= version <= VERSION_MAX:
         raise MessageError(
             f"version: wanted a whole number from 0 to 2^63 - 1, got {quoted(version)}"
@@ -77,20 +79,20 @@ def check_version(version: object) -> int:
 
 
 def check_attempt(attempt: object) -> str:
-    """Give the name of an attempt; MessageError on what cannot begin a folder's name."""
+    """Return the name of an attempt. Raise MessageError if a folder's name cannot begin with it."""
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
         raise MessageError(f"attempt: wanted 1 to 200 of A-Za-z0-9_-, got {quoted(attempt)}")
     return attempt
 
 
 def manifest_version(name: str) -> int | None:
-    """Give the version that a manifest's file name says; None on any other name."""
+    """Return the version of a manifest's file name, or None for another name."""
     found = _MANIFEST.fullmatch(name)
     return int(found[1]) if found and int(found[1]) <= VERSION_MAX else None
 
 
 def check_shard_count(n: object) -> int:
-    """Give the number of shards; ConfigError unless it is 1 to 1024."""
+    """Return the number of shards. Raise ConfigError unless it is 1 to 1024."""
     if type(n) is not int or not 1 <= n <= SHARD_COUNT_MAX:
         raise ConfigError(f"n: wanted 1 to {SHARD_COUNT_MAX} shards, got {quoted(n)}")
     return n
@@ -104,21 +106,23 @@ class ShardsTree:
 
     @property
     def cluster_json(self) -> Path:
-        """How many shards there are, and which key belongs to which."""
+        """The file with the number of shards and the hash of keys."""
         return self.root / CLUSTER_JSON
 
     def shard(self, shard: int) -> Path:
-        """The store that is this shard."""
+        """Return the folder of a shard, which is a store."""
         return self.root / shard_name(shard)
 
     @property
     def ingest(self) -> Path:
-        """What other processes hand over."""
+        """The folder of rows from other processes."""
         return self.root / "_ingest"
 
     @property
     def ingest_lock(self) -> Path:
-        """Held shared while a manifest is committed, alone while staging is cleaned."""
+        """The lock that is shared while a manifest is committed, and exclusive while staging is
+        cleaned.
+        """
         return self.ingest / "lock"
 
     @property
@@ -128,22 +132,22 @@ class ShardsTree:
 
     @property
     def manifests(self) -> Path:
-        """What is committed: <source>/<version>.json."""
+        """Manifests of committed versions: <source>/<version>.json."""
         return self.ingest / "manifests"
 
     @property
     def trash(self) -> Path:
-        """Staging that nobody wants, on its way out."""
+        """Staging that is being removed."""
         return self.ingest / "trash"
 
     def version_staging(self, source: str, version: int) -> Path:
-        """Folder of all attempts at one version."""
+        """Return the folder of all attempts at one version."""
         return self.staging / source_component(source) / f"{check_version(version):020d}"
 
     def source_manifests(self, source: str) -> Path:
-        """Folder of one source's manifests."""
+        """Return the folder of one source's manifests."""
         return self.manifests / source_component(source)
 
     def manifest(self, source: str, version: int) -> Path:
-        """The file whose being there says that a version is committed."""
+        """Return the file whose existence means that a version is committed."""
         return self.source_manifests(source) / f"{check_version(version):020d}.json"

@@ -1,41 +1,42 @@
-"""What a TimerStore has and a ShardedStore has not, each with its reason.
+"""The calls of TimerStore that ShardedStore does not have, with reasons and alternatives.
 
-Holds:    every public name of TimerStore is one of ShardedStore or stands here; a test compares.
+Invariants: every public name of TimerStore is a name of ShardedStore or is listed here; a test
+compares them.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-UNLIKE: Mapping[str, str] = MappingProxyType(
+UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         "backup": (
-            "shards have no moment in common, so a backup is one of a store: "
+            "a backup is of one store, as shards share no point in time: "
             "`store.stores[k].backup(folder)` for each"
         ),
         "ingested": (
-            "a version is complete shard by shard: `store.stores[k].ingested(source)`; it is in "
-            "when it is in all"
+            "a version is complete shard by shard: `store.stores[k].ingested(source)`; it is "
+            "complete when all shards have it"
         ),
-        "services": "each shard has its own, to be stepped by hand: `store.stores[k].services()`",
+        "services": "each shard has its own services: `store.stores[k].services()`",
     }
 )
-"""Name: why, and what to call instead."""
+"""By name: the reason, and the alternative."""
 
-OTHERWISE: Mapping[str, str] = MappingProxyType(
+UNSUPPORTED_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {
-        "ingest source": "it takes in what writers have committed for all shards (row_staging.py)",
+        "ingest source": "it ingests rows that writers have committed for all shards (manifest.py)",
         "ingest version": "as `source`",
         "ingest batches": "as `source`; of one shard: `store.stores[k].ingest(...)`",
     }
 )
-"""Method and argument that are of TimerStore alone: why, and what to call instead."""
+"""By method and argument that only TimerStore has: the reason, and the alternative."""
 
 
 NO_QUEUES = "queues: a queue is one of a shard: `store.stores[k].consumer(queues=...)`"
-"""Why `consumer` refuses `queues`."""
+"""The reason why `consumer` rejects `queues`."""
 
 
 def missing(name: str) -> str:
-    """What to say to who asks for it."""
-    why = UNLIKE.get(name)
+    """Return the text of the AttributeError for a name that ShardedStore does not have."""
+    why = UNSUPPORTED.get(name)
     return f"a ShardedStore has no {name!r}" + (f": {why}" if why else "")

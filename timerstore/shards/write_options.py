@@ -1,7 +1,6 @@
-"""What a writer of rows may ask for, from texts as Spark gives them.
+"""The options of a writer of rows, parsed from texts as Spark passes them.
 
-Fails:    ConfigError that lists everything that is wrong, and for a name that is not known the
-          nearest that is.
+Raises: ConfigError, which lists every problem, and for an unknown name the most similar known one.
 See also: docs/spark.md.
 """
 
@@ -35,27 +34,27 @@ class WriteOptions:
     """How rows become messages."""
 
     topic: str = ""
-    """Topic of every row, where the rows have no column `topic`."""
+    """The topic of every row, if the rows have no column `topic`."""
     shard_by: str = ROUTE_KEY
-    """What decides the shard: "key" (the first key; without one the message id, without either in
-    turn), "msg_id", or a column's name."""
+    """The column that decides the shard: "key" (the first key; without one the message id, without
+    either round robin), "msg_id", or the name of a column."""
     on_invalid: str = "fail"
-    """A row that no store would take: "fail" the write, or set it aside in "quarantine"."""
+    """For a row that no store would accept: "fail" the write, or put the row into "quarantine"."""
     past: str = "deliver"
-    """A deliver time that has passed: "deliver" now, or "fail": the row is invalid."""
+    """For a due time that has passed: "deliver" now, or "fail": the row is invalid."""
     null_body: str = "fail"
-    """A NULL body: "fail": the row is invalid, or "empty"."""
+    """For a NULL body: "fail": the row is invalid, or "empty"."""
     ingest: str = "auto"
-    """"inline": what is committed goes into each shard that nobody has open, at once; the others'
-    owners take it. "none": the owners take it all. "auto": inline after a batch write, none after
-    a stream's batch."""
+    """When committed rows are ingested. "inline": at once, into each shard that no process has
+    open; the owners of the others ingest theirs. "none": by the owners only. "auto": inline after a
+    batch write, none after a batch of a stream."""
     sync: str = "true"
-    """"false": staged files are not synced. A power cut before they are ingested may then lose what
-    was committed; a crash of processes does not."""
+    """"false": staged files are not synced. A power cut before they are ingested may then lose
+    committed rows; a crash of processes does not."""
     write_id: str = ""
-    """Name of a batch write: repeated under one name it is one write. Of a stream: in place of the
-    query's own id; with a new checkpoint its batches have the numbers of the old ones, which are
-    left out whatever their rows are. Not given: a batch write gets a new one."""
+    """The name of a batch write: repeated under the same name, it is one write. By default a batch
+    write gets a new name. For a stream it replaces the id of the query; with a new checkpoint, its
+    batches have the numbers of the old ones, which are then skipped whatever their rows are."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -87,13 +86,13 @@ class WriteOptions:
 
 
 def draw_name() -> str:
-    """Name the source of a batch write that was given no write_id."""
+    """Return a new source name for a batch write without a write_id."""
     return f"{_UNNAMED}{uuid.uuid4()}"
 
 
 def is_drawn(source: str) -> bool:
-    """Whether `draw_name` made it, whole: a name that only begins alike is a caller's, who may
-    come again with it.
+    """Return whether `draw_name` made this name. A name that only has the same prefix was given by
+    a caller, and the write may be repeated.
     """
     return _DRAWN.fullmatch(source) is not None
 
@@ -103,7 +102,7 @@ _NOT_OURS = ("path", "checkpointlocation", "queryname")
 
 
 def parse_options(given: Mapping[str, object]) -> WriteOptions:
-    """Read options; names as in WriteOptions, in any case."""
+    """Parse options. Names are those of WriteOptions, in upper or lower case."""
     found = {}
     problems = []
     for name, value in given.items():

@@ -32,11 +32,12 @@ from pyspark.sql.types import StructType
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.arrow_import import pyarrow
-from timerstore.shards.arrow_rows import check_columns
 from timerstore.shards.cluster import require
 from timerstore.shards.manifest import abort, commit
-from timerstore.shards.row_staging import Staged, stage
+from timerstore.shards.row_columns import check_columns
+from timerstore.shards.row_staging import stage
 from timerstore.shards.shard_ingest import ingest
+from timerstore.shards.staged_files import Staged
 from timerstore.shards.write_options import WriteOptions, draw_name, parse_options
 from timerstore.spark.read_options import READER_OPTIONS
 from timerstore.spark.roots import root_of

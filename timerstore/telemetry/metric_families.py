@@ -1,9 +1,10 @@
-"""Families: what `stats()` says, in the words of those who scrape it: names, kinds, labels.
+"""The metrics of `stats()` as metric families: names, kinds and labels for Prometheus and
+OpenTelemetry.
 
-Names are `timerstore_` and the name in metrics.py; those of counters end in `_total`.
+A family's name is `timerstore_` and the name in base/metrics.py; names of counters end in `_total`.
 
-Threads:  any.
-Holds:    every name in metrics.py is one family, and there is no other.
+Thread safety: any thread.
+Invariants: each name in base/metrics.py is one family, and there are no others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from timerstore.errors import ClosedError, ForkedError
 
 TOPICS_MAX = 500
 OTHER_TOPICS = "(other)"
-"""The topic that stands for all but the largest: each is a series of its own where it is kept."""
+"""The label of all topics except the largest: a metrics server keeps a series for each topic."""
 
 
 class Family(NamedTuple):
@@ -42,11 +43,11 @@ FAMILIES = (
     ),
     *(_family(stat, "histogram", told) for stat, (told, _) in DISTRIBUTIONS.items()),
 )
-"""All of them."""
+"""All families."""
 
 
 def topics_of(by_topic: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Give the topics with most, and what the others have together."""
+    """Yield the topics with the largest counts, and the sum of the others."""
     ordered = sorted(by_topic.items(), key=lambda one: (-one[1], one[0]))
     yield from ordered[:TOPICS_MAX]
     if rest := ordered[TOPICS_MAX:]:
@@ -54,7 +55,7 @@ def topics_of(by_topic: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def buckets_of(told: Mapping[Any, float]) -> list[tuple[str, float]]:
-    """Give how many lie at or below each upper bound, as text; "+Inf" last."""
+    """Return the cumulative count of each upper bound, as text; "+Inf" is last."""
     sums, total = [], 0.0
     for bound, count in told.items():
         if bound != "sum":
@@ -64,7 +65,7 @@ def buckets_of(told: Mapping[Any, float]) -> list[tuple[str, float]]:
 
 
 def has_ended(read: Callable[[], object]) -> bool:
-    """Return whether a store, whose `stats` this is, was closed, or belongs to a parent process."""
+    """Return whether the store of this `stats` method was closed or belongs to a parent process."""
     try:
         read()
     except (ClosedError, ForkedError):
@@ -73,7 +74,7 @@ def has_ended(read: Callable[[], object]) -> bool:
 
 
 def shards_of(stats: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Give the stats of each shard with its number, of one store with none."""
+    """Return the statistics of each shard with its number; those of a single store with ""."""
     if "by_shard" in stats:
         return [(str(number), one) for number, one in enumerate(stats["by_shard"])]
     return [("", stats)]

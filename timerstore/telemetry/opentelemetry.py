@@ -1,16 +1,17 @@
-"""OpenTelemetry: a store's metrics on a meter of yours. Needs `timerstore[otel]`.
+"""Export a store's metrics to an OpenTelemetry meter. Needs `timerstore[otel]`.
 
     from timerstore.telemetry import opentelemetry
     instruments = opentelemetry.instrument(store, "orders")   # on the meter provider that is set
     ...
-    instruments.close()                              # before the store is
+    instruments.close()                                       # before the store is closed
 
-Counters and gauges are observed when a reader collects, at most one `stats()` for all of them in
-a second. A histogram becomes a counter with the attribute `le`, as OpenTelemetry has none that can
-be observed. Names: as for Prometheus, with dots: `timerstore.lateness_ms`.
+Counters and gauges are observed when a reader collects. All observations of one second share one
+call of `stats()`. A histogram is exported as a counter with the attribute `le`, because
+OpenTelemetry has no observable histogram. Names are those of Prometheus with dots:
+`timerstore.lateness_ms`.
 
-Threads:  the reader's.
-Fails:    ConfigError without the OpenTelemetry API.
+Thread safety: observations run on the reader's thread.
+Raises: ConfigError if the OpenTelemetry API is not installed.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class HasStats(Protocol):
     """A TimerStore or a ShardedStore."""
 
     def stats(self) -> dict[str, Any]:
-        """Give counters and gauges."""
+        """Return counters and gauges."""
         ...
 
 
 class Instruments(Owner):
-    """The instruments of one store; after `close` they observe nothing."""
+    """The instruments of one store. After `close` they observe nothing."""
 
     def __init__(self, store: HasStats, name: str, monotonic_s: Callable[[], float]) -> None:
         self._store: HasStats | None = store
@@ -61,14 +62,14 @@ class Instruments(Owner):
         self._read_s = 0.0
 
     def observe(self, family: Family) -> list[Observation]:
-        """Give what a family has now."""
+        """Return the present values of a family."""
         stats = self._fresh()
         if stats is None:
             return []
         found: list[Observation] = []
-        for shard, told in shards_of(stats):
+        for shard, value in shards_of(stats):
             attributes = {"store": self._name, "shard": shard}
-            found.extend(_observed(family, told[family.stat], attributes))
+            found.extend(_observed(family, value[family.stat], attributes))
         return found
 
     def _fresh(self) -> dict[str, Any] | None:
@@ -85,29 +86,33 @@ class Instruments(Owner):
 
     @property
     def has_ended(self) -> bool:
-        """Whether they, or the store, were closed: another store may have the name."""
+        """Whether these instruments or their store were closed, so that another store may use the
+        name.
+        """
         store = self._store
         return store is None or has_ended(store.stats)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         with self._lock:
             self._store, self._stats = None, None
 
 
-def _observed(family: Family, told: Any, attributes: Mapping[str, str]) -> Iterator[Observation]:
+def _observed(family: Family, value: Any, attributes: Mapping[str, str]) -> Iterator[Observation]:
     if family.kind == "histogram":
-        for bound, count in buckets_of(told):
+        for bound, count in buckets_of(value):
             yield Observation(count, {**attributes, "le": bound})
     elif family.labels:
-        for topic, count in topics_of(told):
+        for topic, count in topics_of(value):
             yield Observation(count, {**attributes, "topic": topic})
     else:
-        yield Observation(told, attributes)
+        yield Observation(value, attributes)
 
 
 class _Meter(Owner):
-    """The instruments of one meter provider, which keeps one of a name: all stores share it."""
+    """The instruments of one meter provider. It has one instrument for each name, which all stores
+    share.
+    """
 
     def __init__(self, provider: MeterProvider | None) -> None:
         self._lock = threading.Lock()
@@ -126,7 +131,7 @@ class _Meter(Owner):
             make(f"timerstore.{family.stat}", callbacks=[observe], description=family.help)
 
     def add(self, name: str, made: Instruments) -> None:
-        """Observe one more store; ConfigError if an open one has the name."""
+        """Observe one more store. Raise ConfigError if an open store has the name."""
         with self._lock:
             before = self._made.get(name)
             if before is not None and not before.has_ended:
@@ -149,10 +154,16 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Instruments:
-    """Make a store's instruments; `name` is their attribute `store`.
+    """Create the instruments of a store.
 
-    They take the place of those of a closed store of that name. Raises ConfigError if an open one
-    has the name.
+    They replace those of a closed store with the same name.
+
+    name: the value of the attribute `store`.
+
+    meter_provider: by default the one that is set for the process.
+
+    Raises:
+        ConfigError: an open store has the name.
     """
     made = Instruments(store, name, monotonic_s)
     with _lock:

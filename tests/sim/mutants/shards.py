@@ -8,6 +8,7 @@ from tests.support.inside.engine import (
     ShardConsumer,
     ShardedStore,
     TimerStore,
+    shard_pending,
     sharded,
 )
 from tests.support.inside.methods import (
@@ -23,7 +24,7 @@ _NEEDS = '"shards": {'
 
 @mutant("SH-1", "each shard gets the whole rate instead of its share", needs='"pace_wide"')
 def _not_shared_out() -> Patches:
-    yield swap(sharded, "share_of", lambda rate, _count: rate)
+    yield swap(shard_pending, "share_of", lambda rate, _count: rate)
     yield swap(sharded, "shared_out", lambda config, _count: config)
 
 

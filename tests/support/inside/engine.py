@@ -9,14 +9,13 @@ When a part of the engine moves, these imports are what changes.
 
 from importlib import import_module
 
-from timerstore import store
-
 # --- the store: opening and its calls ---
 from timerstore._engine import engine as assembly
 from timerstore._engine.base.column_batch import Part, Rows
 
 # --- C ---
 from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.calls import open_store
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.cancel_many import ManyCanceller
 
@@ -129,7 +128,7 @@ from timerstore._engine.write.put_many import ManyPutting
 from timerstore._engine.write.spread import Spreader
 
 # --- several shards ---
-from timerstore.shards import sharded
+from timerstore.shards import background_ingest, shard_calls, shard_pending, sharded
 from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.sharded import ShardedStore
 from timerstore.store import TimerStore

@@ -69,7 +69,7 @@ RESTORING_WRITE_REST = Attribute(engine.restore_backup, "_write_rest")
 # --- several shards ---
 
 SHARDED_CHECKED_PLACE = Attribute(engine.ShardedStore, "_checked_place")
-SHARDED_CLOSE_ALL = Attribute(engine.sharded, "_close_all")
+SHARDED_CLOSE_ALL = Attribute(engine.sharded, "close_all")
 SHARD_CONSUMER_BY_SHARD = Attribute(engine.ShardConsumer, "_by_shard")
 
 # --- what a trace of lines passes over ---

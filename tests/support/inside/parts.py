@@ -29,7 +29,7 @@ def held_directories() -> dict[Any, Any]:
 
 def spreader_of(store: Any) -> Any:
     """What draws due times from a window, of a store or of shards."""
-    return store._spreader
+    return getattr(store, "_puts", store)._spreader
 
 
 def random_of(spreader: Any) -> Random:

@@ -123,7 +123,7 @@ def body_of(message: Any) -> bytes:
 
 def bells_of(store: Any) -> Mapping[Any, Any]:
     """The bells of an AsyncTimerStore, by event loop."""
-    found: Mapping[Any, Any] = store._bells
+    found: Mapping[Any, Any] = store._waiters
     return found
 
 

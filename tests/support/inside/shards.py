@@ -12,15 +12,15 @@ def shard_consumers(consumer: Any) -> Any:
 
 def ingesters_of(shards: Any) -> Any:
     """What ingests committed versions, one for each shard."""
-    return shards._ingesters
+    return shards._ingest.ingesters
 
 
 def is_ingested(shards: Any) -> Callable[[str, int], bool]:
     """The method that tells whether every shard has a version of a source."""
-    found: Callable[[str, int], bool] = shards._is_ingested
+    found: Callable[[str, int], bool] = shards._ingest.is_ingested
     return found
 
 
 def ingest_in_background(shards: Any) -> None:
     """Do what the shards' background does in one turn."""
-    shards._look()
+    shards._ingest.run_and_clean()

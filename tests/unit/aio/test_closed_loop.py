@@ -1,4 +1,4 @@
-"""timerstore.aio where a loop is closed, as it stands, with somebody still waiting there."""
+"""Waiting calls of an event loop that is closed."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ def receive(store: AsyncTimerStore, _consumer: AsyncConsumer) -> Coroutine[Any, 
 
 
 class Loops:
-    """A store without services, with a consumer of an empty queue, and loops turned by hand."""
+    """A store without services, with a consumer of an empty queue, and loops that the test runs."""
 
     def __init__(self, bench: Bench, pool: ThreadPoolExecutor) -> None:
         """`pool` has one thread."""
@@ -41,7 +41,7 @@ class Loops:
         self._left: list[asyncio.Task[Any]] = []
 
     def begin(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> "asyncio.Task[Any]":
-        """Begin a call, and let it come to its wait."""
+        """Begin a call, and let it run until it waits."""
         task = loop.create_task(begin(self.store, self.consumer))
         for _ in range(8):  # what it does in the pool is through when the pool is idle
             self.turn(loop)
@@ -49,13 +49,13 @@ class Loops:
         return task
 
     def turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the pool carry out what it has, and the loop what is ready."""
+        """Run the pending work of the pool, and the ready callbacks of the loop."""
         loop.run_until_complete(asyncio.sleep(0))
         self._pool.submit(int).result(10)
         loop.run_until_complete(asyncio.sleep(0))
 
     def leave(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
-        """Close the loop as it stands."""
+        """Close the loop without ending its tasks."""
         self._left.append(task)
         loop.close()
 
@@ -64,11 +64,11 @@ class Loops:
         self.bench.stepper.settle()
 
     @property
-    def holds(self) -> int:
+    def waiting_count(self) -> int:
         return inside(self.bench.store).long_polls.count
 
     def drop(self) -> None:
-        """End the coroutines that cannot end any more, as the collector would."""
+        """Close coroutines that can no longer end, as the garbage collector would."""
         for task in self._left:
             task.get_loop().set_exception_handler(lambda _loop, _context: None)  # it is pending
             task.get_coro().close()
@@ -83,7 +83,7 @@ def loops(bench: Bench) -> Iterator[Loops]:
         one = Loops(bench, pool)
         yield one
         one.drop()
-        assert one.holds == 0, "somebody whom nobody awaits is still held"
+        assert one.waiting_count == 0, "a wait of a closed loop is still in the table"
 
 
 @contextmanager
@@ -104,12 +104,10 @@ def end(loop: asyncio.AbstractEventLoop, loops: Loops, task: "asyncio.Task[Any]"
 
 
 @pytest.mark.parametrize("begin", [poll, pull, receive])
-def test_who_waits_when_its_loop_is_closed_is_waited_behind_by_nobody(
-    loops: Loops, begin: Begin
-) -> None:
+def test_waiter_of_closed_loop_blocks_no_other_waiter(loops: Loops, begin: Begin) -> None:
     with new_loop() as first:
         loops.leave(first, loops.begin(first, begin))
-    assert loops.holds == 0
+    assert loops.waiting_count == 0
     with new_loop() as second:
         task = loops.begin(second, begin)
         loops.put(b"x")
@@ -117,9 +115,7 @@ def test_who_waits_when_its_loop_is_closed_is_waited_behind_by_nobody(
 
 
 @pytest.mark.parametrize("begin", [poll, receive])
-def test_who_waits_behind_one_whose_loop_is_closed_comes_first_then(
-    loops: Loops, begin: Begin
-) -> None:
+def test_next_waiter_is_first_when_loop_of_first_is_closed(loops: Loops, begin: Begin) -> None:
     with new_loop() as first, new_loop() as second:
         left = loops.begin(first, begin)
         task = loops.begin(second, begin)
@@ -128,7 +124,7 @@ def test_who_waits_behind_one_whose_loop_is_closed_comes_first_then(
         assert end(second, loops, task) == [b"x"]
 
 
-def test_who_was_rung_when_its_loop_was_closed_leaves_the_message_to_the_next(
+def test_message_goes_to_next_waiter_when_loop_of_woken_one_is_closed(
     loops: Loops,
 ) -> None:
     with new_loop() as first, new_loop() as second:
@@ -139,7 +135,7 @@ def test_who_was_rung_when_its_loop_was_closed_leaves_the_message_to_the_next(
         assert end(second, loops, task) == [b"x"]
 
 
-def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next(
+def test_message_goes_to_next_waiter_when_loop_is_closed_during_fetch(
     loops: Loops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_fetch, go = threading.Event(), threading.Event()
@@ -165,7 +161,9 @@ def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next
         assert end(second, loops, task) == [b"x"]
 
 
-def test_a_thread_that_waits_behind_a_closed_loop_is_rung(loops: Loops, tmp_path: Path) -> None:
+def test_waiting_thread_wakes_when_loop_of_first_waiter_is_closed(
+    loops: Loops, tmp_path: Path
+) -> None:
     consumer = loops.consumer.blocking
     rung = threading.Event()
     with new_loop() as first:
@@ -179,7 +177,7 @@ def test_a_thread_that_waits_behind_a_closed_loop_is_rung(loops: Loops, tmp_path
     behind.end()
 
 
-def test_a_loop_that_goes_on_keeps_nothing_of_who_has_waited(loops: Loops) -> None:
+def test_running_loop_keeps_no_reference_to_ended_waits(loops: Loops) -> None:
     with new_loop() as loop:
         task = loops.begin(loop, poll)
         loops.put(b"x")

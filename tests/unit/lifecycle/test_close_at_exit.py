@@ -143,7 +143,8 @@ for target in (read, put, put, *waits):
 def test_a_daemon_thread_that_stays_in_a_call_does_not_keep_the_interpreter(tmp_path: Path) -> None:
     """Its store is as after a kill, and says so; another one is closed."""
     program = """
-timerstore.store._EXIT_WAIT_S = 0.1
+from timerstore._engine.calls import open_store
+open_store._EXIT_WAIT_S = 0.1
 holder, other = Holder(make()), make()
 entered = threading.Event()
 def rows():
@@ -153,7 +154,7 @@ def rows():
 threading.Thread(target=holder.store.ingest, args=("s", 0, rows()), daemon=True).start()
 entered.wait()
 """
-    stuck, closed = stores_of(tmp_path, program, error="has stopped another thread amid a call")
+    stuck, closed = stores_of(tmp_path, program, error="has stopped another thread during a call")
     assert (stuck / "abort").exists()
     assert_there(stuck, [b"x"])
     assert_closed([closed], 1)

@@ -1,4 +1,4 @@
-"""A small directory of shards on a clock turned by hand."""
+"""A small directory of shards on a clock that the test sets."""
 
 from collections.abc import Iterator
 from pathlib import Path

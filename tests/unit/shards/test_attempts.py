@@ -1,4 +1,4 @@
-"""Attempts of one name: none touches files of another; what is committed stays."""
+"""Attempts with the same name do not affect the files of each other."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def files(root: Path) -> list[str]:
     return sorted(one.relative_to(root).as_posix() for one in staging.rglob("*.arrow"))
 
 
-def test_a_recipe_that_is_run_again_adds_nothing_and_loses_nothing(shards: ShardBench) -> None:
+def test_repeated_write_adds_and_loses_nothing(shards: ShardBench) -> None:
     rows = batch_of(20, deliver_at=pa.array([0] * 20))
     first = part_of(shards.root, [rows])
     commit(shards.root, "import-7", 0, [first])
@@ -45,18 +45,18 @@ def test_a_recipe_that_is_run_again_adds_nothing_and_loses_nothing(shards: Shard
     assert shards.counted() == _ALL
 
 
-def test_an_attempt_that_fails_removes_no_other_one_s_files(tmp_path: Path) -> None:
+def test_failed_attempt_keeps_files_of_others(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s")
     first = part_of(root, [batch_of()])
     done = commit(root, "import-7", 0, [first])
-    with pytest.raises(MessageError, match="20 of 40 rows are wrong"):
+    with pytest.raises(MessageError, match="20 of 40 rows are invalid"):
         part_of(root, [batch_of(), batch_of(key=["two words"] * 20)])
     stager_of(root).abandon()
     assert files(root) == sorted(one.path for one in first.files)
     assert counted(staged_rows(root, done.manifest.files)) == _ALL
 
 
-def test_two_attempts_of_one_name_at_a_time_are_two(tmp_path: Path) -> None:
+def test_concurrent_attempts_of_one_name_are_separate(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s")
     one, two = stager_of(root), stager_of(root)
     for batch in (batch_of(10), batch_of(10, 10)):
@@ -70,7 +70,7 @@ def test_two_attempts_of_one_name_at_a_time_are_two(tmp_path: Path) -> None:
     assert files(root) == sorted(file.path for file in parts[0].files)
 
 
-def test_what_was_finished_is_not_written_to_nor_abandoned(tmp_path: Path) -> None:
+def test_finished_files_are_neither_changed_nor_removed(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s")
     stager = stager_of(root)
     stager.add(batch_of())
@@ -83,7 +83,7 @@ def test_what_was_finished_is_not_written_to_nor_abandoned(tmp_path: Path) -> No
     assert files(root) == sorted(file.path for file in (*part.files, *second.files))
 
 
-def test_files_are_in_the_order_of_their_attempts_names(tmp_path: Path) -> None:
+def test_files_are_ordered_by_attempt_name(tmp_path: Path) -> None:
     """A shard takes them so: of one key the rows of part 1 come before those of part 2."""
     root = make_root(tmp_path / "s", 1)
     names = ["a-b", "a", "a0", "part-1", "part-10", "part-2", "part_1"]

@@ -1,4 +1,4 @@
-"""What is committed and not in every shard's log: told, unless who has them open takes it in."""
+"""Committed rows that are not in every shard's log yet are found and reported."""
 
 from pathlib import Path
 
@@ -20,19 +20,19 @@ def _commit(root: Path, version: int) -> None:
     shards.commit(root, "s", version, [part])
 
 
-def test_shards_that_nobody_opened_have_taken_nothing(tmp_path: Path) -> None:
+def test_all_versions_are_pending_when_shards_were_never_opened(tmp_path: Path) -> None:
     root = tmp_path / "shards"
     ensure(Disk(), root, 2, None)
     assert pending_parts(root) == []
     _commit(root, 0)
     assert pending_parts(root) == [PendingPart("s", 0, (0, 1))]
     with pytest.raises(ConfigError, match=r"run ingest first .* is not in shards \[0, 1\]"):
-        refuse_pending(root, 60.0)  # nobody has them open: there is nothing to wait for
+        refuse_pending(root, 60.0)  # no process has them open, so this does not wait
     shards.ingest(root)
     assert pending_parts(root) == []
 
 
-def test_who_has_them_open_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuse_pending_waits_for_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "shards"
     with timerstore.open_shards(root, 2) as store:
         _commit(root, 0)

@@ -1,4 +1,4 @@
-"""A shard that is put back from a backup: what it lost is said, and there is a way on."""
+"""A shard that was restored from a backup reports lost versions."""
 
 import shutil
 from pathlib import Path
@@ -31,7 +31,7 @@ def put_back(shards: ShardBench, backup: Path) -> None:
     shards.open()
 
 
-def test_a_version_that_a_restored_shard_lost_is_named_and_may_be_left_out(
+def test_lost_version_of_restored_shard_is_named_and_can_be_skipped(
     shards: ShardBench, tmp_path: Path
 ) -> None:
     write(shards.root, 0)
@@ -65,7 +65,7 @@ def test_a_version_that_a_restored_shard_lost_is_named_and_may_be_left_out(
     assert list((shards.root / "_ingest/staging").rglob("*.arrow")) == []
 
 
-def test_who_has_the_rows_gives_them_again(shards: ShardBench, tmp_path: Path) -> None:
+def test_lost_version_is_ingested_again_from_rows(shards: ShardBench, tmp_path: Path) -> None:
     shards.store.stores[1].backup(tmp_path / "backup")
     write(shards.root, 0)
     shards.store.ingest()
@@ -81,7 +81,7 @@ def test_who_has_the_rows_gives_them_again(shards: ShardBench, tmp_path: Path) -
     assert shards.counted() == {b"body-%d" % k: 1 for k in range(30)}
 
 
-def test_a_staged_file_that_somebody_removed_is_told_by_who_has_no_shard_open(
+def test_ingest_reports_removed_staged_file_when_no_shard_is_open(
     shards: ShardBench,
 ) -> None:
     done = write(shards.root, 0)

@@ -1,4 +1,4 @@
-"""Rows of any batch become what is staged, or are said to be wrong, and why."""
+"""Rows of Arrow batches are checked and converted into staged columns."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +12,14 @@ from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.staging import UTC_US, batch_of, make_root, staged_rows  # noqa: E402
 from timerstore import ConfigError, MessageError, StoreConfig  # noqa: E402
 from timerstore.shards import WriteOptions, parse_options, stage  # noqa: E402
-from timerstore.shards.arrow_rows import Reader, check_columns  # noqa: E402
+from timerstore.shards.arrow_rows import Reader  # noqa: E402
 from timerstore.shards.routing import shard_of_key  # noqa: E402
+from timerstore.shards.row_columns import check_columns  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 
 def _reasons(config: StoreConfig | None = None, options: Any = None, **columns: Any) -> list[str]:
-    """What is wrong with each of two rows, the second being in order."""
+    """Return the problems of two rows, the second of which is valid."""
     batch = batch_of(2, **columns)
     given = WriteOptions(**(options or {}))
     check_columns(batch.schema, given)
@@ -68,7 +69,7 @@ PAIRS = pa.map_(pa.string(), pa.string())
         ({"key": [], "keys": pa.array([[""], None], pa.list_(TEXT))}, "keys: wanted each"),
     ],
 )
-def test_what_no_store_takes_is_said(columns: dict[str, Any], why: str) -> None:
+def test_invalid_row_is_reported(columns: dict[str, Any], why: str) -> None:
     first, second = _reasons(**columns)
     assert why in first
     assert second == ""
@@ -77,7 +78,7 @@ def test_what_no_store_takes_is_said(columns: dict[str, Any], why: str) -> None:
     assert fine == ""
 
 
-def test_bodies_at_their_limits() -> None:
+def test_body_sizes_at_limits_are_accepted() -> None:
     config = small(message_bytes_max=1000)
     assert _reasons(config, body=[b"x" * 1001, b"x" * 1000]) == [
         "body: wanted at most 1000 bytes", "",
@@ -88,7 +89,7 @@ def test_bodies_at_their_limits() -> None:
     assert second == ""
 
 
-def test_options_say_what_is_wrong() -> None:
+def test_row_reason_depends_on_options() -> None:
     past = {"deliver_at": pa.array([NOW, NOW + 1])}
     assert _reasons(**past) == ["", ""]
     assert _reasons(options={"past": "fail"}, **past) == [
@@ -98,7 +99,7 @@ def test_options_say_what_is_wrong() -> None:
     assert _reasons(options={"null_body": "empty"}, **null) == ["", ""]
 
 
-def test_texts_that_are_no_utf8_are_said() -> None:
+def test_text_that_is_not_utf8_is_reported() -> None:
     bad = pa.array([b"\xff", "é".encode()], pa.binary()).cast(pa.string(), safe=False)
     for name in ("key", "tags", "message_id"):
         first, second = _reasons(**{name: bad})
@@ -108,7 +109,7 @@ def test_texts_that_are_no_utf8_are_said() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
-def test_bytes_in_lists_and_maps_that_are_no_utf8_are_said(kind: Any) -> None:
+def test_bytes_in_lists_and_maps_that_are_not_utf8_are_reported(kind: Any) -> None:
     raw = pa.array([b"\xff", "é".encode(), b"ok"], pa.binary())
     if kind == pa.string_view():
         views = raw.cast(pa.binary_view())
@@ -137,7 +138,7 @@ def _covering(kind: Any, part: Any) -> Any:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_what_a_null_row_covers_is_not_delivered(tmp_path: Path, first: int) -> None:
+def test_entries_covered_by_null_row_are_not_delivered(tmp_path: Path, first: int) -> None:
     root = make_root(tmp_path / "s", 1)
     texts = pa.array(["zero", "hidden row", "two"])
     pairs = pa.StructArray.from_arrays(
@@ -158,7 +159,7 @@ def test_what_a_null_row_covers_is_not_delivered(tmp_path: Path, first: int) -> 
     )
 
 
-def test_parts_of_larger_lists_and_maps_are_read_as_they_are(tmp_path: Path) -> None:
+def test_slices_of_lists_and_maps_are_read_correctly(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s", 1)
     texts = pa.array(["before", "a", "b", "c", "behind"]).slice(1, 3)
     pairs = pa.StructArray.from_arrays(
@@ -181,7 +182,7 @@ def test_parts_of_larger_lists_and_maps_are_read_as_they_are(tmp_path: Path) -> 
     ]
 
 
-def test_a_store_without_timers_is_given_nothing_to_wait_for() -> None:
+def test_delayed_row_is_invalid_when_timers_are_off() -> None:
     off = small(timer_enabled=False)
     given = {"deliver_at": pa.array([NOW + 1, NOW])}
     assert _reasons(off, **given) == [
@@ -190,8 +191,8 @@ def test_a_store_without_timers_is_given_nothing_to_wait_for() -> None:
     assert _reasons(**given) == ["", ""]
 
 
-def test_what_is_due_at_once_is_so_by_every_clock_where_timers_are_off(tmp_path: Path) -> None:
-    """The shard's owner may be a little behind who stages: for him it would be to come."""
+def test_past_row_is_due_now_on_any_clock_when_timers_are_off(tmp_path: Path) -> None:
+    """The owner's clock may be behind the writer's, so a past time might be in its future."""
     root = make_root(tmp_path / "s", 1, timer_enabled=False)
     batch = batch_of(3, deliver_at=pa.array([NOW, NOW - 1, -(2**63)]))
     staged = stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))
@@ -199,7 +200,7 @@ def test_what_is_due_at_once_is_so_by_every_clock_where_timers_are_off(tmp_path:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_the_least_and_the_greatest_moment_are_told_apart(unit: str) -> None:
+def test_smallest_and_largest_timestamps_are_distinguished(unit: str) -> None:
     moments = pa.array([2**63 - 1, -(2**63)]).cast(pa.timestamp(unit, tz="UTC"))
     rows = Reader(small(), WriteOptions()).read(batch_of(2, deliver_at=moments), NOW)
     # 2^63 ns are in the year 2262: too far ahead.
@@ -230,19 +231,19 @@ def test_the_least_and_the_greatest_moment_are_told_apart(unit: str) -> None:
         ({}, {"shard_by": "msg_id"}, "needs a column message_id"),
     ],
 )
-def test_wrong_columns_are_refused(columns: Any, options: Any, why: str) -> None:
+def test_check_columns_rejects_invalid_columns(columns: Any, options: Any, why: str) -> None:
     with pytest.raises(ConfigError, match="(?s)" + why.replace("<", "[<]")):
         check_columns(batch_of(2, **columns).schema, WriteOptions(**options))
 
 
-def test_every_wrong_column_is_named_at_once() -> None:
+def test_check_columns_lists_every_problem() -> None:
     schema = batch_of(2, bodi=["a", "b"], body=[], deliver_at=[0.5, 1.5]).schema
     with pytest.raises(ConfigError) as caught:
         check_columns(schema, WriteOptions())
     assert len(caught.value.problems) == 3
 
 
-def test_times_are_rounded_up_to_the_ms(tmp_path: Path) -> None:
+def test_times_are_rounded_up_to_milliseconds(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s", 1)
     clock = ManualClock(NOW)
     for unit, raw, want in (
@@ -303,7 +304,7 @@ def test_text_bodies_and_wide_types(tmp_path: Path) -> None:
         ("number", {"number": [7, None, -1, 0]}, ["7", "m1", "-1", "0"]),
     ],
 )
-def test_what_decides_the_shard(
+def test_route_of_rows(
     tmp_path: Path, shard_by: str, columns: dict[str, Any], decides: list[str]
 ) -> None:
     """Where it is empty the message id does."""
@@ -317,7 +318,7 @@ def test_what_decides_the_shard(
         assert b"body-%d" % k in [row[1] for row in mine]
 
 
-def test_options_are_read_in_any_case() -> None:
+def test_options_ignore_case() -> None:
     options = parse_options(
         {"path": "/p", "SHARD_BY": "Customer", "On_Invalid": "Quarantine", "sync": "FALSE"}
     )
@@ -337,12 +338,12 @@ def test_options_are_read_in_any_case() -> None:
         ({"past": "x", "sync": "y", "z": "z"}, "(?s)z: not known.*past:.*sync:"),
     ],
 )
-def test_wrong_options_are_refused(given: dict[str, str], why: str) -> None:
+def test_parse_options_rejects_invalid_options(given: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         parse_options(given)
 
 
-def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_stage_leaves_no_file(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s")
     batches = [batch_of(), batch_of(20, 20, key=["x y"] * 20)]
     with pytest.raises(MessageError, match=r"20 of 40 rows .*row 20 of this part: key: wanted"):

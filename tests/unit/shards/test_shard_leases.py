@@ -1,4 +1,4 @@
-"""Leases over shards: a receipt leads back to its shard, none starves, nothing comes twice."""
+"""Leases over several shards: turns, receipts, failures."""
 
 import threading
 from collections import Counter
@@ -30,7 +30,7 @@ def bodies(messages: list[ShardLeasedMessage]) -> list[bytes]:
     return [one.body for one in messages]
 
 
-def test_receipts_name_their_shard_and_survive_a_restart(shards: ShardBench) -> None:
+def test_receipt_names_shard_and_is_valid_after_restart(shards: ShardBench) -> None:
     for shard in range(3):
         put(shards, shard, b"%d" % shard)
     leased = take(shards, lease=60)
@@ -57,14 +57,14 @@ def test_receipts_name_their_shard_and_survive_a_restart(shards: ShardBench) -> 
     assert take(shards) == []
 
 
-def test_shards_take_turns_one_by_one(shards: ShardBench) -> None:
+def test_receive_takes_shards_in_turn(shards: ShardBench) -> None:
     put(shards, 0, *(b"many" for _ in range(50)))
     put(shards, 2, b"x", b"y")
     seen = [take(shards, 1)[0].shard for _ in range(6)]
     assert seen == [0, 2, 0, 2, 0, 0]
 
 
-def test_a_full_shard_starves_no_other_in_batches(shards: ShardBench) -> None:
+def test_receive_of_batches_starves_no_shard(shards: ShardBench) -> None:
     put(shards, 0, *(b"many" for _ in range(50)))
     put(shards, 1, *(b"few" for _ in range(3)))
     first, second = take(shards, 10), take(shards, 10)
@@ -72,7 +72,7 @@ def test_a_full_shard_starves_no_other_in_batches(shards: ShardBench) -> None:
     assert Counter(one.shard for one in second) == {1: 3, 0: 7}
 
 
-def test_two_groups_have_turns_of_their_own(shards: ShardBench) -> None:
+def test_each_group_has_own_turns(shards: ShardBench) -> None:
     for shard in range(3):
         put(shards, shard, *(b"%d" % k for k in range(9)))
     seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
@@ -99,7 +99,7 @@ def test_each_message_is_leased_once_from_many_threads(shards: ShardBench) -> No
     assert sorted(found) == sorted(b"%d.%d" % (s, k) for s in range(3) for k in range(40))
 
 
-def test_acks_are_answered_in_order(shards: ShardBench) -> None:
+def test_ack_many_returns_results_in_order(shards: ShardBench) -> None:
     for shard in range(3):
         put(shards, shard, *(b"%d" % k for k in range(4)))
     leased = take(shards)
@@ -115,7 +115,7 @@ def test_acks_are_answered_in_order(shards: ShardBench) -> None:
     assert shards.store.ack_many([]) == []
 
 
-def test_the_message_stays_what_it_was(shards: ShardBench) -> None:
+def test_leased_message_equals_stored_message(shards: ShardBench) -> None:
     shards.store.put("t", b"x", delay=3, tags="Aa", keys=["k1", "k2"], properties={"a": "b"})
     shards.turn(4000)
     (one,) = take(shards)
@@ -123,7 +123,7 @@ def test_the_message_stays_what_it_was(shards: ShardBench) -> None:
     assert one.shard == shards.store.shard_of("k1")
 
 
-def test_dead_letters_stay_in_the_shard(shards: ShardBench) -> None:
+def test_dead_letters_stay_in_shard(shards: ShardBench) -> None:
     put(shards, 1, b"a")
     for attempt in (1, 2):
         (one,) = take(shards, lease=1, max_attempts=2)
@@ -133,10 +133,10 @@ def test_dead_letters_stay_in_the_shard(shards: ShardBench) -> None:
     assert shards.bodies("%DLQ%g") == [[], [b"a"], []]
 
 
-def test_nothing_is_lost_where_a_shard_fails(
+def test_receive_loses_no_message_when_shard_fails(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others leased is answered; the next call hears it, the one after asks the others."""
+    """Leased messages are returned; the next call raises the error, the one after it continues."""
     for shard in range(3):
         put(shards, shard, b"%d" % shard, b"again")
 
@@ -152,7 +152,7 @@ def test_nothing_is_lost_where_a_shard_fails(
     assert bodies(take(shards)) == [b"1", b"again"]
 
 
-def test_a_loop_over_all_shards(shards: ShardBench) -> None:
+def test_lease_consumer_iterates_over_all_shards(shards: ShardBench) -> None:
     for shard in range(3):
         put(shards, shard, b"%d" % shard)
     consumer = shards.store.lease_consumer("t", "g", wait=0, lease=5)
@@ -170,13 +170,13 @@ def test_a_loop_over_all_shards(shards: ShardBench) -> None:
     assert (again.body, again.attempt) == (b"1", 2)
 
 
-def test_what_a_loop_does_not_take(shards: ShardBench) -> None:
+def test_lease_consumer_rejects_max_count(shards: ShardBench) -> None:
     for asked in ({"max_count": 5}, {"wiat": 1.0}):
         with pytest.raises(MessageError, match=next(iter(asked))):
             shards.store.lease_consumer("t", "g", **asked)
 
 
-def test_who_waits_is_woken_by_any_shard(shards: ShardBench) -> None:
+def test_receive_wakes_for_message_of_any_shard(shards: ShardBench) -> None:
     found: list[ShardLeasedMessage] = []
     begun = threading.Event()
 
@@ -196,7 +196,7 @@ def test_who_waits_is_woken_by_any_shard(shards: ShardBench) -> None:
         assert [(one.shard, one.body) for one in found] == [(shard, b"%d" % shard)]
 
 
-def test_a_loop_may_do_the_waiting(shards: ShardBench) -> None:
+def test_begin_receive_waits_in_event_loop(shards: ShardBench) -> None:
     waiting = shards.store.begin_receive("t", "g", wait=60, max_count=5)
     rung = []
     assert waiting.enter(lambda: rung.append(1))
@@ -209,7 +209,7 @@ def test_a_loop_may_do_the_waiting(shards: ShardBench) -> None:
     waiting.end()
 
 
-def test_closing_answers_who_waits(shards: ShardBench) -> None:
+def test_close_wakes_receive(shards: ShardBench) -> None:
     answers: list[object] = []
     thread = threading.Thread(
         target=lambda: answers.append(shards.store.receive("t", "g", wait=60))
@@ -241,7 +241,7 @@ def test_closing_answers_who_waits(shards: ShardBench) -> None:
         ({"sql": "a >"}, "sql"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused(
+def test_receive_rejects_invalid_arguments(
     shards: ShardBench, asked: dict[str, Any], text: str
 ) -> None:
     put(shards, 0, b"a")
@@ -253,7 +253,7 @@ def test_what_is_asked_wrongly_is_refused(
 
 
 @pytest.mark.parametrize("names", [(5, "g"), ("t", None), ("t", "a|b"), ([], "g"), ("", "g")])
-def test_names_that_are_none_are_refused(shards: ShardBench, names: tuple[Any, Any]) -> None:
+def test_receive_rejects_invalid_names(shards: ShardBench, names: tuple[Any, Any]) -> None:
     with pytest.raises(MessageError, match=r"topic|group"):
         shards.store.receive(*names)
 
@@ -261,7 +261,7 @@ def test_names_that_are_none_are_refused(shards: ShardBench, names: tuple[Any, A
 @pytest.mark.parametrize(
     "receipt", ["", "bDEg", "s00003.bDEg", "s3.bDEg", "s00000.", "s00001.@", 5, None]
 )
-def test_a_receipt_that_names_no_lease_is_refused(shards: ShardBench, receipt: Any) -> None:
+def test_ack_rejects_invalid_receipt(shards: ShardBench, receipt: Any) -> None:
     for call in (shards.store.ack, shards.store.nack, shards.store.extend):
         with pytest.raises(MessageError, match="receipt"):
             call(receipt)
@@ -269,7 +269,7 @@ def test_a_receipt_that_names_no_lease_is_refused(shards: ShardBench, receipt: A
         shards.store.ack_many([receipt])
 
 
-def test_a_receipt_of_one_shards_store_is_refused(shards: ShardBench) -> None:
+def test_ack_rejects_receipt_without_shard(shards: ShardBench) -> None:
     """It does not say whose it is."""
     put(shards, 1, b"a")
     (one,) = shards.store.stores[1].receive("t", "g")
@@ -279,7 +279,7 @@ def test_a_receipt_of_one_shards_store_is_refused(shards: ShardBench) -> None:
     assert shards.store.ack(f"s00001.{one.receipt}") is AckResult.ACKED
 
 
-def test_a_lost_lease_says_so(shards: ShardBench) -> None:
+def test_extend_reports_lost_lease(shards: ShardBench) -> None:
     put(shards, 2, b"a")
     (one,) = take(shards, lease=1)
     shards.turn(1000)
@@ -289,7 +289,7 @@ def test_a_lost_lease_says_so(shards: ShardBench) -> None:
     assert shards.store.nack(one) is AckResult.EXPIRED
 
 
-def test_leases_and_a_consumer_of_one_group_do_not_mix(shards: ShardBench) -> None:
+def test_group_cannot_lease_and_consume(shards: ShardBench) -> None:
     put(shards, 0, b"a")
     with shards.store.consumer("t", "read"), pytest.raises(MessageError, match="consumer of group"):
         shards.store.receive("t", "read")
@@ -298,7 +298,7 @@ def test_leases_and_a_consumer_of_one_group_do_not_mix(shards: ShardBench) -> No
         shards.store.consumer("t", "g")
 
 
-def test_durable_where_puts_are(tmp_path: Path) -> None:
+def test_leases_are_as_durable_as_puts(tmp_path: Path) -> None:
     config: StoreConfig = small(flush="sync")
     bench = ShardBench(tmp_path / "sync", 2, config)
     put(bench, 0, b"a")

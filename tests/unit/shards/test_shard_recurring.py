@@ -1,4 +1,4 @@
-"""What recurs over shards: in the shard of its name, once, after a restart too."""
+"""Recurring messages over several shards."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def every(shards: ShardBench, name: str | None = "beat", **more: Any) -> Any:
     return shards.store.put_every("t", b"tick", **given)
 
 
-def test_its_name_decides_where_its_runs_are(shards: ShardBench) -> None:
+def test_put_every_routes_by_name(shards: ShardBench) -> None:
     for name in ("beat", "nightly", "a", "b", "c"):
         made = every(shards, name, keys="some-key")
         assert (made.name, made.shard) == (name, shards.store.shard_of(name))
@@ -32,7 +32,7 @@ def test_its_name_decides_where_its_runs_are(shards: ShardBench) -> None:
     assert by_shard == [3 * sum(one.shard == k for one in listed) for k in range(3)]
 
 
-def test_a_program_may_say_it_at_each_start(shards: ShardBench) -> None:
+def test_put_every_may_be_repeated(shards: ShardBench) -> None:
     first = every(shards)
     shards.turn(MINUTE)
     shards.reopen()
@@ -45,14 +45,14 @@ def test_a_program_may_say_it_at_each_start(shards: ShardBench) -> None:
         every(shards, every=61)
 
 
-def test_without_a_name_each_has_its_own(shards: ShardBench) -> None:
+def test_put_every_draws_name_when_none_is_given(shards: ShardBench) -> None:
     made = [every(shards, None) for _ in range(12)]
     assert len({one.name for one in made}) == 12
     assert {one.shard for one in made} <= {0, 1, 2}
     assert all(one.shard == shards.store.shard_of(one.name) for one in made)
 
 
-def test_it_is_ended_by_its_name(shards: ShardBench) -> None:
+def test_cancel_every_ends_definition(shards: ShardBench) -> None:
     every(shards)
     assert shards.store.cancel_every("other") is False
     shards.reopen()
@@ -63,7 +63,7 @@ def test_it_is_ended_by_its_name(shards: ShardBench) -> None:
     assert shards.counted() == {}
 
 
-def test_what_a_shards_store_was_told_is_found_and_not_doubled(shards: ShardBench) -> None:
+def test_put_every_finds_definition_of_single_shard(shards: ShardBench) -> None:
     """A program that used `stores[k]` before goes on with the whole."""
     elsewhere = (shards.store.shard_of("beat") + 1) % 3
     shards.store.stores[elsewhere].put_every("t", b"tick", every=60, name="beat")
@@ -88,7 +88,9 @@ def test_what_a_shards_store_was_told_is_found_and_not_doubled(shards: ShardBenc
         ({"timezone": "UTC+1"}, "timezone: goes with cron"),
     ],
 )
-def test_what_cannot_recur_is_refused(shards: ShardBench, given: dict[str, Any], text: str) -> None:
+def test_put_every_rejects_invalid_arguments(
+    shards: ShardBench, given: dict[str, Any], text: str
+) -> None:
     with pytest.raises(MessageError, match=text):
         every(shards, **given)
     assert shards.store.recurring() == []
@@ -97,7 +99,7 @@ def test_what_cannot_recur_is_refused(shards: ShardBench, given: dict[str, Any],
 
 
 @pytest.mark.parametrize(("missed", "comes"), [("skip", 0), ("one", 1), ("all", 41)])
-def test_who_only_stores_plans_no_runs(tmp_path: Path, missed: str, comes: int) -> None:
+def test_ingest_plans_no_recurring_runs(tmp_path: Path, missed: str, comes: int) -> None:
     pa = pytest.importorskip("pyarrow")
     from tests.support.staging import batch_of
     from timerstore.shards import commit, ingest, stage

@@ -1,4 +1,4 @@
-"""What a put and a topic may be asked of shards as of one store: replace, spread, level, pace."""
+"""Replace, spread, levels and rates over several shards."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from timerstore.shards.rate_share import share_of, shared_out
 # --- the newest of a key --------------------------------------------------------------------------
 
 
-def test_of_one_key_the_newest_alone_comes(shards: ShardBench) -> None:
+def test_replace_delivers_newest_message_of_key(shards: ShardBench) -> None:
     store = shards.store
     receipts = {}
     for k in range(10):
@@ -33,7 +33,7 @@ def test_of_one_key_the_newest_alone_comes(shards: ShardBench) -> None:
     assert shards.counted() == {**wanted, b"last": 1}
 
 
-def test_it_waits_so_long_at_most(shards: ShardBench) -> None:
+def test_wait_at_most_bounds_replaced_messages(shards: ShardBench) -> None:
     for _ in range(3):
         shards.store.put("t", b"x", key="k", replace=True, delay=30, wait_at_most=60)
         shards.turn(20_000)
@@ -56,7 +56,7 @@ def test_it_waits_so_long_at_most(shards: ShardBench) -> None:
         ({"key": "k", "replace": True, "wait_at_most": -1}, "wait_at_most"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_put_rejects_conflicting_arguments(
     shards: ShardBench, given: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(MessageError, match=text):
@@ -74,7 +74,7 @@ def seeded(tmp_path: Path) -> ShardBench:
     return ShardBench(tmp_path / "seeded", 3, replace(small(), spread_seed=7))
 
 
-def test_each_is_due_at_some_moment_of_its_window(seeded: ShardBench) -> None:
+def test_spread_put_is_due_within_window(seeded: ShardBench) -> None:
     due = [seeded.store.put("t", b"x", delay=60, spread=10).due_ms for _ in range(120)]
     assert len(set(due)) > 100, "shards with one seed draw one after the other, not alike"
     assert NOW + 60_000 <= min(due) < NOW + 60_500
@@ -82,7 +82,7 @@ def test_each_is_due_at_some_moment_of_its_window(seeded: ShardBench) -> None:
     seeded.close()
 
 
-def test_many_are_due_evenly_in_their_order_over_all_shards(seeded: ShardBench) -> None:
+def test_spread_put_many_is_even_over_all_shards(seeded: ShardBench) -> None:
     keys = [f"k{k}" for k in range(100)]
     batch = seeded.store.put_many("t", [b"x"] * 100, keys=keys, delay=60, spread=10)
     assert len({one.shard for one in batch}) == 3
@@ -93,7 +93,7 @@ def test_many_are_due_evenly_in_their_order_over_all_shards(seeded: ShardBench) 
     seeded.close()
 
 
-def test_many_at_a_level(shards: ShardBench) -> None:
+def test_put_many_with_level(shards: ShardBench) -> None:
     keys = [f"k{k}" for k in range(12)]
     batch = shards.store.put_many("t", [key.encode() for key in keys], keys=keys, level=1)
     assert {one.shard for one in batch} == {0, 1, 2}
@@ -116,7 +116,7 @@ def test_many_at_a_level(shards: ShardBench) -> None:
         ({"level": 2, "delay": 5}, "time: wanted one of"),
     ],
 )
-def test_windows_and_levels_that_are_none_are_refused(
+def test_put_rejects_invalid_spread_and_level(
     shards: ShardBench, given: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(MessageError, match=text):
@@ -141,7 +141,7 @@ def come(shards: ShardBench, ms: int, step_ms: int = 100) -> int:
     return sum(shards.counted().values())
 
 
-def test_the_sum_of_all_shards_never_exceeds_the_rate(shards: ShardBench) -> None:
+def test_rate_of_all_shards_never_exceeds_limit(shards: ShardBench) -> None:
     shards.store.pace("t", 10)
     burst(shards)
     assert come(shards, 1000) == 3  # one of each
@@ -155,14 +155,14 @@ def test_the_sum_of_all_shards_never_exceeds_the_rate(shards: ShardBench) -> Non
     assert sum(shards.counted().values()) == 120
 
 
-def test_one_crowded_shard_has_its_share_alone(shards: ShardBench) -> None:
+def test_shard_delivers_only_its_share_of_rate(shards: ShardBench) -> None:
     shards.store.pace("t", 30)
     shards.store.stores[1].put_many("t", [b"x"] * 100, deliver_ms=NOW + 1000)
     shards.turn()
     assert come(shards, 3000) == 1 + 20
 
 
-def test_rates_of_the_configuration_are_shared_out_too(tmp_path: Path) -> None:
+def test_topic_rates_are_divided_among_shards(tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "rates", 4, small(topic_rates="t=10 mail=0.5"))
     assert bench.store.config.topic_rates == "t=10 mail=0.5"
     assert {one.config.topic_rates for one in bench.store.stores} == {"t=2.500 mail=0.125"}
@@ -174,7 +174,7 @@ def test_rates_of_the_configuration_are_shared_out_too(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_shares_are_rounded_down() -> None:
+def test_rate_shares_are_rounded_down() -> None:
     assert share_of(1, 3) == 0.333
     assert share_of(0.3, 3) == 0.1
     assert share_of(1_000_000, 1) == 1_000_000
@@ -187,7 +187,7 @@ def test_shares_are_rounded_down() -> None:
     assert wide.topic_rates == "a=333333.333 b=0.033"
 
 
-def test_rates_that_cannot_be_shared_are_refused(shards: ShardBench, tmp_path: Path) -> None:
+def test_pace_rejects_rate_that_cannot_be_divided(shards: ShardBench, tmp_path: Path) -> None:
     for rate in (0, -1, 1_000_001, "5", True, float("nan")):
         with pytest.raises(MessageError, match="per_second: wanted"):
             shards.store.pace("t", rate)  # type: ignore[arg-type]

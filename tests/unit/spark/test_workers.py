@@ -12,7 +12,7 @@ pa = pytest.importorskip("pyarrow")
 
 from tests.support.inside import span_text  # noqa: E402 - behind the skip
 from timerstore.errors import CorruptError  # noqa: E402
-from timerstore.shards.row_staging import Staged, StagedFile  # noqa: E402
+from timerstore.shards.staged_files import Staged, StagedFile  # noqa: E402
 from timerstore.spark.jobs.bulk_worker import Renaming, files_text, staged_of  # noqa: E402
 from timerstore.spark.jobs.forecast_worker import CountBuckets  # noqa: E402
 from timerstore.spark.jobs.inflate_worker import inflate  # noqa: E402

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.shards.arrow_rows import check_columns
 from timerstore.shards.cluster import require
+from timerstore.shards.row_columns import check_columns
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there

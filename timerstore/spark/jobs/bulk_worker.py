@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerstore.shards.row_staging import Staged, StagedFile, stage
+from timerstore.shards.row_staging import stage
 from timerstore.shards.shard_ingest import ingest
+from timerstore.shards.staged_files import Staged, StagedFile
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.parquet_tasks import Task, read_task
 

@@ -16,8 +16,8 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.row_staging import QUARANTINE
 from timerstore.shards.shard_paths import ShardsTree
+from timerstore.shards.staged_files import QUARANTINE
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import (
     INGEST_RESULT,

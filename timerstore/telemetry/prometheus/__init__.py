@@ -1,12 +1,12 @@
-"""Prometheus: a store's metrics for a scraper. Needs `timerstore[prometheus]`.
+"""Export a store's metrics to Prometheus. Needs `timerstore[prometheus]`.
 
     from timerstore.telemetry import prometheus
-    prometheus.register(store, "orders")        # on prometheus_client's registry
-    with prometheus.serve(store, "orders", port=9500):   # or a page of its own, on loopback
+    prometheus.register(store, "orders")                 # on prometheus_client's registry
+    with prometheus.serve(store, "orders", port=9500):   # or on a port of its own, on loopback
         ...
 
-A dashboard for Grafana: `prometheus.dashboard()`, or
-`python -m timerstore.telemetry.prometheus dashboard`.
+`prometheus.dashboard()` returns a dashboard for Grafana, and `python -m
+timerstore.telemetry.prometheus dashboard` prints it.
 """
 
 from timerstore.telemetry.prometheus.collector import (

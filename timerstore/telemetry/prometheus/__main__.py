@@ -1,4 +1,6 @@
-"""`python -m timerstore.telemetry.prometheus dashboard|metrics`: what is drawn, what there is."""
+"""`python -m timerstore.telemetry.prometheus dashboard|metrics`: print the dashboard or the metrics
+page.
+"""
 
 import sys
 
@@ -9,7 +11,7 @@ _WHAT = {"dashboard": dashboard, "metrics": metrics_page}
 
 
 def main(argv: list[str]) -> int:
-    """Write one of them to standard output."""
+    """Print one of them."""
     if len(argv) != 1 or argv[0] not in _WHAT:
         sys.stderr.write(f"wanted one of {', '.join(_WHAT)}, got {' '.join(argv) or 'nothing'}\n")
         return 2

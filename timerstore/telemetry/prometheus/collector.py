@@ -1,9 +1,10 @@
-"""The collector: `stats()` as prometheus_client wants it, at each scrape.
+"""A Prometheus collector that reads `stats()` at each scrape.
 
-Threads:  any; a scrape runs in who asks.
-Holds:    a store that is closed, or a parent process's, has no series, and fails no scrape.
-Fails:    ConfigError on what is given wrongly, a port in use among it, and without
-          prometheus_client.
+Thread safety: any thread; a scrape runs on the thread that makes it.
+Invariants: a store that is closed, or belongs to a parent process, has no series and fails no
+scrape.
+Raises: ConfigError for invalid arguments, for a port that is in use, and if prometheus_client is
+not installed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class HasStats(Protocol):
     """A TimerStore or a ShardedStore."""
 
     def stats(self) -> dict[str, Any]:
-        """Give counters and gauges."""
+        """Return counters and gauges."""
         ...
 
 
@@ -58,11 +59,11 @@ class StoreCollector(Owner, registry.Collector):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the store was closed: another one may have its name."""
+        """Whether the store was closed, so that another one may use its name."""
         return has_ended(self._store.stats)
 
     def collect(self) -> Iterable[core.Metric]:
-        """Give every family with its samples."""
+        """Yield every family with its samples."""
         try:
             stats = self._store.stats()
         except (ClosedError, ForkedError):
@@ -71,33 +72,33 @@ class StoreCollector(Owner, registry.Collector):
         for family in FAMILIES:
             labels = ["store", "shard", *family.labels]
             metric = _METRICS[family.kind](family.name, family.help, labels=labels)
-            for shard, told in shards:
-                _add(metric, family, [self._name, shard], told[family.stat])
+            for shard, value in shards:
+                _add(metric, family, [self._name, shard], value[family.stat])
             yield metric
 
     def describe(self) -> Iterable[core.Metric]:
-        """Give the families without samples: a registry looks for names that are taken."""
+        """Return the families without samples. A registry uses them to find names in use."""
         return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
 
 
-def _add(metric: Any, family: Family, labels: list[str], told: Any) -> None:
+def _add(metric: Any, family: Family, labels: list[str], value: Any) -> None:
     if family.kind == "histogram":
-        metric.add_metric(labels, buckets_of(told), told["sum"])
+        metric.add_metric(labels, buckets_of(value), value["sum"])
     elif family.labels:
-        for topic, count in topics_of(told):
+        for topic, count in topics_of(value):
             metric.add_metric([*labels, topic], count)
     else:
-        metric.add_metric(labels, told)
+        metric.add_metric(labels, value)
 
 
 class _Stores(Owner, registry.Collector):
-    """Several stores in one registry: one family of a name, samples of all."""
+    """Several stores in one registry: each family appears once, with the samples of all stores."""
 
     def __init__(self) -> None:
         self.collectors: dict[str, StoreCollector] = {}
 
     def collect(self) -> Iterable[core.Metric]:
-        """Give every family once, with the samples of each store."""
+        """Return every family once, with the samples of each store."""
         merged: dict[str, core.Metric] = {}
         for one in list(self.collectors.values()):
             for metric in one.collect():
@@ -107,12 +108,12 @@ class _Stores(Owner, registry.Collector):
         return merged.values()
 
     def describe(self) -> Iterable[core.Metric]:
-        """Give the families without samples."""
+        """Return the families without samples."""
         return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
 
 
 def _problems(named: Iterable[tuple[Any, Any]]) -> list[str]:
-    """What would fail each scrape of these."""
+    """Return the problems that would make each scrape fail."""
     stores = list(named)
     problems = [
         f"name: wanted text, got {name!a}" for name, _ in stores
@@ -140,10 +141,16 @@ _of_registries: WeakKeyDictionary[registry.CollectorRegistry, _Stores] = WeakKey
 def register(
     store: HasStats, name: str = "", *, on: registry.CollectorRegistry | None = None
 ) -> StoreCollector:
-    """Let a registry, the process's own without one, scrape a store; `name` is its label `store`.
+    """Add a store to a registry, which then scrapes it.
 
-    It takes the place of a closed store of that name. Raises ConfigError if an open one has the
-    name, and on what no scrape could tell.
+    The store replaces a closed store with the same name.
+
+    name: the value of the label `store`.
+
+    on: the registry; by default that of the process.
+
+    Raises:
+        ConfigError: an open store has the name, or an argument is invalid.
     """
     if problems := _problems([(name, store)]):
         raise ConfigError(problems)
@@ -164,7 +171,7 @@ def register(
 
 
 def unregister(name: str = "", *, on: registry.CollectorRegistry | None = None) -> None:
-    """Let go of a store; one that is not there is none."""
+    """Remove a store from a registry. Do nothing if no store has the name."""
     registry_ = prometheus_client.REGISTRY if on is None else on
     stores = _of_registries.get(registry_)
     if stores is not None:
@@ -172,7 +179,7 @@ def unregister(name: str = "", *, on: registry.CollectorRegistry | None = None) 
 
 
 class Served(Closing):
-    """A page of metrics that is served; ends with `close`."""
+    """A metrics page that is being served. `close` ends it."""
 
     def __init__(self, server: Any, thread: Any) -> None:
         self._server = server
@@ -182,11 +189,15 @@ class Served(Closing):
 
     @property
     def port(self) -> int:
-        """Where."""
+        """The port."""
         return int(self._server.server_port)
 
     def close(self) -> None:
-        """Serve no more. ForkedError in a forked child, which has no thread that serves."""
+        """Stop serving.
+
+        Raises:
+            ForkedError: in a forked child, which has no thread that serves.
+        """
         if os.getpid() != self._pid:
             raise forked_error(f"port {self.port}", self._pid)
         self._server.shutdown()
@@ -201,9 +212,14 @@ def serve(
     port: int = 0,
     host: str = "127.0.0.1",
 ) -> Served:
-    """Serve the metrics of a store, or of several by name, at `/metrics`; on loopback.
+    """Serve the metrics of a store, or of several stores by name, at `/metrics`.
 
-    `port` 0: a free one. Raises ConfigError, also where the port is taken.
+    port: 0 means a free port.
+
+    host: the address to listen on; by default loopback.
+
+    Raises:
+        ConfigError: an argument is invalid, or the port is in use.
     """
     named = stores.items() if isinstance(stores, Mapping) else [(name, stores)]
     if problems := [*_problems(named), *_problems_of_place(host, port)]:

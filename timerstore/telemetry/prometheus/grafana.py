@@ -1,10 +1,10 @@
-"""The dashboard: grafana.json, as Grafana imports it; its data source is a Prometheus."""
+"""The Grafana dashboard grafana.json. Its data source is a Prometheus server."""
 
 from importlib import resources
 
 
 def dashboard() -> str:
-    """Give it as text."""
+    """Return the dashboard as JSON text, for import into Grafana."""
     return (
         resources.files("timerstore.telemetry.prometheus")
         .joinpath("grafana.json")

@@ -1,4 +1,4 @@
-"""Parts that are committed: those of the version, each once, and of a directory that is there."""
+"""Checks of the parts of a commit: version, files, directory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def part_of(root: Path, version: int = 0, source: str = "s") -> Staged:
     return stage(root, source, version, "part-0", [rows], clock=ManualClock(NOW))
 
 
-def test_a_part_that_is_given_twice_comes_once(shards: ShardBench) -> None:
+def test_part_given_twice_is_committed_once(shards: ShardBench) -> None:
     part, other = part_of(shards.root), part_of(shards.root)
     done = commit(shards.root, "s", 0, [part, part, Staged("s", 0, part.files[:1])])
     assert done.manifest.row_count == 20
@@ -35,7 +35,7 @@ def test_a_part_that_is_given_twice_comes_once(shards: ShardBench) -> None:
 
 
 @pytest.mark.parametrize("is_replay", [False, True])
-def test_parts_of_another_version_are_refused_and_stay(shards: ShardBench, is_replay: bool) -> None:
+def test_commit_rejects_parts_of_another_version(shards: ShardBench, is_replay: bool) -> None:
     root = shards.root
     part = part_of(root)
     done = commit(root, "s", 0, [part])
@@ -67,7 +67,7 @@ _WRONG: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("why", "change"), _WRONG)
-def test_files_that_no_attempt_at_the_version_wrote_are_refused(
+def test_commit_rejects_files_of_other_places(
     tmp_path: Path, why: str, change: Callable[[Any], Any]
 ) -> None:
     root = make_root(tmp_path / "s")
@@ -79,7 +79,7 @@ def test_files_that_no_attempt_at_the_version_wrote_are_refused(
     assert not commit(root, "s", 0, [part]).is_replay
 
 
-def test_a_commit_makes_no_directory(tmp_path: Path) -> None:
+def test_commit_rejects_directory_without_cluster(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a directory of shards"):
         commit(tmp_path / "typo", "s", 0, [])
     assert not (tmp_path / "typo").exists()

@@ -1,4 +1,4 @@
-"""An error in one part of the shards stops no other part and loses nothing of it."""
+"""A failure in one shard or source affects no other."""
 
 import os
 import re
@@ -20,8 +20,8 @@ from timerstore import ConfigError, CorruptError, FailedError, MessageError  # n
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.errors import TimerStoreError  # noqa: E402
 from timerstore.shards import clean, commit, ingest, manifest, parse_options, prune, stage  # noqa: E402
-from timerstore.shards.row_staging import open_staged, read_staged  # noqa: E402
 from timerstore.shards.shard_ingest import IngestService  # noqa: E402
+from timerstore.shards.staged_files import open_staged, read_staged  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 FEATURES = Path(timerstore.__file__).parent / "docs" / "features.md"
@@ -35,7 +35,7 @@ def write(root: Path | str, version: int = 0, source: str = "s") -> Any:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_an_error_of_one_shard_loses_nothing_that_another_gave(
+def test_poll_loses_no_message_when_one_shard_fails(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for k in range(30):
@@ -70,7 +70,7 @@ def test_an_error_of_one_shard_loses_nothing_that_another_gave(
 # --- ingest ---------------------------------------------------------------------------------------
 
 
-def test_an_ingest_that_takes_long_holds_up_no_other_call(
+def test_long_ingest_delays_no_other_call(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Barrier(4), threading.Event()
@@ -96,7 +96,7 @@ def test_an_ingest_that_takes_long_holds_up_no_other_call(
 
 
 @pytest.mark.parametrize("error", [OSError(5, "I/O error"), MemoryError()])
-def test_whatever_goes_wrong_the_background_looks_again(error: Exception) -> None:
+def test_ingest_service_continues_after_any_error(error: Exception) -> None:
     outcomes: list[Exception | None] = [error, error, FailedError("known"), None]
 
     def look() -> None:
@@ -114,7 +114,7 @@ def test_whatever_goes_wrong_the_background_looks_again(error: Exception) -> Non
     assert waits == [2.0, 4.0, 1.0, 1.0]
 
 
-def test_an_error_that_nobody_foresaw_holds_up_its_source_alone(
+def test_unexpected_error_delays_only_its_source(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for source in ("a", "b", "c"):
@@ -133,7 +133,7 @@ def test_an_error_that_nobody_foresaw_holds_up_its_source_alone(
         assert [0 in store.ingested(source) for source in "abc"] == [True, False, True]
 
 
-def test_stray_names_stop_nobody_and_are_told_once(
+def test_stray_names_are_logged_once_and_ignored(
     shards: ShardBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(shards.root)
@@ -157,7 +157,7 @@ def test_stray_names_stop_nobody_and_are_told_once(
 
 
 @pytest.mark.parametrize("when", ["between two", "before the sync"])
-def test_a_folder_that_goes_while_it_is_made_is_made_again(
+def test_folder_removed_during_creation_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     made: list[Path] = []
@@ -167,7 +167,7 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(
         assert dir_fd is None
         path = Path(name)
         if when == "between two" and len(made) in (1, 3):
-            made[-1].rmdir()  # as who finds it empty
+            made[-1].rmdir()  # as a process that finds it empty
         made.append(path)
         mkdir(path, mode)
         if when == "before the sync" and len(made) == 2:
@@ -180,7 +180,7 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(
     assert len(made) > 3
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_at_last(
+def test_error_is_raised_when_folder_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(path: str, _mode: int, *, dir_fd: int | None = None) -> None:
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_at_last(
 # --- staged files that change ---------------------------------------------------------------------
 
 
-def test_a_staged_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_read_staged_reports_file_cut_during_read(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s", 1)
     big = [batch_of(2000, body=pa.array([b"x" * 1000] * 2000), topic=["t", "u"] * 1000)]
     part = stage(root, "s", 0, "a", big, clock=ManualClock(NOW))
@@ -211,12 +211,10 @@ def test_a_staged_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) 
         open_staged(Disk(), root, file)
 
 
-# --- what is given --------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
-def test_sharding_snippets_run_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharding_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = FEATURES.read_text().split("\n## Sharding\n")[1].split("\n## ")[0]
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(snippets) >= 2
@@ -257,7 +255,7 @@ _WRONG: list[tuple[str, Callable[[Path], Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "call"), _WRONG)
-def test_what_is_given_wrong_is_said(
+def test_invalid_arguments_are_reported(
     tmp_path: Path, text: str, call: Callable[[Path], Any]
 ) -> None:
     root = make_root(tmp_path / "s")
@@ -265,6 +263,6 @@ def test_what_is_given_wrong_is_said(
         call(root)
 
 
-def test_a_key_is_text(shards: ShardBench) -> None:
+def test_shard_of_rejects_key_that_is_no_text(shards: ShardBench) -> None:
     with pytest.raises(MessageError, match="key: wanted text, got int"):
         shards.store.shard_of(5)  # type: ignore[arg-type]

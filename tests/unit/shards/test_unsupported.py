@@ -1,4 +1,4 @@
-"""ShardedStore has what TimerStore has, but for what is written down with its reason."""
+"""ShardedStore has every call of TimerStore, or a documented reason."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from tests.support.bench import NOW
 from tests.support.shards import ShardBench
 from timerstore import MessageError, ShardedStore, TimerStore
-from timerstore.shards.unsupported import OTHERWISE, UNLIKE
+from timerstore.shards.unsupported import UNSUPPORTED, UNSUPPORTED_ARGUMENTS
 
 
 def _public(kind: type) -> set[str]:
@@ -20,12 +20,12 @@ def _arguments(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(method).parameters)
 
 
-def test_every_public_name_is_there_or_has_its_reason() -> None:
-    assert _public(TimerStore) - _public(ShardedStore) == UNLIKE.keys()
-    assert all(len(why) > 30 for why in UNLIKE.values())
+def test_every_public_name_exists_or_has_reason() -> None:
+    assert _public(TimerStore) - _public(ShardedStore) == UNSUPPORTED.keys()
+    assert all(len(why) > 30 for why in UNSUPPORTED.values())
 
 
-def test_every_argument_is_there_or_has_its_reason() -> None:
+def test_every_argument_exists_or_has_reason() -> None:
     lacking = set()
     for name in _public(TimerStore) & _public(ShardedStore):
         ours, theirs = getattr(ShardedStore, name), getattr(TimerStore, name)
@@ -38,12 +38,12 @@ def test_every_argument_is_there_or_has_its_reason() -> None:
     renamed = {  # a receipt that names its shard, by position
         one for one in lacking if one.endswith((" receipt_or_handle", " receipts_or_handles"))
     }
-    assert lacking - renamed == OTHERWISE.keys()
+    assert lacking - renamed == UNSUPPORTED_ARGUMENTS.keys()
 
 
-def test_what_is_not_there_says_why_and_what_to_call(shards: ShardBench) -> None:
+def test_missing_call_names_reason_and_alternative(shards: ShardBench) -> None:
     store: Any = shards.store
-    for name, why in UNLIKE.items():
+    for name, why in UNSUPPORTED.items():
         with pytest.raises(AttributeError) as caught:
             getattr(store, name)
         assert str(caught.value) == f"a ShardedStore has no {name!r}: {why}"
@@ -52,7 +52,7 @@ def test_what_is_not_there_says_why_and_what_to_call(shards: ShardBench) -> None
         store.puut("t", b"x")
 
 
-def test_counts_of_all_shards_are_summed(shards: ShardBench) -> None:
+def test_counts_are_summed_over_shards(shards: ShardBench) -> None:
     for k in range(12):
         shards.store.put("t", b"x", keys=f"k{k}", delay=4 if k % 2 else 30)
     shards.turn()
@@ -65,7 +65,7 @@ def test_counts_of_all_shards_are_summed(shards: ShardBench) -> None:
     assert (shards.store.path, shards.store.clock) == (shards.root, shards.clock)
 
 
-def test_a_queue_of_one_shard_is_asked_for_a_time(shards: ShardBench) -> None:
+def test_offset_at_reads_queue_of_shard(shards: ShardBench) -> None:
     receipt = shards.store.put("t", b"x", keys="k")
     shards.turn()
     assert shards.store.offset_at("t", 0, NOW, shard=receipt.shard) == 0
@@ -77,12 +77,12 @@ def test_a_queue_of_one_shard_is_asked_for_a_time(shards: ShardBench) -> None:
     assert len(shards.store.begin_pull_batch("t", 0, 0, shard=receipt.shard).look()) == 1
 
 
-def test_consumer_of_shards_refuses_queues(shards: ShardBench) -> None:
+def test_consumer_of_shards_rejects_queues(shards: ShardBench) -> None:
     with pytest.raises(MessageError, match="queues: a queue is one of a shard"):
         shards.store.consumer("t", "g", queues=[0])
 
 
-def test_pull_of_a_single_store_refuses_a_shard(shards: ShardBench) -> None:
+def test_pull_of_single_store_rejects_shard(shards: ShardBench) -> None:
     shards.store.put("t", b"x", keys="k")
     single = shards.store.stores[0]
     for call in (single.pull, single.pull_batch, single.begin_pull, single.begin_pull_batch):

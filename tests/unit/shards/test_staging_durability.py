@@ -1,4 +1,4 @@
-"""What another process committed, or made, and was killed before it synced it."""
+"""Staging and commits after a process was killed before it synced."""
 
 from pathlib import Path
 
@@ -64,9 +64,7 @@ def test_ingest_takes_rows_only_when_their_commit_is_durable(
     assert manifest.load(Disk(), ShardsTree(root), "s", 1) is not None
 
 
-def test_clean_goes_by_a_commit_only_when_it_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clean_uses_only_durable_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make_root(tmp_path / "shards")
     first, second = part_of(root, "a"), part_of(root, "b")
     commit(root, "s", 0, [], clock=CLOCK)
@@ -79,7 +77,7 @@ def test_clean_goes_by_a_commit_only_when_it_is_durable(
 
 
 @pytest.mark.parametrize("nth", range(1, 9))
-def test_staged_files_are_durable_when_a_killed_process_made_their_folders(
+def test_staged_files_are_durable_when_killed_process_created_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
     root = make_root(tmp_path / "shards")

@@ -1,7 +1,7 @@
-"""A source's folder that changes without its time changing: within a tick of the file system.
+"""Passes over a source's folder that changes within one tick of the file system's time.
 
-The time of a folder is trusted only when it is older than any file system's tick; what a look at it
-missed all the same, the next look at everything finds.
+The time of a folder counts only when it is older than any file system's tick. A full pass finds a
+change that was missed all the same.
 """
 
 import os
@@ -58,7 +58,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 
 @pytest.mark.parametrize("age_ms", [-10_000, -1, 0, 1, 999, 1000, TICK_MS - 1, TICK_MS])
-def test_source_that_changed_just_now_is_looked_at_again(source: Source, age_ms: int) -> None:
+def test_recently_changed_source_is_read_again(source: Source, age_ms: int) -> None:
     source.commit(1, modified_ms=NOW)
     assert source.taken(NOW + age_ms) == [1]
     assert source.taken(NOW + age_ms) == []  # this pass left nothing, and settles no more than that
@@ -68,7 +68,7 @@ def test_source_that_changed_just_now_is_looked_at_again(source: Source, age_ms:
     assert source.taken(NOW + TICK_MS + 1) == [3]
 
 
-def test_source_that_settled_is_looked_at_when_its_time_changes(source: Source) -> None:
+def test_settled_source_is_read_when_its_time_changes(source: Source) -> None:
     source.commit(1, modified_ms=NOW)
     assert source.taken(NOW + 10 * TICK_MS) == [1]
     for version, modified_ms in ((2, NOW + 1), (3, NOW - 60_000), (4, NOW)):
@@ -76,7 +76,7 @@ def test_source_that_settled_is_looked_at_when_its_time_changes(source: Source) 
         assert source.taken(NOW + 10 * TICK_MS) == [version]
 
 
-def test_change_that_no_time_tells_is_found_by_a_look_at_all(source: Source) -> None:
+def test_change_without_new_time_is_found_by_full_pass(source: Source) -> None:
     """The clock of a file server is behind, or stood still."""
     source.commit(1, modified_ms=NOW)
     assert source.taken(NOW + 10 * TICK_MS) == [1]
@@ -99,7 +99,7 @@ def _amid(source: Source, act: Callable[[], object], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("modified_ms", [NOW, NOW + 1])
-def test_commit_amid_a_pass_is_found_by_the_next(
+def test_commit_during_pass_is_found_by_next_pass(
     source: Source, monkeypatch: pytest.MonkeyPatch, modified_ms: int
 ) -> None:
     source.commit(1, modified_ms=NOW)

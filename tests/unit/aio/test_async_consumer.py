@@ -1,0 +1,168 @@
+"""Consumers for asyncio."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import small
+from tests.support.inside import consumer_fetch, inside
+from tests.support.stepped_aio import Stepped, Test
+from timerstore import (
+    ClosedError,
+    MessageError,
+)
+from timerstore.aio import AsyncConsumer
+
+
+def test_consumer_iterates_polls_commits_and_seeks(stepped: Callable[[Test], None]) -> None:
+    async def test(one: Stepped) -> None:
+        store = one.store
+        for k in range(6):
+            await store.put("t", b"%d" % k, queue_id=0)
+        one.stepper.settle()
+        async with store.consumer("t", "g", queues=[0], wait=0) as consumer:
+            assert (consumer.topic, consumer.group, consumer.queues) == ("t", "g", (0,))
+            assert "AsyncConsumer" in repr(consumer)
+            seen = []
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) == 3:
+                    assert await consumer.commit(message) == {0: 3}
+            assert seen == [b"%d" % k for k in range(6)]
+            assert await consumer.poll() == []
+            assert await consumer.seek(4) == {0: 4}
+            assert [m.body for m in await consumer.poll(1)] == [b"4"]
+            assert [m.body for m in await consumer.poll(1)] == [b"5"]
+            with pytest.raises(MessageError, match="max_count"):
+                await consumer.poll(0)
+            with pytest.raises(MessageError, match="wait"):
+                await consumer.poll(1, True)
+        with pytest.raises(ClosedError):
+            await consumer.poll()
+        assert [m async for m in consumer] == []
+        await consumer.close()
+        again = await store.consumer("t", "g", queues=[0])
+        assert [m.body for m in await again.poll()] == [b"3", b"4", b"5"]
+        assert await again.commit() == {0: 6}
+        assert await store.committed("t", "g") == {0: 6}
+        with pytest.raises(MessageError, match="group"):
+            await store.consumer("t", "a@b")
+
+    stepped(test)
+
+
+def test_consumer_waits_without_thread(stepped: Callable[[Test], None]) -> None:
+    async def test(one: Stepped) -> None:
+        consumers = [await one.store.consumer("t", "h") for _ in range(2)]
+        polls = {}
+        for consumer in consumers:
+            if 1 in consumer.queues:
+                await consumer.poll()
+            polls[consumer.queues] = asyncio.create_task(consumer.poll(wait=60.0))
+        for _ in range(200):  # each has looked, in the pool, and sleeps
+            if one.waiting_count == 2:
+                break
+            await asyncio.sleep(0.005)
+        assert one.waiting_count == 2
+        await one.store.put("t", b"x", queue_id=0)
+        one.stepper.settle()
+        assert [m.body for m in await polls[0,]] == [b"x"]
+        assert (one.waiting_count, polls[1,].done()) == (1, False)
+        one.clock.advance(60_000)
+        assert await polls[1,] == []
+        waiting = asyncio.create_task(consumers[0].poll(wait=60.0))
+        await asyncio.sleep(0)
+        await consumers[0].close()
+        assert await waiting == []
+
+    stepped(test)
+
+
+def test_cancelled_poll_loses_no_message(stepped: Callable[[Test], None]) -> None:
+    """At any step: asleep, woken, or while a thread fetches for it."""
+
+    async def test(one: Stepped) -> None:
+        consumer = await one.store.consumer("t", "g", queues=[0])
+        for moment in range(12):
+            task = asyncio.create_task(consumer.poll(wait=60.0))
+            for _ in range(moment % 4):
+                await asyncio.sleep(0)
+            await one.store.put("t", b"%d" % moment, queue_id=0)
+            one.stepper.settle()
+            for _ in range(moment % 3):
+                await asyncio.sleep(0)
+            if task.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            found = [] if task.cancelled() else task.result()
+            if not found:
+                found = await consumer.poll(wait=60.0)
+            assert [m.body for m in found] == [b"%d" % moment]
+            assert await consumer.commit() == {0: moment + 1}
+
+    stepped(test)
+
+
+def test_fetch_of_cancelled_poll_returns_no_message(
+    stepped: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(one: Stepped) -> None:
+        await one.store.put("t", b"x", queue_id=0)
+        one.stepper.settle()
+        consumer = await one.store.consumer("t", "g", queues=[0])
+        in_fetch, go = threading.Event(), threading.Event()
+        fetching = consumer_fetch(consumer.blocking)
+        fetch = fetching.value
+
+        def slow(max_count: int) -> Any:
+            in_fetch.set()
+            got = fetch(max_count)
+            assert go.wait(10)
+            return got
+
+        with monkeypatch.context() as patched:
+            patched.setattr(*fetching, slow)
+            task = asyncio.create_task(consumer.poll(wait=60.0))
+            await asyncio.to_thread(in_fetch.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go.set()
+        assert await consumer.commit() == {}
+        assert [m.body for m in await consumer.poll()] == [b"x"]
+
+    stepped(test)
+
+
+def test_close_wakes_consumers(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await timerstore.aio.open(tmp_path, small())
+        await store.put("t", b"x", flush="sync")
+        consumers = [await store.consumer("t", f"g{k}") for k in range(5)]
+        for consumer in consumers:
+            assert len(await consumer.poll(wait=30.0)) == 1
+
+        async def read(consumer: AsyncConsumer) -> list[bytes]:
+            return [message.body async for message in consumer]
+
+        tasks = [asyncio.create_task(read(consumer)) for consumer in consumers]
+        polls = [asyncio.create_task(consumer.poll(wait=1e6)) for consumer in consumers]
+        while inside(store.blocking).long_polls.count < len(consumers):
+            await asyncio.sleep(0.001)
+        await store.close()
+        assert await asyncio.gather(*tasks, *polls) == [[]] * 10
+        for consumer in consumers:
+            await consumer.close()
+            with pytest.raises(ClosedError):
+                await consumer.poll()
+
+    run(main())
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(main)

@@ -38,19 +38,21 @@ from timerstore._engine.leases import (
     LeasedMessage,
     WaitingReceive,
 )
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.levels.pending_counts import pending_by_topic
 from timerstore._engine.maintenance import Copier
 from timerstore._engine.maintenance.verify import check_store
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.consumer import Consumer, ConsumerContext
+from timerstore._engine.read.consumer import Consumer
+from timerstore._engine.read.consumer_context import ConsumerContext
 from timerstore._engine.read.filter import Filter, make_filter
 from timerstore._engine.read.groups import Filters, check_name
-from timerstore._engine.read.pull_validation import check_asked
-from timerstore._engine.read.query import check_query
-from timerstore._engine.read.queue_watcher import Watcher
+from timerstore._engine.read.pull_validation import check_pull
+from timerstore._engine.read.query_validation import check_query
+from timerstore._engine.read.queue_watcher import QueueWatcher
 from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.validation import check_queues, range_problems, wait_problems, whole_ms
-from timerstore._engine.read.wait_queue import Watch
+from timerstore._engine.read.wait_queue import AddPoll
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.storage.disk import Disk
@@ -284,7 +286,7 @@ class TimerStore(
                     f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
                 )
             route = routes.make(name, number, self._clock.now_ms)
-        wanted = check_asked(route, offset, max_count, wait, request.tags, request.sql)
+        wanted = check_pull(route, offset, max_count, wait, request.tags, request.sql)
         return route, offset, max_count, wait, wanted
 
     @_counted
@@ -313,9 +315,9 @@ class TimerStore(
         make_filter(self._engine.timer_route, tags, sql)  # raises, where a pull would later
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
-        return Consumer(self._seams(), topic, group, asked, Filters(tags, sql), wait)
+        return Consumer(self._consumer_context(), topic, group, asked, Filters(tags, sql), wait)
 
-    def _seams(self) -> ConsumerContext:
+    def _consumer_context(self) -> ConsumerContext:
         return ConsumerContext(
             self._clock,
             self._engine.groups,
@@ -325,33 +327,33 @@ class TimerStore(
             self.offset_at,
             self._stay_awake,
             self._watch,
-            self._engine.puller.holds.leave,
+            self._engine.puller.long_polls.leave,
         )
 
     # --- leasing ---
 
     def _make_lease_consumer(self, topic: str, group: str, filters: Filters) -> Consumer:
         make_filter(self._engine.timer_route, *filters)  # raises, where a pull would later
-        return Consumer(self._seams(), topic, group, None, filters, None, leases=True)
+        return Consumer(self._consumer_context(), topic, group, None, filters, None, leases=True)
 
     @_counted
-    def _do_receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
-        return self._leases.receive(topic, group, asked)
+    def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
+        return self._leases.receive(request)
 
-    def _do_begin_receive(self, topic: str, group: str, asked: dict[str, Any]) -> WaitingReceive:
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive:
         self._check_open()
-        return self._leases.begin(topic, group, asked, self._within)
+        return self._leases.begin(request, self._within)
 
     @_counted
-    def _give_up_unseen(self) -> None:
+    def _give_back_unclaimed(self) -> None:
         """Give back leases of callers that were cancelled (timerstore.aio)."""
-        self._leases.give_up_unseen()
+        self._leases.give_back_unclaimed()
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, asked: dict[str, Any]
+        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
         self._check_open()
-        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
 
     @_counted
     def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
@@ -384,8 +386,8 @@ class TimerStore(
         """Run something of a consumer as a call of the store."""
         return function(*args)
 
-    def _watch(self, topic: str, filters: Filters) -> Watch:
-        return Watcher(self._engine.routes, self._engine.puller.holds, topic, filters)
+    def _watch(self, topic: str, filters: Filters) -> AddPoll:
+        return QueueWatcher(self._engine.routes, self._engine.puller.long_polls, topic, filters)
 
     def _stay_awake(self) -> None:
         """Before a consumer sleeps: what is appended may be for it as soon as it is durable."""

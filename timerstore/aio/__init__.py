@@ -155,21 +155,21 @@ class AsyncTimerStore(AsyncClosing):
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
-    async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
+    async def receive(self, topic: str, group: str, **options: Any) -> list[LeasedMessage]:
         """The same call; while it waits it has no thread. Cancelled, it leaves what it leased to
         the next `receive` of the group with the same filters, or to one that waits, which gets it
         as the same attempt as soon as the lease is durable. Where none comes before `close`, it is
         given back then.
         """
-        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
+        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **options))
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+        self, topic: str, group: str, *, wait: float | None = None, **options: Any
     ) -> AsyncLeaseConsumer:
         """Iterate over leased messages, as TimerStore.lease_consumer."""
         self.blocking._check_open()
-        return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+        return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
 
     def consumer(
         self,
@@ -291,7 +291,7 @@ class AsyncTimerStore(AsyncClosing):
     def _close(self) -> None:
         wait(list(self._dropped))
         with suppress(TimerStoreError):  # else it comes again when its lease is over
-            self.blocking._give_up_unseen()
+            self.blocking._give_back_unclaimed()
         self.blocking.close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError

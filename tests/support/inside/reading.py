@@ -19,19 +19,19 @@ def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) ->
     return route, wanted
 
 
-def text_reader(long_polls: Any) -> Attribute:
+def property_reader(long_polls: Any) -> Attribute:
     """What reads the properties of new messages for pulls that wait behind a filter."""
-    return Attribute(long_polls, "_read_texts")
+    return Attribute(long_polls, "_read_properties")
 
 
-def line_of(consumer: Any) -> Any:
+def wait_queue_of(consumer: Any) -> Any:
     """The line in which the polls of a consumer wait: read/wait_queue.py."""
-    return consumer._member.line
+    return consumer._member.wait_queue
 
 
-def places_of(line: Any) -> list[Any]:
+def waiters_of(line: Any) -> list[Any]:
     """The polls that wait in a line."""
-    return list(line._places)
+    return list(line._waiters)
 
 
 def group_lock(consumer: Any) -> Any:
@@ -49,19 +49,19 @@ def consumer_fetch(consumer: Any) -> Attribute:
     return Attribute(consumer, "_fetch_next")
 
 
-def consumer_seams(consumer: Any) -> Attribute:
+def consumer_context(consumer: Any) -> Attribute:
     """The calls of the store that a consumer makes."""
-    return Attribute(consumer, "_seams")
+    return Attribute(consumer, "_context")
 
 
 def store_of(consumer: Any) -> Any:
     """The store that a consumer reads."""
-    return consumer._seams.call.__self__
+    return consumer._context.call.__self__
 
 
-def commits_asked(offsets: Any) -> list[Any]:
+def pending_commits(offsets: Any) -> list[Any]:
     """The commits that wait until they are written, and the last ones that were."""
-    found: list[Any] = offsets._asked
+    found: list[Any] = offsets._pending
     return found
 
 

@@ -31,7 +31,7 @@ def test_receive_ack_nack_extend(tmp_path: Path) -> None:
                 await store.extend(longer)
             with pytest.raises(MessageError, match="lease"):
                 await store.receive("t", "g", lease=0)
-            with pytest.raises(MessageError, match="knows no colour"):
+            with pytest.raises(MessageError, match=r"receive: wanted some of .*, got colour"):
                 await store.receive("t", "g", colour=1)  # type: ignore[call-arg]
             assert await store.receive("t", "g") == []
             assert (await store.verify()).clean
@@ -108,7 +108,7 @@ def test_handling_raises_what_its_block_raised(
                 with pytest.raises(ValueError, match="why") as caught:
                     async with consumer.handling(message):
                         raise ValueError("why")
-                assert caught.value.__notes__ == ["and then, giving it back: FullError('no space')"]
+                assert caught.value.__notes__ == ["and then the nack failed: FullError('no space')"]
                 assert await store.ack(message) is AckResult.ACKED
                 break
 

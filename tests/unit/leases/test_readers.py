@@ -13,7 +13,7 @@ from tests.support.inside import groups_by_topic, inside
 from tests.support.shards import ShardBench
 from timerstore import FullError, MessageError
 from timerstore._engine.leases import WaitingReceive, leases
-from timerstore._engine.leases.lease_reader import Reader
+from timerstore._engine.leases.lease_reader import LeaseReader
 from timerstore._engine.read.consumer_offsets import Offsets
 from timerstore._engine.read.groups import Groups
 from timerstore.testing import ManualClock, Stepper
@@ -155,14 +155,14 @@ def test_a_consumer_does_not_get_in_while_a_receive_begins(
     put(bench, b"a")
     said: list[str] = []
 
-    def late(*given: Any) -> Reader:
+    def late(*given: Any) -> LeaseReader:
         try:
             bench.store.consumer("t", "g")
         except MessageError as error:
             said.append(str(error))
-        return Reader(*given)
+        return LeaseReader(*given)
 
-    monkeypatch.setattr(leases, "Reader", late)
+    monkeypatch.setattr(leases, "LeaseReader", late)
     assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
     assert said == ["group: 'g' leases 't' in this process (receive)"]
 
@@ -205,7 +205,7 @@ def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
     put(bench, b"b")
     consumer = bench.store.consumer("t", "g")
     consumer.poll(1)
-    settle = Offsets.settle
+    settle = Offsets.wait_for_commit
 
     def amid(self: Offsets, asked: Any) -> None:
         consumer.close()
@@ -215,7 +215,7 @@ def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
         settle(self, asked)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Offsets, "settle", amid)
+        patch.setattr(Offsets, "wait_for_commit", amid)
         try:
             consumer.commit()
         except FullError:
@@ -234,7 +234,7 @@ def test_a_group_stays_where_a_commit_of_it_is_on_its_way(
     put(bench, b"a")
     first = bench.store.consumer("t", "g")
     first.poll()
-    settle = Offsets.settle
+    settle = Offsets.wait_for_commit
     came = []
 
     def amid(self: Offsets, asked: Any) -> None:
@@ -243,7 +243,7 @@ def test_a_group_stays_where_a_commit_of_it_is_on_its_way(
         settle(self, asked)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Offsets, "settle", amid)
+        patch.setattr(Offsets, "wait_for_commit", amid)
         assert first.commit() == {0: 1}
     with pytest.raises(MessageError, match="a consumer of group 'g'"):
         bench.store.receive("t", "g")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.consuming import places
-from tests.support.inside import commits_asked, inside
+from tests.support.inside import inside, pending_commits
 from timerstore import (
     FailedError,
     FullError,
@@ -151,7 +151,7 @@ def test_commits_of_many_threads_share_their_writes(
     assert in_first.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while len(commits_asked(inside(six.store).group_offsets)) < 5:
+    while len(pending_commits(inside(six.store).group_offsets)) < 5:
         threading.Event().wait(0.001)
     go.set()
     for thread in threads:
@@ -184,7 +184,7 @@ def test_a_commit_that_cannot_be_written_leaves_the_others_theirs(
     six: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     offsets = inside(six.store).group_offsets
-    one, other = offsets.ask("t", "a", {0: 1}), offsets.ask("t", "b", {0: 2})
+    one, other = offsets.begin_commit("t", "a", {0: 1}), offsets.begin_commit("t", "b", {0: 2})
 
     def failing(self: Disk, path: Path, data: bytes) -> None:
         raise error
@@ -192,8 +192,8 @@ def test_a_commit_that_cannot_be_written_leaves_the_others_theirs(
     with monkeypatch.context() as patched:
         patched.setattr(Disk, "write_small", failing)
         with pytest.raises(type(error)):
-            offsets.settle(one)
-    offsets.settle(other)
+            offsets.wait_for_commit(one)
+    offsets.wait_for_commit(other)
     assert offsets.committed("t", "a") == {}
     assert offsets.committed("t", "b") == {0: 2}
 

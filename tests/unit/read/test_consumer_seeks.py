@@ -106,16 +106,16 @@ def amid_a_commit(
 ) -> Iterator[list[object]]:
     """Inside, a commit is met on its way, asked for and not written: what `act` answered then."""
     offsets = inside(bench.store).group_offsets
-    settle, answers = offsets.settle, []
+    wait_for_commit, answers = offsets.wait_for_commit, []
 
     def act_first(asked: Any) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(offsets, "settle", settle)
+            patched.setattr(offsets, "wait_for_commit", wait_for_commit)
             answers.append(act())
-        settle(asked)
+        wait_for_commit(asked)
 
     with monkeypatch.context() as patched:
-        patched.setattr(offsets, "settle", act_first)
+        patched.setattr(offsets, "wait_for_commit", act_first)
         yield answers
 
 

@@ -9,7 +9,7 @@ import pytest
 import timerstore
 from tests.support.bench import Bench, small
 from tests.support.consuming import Running, read
-from tests.support.inside import line_of
+from tests.support.inside import wait_queue_of
 from timerstore import (
     Consumer,
     TimerStore,
@@ -90,7 +90,7 @@ def test_a_clock_turned_by_hand_ends_a_wait(bench: Bench) -> None:
     bench.turn()
     consumer = bench.store.consumer("t", "g", wait=5)
     loop = Running(lambda: read(consumer))
-    while not len(line_of(consumer)):
+    while not len(wait_queue_of(consumer)):
         threading.Event().wait(0.001)
     bench.clock.advance(5000)
     assert loop.answer() == [b"x"]

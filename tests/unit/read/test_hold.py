@@ -14,9 +14,9 @@ from tests.support.inside import (
     flush_is_requested,
     forget_flush_request,
     inside,
+    property_reader,
     queue_segments,
     route_and_filter,
-    text_reader,
 )
 from timerstore import FailedError, MessageError, PullResult, PullStatus
 from timerstore._engine.read.long_poll import LongPoll
@@ -201,7 +201,7 @@ def test_ctrl_c_amid_the_ringing_leaves_nobody_asleep(queues: Bench) -> None:
     assert first.pull.enter(ring)
     assert last.enter()
     with pytest.raises(KeyboardInterrupt):
-        inside(queues.store).long_polls.answer_all()
+        inside(queues.store).long_polls.wake_all()
     assert last.rung
 
 
@@ -278,7 +278,7 @@ def test_only_those_are_woken_whose_filter_matches(queues: Bench) -> None:
     queues.store.put("t", b"1", tags="b", queue_id=0)
     queues.turn()
     assert sorted(rung) == ["a || b", "all", "b"]
-    assert [hold.looked for hold in held] == [1, 0, 0, 1, 0]
+    assert [hold.no_match_below for hold in held] == [1, 0, 0, 1, 0]
     queues.store.put("t", b"2", tags="d", queue_id=0)
     queues.store.put("t", b"3", queue_id=0)
     queues.turn()
@@ -286,7 +286,7 @@ def test_only_those_are_woken_whose_filter_matches(queues: Bench) -> None:
     queues.store.put("t", b"4", tags="a", queue_id=0)
     queues.turn()
     assert sorted(rung) == ["a", "a || b", "all", "b"]
-    assert [hold.looked for hold in held] == [3, 0, 0, 4, 0]
+    assert [hold.no_match_below for hold in held] == [3, 0, 0, 4, 0]
     assert woken(queues) == 4
 
 
@@ -295,10 +295,10 @@ def test_one_hash_of_two_tags_wakes_nobody_for_the_other(queues: Bench) -> None:
     hold = hold_at(queues, 0, "Aa", rung)
     queues.store.put("t", b"1", tags="BB", queue_id=0)  # the same hash
     queues.turn()
-    assert (rung, hold.looked) == ([], 1)
+    assert (rung, hold.no_match_below) == ([], 1)
     queues.store.put("t", b"2", tags="Aa", queue_id=0)
     queues.turn()
-    assert (rung, hold.looked) == (["Aa"], 1)
+    assert (rung, hold.no_match_below) == (["Aa"], 1)
 
 
 def test_who_leaves_while_a_message_is_read_for_him_does_not_pass_it_over(
@@ -307,7 +307,7 @@ def test_who_leaves_while_a_message_is_read_for_him_does_not_pass_it_over(
     rung: list[str] = []
     table = inside(queues.store).long_polls
     hold = hold_at(queues, 0, "a", rung)
-    reader = text_reader(table)
+    reader = property_reader(table)
     read = reader.value
 
     def leave_meanwhile(*given: Any) -> Any:
@@ -317,7 +317,7 @@ def test_who_leaves_while_a_message_is_read_for_him_does_not_pass_it_over(
     monkeypatch.setattr(*reader, leave_meanwhile)
     queues.store.put("t", b"1", tags="a", queue_id=0)
     queues.turn()
-    assert (rung, hold.looked) == ([], 0)
+    assert (rung, hold.no_match_below) == ([], 0)
 
 
 def test_messages_are_read_once_for_all_who_wait_for_them(
@@ -325,7 +325,7 @@ def test_messages_are_read_once_for_all_who_wait_for_them(
 ) -> None:
     rung: list[str] = []
     table = inside(queues.store).long_polls
-    reader = text_reader(table)
+    reader = property_reader(table)
     read, reads = reader.value, []
 
     def counted(*given: Any) -> Any:
@@ -349,7 +349,7 @@ def test_more_than_can_be_read_in_passing_the_pull_reads_itself(tmp_path: Path, 
     hold = hold_at(bench, 0, "Aa", rung)
     bench.store.put_many("t", [b"x"] * count, tags="BB", queue_id=0)
     bench.turn()
-    assert (len(rung), hold.looked) == ((1, 0) if count > 1024 else (0, count))
+    assert (len(rung), hold.no_match_below) == ((1, 0) if count > 1024 else (0, count))
     bench.close()
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench, small
-from tests.support.inside import consumer_pull, inside, line_of
+from tests.support.inside import consumer_pull, inside, wait_queue_of
 from timerstore import Consumer, FailedError, Message
-from timerstore._engine.read.groups import Held
+from timerstore._engine.read.groups import AssignedQueue
 from timerstore._engine.read.waiting_poll import WaitingPoll
 
 
@@ -24,7 +24,7 @@ class Polling:
         self.poll: WaitingPoll = consumer.begin_poll(max_count, wait)
         self.is_asleep = False
         self.answer: list[Message] | None = None
-        self._got: list[Held] = []
+        self._got: list[AssignedQueue] = []
 
     def _ring(self) -> None:
         self.rung += 1
@@ -105,7 +105,7 @@ def test_of_several_polls_of_a_consumer_a_message_wakes_one(queues: Bench) -> No
         put(queues, b"%d" % k, k % 3)
         assert [poll.rung for poll in polls] == [1] * (k + 1) + [0] * (4 - k)
         assert polls[k].step().bodies == [b"%d" % k]
-    assert (holds(queues), len(line_of(consumer))) == (0, 0)
+    assert (holds(queues), len(wait_queue_of(consumer))) == (0, 0)
 
 
 def test_messages_that_one_leaves_wake_the_next(queues: Bench) -> None:

@@ -136,7 +136,7 @@ def test_of_a_level_whose_record_says_another_queue(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(put.log_offset + 12)
         file.write((1 + 64).to_bytes(4, "big"))
-    with pytest.raises(CorruptError, match="a level's queue that is not there"):
+    with pytest.raises(CorruptError, match="the queue of a delay level"):
         bench.store.query("t", "k")
     bench.store.close()
 

@@ -25,7 +25,7 @@ SAID = {True: "yes", False: "no", None: "unknown"}
 
 def said(text: str, properties: dict[str, str]) -> str:
     try:
-        return SAID[parse_sql(text).ask(properties)]
+        return SAID[parse_sql(text).evaluate(properties)]
     except MessageError:
         return "refused"
 
@@ -106,7 +106,7 @@ WRONG = [
     ("(a = 5", "wanted ), got its end at character 7"),
     ("a == 5", "got '=' at character 4"),
     ("a = 5;", "got ';' at character 6"),
-    ("a = \"x\"", "got '\"'; texts stand in single quotes at character 5"),
+    ("a = \"x\"", "got '\"'; a text is written in single quotes at character 5"),
     ("b = 'x", "got a text that does not end at character 5"),
     ("/* a = 5", "got '/' at character 1"),
     ("a\n=\nb c", "got 'c' at character 7"),
@@ -123,9 +123,9 @@ WRONG = [
     ("5 IS NOT NULL", "wanted a property before IS NOT NULL at character 1"),
     ("'x' not Contains 'y'", "wanted a property before CONTAINS at character 1"),
     ("a STARTSWITH b", "wanted a 'text', got 'b' at character 14"),
-    ("a > 'x'", "wanted a property or a number beside > at character 5"),
-    ("a <= TRUE", "wanted a property or a number beside <= at character 6"),
-    ("'x' < a", "wanted a property or a number beside < at character 1"),
+    ("a > 'x'", "wanted a property or a number next to > at character 5"),
+    ("a <= TRUE", "wanted a property or a number next to <= at character 6"),
+    ("'x' < a", "wanted a property or a number next to < at character 1"),
     ("5 = 'x'", "two constants of one kind at character 5"),
     ("5 = TRUE", "two constants of one kind at character 5"),
     ("a = NULL", "got 'NULL' at character 5"),
@@ -173,9 +173,9 @@ def test_conditions_in_each_other_have_a_limit() -> None:
         return "NOT " * (depth - 1) + "(a = 5)"
 
     assert said(nested(DEPTH_MAX), {"a": "5"}) == ("yes" if DEPTH_MAX % 2 else "no")
-    with pytest.raises(MessageError, match=f"at most {DEPTH_MAX} conditions in each other"):
+    with pytest.raises(MessageError, match=f"at most {DEPTH_MAX} nested conditions"):
         parse_sql(nested(DEPTH_MAX + 1))
-    with pytest.raises(MessageError, match="in each other"):
+    with pytest.raises(MessageError, match="nested conditions"):
         parse_sql("NOT " * 20_000 + "(a = 5)")
     assert said("(" * 20_000 + "a = 5" + ")" * 20_000, {"a": "5"}) == "yes"
     assert said(" OR ".join(["b = 5"] * 20_000 + ["a = 5"]), {"a": "5"}) == "yes"

@@ -4,7 +4,7 @@ from timerstore._engine.format.consumer_offset_json import ConsumerOffsets
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.read.consumer_offsets import beyond, read_file
+from timerstore._engine.read.consumer_offsets import offsets_past_end, read_file
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError
 
@@ -21,7 +21,7 @@ def read_offsets(findings: Findings, disk: Disk, tree: Tree) -> ConsumerOffsets:
 def check_offsets(findings: Findings, tree: Tree, routes: Routes, file: ConsumerOffsets) -> None:
     """What a group would skip is found."""
     findings.count("committed offsets", sum(len(offsets) for offsets in file.table.values()))
-    for one in beyond(file, routes):
+    for one in offsets_past_end(file, routes):
         findings.add(
             f"committed offset of group {one.group}, topic {one.topic} queue {one.queue_id}",
             tree.consumer_offset_json,

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
 from timerstore._engine.base.native import Lock
 from timerstore._engine.format.store_paths import BACKUP_JSON
-from timerstore._engine.read.queue_reader import Reader
+from timerstore._engine.read.queue_reader import QueueReader
 from timerstore._engine.snapshot.position import SnapshotPosition
 from timerstore._engine.snapshot.snapshot_polling import SnapshotPolling
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
@@ -85,7 +85,7 @@ class SnapshotCalls(Closing):
     def _make_rooms(self) -> None:
         room = SnapshotView(self._root, self._given, self._clock)
         log: Any = room.log
-        timers, reader = SnapshotTimers(room, self._clock), Reader(room.config, log)
+        timers, reader = SnapshotTimers(room, self._clock), QueueReader(room.config, log)
         self._timers, self._reader, self._room = timers, reader, room
 
     # --- answering ---

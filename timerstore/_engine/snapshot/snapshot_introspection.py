@@ -10,7 +10,7 @@ from heapq import merge
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.read.query import check_query
+from timerstore._engine.read.query_validation import check_query
 from timerstore._engine.read.validation import range_problems
 from timerstore._engine.snapshot.calls import SnapshotCalls, answered
 from timerstore._engine.snapshot.due_histogram import histogram

@@ -37,10 +37,10 @@ def check_name(what: str, name: object) -> str:
     """Return a topic or group name that RocketMQ allows; raise MessageError otherwise."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    got = quoted(name)
-    if len(got) > 60:
-        got = f"{got[:60]}... of {len(name) if isinstance(name, str) else '?'} characters"
-    raise MessageError(f"{what}: wanted 1 to 255 of A-Za-z0-9%_|-, got {got}")
+    found = quoted(name)
+    if len(found) > 60:
+        found = f"{found[:60]}... of {len(name) if isinstance(name, str) else '?'} characters"
+    raise MessageError(f"{what}: wanted 1 to 255 of A-Za-z0-9%_|-, got {found}")
 
 
 def divide(queues: Iterable[int], assigned: Sequence[Collection[int]]) -> list[list[int]]:

@@ -1,12 +1,12 @@
 """A pull that may wait; a thread or an event loop does the waiting.
 
-    got = look()
-    while not is_done(got):
+    fetched = look()
+    while not is_done(fetched):
         if enter(wake):
             sleep until `wake` is called, or for left_s
             leave()
-        got = look()
-    answer = final(got)                 or when_closed(), if the store was closed
+        fetched = look()
+    answer = final(fetched)             or when_closed(), if the store was closed
     end()                               in every case
 
 Thread safety: one thread at a time; any thread may call `wake`.
@@ -129,9 +129,9 @@ class WaitingPull(Owner, Generic[Answer]):
     def enter(self, wake: Callable[[], None]) -> bool:
         """Begin to wait; return False if there is something to read or no time left.
 
-        `wake` is called once or more, from any thread, when it is time to `leave` and look. The
-        caller must `leave` after `left_s` in any case. `wake` must not call a store: a service may
-        call it with a lock held.
+        `wake` is called once or more, from any thread: then it is time to `leave` and read again.
+        The caller must `leave` after `left_s` in any case. `wake` must not call a store: a service
+        may call it with a lock held.
         """
         if self.left_s <= 0:
             return False

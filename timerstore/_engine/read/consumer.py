@@ -10,7 +10,6 @@ Raises: MessageError on invalid arguments; ClosedError, ForkedError; what pull a
 See also: docs/decisions/0005-long-poll.md.
 """
 
-import logging
 import weakref
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,6 +20,7 @@ from timerstore._engine.base.closing import Closing
 from timerstore._engine.base.due_times import moment_ms
 from timerstore._engine.read.commit_request import requested_offsets
 from timerstore._engine.read.consumer_context import ConsumerContext
+from timerstore._engine.read.consumer_lag import log_removed_unread
 from timerstore._engine.read.consumer_offsets import PendingCommit
 from timerstore._engine.read.groups import AssignedQueue, Filters, Group, Member
 from timerstore._engine.read.time_seek import PAST_END
@@ -113,16 +113,10 @@ class Consumer(Closing):
         return found[0]
 
     def _waiting_poll(self, max_count: int, wait_s: float | None) -> WaitingPoll:
-        context = self._context
+        clock, groups = self._context.clock, self._context.groups
+        before_wait = self._context.before_wait
         return WaitingPoll(
-            context.clock,
-            context.groups,
-            self._group,
-            self._member,
-            self,
-            context.before_wait,
-            max_count,
-            wait_s,
+            clock, groups, self._group, self._member, self, before_wait, max_count, wait_s
         )
 
     def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:
@@ -195,7 +189,9 @@ class Consumer(Closing):
                 if is_removed:
                     self.removed_count += result.next_offset - offset
             if is_removed:  # without the lock: a logging handler may call this consumer
-                self._log_removed(queue.queue_id, result.next_offset - offset)
+                log_removed_unread(
+                    self.topic, queue.queue_id, self.group, result.next_offset - offset
+                )
             if is_at_end:
                 return buffered_count
 
@@ -248,16 +244,6 @@ class Consumer(Closing):
         committed = self._context.offsets.committed(self.topic, self.group)
         queue.seek_to(max(committed.get(queue.queue_id, 0), 0))
         queue.set_known(is_known=queue.queue_id in committed)
-
-    def _log_removed(self, queue_id: int, count: int) -> None:
-        """Log that retention removed unread messages; reading continues after them."""
-        logging.getLogger("timerstore.read").warning(
-            "removed_unread=%d topic=%s queue=%d group=%s reader=behind",
-            count,
-            self.topic,
-            queue_id,
-            self.group,
-        )
 
     def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
         return self._context.pull(

@@ -3,7 +3,7 @@
 A group is known in a topic if it has committed there or has a consumer in this process. In every
 queue of the topic, messages that it has not committed count as unread.
 
-Thread safety: runs on the retention thread only.
+Thread safety: ConsumerLag is used on the retention thread only.
 See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
@@ -60,3 +60,10 @@ class ConsumerLag:
                     "removed_unread=%d topic=%s queue=%d group=%s", count, topic,
                     route.queue_id, name,
                 )  # fmt: skip
+
+
+def log_removed_unread(topic: str, queue_id: int, group: str, count: int) -> None:
+    """Log that retention removed messages before a consumer read them; it continues after them."""
+    logging.getLogger("timerstore.read").warning(
+        "removed_unread=%d topic=%s queue=%d group=%s reader=behind", count, topic, queue_id, group
+    )

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.closing import Closing
 from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring.requests import RecurringRequest
@@ -396,23 +397,16 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 caller of the group waits with other filters.
             FullError, FlowControlError: nothing was leased.
         """
-        asked = {
-            "lease": lease,
-            "max_count": max_count,
-            "wait": wait,
-            "tags": tags,
-            "sql": sql,
-            "max_attempts": max_attempts,
-            "backoff": backoff,
-        }
-        return self._do_receive(topic, group, asked)
+        return self._do_receive(
+            ReceiveRequest(topic, group, lease, max_count, wait, tags, sql, max_attempts, backoff)
+        )
 
-    def begin_receive(self, topic: str, group: str, **asked: Any) -> Waiting:
+    def begin_receive(self, topic: str, group: str, **options: Any) -> Waiting:
         """Begin a `receive` whose waiting is done by the caller (timerstore.aio)."""
-        return self._do_begin_receive(topic, group, asked)
+        return self._do_begin_receive(ReceiveRequest.from_options(topic, group, options))
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+        self, topic: str, group: str, *, wait: float | None = None, **options: Any
     ) -> LeaseConsumer[Leased]:
         """Return an iterator that leases one message at a time.
 
@@ -422,7 +416,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: `max_count` was given, or an argument that `receive` does not have.
         """
-        return self._do_lease_consumer(topic, group, wait, asked)
+        return self._do_lease_consumer(topic, group, wait, options)
 
     def ack(self, receipt: str | LeasedMessage) -> AckResult:
         """Acknowledge a leased message: the group has processed it.
@@ -768,14 +762,14 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     ) -> GroupReader:
         raise NotImplementedError
 
-    def _do_receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[Leased]:
+    def _do_receive(self, request: ReceiveRequest) -> list[Leased]:
         raise NotImplementedError
 
-    def _do_begin_receive(self, topic: str, group: str, asked: dict[str, Any]) -> Waiting:
+    def _do_begin_receive(self, request: ReceiveRequest) -> Waiting:
         raise NotImplementedError
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, asked: dict[str, Any]
+        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[Leased]:
         raise NotImplementedError
 

@@ -30,7 +30,9 @@ from timerstore._engine.leases import (
     LeasedMessage,
     WaitingReceive,
 )
-from timerstore._engine.read.consumer import Consumer, ConsumerContext
+from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.read.consumer import Consumer
+from timerstore._engine.read.consumer_context import ConsumerContext
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.validation import check_queues, wait_problems
@@ -182,7 +184,7 @@ class TimerStore(
             self.offset_at,
             self._stay_awake,
             self._watch,
-            self._engine.puller.holds.leave,
+            self._engine.puller.long_polls.leave,
         )
 
     # --- leasing ---
@@ -192,23 +194,23 @@ class TimerStore(
         return Consumer(self._consumer_context(), topic, group, None, filters, None, leases=True)
 
     @_counted
-    def _do_receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
-        return self._leases.receive(topic, group, asked)
+    def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
+        return self._leases.receive(request)
 
-    def _do_begin_receive(self, topic: str, group: str, asked: dict[str, Any]) -> WaitingReceive:
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive:
         self._check_open()
-        return self._leases.begin(topic, group, asked, self._call)
+        return self._leases.begin(request, self._call)
 
     @_counted
-    def _give_up_unseen(self) -> None:
+    def _give_back_unclaimed(self) -> None:
         """Return the leases of callers that were cancelled (timerstore.aio)."""
-        self._leases.give_up_unseen()
+        self._leases.give_back_unclaimed()
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, asked: dict[str, Any]
+        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
         self._check_open()
-        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
 
     @_counted
     def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:

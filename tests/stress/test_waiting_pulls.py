@@ -12,7 +12,7 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import small
-from tests.support.inside import inside, line_of
+from tests.support.inside import inside, wait_queue_of
 from timerstore import PullResult, StoreConfig, TimerStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
@@ -156,7 +156,7 @@ def test_a_thousand_threads_at_one_consumer_of_which_each_message_wakes_one(
     threads = [threading.Thread(target=wait) for _ in range(count)]
     for thread in threads:
         thread.start()
-    while len(line_of(consumer)) < count:
+    while len(wait_queue_of(consumer)) < count:
         time.sleep(0.01)
     for number in range(100):
         store.put("t", b"%d" % number, queue_id=number % 3)

@@ -331,7 +331,7 @@ class Engine(Owner):
         self.pipeline.wake_all()
         self.schedule.wake()
         self.retention.wake()
-        self.puller.turned()
+        self.puller.clock_changed()
         self.recurring.planner.wake()
         self.groups.wake_all(self.clock.monotonic_ns)
 

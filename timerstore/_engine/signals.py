@@ -78,7 +78,7 @@ def connect_services(engine: Engine) -> None:
     signals.queues_advanced.subscribe(
         timer_queue_advanced,
         engine.schedule.arrived,
-        engine.puller.holds.arrived,
+        engine.puller.long_polls.arrived,
         groups.arrived,
     )
     signals.checkpoint_due.subscribe(flush.wake)

@@ -160,22 +160,22 @@ class AsyncTimerStore(AsyncClosing):
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
-    async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
+    async def receive(self, topic: str, group: str, **options: Any) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive. It uses no thread while it waits.
 
         If it is cancelled, its leased messages go to the next `receive` of the group with the same
         filters, or to one that waits: with the same attempt, as soon as the lease is durable. If no
         such call comes before `close`, they are returned then.
         """
-        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
+        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **options))
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+        self, topic: str, group: str, *, wait: float | None = None, **options: Any
     ) -> AsyncLeaseConsumer:
         """Return an iterator over leased messages, as TimerStore.lease_consumer."""
         self.blocking._check_open()
-        return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+        return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
 
     def consumer(
         self,
@@ -299,7 +299,7 @@ class AsyncTimerStore(AsyncClosing):
     def _close(self) -> None:
         wait(list(self._dropped))
         with suppress(TimerStoreError):  # else they are delivered again when the leases end
-            self.blocking._give_up_unseen()
+            self.blocking._give_back_unclaimed()
         self.blocking.close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError

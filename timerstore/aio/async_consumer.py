@@ -73,7 +73,7 @@ class AsyncConsumer(AsyncClosing):
 
     async def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:
         poll = self.blocking.begin_poll(max_count, wait_s)
-        if found := self.blocking.at_hand(max_count):
+        if found := self.blocking.take_buffered(max_count):
             return found
         return await self._host._wait(poll)
 

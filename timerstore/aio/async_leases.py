@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import AckResult, LeasedMessage
-from timerstore._engine.leases.lease_consumer import LOOK_S
-from timerstore._engine.leases.lease_request import check_loop
+from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S
+from timerstore._engine.leases.receive_request import check_loop
 from timerstore.errors import ClosedError, TimerStoreError
 
 
@@ -28,26 +28,26 @@ class AsyncLeaseConsumer(Owner):
         topic: str,
         group: str,
         wait: float | None,
-        asked: dict[str, Any],
+        options: dict[str, Any],
     ) -> None:
-        check_loop(asked)
+        check_loop(options)
         self.topic = topic
         self.group = group
         self._receive = receive
         self._ack = ack
         self._nack = nack
         self._wait = wait
-        self._asked = asked
+        self._options = options
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> LeasedMessage:
-        wait = LOOK_S if self._wait is None else self._wait
+        wait = LONGEST_WAIT_S if self._wait is None else self._wait
         while True:
             try:
                 found = await self._receive(
-                    self.topic, self.group, max_count=1, wait=wait, **self._asked
+                    self.topic, self.group, max_count=1, wait=wait, **self._options
                 )
             except ClosedError:
                 raise StopAsyncIteration from None
@@ -65,6 +65,6 @@ class AsyncLeaseConsumer(Owner):
             try:
                 await self._nack(message)
             except TimerStoreError as failed:  # it is delivered again when its lease ends
-                error.add_note(f"and then, giving it back: {failed!r}")
+                error.add_note(f"and then the nack failed: {failed!r}")
             raise
         await self._ack(message)

@@ -15,7 +15,7 @@ import click
 
 from timerstore._engine.format.lease import read_receipt
 from timerstore._engine.leases import AckResult, LeasedMessage
-from timerstore._engine.leases.lease_request import ATTEMPTS_MAX, COUNT_MAX
+from timerstore._engine.leases.receive_request import ATTEMPTS_MAX, COUNT_MAX
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say

@@ -16,7 +16,7 @@ from typing import Any, Self
 from timerstore._engine.base.closing import Closing
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.read.consumer import Consumer
-from timerstore._engine.read.groups import Held
+from timerstore._engine.read.groups import AssignedQueue
 from timerstore._engine.read.validation import wait_problems, whole_or
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore.clock import Clock
@@ -113,7 +113,7 @@ class ShardConsumer(Closing):
                 return found  # else another thread has taken the messages
         return []
 
-    def _fetch(self, max_count: int) -> list[tuple[int, list[Held]]]:
+    def _fetch(self, max_count: int) -> list[tuple[int, list[AssignedQueue]]]:
         """Fetch up to `max_count` messages, and return the shards that have them.
 
         No message is returned yet. If a shard raises an error, or a signal arrives, messages of
@@ -121,7 +121,7 @@ class ShardConsumer(Closing):
         """
         count, missing = len(self._consumers), max_count
         first = self._turn % count
-        ready: list[tuple[int, list[Held]]] = []
+        ready: list[tuple[int, list[AssignedQueue]]] = []
         for shard in (*range(first, count), *range(first)):
             try:
                 poll = self._consumers[shard].begin_poll(missing)  # raises ClosedError
@@ -134,7 +134,7 @@ class ShardConsumer(Closing):
                 return ready
             if queues:
                 ready.append((shard, queues))
-                missing -= sum(len(held.ahead) for held in queues)
+                missing -= sum(len(held.buffered) for held in queues)
             if missing <= 0:
                 break
         if ready:

@@ -17,6 +17,7 @@ docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import methodcaller
 from typing import Any, Protocol
 
@@ -25,12 +26,12 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import read_receipt, retry_topic
 from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive
-from timerstore._engine.leases.lease_request import DEFAULTS, check_request
-from timerstore._engine.read.groups import Filters, check_name
+from timerstore._engine.leases.receive_request import ReceiveRequest, check_receive
+from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.multi_wait import MultiWait
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.config import StoreConfig
-from timerstore.errors import MessageError, TimerStoreError
+from timerstore.errors import TimerStoreError
 from timerstore.shards.receipt import ShardLeasedMessage, join_handle, leased_in, split_receipt
 from timerstore.store import TimerStore
 
@@ -62,52 +63,40 @@ class ShardLeases(Owner):
 
     # --- receiving ---
 
-    def receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[ShardLeasedMessage]:
+    def receive(self, request: ReceiveRequest) -> list[ShardLeasedMessage]:
         """As ShardedStore.receive."""
-        given = self._checked(topic, group, asked)
-        found = self._take(topic, group, given)
-        if found or given["wait"] == 0:
+        request = self._checked(request)
+        found = self._take(request)
+        if found or request.wait == 0:
             return found
-        return wait_in_thread(self._begin(topic, group, given), found)
+        return wait_in_thread(self._begin(request), found)
 
-    def begin(self, topic: str, group: str, asked: dict[str, Any]) -> "WaitingShards":
-        """Begin a `receive` of which the caller does the waiting."""
-        return self._begin(topic, group, self._checked(topic, group, asked))
+    def begin(self, request: ReceiveRequest) -> "WaitingShards":
+        """Begin a `receive` during which the caller waits."""
+        return self._begin(self._checked(request))
 
-    def _checked(self, topic: str, group: str, asked: dict[str, Any]) -> dict[str, Any]:
-        """All that is asked, before any shard leases something."""
-        unknown = sorted(asked.keys() - DEFAULTS.keys())
-        if unknown:
-            raise MessageError(f"receive: knows no {', '.join(unknown)}")
-        given = {**DEFAULTS, **asked}
-        retry_topic(check_name("topic", topic), check_name("group", group))
-        request = check_request(
-            self._config,
-            given["lease"],
-            given["max_count"],
-            given["wait"],
-            Filters(given["tags"], given["sql"]),
-            given["max_attempts"],
-            given["backoff"],
-        )
-        return {**given, "max_count": request.max_count, "wait": request.wait_s}
+    def _checked(self, request: ReceiveRequest) -> ReceiveRequest:
+        """Check a request before any shard leases a message."""
+        retry_topic(check_name("topic", request.topic), check_name("group", request.group))
+        terms = check_receive(self._config, request)
+        return replace(request, max_count=terms.max_count, wait=terms.wait_s)
 
-    def _begin(self, topic: str, group: str, given: dict[str, Any]) -> "WaitingShards":
+    def _begin(self, request: ReceiveRequest) -> "WaitingShards":
+        begin = methodcaller("begin_receive", request.topic, request.group, **request.options())
         begun: list[WaitingReceive] = []
         try:
             for shard in range(len(self._stores)):
-                begun.append(  # noqa: PERF401 - those before one that fails
-                    self._call(shard, methodcaller("begin_receive", topic, group, **given))
-                )
+                begun.append(self._call(shard, begin))  # noqa: PERF401 - those before one that fails
         except BaseException:
             for one in begun:
                 one.end()
             raise
-        return WaitingShards(begun, lambda: self._take(topic, group, given))
+        return WaitingShards(begun, lambda: self._take(request))
 
-    def _take(self, topic: str, group: str, given: dict[str, Any]) -> list[ShardLeasedMessage]:
+    def _take(self, request: ReceiveRequest) -> list[ShardLeasedMessage]:
         """Lease what there is now, at most so many, from shard after shard."""
-        count, most = len(self._stores), given["max_count"]
+        topic, group = request.topic, request.group
+        count, most = len(self._stores), request.max_count
         with self._lock:
             begin = self._turns.get((topic, group), 0)
             self._turns[topic, group] = begin + 1
@@ -116,7 +105,7 @@ class ShardLeases(Owner):
         try:
             for step in range(count):
                 shard = (begin + step) % count
-                now = {**given, "max_count": most - len(found), "wait": 0.0}
+                now = replace(request, max_count=most - len(found), wait=0.0).options()
                 try:
                     got = self._call(shard, methodcaller("receive", topic, group, **now))
                 except TimerStoreError:

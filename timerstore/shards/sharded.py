@@ -26,6 +26,7 @@ from timerstore import store as single
 from timerstore._engine.base.closing import close_at_exit, warn_unclosed
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.leases import AckResult, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.recurring import RecurringRequest, draw_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
@@ -200,19 +201,17 @@ class ShardedStore(
 
     # --- leasing ---
 
-    def _do_receive(
-        self, topic: str, group: str, asked: dict[str, Any]
-    ) -> list[ShardLeasedMessage]:
-        return self._leases.receive(topic, group, asked)
+    def _do_receive(self, request: ReceiveRequest) -> list[ShardLeasedMessage]:
+        return self._leases.receive(request)
 
-    def _do_begin_receive(self, topic: str, group: str, asked: dict[str, Any]) -> WaitingShards:
-        return self._leases.begin(topic, group, asked)
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingShards:
+        return self._leases.begin(request)
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, asked: dict[str, Any]
+        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[ShardLeasedMessage]:
         self.stores[0].topics()  # raises where it is closed
-        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
 
     def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
         return self._leases.ack_one(receipt)

@@ -73,7 +73,7 @@ def _noted_early() -> Patches:
         progress = self._lease_progress
         for row in rows:
             place = {row.lease.source_queue: row.lease.source_offset + 1}
-            progress.note(reads.source, reads.group, place)
+            progress.record(reads.read_topic, reads.group, place)
         progress.commit()
         original(self, reads, rows, *rest)
 

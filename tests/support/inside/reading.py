@@ -19,19 +19,19 @@ def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) ->
     return route, wanted
 
 
-def text_reader(long_polls: Any) -> Attribute:
-    """What reads the properties of new messages for pulls that wait behind a filter."""
-    return Attribute(long_polls, "_read_texts")
+def property_reader(long_polls: Any) -> Attribute:
+    """The function that reads the properties of new messages for pulls that wait with a filter."""
+    return Attribute(long_polls, "_read_properties")
 
 
-def line_of(consumer: Any) -> Any:
-    """The line in which the polls of a consumer wait: read/wait_queue.py."""
-    return consumer._member.line
+def wait_queue_of(consumer: Any) -> Any:
+    """The wait queue of a consumer's polls: read/wait_queue.py."""
+    return consumer._member.wait_queue
 
 
-def places_of(line: Any) -> list[Any]:
-    """The polls that wait in a line."""
-    return list(line._places)
+def waiters_of(line: Any) -> list[Any]:
+    """The waiting polls of a wait queue."""
+    return list(line._waiters)
 
 
 def group_lock(consumer: Any) -> Any:
@@ -45,23 +45,23 @@ def consumer_pull(consumer: Any) -> Attribute:
 
 
 def consumer_fetch(consumer: Any) -> Attribute:
-    """The method by which a consumer fetches messages for the poll whose turn it is."""
+    """The method by which a consumer fetches messages for the current poll."""
     return Attribute(consumer, "_fetch_next")
 
 
-def consumer_seams(consumer: Any) -> Attribute:
-    """The calls of the store that a consumer makes."""
-    return Attribute(consumer, "_seams")
+def consumer_context(consumer: Any) -> Attribute:
+    """The calls and components of the store that a consumer uses."""
+    return Attribute(consumer, "_context")
 
 
 def store_of(consumer: Any) -> Any:
     """The store that a consumer reads."""
-    return consumer._seams.call.__self__
+    return consumer._context.call.__self__
 
 
-def commits_asked(offsets: Any) -> list[Any]:
-    """The commits that wait until they are written, and the last ones that were."""
-    found: list[Any] = offsets._asked
+def pending_commits(offsets: Any) -> list[Any]:
+    """The commits that are not written yet, and those of the last write."""
+    found: list[Any] = offsets._pending
     return found
 
 
@@ -97,7 +97,7 @@ def recent_removals(removals: Any) -> Any:
 
 
 def readers_of_removals(removals: Any) -> list[Any]:
-    """The queries that are told of removals."""
+    """The queries that are notified of removals."""
     found: list[Any] = removals._readers
     return found
 

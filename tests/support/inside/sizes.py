@@ -54,7 +54,7 @@ SMALL: Sizes = {
     ingester: {"_CHUNK_ROWS": 2},
     ledger_side_file: {"_READ_COUNT": 3, "_LAG_MAX": 1},
     queue_reader: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
-    consumer: {"_AHEAD": 3},
+    consumer: {"_PREFETCH_COUNT": 3},
     deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
     level_runs: {"_UNITS": 3},
     due_queue: {"_SIZE_MIN": 2, "_FAN": 3},

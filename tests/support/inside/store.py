@@ -162,7 +162,7 @@ class Inside:
     @property
     def long_polls(self) -> Any:
         """The table of pulls that wait."""
-        return self._store._engine.puller.holds
+        return self._store._engine.puller.long_polls
 
     @property
     def group_offsets(self) -> Any:

@@ -31,7 +31,7 @@ NOT_AWAITED = {
     "wake": "a part of it",
     "fetch": "a part of it",
     "hand_out": "a part of it",
-    "at_hand": "a part of it",
+    "take_buffered": "a part of it",
 }
 
 

@@ -1,4 +1,4 @@
-"""Leases, awaited."""
+"""Leases with asyncio."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_receive_ack_nack_extend(tmp_path: Path) -> None:
                 await store.extend(longer)
             with pytest.raises(MessageError, match="lease"):
                 await store.receive("t", "g", lease=0)
-            with pytest.raises(MessageError, match="knows no colour"):
+            with pytest.raises(MessageError, match=r"receive: wanted some of .*, got colour"):
                 await store.receive("t", "g", colour=1)  # type: ignore[call-arg]
             assert await store.receive("t", "g") == []
             assert (await store.verify()).clean
@@ -39,8 +39,8 @@ def test_receive_ack_nack_extend(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_waits_without_a_thread(tmp_path: Path) -> None:
-    """More wait than there are threads; each message wakes one of them."""
+def test_receive_waits_without_a_thread(tmp_path: Path) -> None:
+    """More calls wait than there are threads; each message wakes one of them."""
 
     async def run() -> None:
         clock = ManualClock(NOW)
@@ -52,7 +52,7 @@ def test_waits_without_a_thread(tmp_path: Path) -> None:
                 asyncio.create_task(store.receive("t", "g", wait=1000, lease=50)) for _ in range(5)
             ]
             for _ in range(3):
-                await store.stats()  # one pool thread: what was begun before has been done
+                await store.stats()  # one pool thread: earlier calls have ended
             await store.put_many("t", [b"%d" % k for k in range(4)])
             stepper.settle()
             done, left = await asyncio.wait(waiting, timeout=30, return_when="FIRST_COMPLETED")
@@ -72,8 +72,8 @@ def test_waits_without_a_thread(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_loop_leases_no_more_than_it_hands_out(tmp_path: Path) -> None:
-    """Others of a batch were leased, and nobody's: they became dead letters."""
+def test_loop_leases_only_the_message_it_hands_out(tmp_path: Path) -> None:
+    """A loop that leased a batch lost its other messages; they became dead letters."""
 
     async def run() -> None:
         clock = ManualClock(NOW)
@@ -94,7 +94,7 @@ def test_a_loop_leases_no_more_than_it_hands_out(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_handling_raises_what_its_block_raised(
+def test_handling_raises_the_error_of_its_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -108,7 +108,7 @@ def test_handling_raises_what_its_block_raised(
                 with pytest.raises(ValueError, match="why") as caught:
                     async with consumer.handling(message):
                         raise ValueError("why")
-                assert caught.value.__notes__ == ["and then, giving it back: FullError('no space')"]
+                assert caught.value.__notes__ == ["and then the nack failed: FullError('no space')"]
                 assert await store.ack(message) is AckResult.ACKED
                 break
 

@@ -1,4 +1,4 @@
-"""nack, back-off, and the last attempt: what is given back comes again, or is a dead letter."""
+"""nack, back-off and the last attempt: a message is delivered again, or is a dead letter."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,7 @@ def test_dead_letters_after_the_last_attempt(bench: Bench) -> None:
     assert len(bench.out(DEAD)) == 1
 
 
-def test_one_attempt_and_no_end(bench: Bench) -> None:
+def test_one_attempt_and_unlimited_attempts(bench: Bench) -> None:
     put(bench, b"a", b"b")
     (a,) = take(bench, 1, lease=1, max_attempts=1)
     (b,) = take(bench, 1, lease=1, max_attempts=None)
@@ -40,7 +40,7 @@ def test_one_attempt_and_no_end(bench: Bench) -> None:
         bench.turn(1000)
 
 
-def test_attempts_below_what_was_used_already(bench: Bench) -> None:
+def test_max_attempts_below_the_attempts_already_made(bench: Bench) -> None:
     """A group whose limit was lowered: its next attempt is the last."""
     put(bench, b"a")
     for _ in range(4):
@@ -52,7 +52,7 @@ def test_attempts_below_what_was_used_already(bench: Bench) -> None:
     assert [m.body for m in bench.out(DEAD)] == [b"a"]
 
 
-def test_nack_waits_for_the_backoff(bench: Bench) -> None:
+def test_nacked_message_waits_for_its_backoff(bench: Bench) -> None:
     put(bench, b"a")
     backoff = [1, 5]
     for attempt, delay_ms in ((1, 1000), (2, 5000), (3, 5000)):
@@ -74,7 +74,7 @@ def test_nack_waits_for_the_backoff(bench: Bench) -> None:
     assert len(take(bench, lease=1)) == 1
 
 
-def test_nack_of_the_last_attempt_goes_to_the_dead_letters_at_once(bench: Bench) -> None:
+def test_nack_of_the_last_attempt_is_a_dead_letter_at_once(bench: Bench) -> None:
     put(bench, b"a")
     (one,) = take(bench, lease=60, max_attempts=1)
     assert bench.store.nack(one, delay=30) is AckResult.NACKED

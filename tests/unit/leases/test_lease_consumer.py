@@ -34,13 +34,13 @@ def test_lease_consumer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"max_count": 5}, "max_count: wanted none, a loop leases one at a time, got 5"),
+        ({"max_count": 5}, "max_count: wanted none, because a loop leases one message .*, got 5"),
         ({"wiat": 1.0}, "lease_consumer: wanted some of backoff, .*, wait, got wiat"),
         ({"max_count": 1, "b": 2, "a": 1}, "max_count: .*, got 1; lease_consumer: .*, got a, b"),
     ],
 )
-def test_what_a_loop_does_not_take(bench: Bench, asked: dict[str, Any], said: str) -> None:
-    """It hands out one message at a time: others of a batch were leased, and nobody's."""
+def test_loop_rejects_invalid_options(bench: Bench, asked: dict[str, Any], said: str) -> None:
+    """It hands out one message at a time; it would lose the others of a batch."""
     put(bench, b"a")
     with bench.refused(MessageError, said):
         bench.store.lease_consumer("t", "g", **asked)
@@ -48,10 +48,10 @@ def test_what_a_loop_does_not_take(bench: Bench, asked: dict[str, Any], said: st
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), ValueError("why")])
-def test_handling_raises_what_its_block_raised(
+def test_handling_raises_the_error_of_its_block(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, raised: BaseException
 ) -> None:
-    """Also where giving back fails: the lease ends by itself."""
+    """Also if the nack fails: the lease ends by itself."""
 
     def full(*_: Any) -> None:
         raise FullError("no space")
@@ -64,5 +64,5 @@ def test_handling_raises_what_its_block_raised(
         with pytest.raises(type(raised)) as caught, consumer.handling(message):
             raise raised
     assert caught.value is raised
-    assert raised.__notes__ == ["and then, giving it back: FullError('no space')"]
+    assert raised.__notes__ == ["and then the nack failed: FullError('no space')"]
     assert bench.store.ack(message) is AckResult.ACKED

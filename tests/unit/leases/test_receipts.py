@@ -1,4 +1,4 @@
-"""What is no receipt, or none of this store's."""
+"""Texts that are not receipts, and receipts of other stores."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from timerstore._engine.format.lease import read_receipt, write_receipt
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "!!!!", "bDEg", 5, None, b"bDEg", "A" * 2000, "ä"])
-def test_what_is_no_receipt(bench: Bench, wrong: Any) -> None:
+def test_text_that_is_not_a_receipt_is_rejected(bench: Bench, wrong: Any) -> None:
     for call in (bench.store.ack, bench.store.nack, bench.store.extend):
         with bench.refused(MessageError, "receipt"):
             call(wrong)
@@ -33,7 +33,7 @@ def test_a_damaged_receipt(bench: Bench) -> None:
     assert bench.store.ack(one) is AckResult.ACKED
 
 
-def test_receipts_that_name_no_lease_of_this_store(bench: Bench, tmp_path: Path) -> None:
+def test_receipts_without_a_lease_in_this_store(bench: Bench, tmp_path: Path) -> None:
     put(bench, b"a")
     (one,) = take(bench)
     whole = read_receipt(one.receipt)
@@ -67,7 +67,7 @@ def test_a_receipt_of_another_store(bench: Bench, tmp_path: Path) -> None:
     other.close()
 
 
-def test_ack_many_settles_nothing_where_one_is_no_receipt(bench: Bench) -> None:
+def test_ack_many_settles_nothing_when_one_receipt_is_invalid(bench: Bench) -> None:
     put(bench, b"a", b"b")
     a, b = take(bench)
     with pytest.raises(MessageError):

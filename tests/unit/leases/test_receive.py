@@ -1,4 +1,4 @@
-"""receive, ack, extend: one message, one lease at a time, nothing lost, whoever dies."""
+"""receive, ack and extend: a message has one lease at a time, and none is lost."""
 
 import json
 from datetime import timedelta
@@ -9,15 +9,14 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
-from tests.support.inside import LEASES_MOVE, LEASING_ROW, append_of_many, body_of, inside
+from tests.support.inside import LEASES_MOVE, LEASING_ROW, body_of
 from tests.support.leasing import RETRY, bodies, put, take
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
 from timerstore._engine.leases import Leases
 from timerstore._engine.leases.leasing import Leasing
-from timerstore.errors import FlowControlError, FullError
 
 
-def test_acked_is_done_with(bench: Bench) -> None:
+def test_acked_message_is_not_delivered_again(bench: Bench) -> None:
     put(bench, b"a", b"b")
     (a, b) = take(bench, lease=30)
     assert (a.body, a.attempt, a.lease_until_ms, a.is_last_attempt) == (
@@ -38,7 +37,7 @@ def test_acked_is_done_with(bench: Bench) -> None:
 def test_a_lease_that_is_over_before_it_is_appended_cancels_no_other_timer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short one, a long pause, a clock that is set forward: it is a timer all the same."""
+    """The lease is short and the clock is set forward; the lease still becomes a timer."""
     bench.store.put("t", b"other", delay=60)
     put(bench, b"a")
     row = LEASING_ROW.value
@@ -79,7 +78,7 @@ def test_an_extension_that_is_over_before_it_is_appended_is_lost(
     assert [(one.body, one.attempt) for one in take(bench)] == [(b"a", 2)]
 
 
-def test_comes_again_at_the_lease_end_and_not_before(bench: Bench) -> None:
+def test_message_is_delivered_again_at_the_end_of_its_lease(bench: Bench) -> None:
     put(bench, b"a")
     (first,) = take(bench, lease=2.5)
     bench.turn(2499)
@@ -95,7 +94,7 @@ def test_comes_again_at_the_lease_end_and_not_before(bench: Bench) -> None:
     assert take(bench) == []
 
 
-def test_the_message_stays_what_it_was(bench: Bench) -> None:
+def test_leased_message_keeps_its_fields_at_each_attempt(bench: Bench) -> None:
     bench.turn(5)
     bench.store.put(
         "t", b"x" * 1000, delay=3, tags="Aa", keys=["k1", "k2"], properties={"colour": "grün"},
@@ -141,7 +140,7 @@ def test_extend(bench: Bench) -> None:
     assert caught.value.result is AckResult.SETTLED
 
 
-def test_groups_do_not_know_each_other(bench: Bench) -> None:
+def test_groups_are_independent(bench: Bench) -> None:
     put(bench, b"a")
     (mine,) = bench.store.receive("t", "g", lease=1)
     (theirs,) = bench.store.receive("t", "h", lease=1)
@@ -153,7 +152,7 @@ def test_groups_do_not_know_each_other(bench: Bench) -> None:
     assert bench.store.ack(theirs) is AckResult.EXPIRED
 
 
-def test_topics_of_a_group_do_not_mix(bench: Bench) -> None:
+def test_topics_of_a_group_are_independent(bench: Bench) -> None:
     put(bench, b"a")
     bench.store.put("u", b"b")
     bench.turn()
@@ -164,7 +163,7 @@ def test_topics_of_a_group_do_not_mix(bench: Bench) -> None:
     assert bodies(bench.store.receive("t", "g", max_count=9)) == [b"a"]
 
 
-def test_several_queues_in_turn(bench: Bench) -> None:
+def test_receive_reads_queues_in_turn(bench: Bench) -> None:
     for k in range(12):
         bench.store.put("t", b"%d" % k, queue_id=k % 3)
     bench.turn()
@@ -178,7 +177,7 @@ def test_several_queues_in_turn(bench: Bench) -> None:
     assert sorted(bodies(take(bench, 100))) == sorted(bodies(found[6:]))
 
 
-def test_what_comes_again_does_not_starve_the_topic(bench: Bench) -> None:
+def test_redelivered_messages_do_not_starve_the_topic(bench: Bench) -> None:
     put(bench, b"bad", *(b"%d" % k for k in range(5)))
     seen = []
     for _ in range(12):
@@ -193,7 +192,7 @@ def test_what_comes_again_does_not_starve_the_topic(bench: Bench) -> None:
     assert seen.count(b"bad") >= 4
 
 
-def test_filters(bench: Bench) -> None:
+def test_receive_with_filters(bench: Bench) -> None:
     for k, tag in enumerate(("Aa", "c", "Aa")):
         bench.store.put("t", b"%d" % k, tags=tag)
     bench.turn()
@@ -206,7 +205,7 @@ def test_filters(bench: Bench) -> None:
     assert take(bench) == []
 
 
-def test_a_consumer_of_the_same_group_is_refused(bench: Bench) -> None:
+def test_consumer_and_receive_of_one_group_exclude_each_other(bench: Bench) -> None:
     put(bench, b"a")
     consumer = bench.store.consumer("t", "h")
     with pytest.raises(MessageError, match="consumer"):
@@ -218,110 +217,13 @@ def test_a_consumer_of_the_same_group_is_refused(bench: Bench) -> None:
     assert bench.store.ack(one) is AckResult.ACKED
 
 
-def test_a_topic_that_comes_later(bench: Bench) -> None:
+def test_receive_from_a_topic_that_is_created_later(bench: Bench) -> None:
     assert take(bench) == []
     put(bench, b"a")
     assert bodies(take(bench)) == [b"a"]
 
 
-def test_timers_off(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "s", small(timer_enabled=False))
-    put(bench, b"a")
-    with pytest.raises(MessageError, match="timers are off"):
-        take(bench)
-    bench.close()
-
-
-def test_flow_control_leaves_the_message_where_it_is(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "s", small(slot_messages_max=2))
-    put(bench, b"a", b"b", b"c")
-    assert bodies(take(bench, 3, lease=10)) == [b"a"]  # three would not fit: it tries half of them
-    assert bodies(take(bench, 1, lease=10)) == [b"b"]
-    with pytest.raises(FlowControlError):
-        take(bench, 1, lease=10)
-    (c,) = take(bench, 1, lease=20)
-    assert c.body == b"c"
-    assert bench.store.ack(c) is AckResult.ACKED
-    bench.turn(10_000)
-    assert sorted(bodies(take(bench, lease=30))) == [b"a", b"b"]
-    bench.close()
-
-
-def test_a_full_disk_leases_a_prefix(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(bench, *(b"%d" % k for k in range(5)))
-    appending = append_of_many(inside(bench.store).putting)
-    original = appending.value
-
-    def one_then_full(way: Any, rows: Any, *rest: Any, **named: Any) -> None:
-        original(way, rows, *rest, **{**named, "end": 2})
-        raise FullError("disk")
-
-    monkeypatch.setattr(*appending, one_then_full)
-    first = take(bench, lease=9)
-    monkeypatch.undo()
-    assert bodies(first) == [b"0", b"1"]
-    assert bodies(take(bench, lease=9)) == [b"2", b"3", b"4"]
-    bench.turn(9000)
-    assert sorted(bodies(take(bench))) == [b"%d" % k for k in range(5)]
-
-
-def test_nothing_leased_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(bench, b"a")
-
-    def full(*_: Any, **__: Any) -> None:
-        raise FullError("disk")
-
-    monkeypatch.setattr(*append_of_many(inside(bench.store).putting), full)
-    with pytest.raises(FullError):
-        take(bench)
-    monkeypatch.undo()
-    (a,) = take(bench)
-    assert a.attempt == 1
-
-
-def test_a_message_without_room_for_its_lease(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "s", small(properties_bytes_max=1500))
-    room = 0
-    for size in range(1400, 100, -10):
-        try:
-            bench.store.put("t", b"big", properties={"p": "x" * size})
-        except MessageError:
-            continue
-        room = size
-        break
-    assert room
-    bench.store.put("t", b"small")
-    bench.turn()
-    with pytest.raises(MessageError, match="message 0 of 't', queue 0"):
-        take(bench)
-    with pytest.raises(MessageError, match="message 0 of 't', queue 0"):
-        take(bench)
-    assert [m.body for m in bench.out()] == [b"big", b"small"]
-    bench.close()
-
-
-def test_each_byte_of_an_id_counts_for_the_room_of_a_lease(tmp_path: Path) -> None:
-    """The largest message that can be leased is smaller by what its id is longer than ours."""
-    bench = Bench(tmp_path / "s", small(properties_bytes_max=700))
-
-    def has_room(size: int, message_id: str | None) -> bool:
-        topic = f"t{size:03}-{len(message_id or ''):03}"  # its length counts, too
-        bench.store.put(topic, b"x", properties={"p": "x" * size}, message_id=message_id)
-        bench.turn()
-        try:
-            (leased,) = bench.store.receive(topic, "g")
-        except MessageError:
-            return False
-        return bench.store.ack(leased) is AckResult.ACKED
-
-    most = next(size for size in range(300, 0, -1) if has_room(size, None))
-    for more in (1, 50):
-        assert has_room(most - more, "i" * (32 + more))
-        assert not has_room(most - more + 1, "i" * (32 + more))
-    bench.close()
-
-
-def test_leases_roll_and_move(tmp_path: Path) -> None:
+def test_long_lease_rolls_and_its_receipt_stays_valid(tmp_path: Path) -> None:
     """A lease of months rolls around the wheel; its receipt stays good."""
     bench = Bench(tmp_path / "s")
     put(bench, b"a", b"b")
@@ -340,8 +242,8 @@ def test_leases_roll_and_move(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_compressed_body_of_a_broker(bench: Bench) -> None:
-    """Read once as it is, and inflated in every copy, which has no flag to say so."""
+def test_compressed_broker_body_is_inflated(bench: Bench) -> None:
+    """The copy has no flag for a compressed body, so its body is inflated."""
     import zlib
     from dataclasses import replace
 
@@ -353,7 +255,7 @@ def test_a_compressed_body_of_a_broker(bench: Bench) -> None:
     assert body_of(lz4) == b"??"
 
 
-def test_a_stranger_in_the_retry_topic(bench: Bench) -> None:
+def test_foreign_message_in_the_retry_topic_is_leased(bench: Bench) -> None:
     bench.store.put(RETRY, b"s", properties={"TS_LEASE": "00000001 7 0 0 0 0 0 0 0 0 0"})
     bench.turn()
     (one,) = take(bench, lease=1)
@@ -363,7 +265,7 @@ def test_a_stranger_in_the_retry_topic(bench: Bench) -> None:
     assert again.attempt == 2
 
 
-def test_sync_store(tmp_path: Path) -> None:
+def test_lease_is_durable_in_a_sync_store(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(flush="sync"))
     put(bench, b"a", b"b")
     found = take(bench)
@@ -373,7 +275,7 @@ def test_sync_store(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_read_by_threads_each_message_once(tmp_path: Path) -> None:
+def test_threads_receive_each_message_once(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with timerstore.open(tmp_path / "s", StoreConfig(flush="async")) as store:
@@ -392,7 +294,7 @@ def test_read_by_threads_each_message_once(tmp_path: Path) -> None:
         assert store.stats()["pending_messages"] == 0
 
 
-def test_waits_for_a_message_and_for_one_that_comes_again(tmp_path: Path) -> None:
+def test_receive_waits_for_new_and_redelivered_messages(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", StoreConfig(flush="async")) as store:
         assert store.receive("t", "g", wait=0.01) == []
         store.put("t", b"a", delay=0.05)

@@ -1,4 +1,4 @@
-"""Which of several receipts is none, and what was given in its place."""
+"""ack_many names the invalid receipt and its value."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ LONG = "A" * 2000
         ("bDEg", "got b'l1 ' (3 bytes)"),
     ],
 )
-def test_ack_many_says_which_is_none(bench: Bench, wrong: Any, told: str) -> None:
+def test_ack_many_names_the_invalid_receipt(bench: Bench, wrong: Any, told: str) -> None:
     bench.store.put_many("t", [b"a", b"b"])
     bench.turn()
     a, b = bench.store.receive("t", "g", max_count=2)
@@ -36,7 +36,7 @@ def test_ack_many_says_which_is_none(bench: Bench, wrong: Any, told: str) -> Non
     assert bench.store.ack_many([a, b]) == ["ACKED", "ACKED"]
 
 
-def test_ack_many_of_shards_says_which_is_none(tmp_path: Path) -> None:
+def test_ack_many_of_shards_names_the_invalid_receipt(tmp_path: Path) -> None:
     with timerstore.open_shards(tmp_path / "shards", 2, small(), threads=False) as store:
         for wrong, told in (
             (7, "receipts[0]: receipt: wanted text or a ShardLeasedMessage, got int 7"),

@@ -134,15 +134,15 @@ def test_sync_during_a_sync_of_the_same_thread_raises(store: TimerStore) -> None
     with pytest.raises(ReentrantCallError, match="same thread"):
         log.sync_through(log.end)
     assert rounds.is_led_here, "the refused call ended the other one's round"
-    rounds.leave()
+    rounds.abandon()
     store.flush()
 
 
 def test_commit_that_is_refused_commits_nothing(store: TimerStore) -> None:
     offsets = inside(store).group_offsets
     with offsets_write_lock(offsets), pytest.raises(ReentrantCallError):
-        offsets.settle(offsets.ask("t", "refused", {0: 1}))
-    offsets.settle(offsets.ask("t", "other", {0: 1}))
+        offsets.wait_for_commit(offsets.begin_commit("t", "refused", {0: 1}))
+    offsets.wait_for_commit(offsets.begin_commit("t", "other", {0: 1}))
     assert not offsets.committed("t", "refused")
     assert offsets.committed("t", "other") == {0: 1}
 

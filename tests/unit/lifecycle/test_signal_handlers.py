@@ -17,9 +17,9 @@ import pytest
 
 import timerstore
 from tests.support.inside import (
-    line_of,
-    places_of,
     service_event,
+    wait_queue_of,
+    waiters_of,
 )
 from timerstore import FailedError, ReentrantCallError, StoreConfig, TimerStore
 from timerstore._engine.storage.disk import File
@@ -250,6 +250,6 @@ def test_handler_that_raises_during_a_poll_leaves_the_next_to_the_next_waiter(
         reading.start()
         store.put("t", b"now")
         reading.join(20)
-        for place in places_of(line_of(consumer)):  # so that the test ends
+        for place in waiters_of(wait_queue_of(consumer)):  # so that the test ends
             place.wake()
         assert [one.body for one in found] == [b"now"], "one who is gone stands before it"

@@ -1,4 +1,4 @@
-"""A topic to read."""
+"""Fixtures: a topic with messages."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.bench import Bench
 
 @pytest.fixture
 def six(bench: Bench) -> Bench:
-    """Two messages in each of three queues, and one that waits."""
+    """Two messages in each of three queues, and one pending message."""
     for k in range(6):
         bench.store.put("t", b"%d" % k, queue_id=k % 3)
     bench.store.put("t", b"later", delay=60)

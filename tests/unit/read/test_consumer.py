@@ -1,4 +1,4 @@
-"""Consumers: what they hand out, and what is no consumer or no poll."""
+"""Consumers: the messages they hand out, and invalid arguments."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ from timerstore import (
 )
 
 
-def test_a_new_group_begins_at_the_beginning_and_ends_at_the_end(six: Bench) -> None:
+def test_new_group_reads_from_the_beginning_to_the_end(six: Bench) -> None:
     with six.store.consumer("t", "g", wait=0) as consumer:
         assert sorted(read(consumer)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert read(consumer) == []
@@ -26,7 +26,7 @@ def test_a_new_group_begins_at_the_beginning_and_ends_at_the_end(six: Bench) -> 
         assert read(consumer) == [b"later"]  # a loop that has ended may begin again
 
 
-def test_next_and_poll_hand_out_from_the_same_place(six: Bench) -> None:
+def test_next_and_poll_share_one_position(six: Bench) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
     first = next(consumer)
     rest = consumer.poll(3) + consumer.poll(max_count=np.int64(100))
@@ -37,7 +37,7 @@ def test_next_and_poll_hand_out_from_the_same_place(six: Bench) -> None:
         next(consumer)
 
 
-def test_a_queue_keeps_its_order_and_keeps_no_other_waiting(bench: Bench) -> None:
+def test_queues_keep_their_order_and_take_turns(bench: Bench) -> None:
     bench.store.put_many("t", [b"%d" % k for k in range(200)])
     bench.store.put("t", b"x", queue_id=1)
     bench.turn()
@@ -52,7 +52,7 @@ def test_a_queue_keeps_its_order_and_keeps_no_other_waiting(bench: Bench) -> Non
     assert sizes == [90, 90, 21]
 
 
-def test_groups_do_not_know_each_other(six: Bench) -> None:
+def test_groups_are_independent(six: Bench) -> None:
     one = six.store.consumer("t", "g", wait=0)
     other = six.store.consumer("t", "h", wait=0)
     assert len(read(one)) == len(read(other)) == 6
@@ -60,7 +60,7 @@ def test_groups_do_not_know_each_other(six: Bench) -> None:
     assert six.store.committed("t", "h") == {}
 
 
-def test_a_topic_may_come_later_and_grow(bench: Bench) -> None:
+def test_consumer_reads_a_topic_that_is_created_later_and_grows(bench: Bench) -> None:
     consumer = bench.store.consumer("later", "g", wait=0)
     assert consumer.queues == ()
     assert read(consumer) == []
@@ -75,7 +75,7 @@ def test_a_topic_may_come_later_and_grow(bench: Bench) -> None:
     assert consumer.commit() == {0: 1, 4: 1}
 
 
-def test_large_messages_come_in_parts(tmp_path: Path) -> None:
+def test_large_messages_arrive_in_several_polls(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(commit_log_segment_bytes=8 << 20))
     bench.store.put_many("t", [bytes([k]) * (3 << 20) for k in range(30)])
     bench.turn()
@@ -85,8 +85,10 @@ def test_large_messages_come_in_parts(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_an_error_amid_a_poll_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was fetched before it would else be taken for handed out, and committed."""
+def test_error_during_a_poll_loses_no_message(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise buffered messages would count as handed out, and be committed."""
     bench.store.put_many("t", [b"%d" % k for k in range(5)], queue_id=0)
     bench.store.put_many("t", [b"%d" % k for k in range(5, 9)], queue_id=1)
     bench.turn()
@@ -144,15 +146,15 @@ def test_an_error_amid_a_poll_loses_nothing(bench: Bench, monkeypatch: pytest.Mo
         ("t", "g", {"wait": "1"}, "wait"),
     ],
 )
-def test_a_consumer_that_cannot_be(
+def test_consumer_rejects_invalid_arguments(
     six: Bench, topic: Any, group: Any, given: dict[str, Any], match: str
 ) -> None:
     with six.refused(MessageError, match):
         six.store.consumer(topic, group, **given)
-    assert six.store.consumer("t", "g").queues == (0, 1, 2)  # nobody has joined
+    assert six.store.consumer("t", "g").queues == (0, 1, 2)  # no consumer has joined
 
 
-def test_names_at_their_edge(six: Bench) -> None:
+def test_consumer_accepts_the_longest_names(six: Bench) -> None:
     name = "g" * 255
     consumer = six.store.consumer("t", name)
     consumer.poll()
@@ -175,14 +177,14 @@ def test_names_at_their_edge(six: Bench) -> None:
         ({"wait": 1e9}, "wait"),
     ],
 )
-def test_a_poll_that_cannot_be(six: Bench, given: dict[str, Any], match: str) -> None:
+def test_poll_rejects_invalid_arguments(six: Bench, given: dict[str, Any], match: str) -> None:
     consumer = six.store.consumer("t", "g")
     with six.refused(MessageError, match):
         consumer.poll(**given)
     assert len(consumer.poll()) == 6
 
 
-def test_use_after_close(six: Bench) -> None:
+def test_closed_consumer_rejects_calls(six: Bench) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
     messages = consumer.poll(1)
     consumer.close()
@@ -213,7 +215,7 @@ def test_use_after_close(six: Bench) -> None:
     live.close()
 
 
-def test_a_forked_child_may_not(six: Bench) -> None:
+def test_forked_child_cannot_use_a_consumer(six: Bench) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
     consumer.poll(1)
     calls = (consumer.poll, consumer.commit, lambda: next(consumer), consumer.close)

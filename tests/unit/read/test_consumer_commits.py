@@ -1,4 +1,4 @@
-"""Consumer: what was committed does not come again, and nothing else is committed."""
+"""Consumer: committed messages are not read again, and no other message is committed."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.consuming import places
-from tests.support.inside import commits_asked, inside
+from tests.support.inside import inside, pending_commits
 from timerstore import (
     FailedError,
     FullError,
@@ -18,7 +18,7 @@ from timerstore import (
 from timerstore._engine.storage.disk import Disk
 
 
-def test_what_was_committed_does_not_come_again(six: Bench) -> None:
+def test_committed_messages_are_not_handed_out_again(six: Bench) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
     handed = [next(consumer) for _ in range(4)]
     ends = {m.queue_id: m.queue_offset + 1 for m in handed}
@@ -30,7 +30,7 @@ def test_what_was_committed_does_not_come_again(six: Bench) -> None:
     assert not places(again) & places(handed)
 
 
-def test_offsets_survive_a_restart_and_what_was_not_committed_comes_again(six: Bench) -> None:
+def test_offsets_survive_a_restart_and_uncommitted_messages_are_read_again(six: Bench) -> None:
     consumer = six.store.consumer("t", "g")
     first = consumer.poll(3)
     consumer.commit()
@@ -42,7 +42,7 @@ def test_offsets_survive_a_restart_and_what_was_not_committed_comes_again(six: B
     assert not places(rest) & places(first)
 
 
-def test_a_commit_of_nothing_new_writes_nothing(six: Bench) -> None:
+def test_commit_without_new_offsets_writes_nothing(six: Bench) -> None:
     path = six.root / "config/consumerOffset.json"
     consumer = six.store.consumer("t", "g")
     assert consumer.commit() == {}
@@ -55,7 +55,7 @@ def test_a_commit_of_nothing_new_writes_nothing(six: Bench) -> None:
     assert text.rstrip().endswith(b'"t@g":{0:2,1:2,2:2\n\t\t}\n\t}\n}')
 
 
-def test_a_commit_holds_only_what_was_handed_out(bench: Bench) -> None:
+def test_commit_covers_only_messages_handed_out(bench: Bench) -> None:
     bench.store.put_many("t", [b"%d" % k for k in range(40)])
     bench.turn()
     consumer = bench.store.consumer("t", "g", wait=0)
@@ -64,7 +64,7 @@ def test_a_commit_holds_only_what_was_handed_out(bench: Bench) -> None:
         assert consumer.commit() == {0: k + 1}
 
 
-def test_a_commit_through_a_message(bench: Bench) -> None:
+def test_commit_through_a_message(bench: Bench) -> None:
     bench.store.put_many("t", [b"%d" % k for k in range(5)])
     bench.turn()
     consumer = bench.store.consumer("t", "g")
@@ -94,7 +94,7 @@ def test_a_commit_through_a_message(bench: Bench) -> None:
         ([0], "wanted a Message or a mapping"),
     ],
 )
-def test_a_commit_of_what_was_never_read_is_refused(six: Bench, through: Any, match: str) -> None:
+def test_commit_rejects_offsets_that_were_not_read(six: Bench, through: Any, match: str) -> None:
     consumer = six.store.consumer("t", "g")
     while not (messages := [m for m in consumer.poll(1) if m.queue_id == 0]):
         consumer.commit()
@@ -107,7 +107,7 @@ def test_a_commit_of_what_was_never_read_is_refused(six: Bench, through: Any, ma
     assert six.store.committed("t", "g") == before
 
 
-def test_a_commit_of_a_message_that_this_consumer_did_not_hand_out(six: Bench) -> None:
+def test_commit_rejects_a_message_of_another_consumer(six: Bench) -> None:
     six.store.put("u", b"x")
     six.turn()
     message = six.store.pull("t", 0, 1).messages[0]
@@ -119,7 +119,7 @@ def test_a_commit_of_a_message_that_this_consumer_did_not_hand_out(six: Bench) -
         consumer.commit(other)
 
 
-def test_all_that_is_wrong_with_a_commit_is_said_and_nothing_committed(six: Bench) -> None:
+def test_commit_reports_every_problem_and_commits_nothing(six: Bench) -> None:
     consumer = six.store.consumer("t", "g")
     consumer.poll()
     with pytest.raises(MessageError) as caught:
@@ -128,9 +128,7 @@ def test_all_that_is_wrong_with_a_commit_is_said_and_nothing_committed(six: Benc
     assert six.store.committed("t", "g") == {}
 
 
-def test_commits_of_many_threads_share_their_writes(
-    six: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_commits_share_writes(six: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
     in_first, go = threading.Event(), threading.Event()
     write_small = Disk.write_small
@@ -151,16 +149,16 @@ def test_commits_of_many_threads_share_their_writes(
     assert in_first.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while len(commits_asked(inside(six.store).group_offsets)) < 5:
+    while len(pending_commits(inside(six.store).group_offsets)) < 5:
         threading.Event().wait(0.001)
     go.set()
     for thread in threads:
         thread.join(30)
-    assert len(writes) == 2  # the first alone, then all who had come meanwhile
+    assert len(writes) == 2  # the first commit alone, then all that were requested during it
     assert all(six.store.committed("t", f"g{k}") == {0: 2, 1: 2, 2: 2} for k in range(5))
 
 
-def test_a_full_disk_commits_nothing_and_may_be_tried_again(
+def test_commit_can_be_repeated_after_a_full_disk(
     six: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = six.store.consumer("t", "g")
@@ -180,11 +178,11 @@ def test_a_full_disk_commits_nothing_and_may_be_tried_again(
 
 
 @pytest.mark.parametrize("error", [FullError("no space"), KeyboardInterrupt(), MemoryError()])
-def test_a_commit_that_cannot_be_written_leaves_the_others_theirs(
+def test_failed_commit_does_not_affect_other_commits(
     six: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     offsets = inside(six.store).group_offsets
-    one, other = offsets.ask("t", "a", {0: 1}), offsets.ask("t", "b", {0: 2})
+    one, other = offsets.begin_commit("t", "a", {0: 1}), offsets.begin_commit("t", "b", {0: 2})
 
     def failing(self: Disk, path: Path, data: bytes) -> None:
         raise error
@@ -192,13 +190,13 @@ def test_a_commit_that_cannot_be_written_leaves_the_others_theirs(
     with monkeypatch.context() as patched:
         patched.setattr(Disk, "write_small", failing)
         with pytest.raises(type(error)):
-            offsets.settle(one)
-    offsets.settle(other)
+            offsets.wait_for_commit(one)
+    offsets.wait_for_commit(other)
     assert offsets.committed("t", "a") == {}
     assert offsets.committed("t", "b") == {0: 2}
 
 
-def test_a_failed_sync_poisons_the_store(six: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_fails_the_store(six: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = six.store.consumer("t", "g", wait=5)
     consumer.poll()
 

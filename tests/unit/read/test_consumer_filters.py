@@ -1,4 +1,4 @@
-"""Consumer: what a filter leaves out is done with."""
+"""Consumer: messages that do not match the filter count as read."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from timerstore import (
 
 @pytest.fixture
 def tagged(bench: Bench) -> Bench:
-    """Aa and BB share a hash; 100 of each, then some that nobody asks for."""
+    """Aa and BB share a hash; 100 of each, then some with another tag."""
     for k in range(300):
         bench.store.put("t", b"%d" % k, tags=("Aa", "BB", None)[k % 3], queue_id=k % 2)
     for _ in range(100):
@@ -23,9 +23,7 @@ def tagged(bench: Bench) -> Bench:
 
 
 @pytest.mark.parametrize("given", [{"tags": "Aa || x"}, {"sql": "TAGS = 'Aa'"}])
-def test_a_filter_leaves_out_and_what_it_left_out_is_done_with(
-    tagged: Bench, given: dict[str, Any]
-) -> None:
+def test_messages_that_do_not_match_count_as_read(tagged: Bench, given: dict[str, Any]) -> None:
     consumer = tagged.store.consumer("t", "g", wait=0, **given)
     assert sorted(int(body) for body in read(consumer)) == list(range(0, 300, 3))
     assert consumer.commit() == {0: 250, 1: 150}
@@ -36,7 +34,7 @@ def test_a_filter_leaves_out_and_what_it_left_out_is_done_with(
     assert none.commit() == {0: 250, 1: 150}
 
 
-def test_a_filter_and_a_commit_in_the_midst(tagged: Bench) -> None:
+def test_commit_between_matching_messages(tagged: Bench) -> None:
     consumer = tagged.store.consumer("t", "g", queues=[0], tags="BB")
     messages = consumer.poll(4)  # 4, 10, 16, 22 are in queue 0
     assert [m.body for m in messages] == [b"4", b"10", b"16", b"22"]
@@ -46,7 +44,7 @@ def test_a_filter_and_a_commit_in_the_midst(tagged: Bench) -> None:
     assert [m.body for m in again.poll(2)] == [b"16", b"22"]
 
 
-def test_consumers_of_a_group_filter_alike(tagged: Bench) -> None:
+def test_consumers_of_a_group_must_use_one_filter(tagged: Bench) -> None:
     one = tagged.store.consumer("t", "g", tags="Aa")
     for given in ({}, {"tags": "BB"}, {"sql": "TAGS = 'Aa'"}):
         with tagged.refused(MessageError, "group 'g' reads 't' with tags 'Aa', sql None"):
@@ -54,14 +52,14 @@ def test_consumers_of_a_group_filter_alike(tagged: Bench) -> None:
     other = tagged.store.consumer("t", "g", tags="Aa")
     one.close()
     other.close()
-    tagged.store.consumer("t", "g", tags="BB")  # when nobody is left, the group may change
+    tagged.store.consumer("t", "g", tags="BB")  # a group without consumers may change its filter
 
 
 @pytest.mark.parametrize(
     ("given", "match"),
     [({"tags": 5}, "tags"), ({"sql": "a >"}, "sql"), ({"tags": "a", "sql": "a > 5"}, "one of")],
 )
-def test_a_filter_that_cannot_be(tagged: Bench, given: dict[str, Any], match: str) -> None:
+def test_consumer_rejects_invalid_filters(tagged: Bench, given: dict[str, Any], match: str) -> None:
     for topic in ("t", "not-there-yet"):
         with tagged.refused(MessageError, match):
             tagged.store.consumer(topic, "g", **given)

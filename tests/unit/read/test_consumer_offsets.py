@@ -1,4 +1,4 @@
-"""Consumer: the offsets on the disk, a broker's too."""
+"""Consumer: the offsets on disk, including a broker's."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from timerstore import (
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "consumer_offsets"
 
 
-def test_a_brokers_offsets_go_on_and_what_is_not_ours_stays(six: Bench) -> None:
+def test_broker_offsets_are_continued_and_foreign_entries_kept(six: Bench) -> None:
     six.close()
     path = six.root / "config/consumerOffset.json"
     text = (FIXTURES / "5.3.3.json").read_text()
@@ -30,14 +30,14 @@ def test_a_brokers_offsets_go_on_and_what_is_not_ours_stays(six: Bench) -> None:
     assert '"t@audit":{0:2,1:2,2:2' in written
 
 
-def test_offsets_beyond_the_end_are_taken_back_on_opening(six: Bench) -> None:
-    """Or else what comes next would be skipped; and so it is on the disk before anything comes."""
+def test_offsets_past_the_end_are_reduced_on_opening(six: Bench) -> None:
+    """It is durable before the first append; otherwise new messages would be skipped."""
     consumer = six.store.consumer("t", "g")
     consumer.poll()
     consumer.commit()
     six.close()
     path = six.root / "config/consumerOffset.json"
-    text = path.read_text().rstrip()  # without its seal: somebody edits it
+    text = path.read_text().rstrip()  # without its checksum, as after an edit by hand
     path.write_text(text.replace("{0:2,1:2,2:2", "{0:3,1:1,2:99,3:7"))
     six.open()
     assert six.store.committed("t", "g") == {0: 2, 1: 1, 2: 2, 3: 0}
@@ -49,7 +49,7 @@ def test_offsets_beyond_the_end_are_taken_back_on_opening(six: Bench) -> None:
     assert [m.body for m in found] == [b"4", b"next", b"first of its queue"]
 
 
-def test_offsets_that_cannot_be_read_stop_the_opening(six: Bench) -> None:
+def test_unreadable_offsets_prevent_opening(six: Bench) -> None:
     six.store.consumer("t", "g").poll()
     six.close()
     path = six.root / "config/consumerOffset.json"

@@ -1,4 +1,4 @@
-"""Consumer: going on elsewhere, also while commits are on their way."""
+"""Consumer: seeks, also while commits are pending."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,11 +45,11 @@ def test_seek_to_offsets(six: Bench) -> None:
         ({}, "one of offset, time and time_ms"),
         ({"offset": 0, "time_ms": 0}, "one of offset, time and time_ms"),
         ({"time_ms": 1.5}, "time_ms: wanted a whole number"),
-        ({"time": datetime(2026, 1, 1)}, "with its time zone"),  # noqa: DTZ001 - what is refused
+        ({"time": datetime(2026, 1, 1)}, "with its time zone"),  # noqa: DTZ001 - the naive time under test
         ({"time": 5}, "time: wanted a datetime, got 5"),
     ],
 )
-def test_seeks_before_and_beyond_the_ends_are_refused(
+def test_seek_rejects_offsets_outside_the_queue(
     six: Bench, given: dict[str, Any], match: str
 ) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
@@ -77,7 +77,7 @@ def test_seek_to_times(bench: Bench) -> None:
     assert bench.store.consumer("empty", "g").seek(time_ms=5) == {}
 
 
-def test_a_seek_lasts_when_it_is_committed(six: Bench) -> None:
+def test_seek_is_durable_after_a_commit(six: Bench) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
     messages = list(consumer)
     consumer.commit()
@@ -101,28 +101,28 @@ def test_a_seek_lasts_when_it_is_committed(six: Bench) -> None:
 
 
 @contextmanager
-def amid_a_commit(
+def during_a_commit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
 ) -> Iterator[list[object]]:
-    """Inside, a commit is met on its way, asked for and not written: what `act` answered then."""
+    """Run `act` while a commit is requested and not yet written; yield its results."""
     offsets = inside(bench.store).group_offsets
-    settle, answers = offsets.settle, []
+    wait_for_commit, answers = offsets.wait_for_commit, []
 
     def act_first(asked: Any) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(offsets, "settle", settle)
+            patched.setattr(offsets, "wait_for_commit", wait_for_commit)
             answers.append(act())
-        settle(asked)
+        wait_for_commit(asked)
 
     with monkeypatch.context() as patched:
-        patched.setattr(offsets, "settle", act_first)
+        patched.setattr(offsets, "wait_for_commit", act_first)
         yield answers
 
 
-def test_a_seek_is_committed_while_another_commit_is_on_its_way(
+def test_seek_is_committed_while_another_commit_is_pending(
     six: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the disk has already is on it only until the other one is written."""
+    """The offset on disk is replaced when the other commit is written."""
     consumer = six.store.consumer("t", "g", wait=0)
     read(consumer)
 
@@ -130,7 +130,7 @@ def test_a_seek_is_committed_while_another_commit_is_on_its_way(
         consumer.seek(0)
         return consumer.commit()
 
-    with amid_a_commit(six, monkeypatch, seek_and_commit) as answers:
+    with during_a_commit(six, monkeypatch, seek_and_commit) as answers:
         assert consumer.commit() == {0: 2, 1: 2, 2: 2}
     assert answers == [{0: 0, 1: 0, 2: 0}]
     assert six.store.committed("t", "g") == {0: 0, 1: 0, 2: 0}
@@ -139,8 +139,10 @@ def test_a_seek_is_committed_while_another_commit_is_on_its_way(
     assert len(read(six.store.consumer("t", "g", wait=0))) == 6
 
 
-def test_nor_one_that_was_just_settled(six: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its caller is told."""
+def test_seek_is_committed_when_another_commit_was_just_settled(
+    six: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other commit is settled, and its call has not returned yet."""
     consumer = six.store.consumer("t", "g", queues=[0], wait=0)
     first, last = consumer.poll(2)
     settled = Groups.commit_settled
@@ -158,12 +160,10 @@ def test_nor_one_that_was_just_settled(six: Bench, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("is_sought", [False, True])
-def test_a_commit_does_not_take_back_one_that_is_on_its_way(
+def test_commit_does_not_reduce_a_pending_commit(
     six: Bench, monkeypatch: pytest.MonkeyPatch, is_sought: bool
 ) -> None:
-    """Of two that were asked for, the later one of what lies before; but where the group was sent
-    back meanwhile, that counts.
-    """
+    """The higher offset counts, unless the consumer sought an earlier one during the commit."""
     consumer = six.store.consumer("t", "g", queues=[0], wait=0)
     first, last = consumer.poll(2)
 
@@ -173,7 +173,7 @@ def test_a_commit_does_not_take_back_one_that_is_on_its_way(
             consumer.poll(1)
         return consumer.commit(first)
 
-    with amid_a_commit(six, monkeypatch, commit_first) as answers:
+    with during_a_commit(six, monkeypatch, commit_first) as answers:
         assert consumer.commit(last) == {0: 2}
     assert answers == [{0: 1 if is_sought else 2}]
     assert six.store.committed("t", "g") == {0: 1 if is_sought else 2}

@@ -1,4 +1,4 @@
-"""Consumer: those of a group share the queues, and what moves with a queue."""
+"""Consumer: the consumers of a group share its queues, and queues move between them."""
 
 import gc
 import threading
@@ -15,7 +15,7 @@ from timerstore import (
 from timerstore._engine.storage.disk import Disk
 
 
-def test_queues_are_shared_and_come_back(six: Bench) -> None:
+def test_queues_are_shared_and_returned(six: Bench) -> None:
     a = six.store.consumer("t", "g")
     assert a.queues == (0, 1, 2)
     b = six.store.consumer("t", "g")
@@ -33,7 +33,7 @@ def test_queues_are_shared_and_come_back(six: Bench) -> None:
     assert other.queues == (0, 1, 2)
 
 
-def test_what_was_handed_out_and_not_committed_comes_to_the_next(six: Bench) -> None:
+def test_uncommitted_messages_go_to_the_next_consumer(six: Bench) -> None:
     a = six.store.consumer("t", "g")
     handed = a.poll()
     assert len(handed) == 6
@@ -48,7 +48,7 @@ def test_what_was_handed_out_and_not_committed_comes_to_the_next(six: Bench) -> 
     assert six.store.committed("t", "g") == {0: 2, 1: 2, 2: 2}
 
 
-def test_a_commit_of_a_queue_that_moved_is_left_out(six: Bench) -> None:
+def test_commit_leaves_out_a_revoked_queue(six: Bench) -> None:
     a = six.store.consumer("t", "g")
     message = next(m for m in a.poll() if m.queue_id == 2)
     b = six.store.consumer("t", "g")
@@ -66,8 +66,8 @@ def test_a_commit_of_a_queue_that_moved_is_left_out(six: Bench) -> None:
     assert places(a.poll()) == {(2, 0), (2, 1)}  # b did not commit them either
 
 
-def test_a_commit_of_a_queue_that_moved_and_came_back_is_left_out(six: Bench) -> None:
-    """What was handed out before comes again here, too."""
+def test_commit_leaves_out_a_queue_that_was_revoked_and_assigned_again(six: Bench) -> None:
+    """Messages that were handed out before are handed out again, here too."""
     a = six.store.consumer("t", "g")
     messages = [m for m in a.poll() if m.queue_id == 2]
     b = six.store.consumer("t", "g")
@@ -87,8 +87,8 @@ def test_a_commit_of_a_queue_that_moved_and_came_back_is_left_out(six: Bench) ->
     assert six.store.committed("t", "g") == {2: 2}
 
 
-def test_a_commit_before_the_first_poll_takes_nothing_back(six: Bench) -> None:
-    """Where the group is is not known here yet: it is not behind that."""
+def test_commit_before_the_first_poll_reduces_no_offset(six: Bench) -> None:
+    """The consumer does not know the group's offset yet, so it commits nothing."""
     first = six.store.consumer("t", "g")
     first.poll()
     assert first.commit() == {0: 2, 1: 2, 2: 2}
@@ -99,7 +99,7 @@ def test_a_commit_before_the_first_poll_takes_nothing_back(six: Bench) -> None:
     assert second.poll() == []
 
 
-def test_what_was_fetched_but_not_handed_out_goes_with_its_queue(six: Bench) -> None:
+def test_buffered_messages_move_with_their_queue(six: Bench) -> None:
     a = six.store.consumer("t", "g", wait=0)
     first = next(a)  # its queue is fetched whole
     asked = [q for q in range(3) if q != first.queue_id]
@@ -113,11 +113,11 @@ def test_what_was_fetched_but_not_handed_out_goes_with_its_queue(six: Bench) -> 
     assert len(b.poll()) == 2
 
 
-def test_queues_that_are_asked_for(six: Bench) -> None:
+def test_consumer_gets_the_queues_it_requests(six: Bench) -> None:
     a = six.store.consumer("t", "g")
     b = six.store.consumer("t", "g", queues=(2, np.int64(0)))
     assert (a.queues, b.queues) == ((1,), (0, 2))
-    with six.refused(MessageError, r"asked for \[0\] of 't' before, got \[0, 1\]"):
+    with six.refused(MessageError, r"already has \[0\] of 't', got \[0, 1\]"):
         six.store.consumer("t", "g", queues=[0, 1])
     assert (a.queues, b.queues) == ((1,), (0, 2))
     other = six.store.consumer("t", "h", queues=[0, 1])  # another group
@@ -127,7 +127,7 @@ def test_queues_that_are_asked_for(six: Bench) -> None:
     six.store.consumer("t", "g", queues=[0])
 
 
-def test_queues_asked_for_before_their_topic_is_there(bench: Bench) -> None:
+def test_consumer_gets_requested_queues_when_the_topic_is_created(bench: Bench) -> None:
     consumer = bench.store.consumer("t", "g", queues=[2], wait=0)
     rest = bench.store.consumer("t", "g", wait=0)
     for queue_id in (0, 3, 2):
@@ -137,7 +137,7 @@ def test_queues_asked_for_before_their_topic_is_there(bench: Bench) -> None:
     assert sorted(read(rest)) == [b"0", b"3"]
 
 
-def test_a_consumer_that_nobody_holds_any_more_leaves(six: Bench) -> None:
+def test_collected_consumer_leaves_its_group(six: Bench) -> None:
     a = six.store.consumer("t", "g")
     b = six.store.consumer("t", "g")
     b.poll()
@@ -147,10 +147,10 @@ def test_a_consumer_that_nobody_holds_any_more_leaves(six: Bench) -> None:
     assert len(a.poll()) == 6
 
 
-def test_a_queue_waits_for_the_commit_of_whoever_had_it(
+def test_reassigned_queue_waits_for_the_commit_of_its_previous_consumer(
     six: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next one begins at a place that is behind the times in a moment."""
+    """Otherwise the next consumer would begin at an offset that is about to change."""
     a = six.store.consumer("t", "g")
     a.poll()
     in_write, go = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Consumer: who waits. Real threads and real time."""
+"""Consumers that wait, with real threads and real time."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 import timerstore
 from tests.support.bench import Bench, small
 from tests.support.consuming import Running, read
-from tests.support.inside import line_of
+from tests.support.inside import wait_queue_of
 from timerstore import (
     Consumer,
     TimerStore,
@@ -25,7 +25,7 @@ def live(tmp_path: Path) -> Iterator[TimerStore]:
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("delay", [None, 0.2])
-def test_who_waits_gets_the_message_whatever_the_queue(
+def test_waiting_consumer_gets_a_message_of_any_queue(
     live: TimerStore, delay: float | None, flush: str
 ) -> None:
     live.put("t", b"first")
@@ -39,7 +39,7 @@ def test_who_waits_gets_the_message_whatever_the_queue(
     assert message.delivered_ms >= message.due_ms
 
 
-def test_who_waits_for_a_topic_that_is_not_there(live: TimerStore) -> None:
+def test_consumer_waits_for_a_topic_that_does_not_exist(live: TimerStore) -> None:
     consumer = live.consumer("new", "g")
     waiting = Running(lambda: consumer.poll(10, wait=60))
     assert not waiting.is_done(within=0.05)
@@ -49,14 +49,14 @@ def test_who_waits_for_a_topic_that_is_not_there(live: TimerStore) -> None:
     assert [m.body for m in waiting.answer()] == [b"yes"]
 
 
-def test_a_wait_ends_with_its_time(live: TimerStore) -> None:
+def test_wait_ends_at_its_time(live: TimerStore) -> None:
     live.put("t", b"x")
     consumer = live.consumer("t", "g", wait=0.1)
     assert Running(lambda: read(consumer)).answer() == [b"x"]
     assert Running(lambda: consumer.poll(1, 0.01)).answer() == []
 
 
-def test_who_waits_gets_the_queues_of_who_leaves(live: TimerStore) -> None:
+def test_waiting_consumer_gets_the_queues_of_a_closed_one(live: TimerStore) -> None:
     live.put("t", b"0")
     live.put("t", b"1", queue_id=1)
     a, b = live.consumer("t", "g"), live.consumer("t", "g")
@@ -68,7 +68,7 @@ def test_who_waits_gets_the_queues_of_who_leaves(live: TimerStore) -> None:
 
 
 @pytest.mark.parametrize("what", ["consumer", "store"])
-def test_close_ends_the_loop_of_who_waits(tmp_path: Path, what: str) -> None:
+def test_close_ends_a_waiting_loop(tmp_path: Path, what: str) -> None:
     store = timerstore.open(tmp_path, small())
     store.put("t", b"x", flush="sync")
     consumer = store.consumer("t", "g")
@@ -85,19 +85,19 @@ def test_close_ends_the_loop_of_who_waits(tmp_path: Path, what: str) -> None:
     store.close()
 
 
-def test_a_clock_turned_by_hand_ends_a_wait(bench: Bench) -> None:
+def test_manual_clock_ends_a_wait(bench: Bench) -> None:
     bench.store.put("t", b"x")
     bench.turn()
     consumer = bench.store.consumer("t", "g", wait=5)
     loop = Running(lambda: read(consumer))
-    while not len(line_of(consumer)):
+    while not len(wait_queue_of(consumer)):
         threading.Event().wait(0.001)
     bench.clock.advance(5000)
     assert loop.answer() == [b"x"]
 
 
 class Coming:
-    """Joins a group, reads some, commits, leaves; again and again."""
+    """Joins a group, reads some messages, commits and leaves, repeatedly."""
 
     def __init__(self, store: TimerStore, stride: int) -> None:
         self.seen: set[tuple[int, int]] = set()
@@ -130,7 +130,7 @@ class Coming:
                 return
 
 
-def test_consumers_come_and_go_while_messages_come(live: TimerStore) -> None:
+def test_consumers_join_and_leave_while_messages_arrive(live: TimerStore) -> None:
     comers = [Coming(live, stride) for stride in range(4)]
     for k in range(400):
         live.put("t", b"%d" % k, queue_id=k % 4, flush="async")

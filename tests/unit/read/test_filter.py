@@ -1,4 +1,4 @@
-"""A filter asked by itself: the unit's tags code first, then the message's property text."""
+"""Filters alone: first by the unit's tags code, then by the message's properties."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_the_hashes_that_collide_do() -> None:
 
 
 @given(wanted=some_tags, stored=st.lists(st.none() | st.sampled_from(TAGS)))
-def test_candidates_are_the_units_whose_hash_is_wanted(
+def test_candidates_are_units_with_a_matching_hash(
     wanted: list[str], stored: list[str | None]
 ) -> None:
     one = TagFilter(wanted, has_hashes=True)
@@ -56,9 +56,7 @@ def test_candidates_are_the_units_whose_hash_is_wanted(
 
 
 @given(wanted=some_tags, stored=st.lists(st.none() | st.sampled_from(TAGS)))
-def test_kept_are_the_messages_whose_tag_is_wanted_exactly(
-    wanted: list[str], stored: list[str | None]
-) -> None:
+def test_keep_accepts_exact_tags_only(wanted: list[str], stored: list[str | None]) -> None:
     one = TagFilter(wanted, has_hashes=True)
     texts = [text_of(tag) for tag in stored]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -68,7 +66,7 @@ def test_kept_are_the_messages_whose_tag_is_wanted_exactly(
 
 
 @pytest.mark.parametrize("code", [-(2**31) - 1, -(2**63)])
-def test_an_address_in_the_ext_file_is_no_hash_and_passes(code: int) -> None:
+def test_address_in_the_ext_file_passes(code: int) -> None:
     one = TagFilter(["Aa"], has_hashes=True)
     assert one.may_match(code)
     assert one.candidates(unit(code)).tolist() == [0]
@@ -88,14 +86,14 @@ def test_the_smallest_hash_is_still_a_hash() -> None:
     assert smallest.may_match(-(2**31))
 
 
-def test_due_times_instead_of_hashes_all_pass() -> None:
+def test_every_due_time_of_a_level_passes() -> None:
     one = TagFilter(["Aa"], has_hashes=False)
     assert one.may_match(1_700_000_000_000)
     assert one.candidates(unit(1_700_000_000_000) + unit(0)).tolist() == [0, 1]
     assert not one.matches(text_of("BB"))
 
 
-def test_of_two_tags_the_last_that_is_not_empty_counts() -> None:
+def test_last_tag_that_is_not_empty_counts() -> None:
     one = TagFilter(["Aa"], has_hashes=True)
     assert one.matches(b"TAGS\x01b\x02TAGS\x01Aa\x02TAGS\x01\x02")
     assert not one.matches(b"TAGS\x01Aa\x02TAGS\x01b\x02")
@@ -135,11 +133,11 @@ def test_tag_expressions(given_tags: str | None, wanted: list[str] | None) -> No
         (False, "got bool"),
     ],
 )
-def test_tag_expressions_that_are_none(given_tags: object, what: str) -> None:
+def test_invalid_tag_expressions_are_rejected(given_tags: object, what: str) -> None:
     with pytest.raises(MessageError, match=what):
         parse_tags(given_tags)
 
 
-def test_the_hash_of_a_tag_is_javas() -> None:
+def test_tag_hash_equals_java_hash_code() -> None:
     for tag in TAGS:
         assert lib.ts_topic_hash(tag.encode(), len(tag.encode())) == java_hash(tag)

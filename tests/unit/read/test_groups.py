@@ -1,4 +1,4 @@
-"""divide: every queue is somebody's, fairly, and few of them move."""
+"""divide: every queue is assigned, fairly, and few queues move."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def situations(draw: st.DrawFn) -> tuple[set[int], list[list[int]]]:
 
 
 @given(situations())
-def test_each_queue_is_one_consumers_and_as_few_move_as_can_be(
+def test_divide_assigns_each_queue_once_and_moves_as_few_as_possible(
     situation: tuple[set[int], list[list[int]]],
 ) -> None:
     queues, held = situation
@@ -44,7 +44,7 @@ def test_each_queue_is_one_consumers_and_as_few_move_as_can_be(
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
     kept = sum(len(set(a) & set(b)) for a, b in zip(held, shares, strict=True))
-    # Nobody can keep more than a fair share, and only `extra` of them may keep the larger one.
+    # No consumer can keep more than a fair share, and only `extra` of them may keep the larger one.
     base, extra = divmod(len(queues), len(held))
     had = sorted((len(queues.intersection(one)) for one in held), reverse=True)
     most = sum(min(n, base + (k < extra)) for k, n in enumerate(had))
@@ -53,7 +53,7 @@ def test_each_queue_is_one_consumers_and_as_few_move_as_can_be(
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 255, "a|b%c-d_e", "%RETRY%billing", "0"])
-def test_names_that_the_ancestor_allows(name: str) -> None:
+def test_check_name_accepts_names_of_rocketmq(name: str) -> None:
     assert check_name("group", name) == name
 
 
@@ -61,6 +61,6 @@ def test_names_that_the_ancestor_allows(name: str) -> None:
     "name",
     ["", " ", "x" * 256, "a@b", "a b", "a.b", "a/b", "..", "ünï", "a\n", "a\0", None, 5, b"a"],
 )
-def test_names_that_it_does_not(name: object) -> None:
+def test_check_name_rejects_other_names(name: object) -> None:
     with pytest.raises(MessageError, match="group: wanted 1 to 255 of"):
         check_name("group", name)

@@ -1,4 +1,4 @@
-"""What units say of tags and of times is held against the log, once a store was closed."""
+"""Tags codes and due times of units are compared with the log after a store was closed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ def flip(bench: Bench, queue: str, offset: int, bit: int) -> Path:
     return path
 
 
-def test_a_message_is_not_passed_over_for_what_its_unit_says(bench: Bench) -> None:
+def test_message_is_found_when_the_tags_code_of_its_unit_is_damaged(bench: Bench) -> None:
     for k in range(5):
         bench.store.put("t", b"%d" % k, tags="a" if k != 1 else None)
     bench.turn()
@@ -33,7 +33,7 @@ def test_a_message_is_not_passed_over_for_what_its_unit_says(bench: Bench) -> No
         bench.close()
         flip(bench, "t/0", 3, bit)
         bench.open()
-        is_ext = bit == 7  # the sign: an address in the queue's ext file, which nobody believes
+        is_ext = bit == 7  # the sign bit: an address in the queue's ext file, which is not trusted
         got = bench.store.pull("t", 0, 0, tags="a")
         before = [b"0", b"2", b"3", b"4"][: 4 if is_ext else 2]
         assert [one.body for one in got.messages] == before
@@ -47,7 +47,7 @@ def test_a_message_is_not_passed_over_for_what_its_unit_says(bench: Bench) -> No
         flip(bench, "t/0", 3, bit)
 
 
-def test_an_address_in_an_ext_file_says_nothing(bench: Bench) -> None:
+def test_address_in_an_ext_file_excludes_no_message(bench: Bench) -> None:
     bench.store.put("t", b"here", tags="a")
     bench.turn()
     bench.close()
@@ -61,7 +61,7 @@ def test_an_address_in_an_ext_file_says_nothing(bench: Bench) -> None:
     path.write_bytes(whole)
 
 
-def test_what_comes_before_a_damaged_record_is_given_first(bench: Bench) -> None:
+def test_messages_before_a_damaged_record_are_returned_first(bench: Bench) -> None:
     receipts = [bench.store.put("t", b"%d" % k, tags="a") for k in range(10)]
     bench.turn()
     bench.close()
@@ -81,7 +81,7 @@ def test_what_comes_before_a_damaged_record_is_given_first(bench: Bench) -> None
     log.write_bytes(whole)
 
 
-def test_which_of_the_two_is_wrong_is_said(bench: Bench) -> None:
+def test_error_names_the_damaged_one_of_unit_and_record(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", tags="a")
     bench.turn()
     bench.close()
@@ -94,7 +94,7 @@ def test_which_of_the_two_is_wrong_is_said(bench: Bench) -> None:
     log.write_bytes(whole)
 
 
-def test_a_unit_that_leads_elsewhere_is_not_believed_either(bench: Bench) -> None:
+def test_unit_that_points_elsewhere_is_not_trusted(bench: Bench) -> None:
     bench.store.put("t", b"here", tags="a")
     bench.store.put("u", b"there", tags="b")
     bench.turn()
@@ -108,7 +108,7 @@ def test_a_unit_that_leads_elsewhere_is_not_believed_either(bench: Bench) -> Non
     paths[0].write_bytes(whole[0])
 
 
-def test_tags_are_found_behind_what_retention_took(bench: Bench) -> None:
+def test_tags_are_found_after_removed_messages(bench: Bench) -> None:
     for k in range(3000):
         bench.store.put("t", b"x" * 1000, tags="a" if k % 500 == 499 else "b")
     bench.turn()
@@ -128,7 +128,9 @@ def test_tags_are_found_behind_what_retention_took(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bit", sample(range(64), "bits of a unit"))
-def test_a_level_comes_at_its_time_whatever_its_unit_says(bench: Bench, bit: int) -> None:
+def test_level_message_is_delivered_in_time_when_its_unit_is_damaged(
+    bench: Bench, bit: int
+) -> None:
     for body in (b"before", b"it", b"behind"):
         bench.store.put("t", body, level=2)
         bench.turn(SECOND)
@@ -150,8 +152,8 @@ def test_a_level_comes_at_its_time_whatever_its_unit_says(bench: Bench, bit: int
     bench.store.close()
 
 
-def test_a_damaged_record_says_no_time(bench: Bench) -> None:
-    """Its unit does then: the delivery names the damage when it is due, not years later."""
+def test_damaged_record_gives_no_due_time(bench: Bench) -> None:
+    """The unit gives the due time: the delivery reports the damage then, not years later."""
     receipt = bench.store.put("t", b"x", level=2)
     bench.turn()
     bench.close()

@@ -1,4 +1,4 @@
-"""pull and pull_batch: statuses and next offsets, what is visible, and waiting."""
+"""pull and pull_batch: statuses, next offsets, visibility and waiting."""
 
 import threading
 import time
@@ -52,7 +52,7 @@ def test_statuses_and_next_offsets(five: Bench, row: tuple[Any, ...]) -> None:
         five.turn()
 
 
-def test_max_count_and_going_on(five: Bench) -> None:
+def test_pull_continues_at_the_next_offset(five: Bench) -> None:
     offset, sizes = 0, []
     while (result := five.store.pull("t", 0, offset, max_count=2)).status is PullStatus.FOUND:
         sizes.append(len(result.messages))
@@ -87,7 +87,7 @@ def test_max_count_and_going_on(five: Bench) -> None:
         (("t", 0, 0), {"wait": "1"}, "wait"),
     ],
 )
-def test_what_is_wrong_is_refused(
+def test_invalid_arguments_are_rejected(
     five: Bench, args: tuple[Any, ...], given: dict[str, Any], match: str
 ) -> None:
     with five.refused(MessageError, match):
@@ -120,7 +120,7 @@ def test_columns_of_a_batch(five: Bench) -> None:
         batch[5]
 
 
-def test_large_bodies_come_through_in_parts(tmp_path: Path) -> None:
+def test_large_bodies_are_pulled_in_parts(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(commit_log_segment_bytes=8 << 20))
     bench.store.put_many("t", [bytes([k]) * (3 << 20) for k in range(30)])
     bench.turn()
@@ -146,7 +146,7 @@ def live(tmp_path: Path) -> Iterator[TimerStore]:
 
 
 class Waiting:
-    """A pull that waits, in a thread of its own."""
+    """A waiting pull in its own thread."""
 
     def __init__(self, store: TimerStore, offset: int, wait: float) -> None:
         self.result: Any = None
@@ -168,7 +168,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize("delay", [None, 0.2])
-def test_a_waiting_pull_returns_with_the_message(live: TimerStore, delay: float | None) -> None:
+def test_waiting_pull_returns_with_the_message(live: TimerStore, delay: float | None) -> None:
     waiting = Waiting(live, 1, 30.0)
     live.put("t", b"second", delay=delay)
     result = waiting.answer()
@@ -176,7 +176,7 @@ def test_a_waiting_pull_returns_with_the_message(live: TimerStore, delay: float 
     assert result.messages[0].delivered_ms >= result.messages[0].due_ms
 
 
-def test_a_waiting_pull_returns_at_its_time_out(live: TimerStore) -> None:
+def test_waiting_pull_returns_at_its_timeout(live: TimerStore) -> None:
     live.pull("t", 0, 0, wait=5)
     began = time.monotonic()
     result = live.pull("t", 0, 1, wait=0.1)
@@ -184,7 +184,7 @@ def test_a_waiting_pull_returns_at_its_time_out(live: TimerStore) -> None:
     assert 0.09 < time.monotonic() - began < 5
 
 
-def test_a_pull_far_beyond_the_end_does_not_wait(live: TimerStore) -> None:
+def test_pull_far_past_the_end_does_not_wait(live: TimerStore) -> None:
     live.pull("t", 0, 0, wait=5)
     began = time.monotonic()
     assert live.pull("t", 0, 7, wait=20).status is PullStatus.OFFSET_OVERFLOW_BADLY

@@ -64,7 +64,7 @@ def everything(store: TimerStore, tags: str, max_count: int, **how: Any) -> list
     scanned=st.sampled_from([1, 5, 40, 65_536]),
     room=st.sampled_from([300, 1500, 64 << 20]),
 )
-def test_pulled_is_what_a_naive_filter_gives(
+def test_pull_returns_the_same_as_a_naive_filter(
     tagged: TimerStore, wanted: list[str], max_count: int, step: int, scanned: int, room: int
 ) -> None:
     everyone = list(tagged.pull_batch("t", 0, 0))
@@ -83,7 +83,7 @@ def test_everything_passes(tagged: TimerStore, tags: str | None) -> None:
 
 
 @pytest.mark.parametrize("scanned", [1, 2, 149, 150, 151])
-def test_nothing_matched_leads_behind_what_was_scanned(
+def test_next_offset_is_after_scanned_messages_when_none_matches(
     tagged: TimerStore, scanned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TagFilter, "units_max", scanned)
@@ -91,7 +91,7 @@ def test_nothing_matched_leads_behind_what_was_scanned(
     assert (got.status, got.messages, got.next_offset) == (NONE, (), min(scanned, 150))
 
 
-def test_a_hash_that_collides_is_scanned_too(
+def test_message_with_a_colliding_hash_is_scanned(
     tagged: TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TagFilter, "units_max", 20)
@@ -101,7 +101,7 @@ def test_a_hash_that_collides_is_scanned_too(
     assert got.messages[0].queue_offset == TAG_ROW.index("Aa", at)
 
 
-def test_a_full_page_ends_behind_its_last_message_or_at_the_next_that_may_match(
+def test_full_page_ends_after_its_last_message_or_at_the_next_candidate(
     tagged: TimerStore,
 ) -> None:
     first, second = [k for k, tag in enumerate(TAG_ROW) if tag == "c"][:2]
@@ -122,7 +122,7 @@ def test_other_statuses_stay(tagged: TimerStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["pull", "pull_batch"])
-def test_a_filter_that_does_not_parse_changes_nothing(bench: Bench, name: str) -> None:
+def test_invalid_filter_changes_nothing(bench: Bench, name: str) -> None:
     bench.store.put("t", b"here")
     bench.turn()
     with bench.refused(MessageError, "a tag at character 5 "):
@@ -131,7 +131,7 @@ def test_a_filter_that_does_not_parse_changes_nothing(bench: Bench, name: str) -
         getattr(bench.store, name)("t", 0, -1, tags=7)
 
 
-def test_damage_behind_a_match_is_told_by_the_next_pull(bench: Bench) -> None:
+def test_damage_after_a_match_is_raised_by_the_next_pull(bench: Bench) -> None:
     for k in range(3):
         bench.store.put("t", b"body %d" % k, tags="a" if k < 2 else "b")
     bench.turn()
@@ -152,7 +152,7 @@ def test_damage_behind_a_match_is_told_by_the_next_pull(bench: Bench) -> None:
         file.write(b"body")
 
 
-def test_messages_come_back_under_their_tag_when_they_were_due(bench: Bench) -> None:
+def test_delivered_messages_keep_their_tag(bench: Bench) -> None:
     for k in range(20):
         bench.store.put("t", b"%d" % k, delay=k % 5 + 1, tags=TAG_ROW[k])
     bench.turn(3_000)
@@ -163,8 +163,8 @@ def test_messages_come_back_under_their_tag_when_they_were_due(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("name", ["levels", "version-5.1.4", "version-5.4.0"])
-def test_a_brokers_messages_by_tag(name: str, tmp_path: Path) -> None:
-    """All its topics: the timers' too, and the levels', whose units carry due times, not hashes."""
+def test_broker_messages_are_found_by_tag(name: str, tmp_path: Path) -> None:
+    """All topics, also those of timers and of levels, whose units carry due times and no hashes."""
     messages, _, _ = broker.opened(name)
     config = StoreConfig(**broker.about(name)["store_config"], flush="async")
     clock = ManualClock(max(line["store_ms"] for line in messages))

@@ -1,4 +1,4 @@
-"""query(): what is found by key, by id, by offset id, and what is said about bad arguments."""
+"""query(): messages by key, id and offset id, and invalid arguments."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def bodies(found: list[Message]) -> list[bytes]:
     return [message.body for message in found]
 
 
-def test_by_key_what_is_there(bench: Bench) -> None:
+def test_query_finds_messages_by_key(bench: Bench) -> None:
     for number in range(20):
         bench.store.put("t", b"%d" % number, keys=["all", f"key-{number % 5}"])
     bench.store.put("other", b"x", keys="key-3")
@@ -29,7 +29,7 @@ def test_by_key_what_is_there(bench: Bench) -> None:
     assert bench.store.query("nobody-put-there", "key-3") == []
 
 
-def test_the_same_message_as_a_pull_gives(bench: Bench) -> None:
+def test_query_returns_the_same_message_as_a_pull(bench: Bench) -> None:
     bench.store.put("t", b"one", keys="k", tags="green", properties={"a": "b"})
     bench.store.put("t", b"two", keys="k", deliver_ms=NOW + 5 * SECOND)
     bench.turn(5 * SECOND)
@@ -37,20 +37,20 @@ def test_the_same_message_as_a_pull_gives(bench: Bench) -> None:
     assert not any(message.waits or message.handle for message in bench.out())
 
 
-def test_what_was_put_is_found_before_any_service_ran(bench: Bench) -> None:
+def test_put_is_found_before_any_service_runs(bench: Bench) -> None:
     bench.store.put("t", b"one", keys="k", flush="sync")
     bench.store.put("t", b"two", keys="k", deliver_ms=NOW + 1, flush="sync")
     assert bodies(bench.store.query("t", "k")) == [b"one", b"two"]
 
 
-def test_what_is_not_visible_is_not_found(bench: Bench) -> None:
+def test_invisible_message_is_not_found(bench: Bench) -> None:
     bench.store.put("t", b"one", keys="k", flush="async")
     assert bench.store.query("t", "k") == []
     bench.store.flush()
     assert bodies(bench.store.query("t", "k")) == [b"one"]
 
 
-def test_what_waits_is_found_and_can_be_cancelled(bench: Bench) -> None:
+def test_pending_message_is_found_and_can_be_cancelled(bench: Bench) -> None:
     receipt = bench.store.put("t", b"one", keys="k", deliver_ms=NOW + 90 * SECOND, queue_id=3)
     bench.turn()
     [message] = bench.store.query("t", "k")
@@ -70,8 +70,8 @@ def test_what_waits_is_found_and_can_be_cancelled(bench: Bench) -> None:
     assert bench.store.query("t", "k") == []
 
 
-def test_at_each_step_of_its_way_a_message_is_found_once(bench: Bench) -> None:
-    """Handed over, but not visible yet: it waits, for all that anybody can tell."""
+def test_message_is_found_once_after_each_step(bench: Bench) -> None:
+    """A delivered message that is not visible yet is found as pending."""
     receipt = bench.store.put("t", b"one", keys="k", deliver_ms=NOW + 5 * SECOND, flush="sync")
     seen = []
     for turned in range(3):
@@ -93,7 +93,7 @@ def test_at_each_step_of_its_way_a_message_is_found_once(bench: Bench) -> None:
     assert [message] == bench.out()
 
 
-def test_of_a_message_that_rolled_there_is_one(bench: Bench) -> None:
+def test_rolled_message_is_found_once(bench: Bench) -> None:
     due_ms = NOW + 300 * SECOND  # the wheel looks 64 s ahead
     bench.store.put("t", b"far", keys="k", deliver_ms=due_ms)
     for _ in range(12):
@@ -108,7 +108,7 @@ def test_of_a_message_that_rolled_there_is_one(bench: Bench) -> None:
     assert bench.store.query("t", "k") == bench.out()
 
 
-def test_what_waits_for_a_fixed_level_is_found(bench: Bench) -> None:
+def test_message_on_a_delay_level_is_found(bench: Bench) -> None:
     receipt = bench.store.put("t", b"one", level=2, keys="k", queue_id=1)
     bench.store.put("t", b"other", level=3, keys="other")
     bench.turn()
@@ -126,8 +126,8 @@ def test_what_waits_for_a_fixed_level_is_found(bench: Bench) -> None:
     assert [message.waits for message in bench.store.query(SCHEDULE_TOPIC, "k")] == [False]
 
 
-def test_of_a_level_whose_record_says_another_queue(tmp_path: Path) -> None:
-    """Without property CRCs a flipped bit there is seen by nobody before."""
+def test_query_raises_when_a_level_record_names_another_queue(tmp_path: Path) -> None:
+    """Without property CRCs no earlier check finds a flipped bit there."""
     bench = Bench(tmp_path / "store", small(property_crc=False))
     put = bench.store.put("t", b"x", level=2, keys="k")
     bench.stepper.settle()
@@ -136,12 +136,12 @@ def test_of_a_level_whose_record_says_another_queue(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(put.log_offset + 12)
         file.write((1 + 64).to_bytes(4, "big"))
-    with pytest.raises(CorruptError, match="a level's queue that is not there"):
+    with pytest.raises(CorruptError, match="the queue of a delay level"):
         bench.store.query("t", "k")
     bench.store.close()
 
 
-def test_newest_first_when_there_are_too_many(bench: Bench) -> None:
+def test_query_returns_the_newest_messages(bench: Bench) -> None:
     for number in range(10):
         due_ms = NOW + 60 * SECOND if number % 2 else None
         bench.store.put("t", b"%d" % number, keys="k", deliver_ms=due_ms)
@@ -157,8 +157,8 @@ def test_newest_first_when_there_are_too_many(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("entries", [3, 7, 1000])
-def test_by_time_of_storing(tmp_path: Path, entries: int) -> None:
-    """At the edges of ms, seconds and files."""
+def test_query_by_store_time(tmp_path: Path, entries: int) -> None:
+    """The ranges begin and end at ms, at seconds and at index files."""
     bench = Bench(tmp_path / "store", small(index_slot_count=2, index_entry_count=entries))
     times = [0, 1, 999, 1000, 1001, 1999, 2000, 5500, 86_400_000, 86_400_001]
     for after_ms in times:
@@ -176,7 +176,7 @@ def test_by_time_of_storing(tmp_path: Path, entries: int) -> None:
     bench.close()
 
 
-def test_by_time_of_storing_where_the_clock_went_back(tmp_path: Path) -> None:
+def test_query_by_store_time_when_the_clock_was_set_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", small(index_slot_count=3, index_entry_count=6))
     times = [5000, 0, -86_400_000, 7_000, 60 * 31_557_600_000, 100, -3]
     for after_ms in times:
@@ -190,7 +190,7 @@ def test_by_time_of_storing_where_the_clock_went_back(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_time_of_a_message_that_rolled_is_that_of_the_copy_that_waits(bench: Bench) -> None:
+def test_store_time_of_a_rolled_message_is_that_of_its_pending_copy(bench: Bench) -> None:
     bench.store.put("t", b"far", keys="k", delay=600)
     bench.turn()
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_time_of_a_message_that_rolled_is_that_of_the_copy_that_waits(bench: Ben
     assert bench.store.query("t", "k", begin_ms=one.store_ms, end_ms=one.store_ms + 1) == [one]
 
 
-def test_time_of_a_waiting_message_is_when_it_was_put(bench: Bench) -> None:
+def test_store_time_of_a_pending_message_is_its_put_time(bench: Bench) -> None:
     bench.store.put("t", b"one", keys="k", deliver_ms=NOW + 30 * SECOND)
     bench.turn()
     assert len(bench.store.query("t", "k", begin_ms=NOW, end_ms=NOW + 1)) == 1
@@ -240,8 +240,8 @@ def test_by_offset_message_id(bench: Bench) -> None:
     assert bench.store.query("t", id_of(delivered.log_offset)) == [delivered]
 
 
-def test_a_body_that_looks_like_a_record_is_none(bench: Bench) -> None:
-    """An offset id that points into a body whose writer knew where it would lie."""
+def test_body_that_looks_like_a_record_is_not_found(bench: Bench) -> None:
+    """The offset id points into a body that was made to look like a record at its offset."""
     inner = bench.store.put("t", b"0123456789", keys="k")
     bench.store.flush()
     size = bench.store.stats()["log_end_bytes"] - inner.log_offset
@@ -271,7 +271,7 @@ def test_same_hash_different_key(bench: Bench) -> None:
     assert bodies(bench.store.query("t", "BBAa")) == [b"AB", b"later"]
 
 
-def test_a_key_given_twice_is_found_once(bench: Bench) -> None:
+def test_message_with_a_repeated_key_is_found_once(bench: Bench) -> None:
     bench.store.put("t", b"one", keys=["k", "k", "other", "k"])
     bench.turn()
     assert bodies(bench.store.query("t", "k")) == [b"one"]
@@ -296,7 +296,7 @@ def test_as_many_keys_as_fit_one_message(bench: Bench) -> None:
         assert bodies(bench.store.query("t", key)) == [b"many"]
 
 
-def test_too_long_keys_are_refused_when_they_are_put(bench: Bench) -> None:
+def test_put_rejects_keys_that_are_too_long(bench: Bench) -> None:
     with bench.refused(MessageError, "properties: wanted at most"):
         bench.store.put("t", b"x", keys="k" * 32_767)
     for keys in ("two words", ["fine", "two words"], [""], " ", "tab\there"):
@@ -328,12 +328,12 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "given"), BAD)
-def test_bad_arguments_are_named(bench: Bench, text: str, given: dict[str, Any]) -> None:
+def test_query_names_invalid_arguments(bench: Bench, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(MessageError, match=text):
         bench.store.query(**{"topic": "t", "key": "k", **given})
 
 
-def test_all_that_is_wrong_is_said_at_once(bench: Bench) -> None:
+def test_query_reports_every_problem(bench: Bench) -> None:
     with pytest.raises(MessageError) as caught:
         bench.store.query("", "", begin_ms=2, end_ms=1, max_count=0)
     assert len(caught.value.problems) == 4

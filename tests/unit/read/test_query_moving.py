@@ -1,4 +1,4 @@
-"""query() while messages are rescheduled, cancelled and delivered: each is seen once, never twice
+"""query() while messages are rescheduled, cancelled and delivered: each is found once, never twice
 and never not at all, at whatever step of the one the other comes.
 """
 
@@ -37,7 +37,7 @@ def find(bench: Bench, how: str, receipt: PutReceipt) -> list[Message]:
 
 
 class At:
-    """Does something once, at the nth pass of a place."""
+    """Runs a function once, at the nth pass of a step."""
 
     def __init__(self, nth: int, action: Callable[[], object]) -> None:
         self.left = nth
@@ -52,7 +52,7 @@ class At:
 @pytest.mark.parametrize("how", ["key", "id", "offset"])
 @pytest.mark.parametrize("to_ms", [LATER, NOW])
 @pytest.mark.parametrize("point", ["reschedule_encoded", "reschedule_appended", "log_synced"])
-def test_amid_a_reschedule_one_time_shows(
+def test_query_during_a_reschedule_finds_one_time(
     waiting: tuple[Bench, PutReceipt],
     monkeypatch: pytest.MonkeyPatch,
     how: str,
@@ -71,7 +71,7 @@ def test_amid_a_reschedule_one_time_shows(
     bench.store.reschedule(receipt, deliver_ms=to_ms)
     monkeypatch.setattr(failpoints, "hook", None)
     [message] = seen[0] or [None]
-    is_moved = point == "log_synced"  # what is staged is not seen as written, either
+    is_moved = point == "log_synced"  # a staged record is not visible as written either
     if how == "offset" and is_moved:
         assert message is None  # at the old place nothing waits any more
     else:
@@ -82,7 +82,7 @@ def test_amid_a_reschedule_one_time_shows(
 
 
 @pytest.mark.parametrize("how", ["key", "id", "offset"])
-def test_a_cancel_that_is_not_durable_is_not_seen(
+def test_query_ignores_a_cancel_that_is_not_durable(
     waiting: tuple[Bench, PutReceipt], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     bench, receipt = waiting
@@ -102,14 +102,14 @@ def test_a_cancel_that_is_not_durable_is_not_seen(
 @pytest.mark.parametrize("nth", sample(range(1, 6), "seeds"))
 @pytest.mark.parametrize("place", list(QUERIER_STEPS))
 @pytest.mark.parametrize("to_ms", [LATER, NOW, None])
-def test_a_reschedule_amid_a_query(
+def test_reschedule_during_a_query(
     waiting: tuple[Bench, PutReceipt],
     monkeypatch: pytest.MonkeyPatch,
     nth: int,
     place: str,
     to_ms: int | None,
 ) -> None:
-    """Whole, synced and all, at each step of the query: its answer is that of its beginning."""
+    """A complete, durable reschedule at each step of the query: the query returns the old state."""
     bench, receipt = waiting
 
     def move() -> None:
@@ -139,7 +139,7 @@ def test_a_reschedule_amid_a_query(
         assert after.waits == (to_ms == LATER)
 
 
-def test_many_moves_while_one_reads(waiting: tuple[Bench, PutReceipt]) -> None:
+def test_many_reschedules_during_queries(waiting: tuple[Bench, PutReceipt]) -> None:
     bench, receipt = waiting
     for k in range(50):
         receipt = bench.store.reschedule(receipt, deliver_ms=LATER + k)

@@ -1,4 +1,4 @@
-"""offset_at: from a time to an offset, as the ancestor answers."""
+"""offset_at: the first offset stored at a time, as a RocketMQ broker answers."""
 
 import gzip
 import json
@@ -61,7 +61,7 @@ def test_edges(bench: Bench) -> None:
 
 
 def first_from(times: list[int], begin: int, wanted: int) -> int:
-    """The answer by its definition: look at one message after the other."""
+    """Return the answer by its definition: check one message after the other."""
     return next((k for k in range(begin, len(times)) if times[k] >= wanted), len(times))
 
 
@@ -76,7 +76,7 @@ def test_offset_at_is_the_first_from_a_time_when_the_clock_went_back(
         bench.clock.set(NOW + times[-1])
         bench.store.put("t", b"x")
         bench.turn()
-        for wanted in chosen.sample(range(-1, 42), 4):  # what is remembered stays true
+        for wanted in chosen.sample(range(-1, 42), 4):  # the remembered times stay valid
             at = bench.store.offset_at("t", 0, NOW + wanted)
             assert at == first_from(times, 0, wanted)
     bench.store.flush()
@@ -132,7 +132,7 @@ def test_consumer_seek_by_time_skips_nothing_when_the_clock_went_back(bench: Ben
         (("u", 0, 0), "has 0 queues"),
     ],
 )
-def test_what_is_wrong_is_refused(bench: Bench, args: tuple[Any, ...], match: str) -> None:
+def test_invalid_arguments_are_rejected(bench: Bench, args: tuple[Any, ...], match: str) -> None:
     bench.store.put("t", b"x")
     with bench.refused(MessageError, match):
         bench.store.offset_at(*args)

@@ -40,7 +40,7 @@ PAIRS = pa.map_(pa.string(), pa.string())
         ({"topic": ["no.point", "t"]}, "topic: wanted ASCII"),
         ({"topic": ["", "t"]}, "topic: wanted 1 to 127"),
         ({"topic": ["t" * 128, "t" * 127]}, "topic: wanted 1 to 127"),
-        ({"topic": ["rmq_sys_wheel_timer", "t"]}, "engine's own"),
+        ({"topic": ["rmq_sys_wheel_timer", "t"]}, "reserved for the engine"),
         ({"body": pa.array([None, b""], pa.binary())}, "body: NULL"),
         ({"deliver_at": pa.array([None, NOW * 1000], UTC_US)}, "deliver_at: NULL"),
         ({"deliver_at": pa.array([NOW // 1000, 0])}, "deliver_at: wanted 0 (now), or 946684800000"),

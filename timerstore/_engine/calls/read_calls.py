@@ -4,12 +4,12 @@ from timerstore._engine.calls.open_store import OpenStore, counted
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import Filters, check_name
-from timerstore._engine.read.pull_validation import check_asked
-from timerstore._engine.read.query import check_query
-from timerstore._engine.read.queue_watcher import Watcher
+from timerstore._engine.read.pull_validation import check_pull
+from timerstore._engine.read.query_validation import check_query
+from timerstore._engine.read.queue_watcher import QueueWatcher
 from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.validation import whole_ms
-from timerstore._engine.read.wait_queue import Watch
+from timerstore._engine.read.wait_queue import AddPoll
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore.errors import MessageError, quoted, typed
 from timerstore.messages import Message, MessageBatch, PullResult
@@ -58,7 +58,7 @@ class ReadCalls(OpenStore):
                     f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
                 )
             route = routes.make(name, number, self._clock.now_ms)
-        wanted = check_asked(route, offset, max_count, wait, request.tags, request.sql)
+        wanted = check_pull(route, offset, max_count, wait, request.tags, request.sql)
         return route, offset, max_count, wait, wanted
 
     @counted
@@ -83,8 +83,8 @@ class ReadCalls(OpenStore):
 
     # --- waiting consumers ---
 
-    def _watch(self, topic: str, filters: Filters) -> Watch:
-        return Watcher(self._engine.routes, self._engine.puller.holds, topic, filters)
+    def _watch(self, topic: str, filters: Filters) -> AddPoll:
+        return QueueWatcher(self._engine.routes, self._engine.puller.long_polls, topic, filters)
 
     def _stay_awake(self) -> None:
         """Request a sync before a consumer sleeps, if appended messages are not durable yet."""

@@ -1,7 +1,7 @@
-"""Backoff: how long a message that was given back waits before it comes again.
+"""Compute the delay of a message that was given back, by attempt.
 
-Threads:  any; a value.
-Fails:    MessageError on times that are none.
+Thread safety: any thread; a Backoff is immutable.
+Raises: MessageError on values that are not delays.
 """
 
 import zlib
@@ -13,7 +13,7 @@ from timerstore._engine.base import due_times
 from timerstore.errors import MessageError, quoted
 
 STEPS_MAX = 100
-"""Delays that a list may have."""
+"""The largest number of delays in a list."""
 
 _LONGEST_MS = 40 * 366 * 86_400_000
 _JITTER_BITS = 1 << 16
@@ -28,17 +28,18 @@ class Backoff:
         Backoff.exponential(1, factor=2, longest=600, jitter=0.2)    1 s, 2 s, 4 s, ... 600 s
         Backoff.steps([1, 10, 60])                                   1 s, 10 s, 60 s, 60 s, ...
 
-    Jitter is drawn from the message's id and the attempt: the same message, the same delay.
+    Jitter is computed from the message's id and the attempt, so the delay of an attempt is always
+    the same.
     """
 
     steps_ms: tuple[int, ...]
-    factor: float = 1.0  # beyond the last step each is so many times the one before
+    factor: float = 1.0  # after the last step each delay is this many times the previous one
     longest_ms: int = _LONGEST_MS
-    jitter: float = 0.0  # a delay is drawn from [delay * (1 - jitter), delay]
+    jitter: float = 0.0  # a delay becomes a value in [delay * (1 - jitter), delay]
 
     def __post_init__(self) -> None:
-        given: object = self.steps_ms
-        times = [*given, self.longest_ms] if isinstance(given, tuple) else []
+        value: object = self.steps_ms
+        times = [*value, self.longest_ms] if isinstance(value, tuple) else []
         if len(times) < 2 or not all(_is_within(one, 0, _LONGEST_MS) for one in times):
             raise MessageError(
                 f"backoff: wanted delays of 0 to {_LONGEST_MS} ms, got steps_ms="
@@ -48,7 +49,7 @@ class Backoff:
 
     @classmethod
     def fixed(cls, delay: Seconds) -> "Backoff":
-        """Always the same delay, seconds; 0: at once."""
+        """Return a policy with the same delay after each attempt, in seconds; 0: no delay."""
         return cls((delay_ms("backoff", delay),))
 
     @classmethod
@@ -60,8 +61,10 @@ class Backoff:
         longest: Seconds = 600.0,
         jitter: float = 0.2,
     ) -> "Backoff":
-        """Each delay `factor` times (1 to 100) the one before, from `first` to `longest` seconds;
-        `jitter` (0 to 1): how much shorter it may be drawn.
+        """Return a policy whose delays grow from `first` to `longest` seconds.
+
+        factor: each delay is this many times the previous one, 1 to 100.
+        jitter: the largest part by which a delay is shortened, 0 to 1.
         """
         problems = []
         bounds: list[tuple[str, object, int, int]]
@@ -76,7 +79,7 @@ class Backoff:
 
     @classmethod
     def steps(cls, delays: Sequence[Seconds]) -> "Backoff":
-        """These delays, seconds; the last one for all attempts that follow."""
+        """Return a policy with these delays in seconds; the last one applies to later attempts."""
         if isinstance(delays, str | bytes) or not isinstance(delays, Sequence):
             raise MessageError(f"backoff: wanted a list of seconds, got {quoted(delays)}")
         if not 1 <= len(delays) <= STEPS_MAX:
@@ -84,20 +87,20 @@ class Backoff:
         return cls(tuple(delay_ms("backoff", one) for one in delays))
 
     def delay_ms(self, attempt: int, message_id: str) -> int:
-        """Give the delay after an attempt, 1 and on."""
-        beyond = attempt - len(self.steps_ms)
-        if beyond <= 0:
+        """Return the delay after an attempt in ms; attempts are counted from 1."""
+        steps_after_last = attempt - len(self.steps_ms)
+        if steps_after_last <= 0:
             delay = float(self.steps_ms[attempt - 1])
         else:
             try:
-                delay = self.steps_ms[-1] * self.factor**beyond
-            except OverflowError:  # beyond what a float holds is beyond the longest, too
+                delay = self.steps_ms[-1] * self.factor**steps_after_last
+            except OverflowError:  # too large for a float, so larger than the longest delay
                 delay = float(self.longest_ms) if self.steps_ms[-1] else 0.0
         longest = min(delay, self.longest_ms)
         if not self.jitter:
             return int(longest)
-        drawn = zlib.crc32(f"{message_id} {attempt}".encode()) % _JITTER_BITS / _JITTER_BITS
-        return int(longest * (1 - self.jitter * drawn))
+        fraction = zlib.crc32(f"{message_id} {attempt}".encode()) % _JITTER_BITS / _JITTER_BITS
+        return int(longest * (1 - self.jitter * fraction))
 
 
 def _is_within(value: object, low: int, high: int) -> bool:
@@ -105,26 +108,26 @@ def _is_within(value: object, low: int, high: int) -> bool:
 
 
 def delay_ms(name: str, delay: object) -> int:
-    """Give seconds or a timedelta in ms, rounded up; MessageError as of `put`."""
+    """Return seconds or a timedelta in ms, rounded up; raise MessageError as `put` does."""
     if delay is None:
         raise MessageError(f"{name}: wanted seconds or a timedelta, got None")
     try:
         found = due_times.resolve_due_ms(0, delay, None, None, _LONGEST_MS)  # type: ignore[arg-type]
     except MessageError as error:
-        texts = [one.removeprefix("delay: ") for one in error.problems]
-        raise MessageError([f"{name}: {one}" for one in texts]) from error
+        problems = [one.removeprefix("delay: ") for one in error.problems]
+        raise MessageError([f"{name}: {one}" for one in problems]) from error
     return found or 0
 
 
-def backoff_of(given: object) -> Backoff:
-    """Give the policy that a caller means: one, a delay, a list of delays, or None."""
-    if given is None:
+def backoff_of(value: object) -> Backoff:
+    """Return the policy for a Backoff, a delay, a list of delays, or None (the default)."""
+    if value is None:
         return DEFAULT
-    if isinstance(given, Backoff):
-        return given
-    if isinstance(given, Sequence):
-        return Backoff.steps(given)
-    return Backoff.fixed(given)  # type: ignore[arg-type]  # it refuses what is none
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, Sequence):
+        return Backoff.steps(value)
+    return Backoff.fixed(value)  # type: ignore[arg-type]  # it rejects other values
 
 
 DEFAULT = Backoff.exponential()

@@ -1,11 +1,11 @@
-"""LeaseConsumer: a loop over leased messages.
+"""Loop over leased messages.
 
-    for message in store.lease_consumer("orders", "billing", lease=60):
+    consumer = store.lease_consumer("orders", "billing", lease=60)
+    for message in consumer:
         with consumer.handling(message): ...
 
-
-Threads:  any; each message is one thread's.
-Fails:    MessageError on what a loop does not take; what receive, ack, nack and extend raise.
+Thread safety: any thread; each message goes to one thread.
+Raises: MessageError on options that a loop does not take; what receive, ack, nack and extend raise.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,25 +13,25 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases.lease_request import check_loop
 from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
+from timerstore._engine.leases.receive_request import check_loop
 from timerstore.errors import ClosedError, TimerStoreError
 
 Leased = TypeVar("Leased", bound=LeasedMessage)
 
-LOOK_S = 3600.0
-"""One wait of a loop that waits for ever."""
+LONGEST_WAIT_S = 3600.0
+"""The longest single wait of a loop without a limit."""
 
 
 class LeaseConsumer(Owner, Generic[Leased]):
-    """Iterates over a topic for a group, one lease at a time; `TimerStore.lease_consumer`.
+    """Iterates over a topic for a group, one lease at a time; see `TimerStore.lease_consumer`.
 
         for message in consumer:
             with consumer.handling(message):
-                handle(message)         # returns: acked; raises: given back, and raised
+                handle(message)     # on return the message is acked; on an exception it is nacked
 
-    Iterating ends when the store is closed, or, where it was made with `wait`, when so many seconds
-    passed without a message.
+    Iterating ends if the store is closed, or, if the consumer was made with `wait`, after that many
+    seconds without a message.
     """
 
     def __init__(
@@ -42,25 +42,27 @@ class LeaseConsumer(Owner, Generic[Leased]):
         topic: str,
         group: str,
         wait: float | None,
-        asked: dict[str, Any],
+        options: dict[str, Any],
     ) -> None:
-        check_loop(asked)
+        check_loop(options)
         self.topic = topic
         self.group = group
         self._receive = receive
         self._ack = ack
         self._nack = nack
         self._wait = wait
-        self._asked = asked
+        self._options = options
 
     def __iter__(self) -> Iterator[Leased]:
         return self
 
     def __next__(self) -> Leased:
-        wait = LOOK_S if self._wait is None else self._wait
+        wait = LONGEST_WAIT_S if self._wait is None else self._wait
         while True:
             try:
-                found = self._receive(self.topic, self.group, max_count=1, wait=wait, **self._asked)
+                found = self._receive(
+                    self.topic, self.group, max_count=1, wait=wait, **self._options
+                )
                 if not found and self._wait is None:
                     continue
             except ClosedError:
@@ -74,13 +76,13 @@ class LeaseConsumer(Owner, Generic[Leased]):
         self,
         message: Leased,
     ) -> Iterator[Leased]:
-        """Ack the message when the block ends, give it back when it raises."""
+        """Ack the message if the block ends normally; nack it if the block raises."""
         try:
             yield message
         except BaseException as error:
             try:
                 self._nack(message)
-            except TimerStoreError as failed:  # it comes again when its lease is over
-                error.add_note(f"and then, giving it back: {failed!r}")
+            except TimerStoreError as failed:  # it is delivered again when its lease is over
+                error.add_note(f"and then the nack failed: {failed!r}")
             raise
         self._ack(message)

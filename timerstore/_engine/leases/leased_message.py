@@ -1,7 +1,4 @@
-"""What leasing answers: messages with a receipt, and what became of receipts.
-
-Holds:    a value never changes after it was made.
-"""
+"""The results of leasing: leased messages and the outcomes of receipts. All are immutable."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,38 +9,38 @@ from timerstore.reports import CancelResult
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LeasedMessage(Message):
-    """A message that is leased: `ack` it by its receipt before `lease_until_ms`, or it comes again.
+    """A leased message: `ack` its receipt before `lease_until_ms`, or it is delivered again.
 
-    Topic, queue, offset, due and delivery time, born time, body, tags, keys and properties are the
-    message's own, whichever attempt it is; `log_offset` and `store_ms` are those of the copy that
-    was read.
+    At every attempt, the topic, queue, offset, due and delivery time, born time, body, tags, keys
+    and properties are those of the original message. `log_offset` and `store_ms` are those of the
+    copy that was read.
     """
 
     receipt: str
-    """Text that survives JSON and restarts, and works from any thread."""
+    """A text that identifies the lease; usable in JSON, after a restart and from any thread."""
     attempt: int
-    """1: the first time that the group is handed it."""
+    """1 for the first delivery to the group, then 2, and so on."""
     lease_until_ms: int
-    """When it comes again, ms since 1970, by the store's clock."""
+    """The end of the lease, in ms since 1970 of the store's clock; then it is delivered again."""
     is_last_attempt: bool
-    """Whether it goes to the dead-letter topic next."""
+    """Whether the message goes to the dead-letter topic unless it is acknowledged."""
 
 
 class AckResult(StrEnum):
-    """What `ack` or `nack` found, and did."""
+    """The result of `ack` or `nack`."""
 
     ACKED = "ACKED"
-    """The group is done with the message: it does not come again."""
+    """The group is done with the message; it is not delivered again."""
     NACKED = "NACKED"
-    """It comes again when its back-off is over."""
+    """The message is delivered again when its back-off is over."""
     EXPIRED = "EXPIRED"
-    """Too late: the lease was over, and the message is in the retry topic or the dead-letter topic,
-    or was leased again by now. Nothing was changed."""
+    """The lease was over. The message is in the retry topic or the dead-letter topic, or has been
+    leased again. Nothing was changed."""
     SETTLED = "SETTLED"
-    """This receipt was used before: acked, given back, or extended, which gave another receipt.
+    """The receipt was used before: acked, nacked, or extended, which returned another receipt.
     Nothing was changed."""
     UNKNOWN = "UNKNOWN"
-    """This store knows no such lease: it is another store's, or long gone."""
+    """The store has no such lease: it belongs to another store, or ended long ago."""
 
 
 RESULTS = {
@@ -52,4 +49,4 @@ RESULTS = {
     CancelResult.ALREADY_CANCELLED: AckResult.SETTLED,
     CancelResult.UNKNOWN: AckResult.UNKNOWN,
 }
-"""By what became of the timer that a lease is."""
+"""The outcome of a lease by the outcome of its timer."""

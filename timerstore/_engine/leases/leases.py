@@ -1,13 +1,14 @@
-"""Leases: the calls of one store.
+"""Receive messages under leases; acknowledge, extend or give back a lease.
 
-Threads:  any.
-Locks:    `_lock` for the readers, then that of Groups; a reader's own.
-Holds:    (1) as a put does, each call returns when what it answers is durable (`flush="sync"`) or
-          outlives the process (`"async"`); (2) of a lease one thing becomes: it is settled by its
-          receipt, or its message comes again; both are decided by the state of the timer that it
-          is, in the hold that appends the record.
-Fails:    MessageError on what is no receipt; LeaseLostError; what reading and putting raise.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: `_lock` for the table of readers, then the lock of Groups; each reader has its own lock.
+Invariants:
+    1. Like a put, each call returns when its result is durable (`flush="sync"`), or survives a
+       crash of the process (`flush="async"`).
+    2. A lease has one outcome: its receipt settles it, or its message is delivered again. The state
+       of its timer decides, in the critical section that appends the record.
+Raises: MessageError on a text that is not a receipt; LeaseLostError; what reads and puts raise.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import secrets
@@ -24,10 +25,15 @@ from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, read_receipt, retry_topic, write_receipt
 from timerstore._engine.leases.backoff import delay_ms
-from timerstore._engine.leases.lease_reader import MakeConsumer, Reader, WaitingReceive
-from timerstore._engine.leases.lease_request import DEFAULTS, Request, check_lease, check_request
+from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
 from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedMessage
 from timerstore._engine.leases.leasing import Leasing
+from timerstore._engine.leases.receive_request import (
+    ReceiveRequest,
+    ReceiveTerms,
+    check_lease,
+    check_receive,
+)
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import make_filter
@@ -48,12 +54,12 @@ from timerstore.errors import (
 from timerstore.receipts import PutReceipt, out_ms
 from timerstore.reports import CancelResult
 
-Given = str | LeasedMessage
-"""A receipt, or the message that came with it."""
+ReceiptOrMessage = str | LeasedMessage
+"""A receipt, or the leased message with that receipt."""
 
 
 class Leases(Owner):
-    """Leases of one store."""
+    """The leases of one store."""
 
     def __init__(
         self,
@@ -80,7 +86,7 @@ class Leases(Owner):
         self._opening = secrets.randbits(32)
         self._leasing = Leasing(store_id, id_prefix, lease_progress, clock, putting, self._opening)
         self._lock = Lock()
-        self._readers: dict[tuple[str, str], Reader] = {}
+        self._readers: dict[tuple[str, str], LeaseReader] = {}
         self._routes = routes
         self._timer_route = timer_route
         self._lease_progress = lease_progress
@@ -90,115 +96,107 @@ class Leases(Owner):
 
     # --- receiving ---
 
-    def receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
-        """As TimerStore.receive."""
-        request = self._request(asked)
-        reader = self._reader(topic, group, request.filters)
-        found = self._take(reader, request)
-        if found or request.wait_s == 0:
+    def receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
+        """Lease messages, as TimerStore.receive."""
+        terms = self._check(request)
+        reader = self._reader(request.topic, request.group, terms.filters)
+        found = self._take(reader, terms)
+        if found or terms.wait_s == 0:
             return found
-        return wait_in_thread(self._waiting(reader, request), found)
+        return wait_in_thread(self._waiting(reader, terms), found)
 
     def begin(
-        self,
-        topic: str,
-        group: str,
-        asked: dict[str, Any],
-        within: Callable[[Callable[[], Any]], Any],
+        self, request: ReceiveRequest, within: Callable[[Callable[[], Any]], Any]
     ) -> WaitingReceive:
-        """Begin a `receive` of which the caller does the waiting; `within`: runs each look."""
-        request = self._request(asked)
-        reader = self._reader(topic, group, request.filters)
-        return self._waiting(reader, request).run_within(within)
+        """Begin a `receive` during which the caller waits; `within` runs each look."""
+        terms = self._check(request)
+        reader = self._reader(request.topic, request.group, terms.filters)
+        return self._waiting(reader, terms).run_within(within)
 
-    def _request(self, asked: dict[str, Any]) -> Request:
-        unknown = sorted(asked.keys() - DEFAULTS.keys())
-        if unknown:
-            raise MessageError(f"receive: knows no {', '.join(unknown)}")
-        given = {**DEFAULTS, **asked}
-        filters = Filters(given.pop("tags"), given.pop("sql"))
-        request = check_request(self._config, filters=filters, **given)
+    def _check(self, request: ReceiveRequest) -> ReceiveTerms:
+        terms = check_receive(self._config, request)
         self._log.check_alive()
-        return request
+        return terms
 
-    def _reader(self, topic: str, group: str, filters: Filters) -> Reader:
+    def _reader(self, topic: str, group: str, filters: Filters) -> LeaseReader:
         try:
             return self._readers[topic, group]
         except (KeyError, TypeError):
             check_name("topic", topic)
             check_name("group", group)
             again = retry_topic(topic, group)
-            make_filter(self._timer_route, *filters)  # raises, before the group leases
+            make_filter(self._timer_route, *filters)  # raises before the group leases the topic
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:
-                # Before anything reads: no consumer gets in.
+                # Before the first read, so that no consumer can join the group.
                 self._groups.lease(topic, group, again)
                 commit = self._lease_progress.commit
-                reader = Reader(topic, group, self._leasing, self._make_consumer, commit)
+                reader = LeaseReader(topic, group, self._leasing, self._make_consumer, commit)
                 self._readers[topic, group] = reader
             return reader
 
-    def _take(self, reader: Reader, request: Request) -> list[LeasedMessage]:
-        found = self._take_unseen(reader, request)
+    def _take(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
+        found = self._take_unclaimed(reader, terms)
         try:
-            if (left := request.max_count - len(found)) > 0:
-                found += reader.take(request._replace(max_count=left) if found else request)
+            if (left := terms.max_count - len(found)) > 0:
+                found += reader.take(terms._replace(max_count=left) if found else terms)
         except TimerStoreError as error:
             if not found:
                 raise
             if not (error.retryable or isinstance(error, MessageError)):
-                reader.give_back(request.filters, found)
+                reader.give_back(terms.filters, found)
                 raise
         if found:
             self._settle(self._log.end)
             reach("receive_answered")
         return found
 
-    def _take_unseen(self, reader: Reader, request: Request) -> list[LeasedMessage]:
-        """Hand over what was leased to callers that were cancelled, for as long as is asked now."""
+    def _take_unclaimed(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
+        """Take messages of cancelled callers, and extend their leases to the requested length."""
         found: list[LeasedMessage] = []
-        while len(found) < request.max_count:
-            one = reader.next_unseen(request.filters)
+        while len(found) < terms.max_count:
+            one = reader.next_unclaimed(terms.filters)
             if one is None:
                 break
             try:
-                longer = self._extend(read_receipt(one.receipt), request.lease_ms)
+                longer = self._extend(read_receipt(one.receipt), terms.lease_ms)
             except TimerStoreError:
-                reader.give_back(request.filters, [one, *found])
+                reader.give_back(terms.filters, [one, *found])
                 raise
-            if isinstance(longer, Receipt):  # else its lease was over, and it comes again
+            if isinstance(longer, Receipt):  # else its lease was over: it is delivered again
                 text = write_receipt(longer)
                 found.append(replace(one, receipt=text, lease_until_ms=longer.until_ms))
         return found
 
-    def give_up_unseen(self) -> None:
-        """Give back what no caller has seen, before the store is closed: after the next opening it
-        comes at once, one attempt later. Of a last attempt nothing is given back: it would be a
-        dead letter at once, not when its lease is over.
+    def give_back_unclaimed(self) -> None:
+        """Give back the messages of cancelled callers, before the store is closed.
+
+        After the next opening each is delivered at once, as the next attempt. A last attempt is not
+        given back: it would become a dead letter at once, not at the end of its lease.
         """
         for reader in list(self._readers.values()):
-            while (one := reader.next_unseen(None)) is not None:
+            while (one := reader.next_unclaimed(None)) is not None:
                 if not one.is_last_attempt:
                     self.nack(one, 0)
 
-    def _waiting(self, reader: Reader, request: Request) -> WaitingReceive:
-        return reader.begin(request, lambda: self._take(reader, request))
+    def _waiting(self, reader: LeaseReader, terms: ReceiveTerms) -> WaitingReceive:
+        return reader.begin(terms, lambda: self._take(reader, terms))
 
     def _settle(self, end: int) -> None:
-        """Return when what was appended below is as safe as a put."""
+        """Return when all records below `end` are as safe as a put."""
         if self._config.flush == "sync":
             self._log.sync_through(end)
 
-    # --- what becomes of a lease ---
+    # --- settling a lease ---
 
-    def ack_one(self, given: Given) -> AckResult:
-        """As TimerStore.ack."""
-        return self._ack([_receipt_of(given)])[0]
+    def ack_one(self, target: ReceiptOrMessage) -> AckResult:
+        """Acknowledge one lease, as TimerStore.ack."""
+        return self._ack([_receipt_of(target)])[0]
 
-    def ack(self, given: Iterable[Given]) -> list[AckResult]:
-        """As TimerStore.ack_many."""
-        return self._ack(argument_types.each_of("receipts", given, _receipt_of))
+    def ack(self, targets: Iterable[ReceiptOrMessage]) -> list[AckResult]:
+        """Acknowledge many leases, as TimerStore.ack_many."""
+        return self._ack(argument_types.each_of("receipts", targets, _receipt_of))
 
     def _ack(self, receipts: Sequence[Receipt]) -> list[AckResult]:
         end, results = 0, []
@@ -215,44 +213,44 @@ class Leases(Owner):
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
             return CancelResult.UNKNOWN, 0
-        named = self._named(receipt)
-        if named is not None:
-            return self._canceller.cancel_handle(named)
+        timer = self._timer_of(receipt)
+        if timer is not None:
+            return self._canceller.cancel_handle(timer)
         return self._canceller.cancel(self._handle(receipt))
 
-    def nack(self, given: Given, delay: object) -> AckResult:
-        """As TimerStore.nack."""
-        receipt = _receipt_of(given)
+    def nack(self, target: ReceiptOrMessage, delay: object) -> AckResult:
+        """Give a message back, as TimerStore.nack."""
+        receipt = _receipt_of(target)
         wait_ms = receipt.backoff_ms if delay is None else delay_ms("delay", delay)
         if wait_ms > self._config.delay_ms_max:
             raise MessageError(
                 f"delay: wanted at most {self._config.delay_ms_max} ms, got {wait_ms}"
             )
-        if receipt.is_last:  # to the dead letters: there is nothing to wait for
+        if receipt.is_last:  # a dead letter needs no delay
             wait_ms = 0
         moved = self._move(receipt, self._clock.now_ms + wait_ms)
         return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
 
-    def extend(self, given: Given, lease: object) -> str:
-        """As TimerStore.extend."""
-        longer = self._extend(_receipt_of(given), check_lease(self._config, lease))
+    def extend(self, target: ReceiptOrMessage, lease: object) -> str:
+        """Extend a lease, as TimerStore.extend."""
+        longer = self._extend(_receipt_of(target), check_lease(self._config, lease))
         if isinstance(longer, AckResult):
             raise LeaseLostError(
                 "extend: the lease is not held any more",
-                wanted="one that is neither over nor settled",
+                wanted="a lease that is neither over nor settled",
                 got=longer,
                 result=longer,
             )
         return write_receipt(longer)
 
     def _extend(self, receipt: Receipt, lease_ms: int) -> Receipt | AckResult:
-        """Give the receipt of a longer lease; or what became of this one before."""
+        """Return the receipt of the longer lease, or the outcome of the lease if it has one."""
         until_ms = self._clock.now_ms + lease_ms
         moved = self._move(receipt, until_ms)
         if isinstance(moved, AckResult):
             return moved
         if moved.timer_id < 0:
-            return AckResult.EXPIRED  # the new one is over already: its message came again
+            return AckResult.EXPIRED  # the new lease is over already: its message was delivered
         return receipt._replace(
             opening=self._opening,
             until_ms=until_ms,
@@ -261,17 +259,17 @@ class Leases(Owner):
         )
 
     def _move(self, receipt: Receipt, deliver_ms: int) -> PutReceipt | AckResult:
-        """Have its message come at another time; or what became of it before."""
+        """Move the end of a lease; return its outcome instead if it has one."""
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
-        rescheduler, named = self._rescheduler, self._named(receipt)
+        rescheduler, timer = self._rescheduler, self._timer_of(receipt)
         try:
-            if named is not None:
+            if timer is not None:
                 try:
-                    moved = rescheduler.reschedule_handle(named, deliver_ms)
+                    moved = rescheduler.reschedule_handle(timer, deliver_ms)
                 except GoneError:  # retention has moved the record
-                    named = None
-            if named is None:
+                    timer = None
+            if timer is None:
                 handle = self._handle(receipt)
                 moved = rescheduler.reschedule(handle, None, None, deliver_ms)
         except NotPendingError as error:
@@ -279,8 +277,11 @@ class Leases(Owner):
         self._putting.appended()
         return moved
 
-    def _named(self, receipt: Receipt) -> FoundTimer | None:
-        """What a receipt of this opening names; of another one the timer id may be another's."""
+    def _timer_of(self, receipt: Receipt) -> FoundTimer | None:
+        """Return the timer of a receipt, or None if an earlier opening of the store made it.
+
+        Its timer id may name another timer now.
+        """
         if receipt.opening != self._opening:
             return None
         route = self._routes.get(receipt.lease_topic, receipt.queue_id)
@@ -300,5 +301,5 @@ class Leases(Owner):
         )
 
 
-def _receipt_of(given: object) -> Receipt:
-    return read_receipt(given.receipt if isinstance(given, LeasedMessage) else given)
+def _receipt_of(target: object) -> Receipt:
+    return read_receipt(target.receipt if isinstance(target, LeasedMessage) else target)

@@ -1,20 +1,22 @@
-"""Leasing: messages that were read become leases, one record each.
+"""Append a lease for each message that was read.
 
-A lease is a copy of its message that waits: for the group's retry topic, until the lease is over.
+A lease is a timer with a copy of the message, addressed to the group's retry topic.
 
-    receive     a timer for %RETRY%<group>|<topic>, due at the lease's end; the last attempt's is
-                for %DLQ%<group>
-    ack         that timer is cancelled
-    extend      it gets another time
-    nack        the same, by the back-off
-    nothing     it comes, by the wheel, once; who reads it there leases it again, attempt + 1
+    receive     creates a timer for %RETRY%<group>|<topic>, due at the end of the lease; the timer
+                of a last attempt is for %DLQ%<group>
+    ack         cancels the timer
+    extend      moves the timer
+    nack        moves the timer to the end of the back-off
+    otherwise   the timer is delivered, once; a reader of the retry topic leases it as attempt + 1
 
-Threads:  any, one at a time a reader.
-Holds:    (1) leases of one queue are in the log in the queue's order, so that the last one says how
-          far the group is; (2) how far it is, is noted in the hold that places them.
-Fails:    MessageError where a message leaves no room for its lease; FullError, FlowControlError:
-          what was leased before that is answered, the rest comes again.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread; one at a time for each reader.
+Invariants:
+    1. The leases of a queue are in the log in the order of the queue, so the last one tells how far
+       the group has read.
+    2. That progress is recorded in the critical section that places the leases.
+Raises: MessageError if a message leaves no room for its lease; FullError, FlowControlError.
+Messages that were leased before the error are returned; the others are read again.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Sequence
@@ -37,8 +39,8 @@ from timerstore._engine.format.lease import (
     write_lease,
     write_receipt,
 )
-from timerstore._engine.leases.lease_request import Request
 from timerstore._engine.leases.leased_message import LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.write.append import Appender
@@ -52,21 +54,21 @@ _NOT_KEPT = frozenset({
     "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#", "TS_ID", "TS_GROUP", "TS_LEVEL",
     "TS_ONCE", "TS_PLACE", LEASE_PROPERTY, TOPIC_PROPERTY,
 })  # fmt: skip
-"""Properties of a copy that are made anew, or mean nothing to the next one."""
+"""Properties that are not copied: they are set for each copy, or have no meaning for it."""
 
-_MADE_ID_BYTES = 32  # of an id that the store makes: every record has room for it
+_MADE_ID_BYTES = 32  # length of an id that the store makes; every record has room for it
 
 
-class Reads(NamedTuple):
-    """Who reads, and where."""
+class LeaseSource(NamedTuple):
+    """A topic and group, and whether the topic or its retry topic is read."""
 
     topic: str
     group: str
     is_retry: bool
 
     @property
-    def source(self) -> str:
-        """The topic that is read."""
+    def read_topic(self) -> str:
+        """Return the topic that is read."""
         return retry_topic(self.topic, self.group) if self.is_retry else self.topic
 
 
@@ -80,26 +82,28 @@ class _Row(NamedTuple):
     text: bytes
 
 
-class _Noted(TrackedPlaces):
-    """Places of leases; says how far the group is as they get them."""
+class _RecordedPlaces(TrackedPlaces):
+    """The places of leases; records the group's progress when they are assigned."""
 
-    def __init__(self, rows: Sequence[_Row], lease_progress: LeaseProgress, reads: Reads) -> None:
+    def __init__(
+        self, rows: Sequence[_Row], lease_progress: LeaseProgress, source: LeaseSource
+    ) -> None:
         super().__init__(len(rows))
         self._rows = rows
         self._progress = lease_progress
-        self._source = reads.source
-        self._group = reads.group
+        self._source = source.read_topic
+        self._group = source.group
 
     def placed(self, begin: int, end: int) -> None:
-        """Under the append lock."""
+        """Record the progress; the caller has the append lock."""
         offsets = {
             row.lease.source_queue: row.lease.source_offset + 1 for row in self._rows[begin:end]
         }
-        self._progress.note(self._source, self._group, offsets)
+        self._progress.record(self._source, self._group, offsets)
 
 
 class Leasing:
-    """Makes leases of messages, in one store."""
+    """Appends the leases of one store."""
 
     def __init__(
         self,
@@ -119,36 +123,37 @@ class Leasing:
 
     def lease(
         self,
-        reads: Reads,
+        source: LeaseSource,
         messages: Sequence[Message],
-        request: Request,
+        terms: ReceiveTerms,
         leased: list[LeasedMessage],
     ) -> None:
-        """Lease messages that were read, in their order, and add each to `leased` once it is: so it
-        tells how far this came, whatever is raised.
+        """Lease messages in order, and append each to `leased` as soon as it is leased.
+
+        So after an error `leased` has the messages that were leased before it.
         """
         config = self._putting.config
         now_ms = self._clock.now_ms
-        until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + request.lease_ms, config)
+        until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + terms.lease_ms, config)
         first = self._putting.take_ids(len(messages))
-        rows, unroutable = [], None
+        rows, problem = [], None
         for k, message in enumerate(messages):
-            row = self._row(reads, message, request, first + k)
-            unroutable = self._unroutable(row)
-            if unroutable is not None:
+            row = self._row(source, message, terms, first + k)
+            problem = self._size_problem(row)
+            if problem is not None:
                 break
             rows.append(row)
         for _, run in groupby(rows, lambda row: row.target):
-            self._append(reads, list(run), request, until_ms, leased)
-        if unroutable is not None:
-            raise unroutable
+            self._append(source, list(run), terms, until_ms, leased)
+        if problem is not None:
+            raise problem
 
     # --- one message ---
 
-    def _row(self, reads: Reads, message: Message, request: Request, number: int) -> _Row:
+    def _row(self, source: LeaseSource, message: Message, terms: ReceiveTerms, number: int) -> _Row:
         store_id = self._store_id
-        before = read_lease(message.properties.get(LEASE_PROPERTY, "")) if reads.is_retry else None
-        at = (int(reads.is_retry), message.queue_id, message.queue_offset)
+        before = read_lease(message.properties.get(LEASE_PROPERTY, "")) if source.is_retry else None
+        at = (int(source.is_retry), message.queue_id, message.queue_offset)
         if before is not None and before.store_id == store_id:
             lease = Lease(store_id, before.attempt + 1, bool(at[0]), *at[1:], *before[5:])
         else:
@@ -157,19 +162,19 @@ class Leasing:
                 message.due_ms, message.delivered_ms, message.born_ms, message.flag,
             )  # fmt: skip
         made = unique_key(self._id_prefix, number)
-        is_last = 0 < request.attempts_max <= lease.attempt
+        is_last = 0 < terms.attempts_max <= lease.attempt
         return _Row(
             message,
             lease,
             is_last,
-            dead_letter_topic(reads.group) if is_last else retry_topic(reads.topic, reads.group),
+            dead_letter_topic(source.group) if is_last else retry_topic(source.topic, source.group),
             message.message_id or made,
             _body_of(message),
-            _properties(message, lease, reads.topic),
+            _properties(message, lease, source.topic),
         )
 
-    def _unroutable(self, row: _Row) -> MessageError | None:
-        """What is wrong with a message that leaves no room for its lease."""
+    def _size_problem(self, row: _Row) -> MessageError | None:
+        """Return an error if a message leaves no room for its lease."""
         config, one = self._putting.config, row.message
         try:
             message_fields.check_sizes(
@@ -188,54 +193,55 @@ class Leasing:
 
     def _append(
         self,
-        reads: Reads,
+        source: LeaseSource,
         rows: list[_Row],
-        request: Request,
+        terms: ReceiveTerms,
         until_ms: int,
         leased: list[LeasedMessage],
     ) -> None:
-        """Append leases that go to one topic. Where flow control takes fewer, that many, and its
-        error.
+        """Append leases for one target topic.
+
+        If flow control rejects them, append as many as it accepts and raise its error.
         """
         due = np.full(len(rows), until_ms, np.int64)
-        places = _Noted(rows, self._lease_progress, reads)
+        places = _RecordedPlaces(rows, self._lease_progress, source)
         route = self._putting.route_to(rows[0].target)
         try:
-            # By the time that the lease began: it is a timer, also where it is over by now. Else it
-            # had a place in a queue, and its receipt named another timer by that number.
-            began_ms = until_ms - request.lease_ms
+            # Relative to the start of the lease, so it becomes a timer even if it is over by now.
+            # Otherwise it would get a queue offset, and its receipt would name another timer.
+            began_ms = until_ms - terms.lease_ms
             self._putting.append_rows(
                 Destination(route), _columns(rows, due), due, places, began_ms
             )
         except FlowControlError:
             if len(rows) > 1:
-                self._append(reads, rows[: len(rows) // 2], request, until_ms, leased)
+                self._append(source, rows[: len(rows) // 2], terms, until_ms, leased)
             raise
         finally:
             for k, row in enumerate(rows):
                 if places.numbers[k] < 0:
                     break
-                leased.append(self._answer(reads, row, route, request, until_ms, places, k))
+                leased.append(self._answer(source, row, route, terms, until_ms, places, k))
         reach("lease_appended")
 
     def _answer(
         self,
-        reads: Reads,
+        source: LeaseSource,
         row: _Row,
         route: Route,
-        request: Request,
+        terms: ReceiveTerms,
         until_ms: int,
         places: TrackedPlaces,
         k: int,
     ) -> LeasedMessage:
         message, lease = row.message, row.lease
-        backoff_ms = request.backoff.delay_ms(lease.attempt, row.message_id)
+        backoff_ms = terms.backoff.delay_ms(lease.attempt, row.message_id)
         receipt = Receipt(
             lease.store_id,
             self._opening,
             row.is_last,
-            reads.group,
-            reads.topic,
+            source.group,
+            source.topic,
             route.queue_id,
             lease.attempt,
             until_ms,
@@ -247,11 +253,11 @@ class Leasing:
         properties = {
             name: value
             for name, value in message.properties.items()
-            if name not in (LEASE_PROPERTY, TOPIC_PROPERTY) or not reads.is_retry
+            if name not in (LEASE_PROPERTY, TOPIC_PROPERTY) or not source.is_retry
         }
         properties["UNIQ_KEY"] = row.message_id
         return LeasedMessage(
-            topic=reads.topic,
+            topic=source.topic,
             queue_id=lease.queue_id,
             queue_offset=lease.queue_offset,
             log_offset=message.log_offset,
@@ -278,9 +284,11 @@ class Leasing:
 
 def _columns(rows: list[_Row], due: Int64Array) -> Rows:
     ids = [row.message_id.encode() for row in rows]
-    bodies, texts = [row.body for row in rows], [row.text for row in rows]
+    bodies, properties = [row.body for row in rows], [row.text for row in rows]
     made = Rows(b"".join(bodies), _spans(bodies), due, b"")
-    return made.with_extra(b"".join(texts), _spans(texts)).with_ids(b"".join(ids), _spans(ids))
+    return made.with_extra(b"".join(properties), _spans(properties)).with_ids(
+        b"".join(ids), _spans(ids)
+    )
 
 
 def _spans(parts: list[bytes]) -> Int64Array:
@@ -290,7 +298,7 @@ def _spans(parts: list[bytes]) -> Int64Array:
 
 
 def _body_of(message: Message) -> bytes:
-    """The body; inflated, since a copy has no flags to say otherwise, where that can be done."""
+    """Return the body, inflated if possible: the copy has no flag for a compressed body."""
     if not message.sys_flag & SYS_FLAG_COMPRESSED:
         return message.raw_body
     try:
@@ -300,7 +308,7 @@ def _body_of(message: Message) -> bytes:
 
 
 def _properties(message: Message, lease: Lease, topic: str) -> bytes:
-    """The lease's property text: what the message has of its own, and what a lease adds."""
+    """Return the encoded properties of a lease: those of the message and those of the lease."""
     pairs = [
         f"{name}\x01{value}\x02"
         for name, value in message.properties.items()

@@ -12,7 +12,7 @@ from timerstore._engine.format import (
 from timerstore._engine.format.consumer_offset_json import ConsumerOffsets
 from timerstore._engine.format.store_paths import backup_of
 from timerstore._engine.maintenance.store_view import StoreView
-from timerstore._engine.read.consumer_offsets import beyond, read_file
+from timerstore._engine.read.consumer_offsets import offsets_past_end, read_file
 from timerstore.errors import TimerStoreError
 
 
@@ -52,7 +52,7 @@ def check_offsets(view: StoreView, file: ConsumerOffsets) -> None:
     if view.engine is None:
         return
     view.findings.count("committed offsets", sum(len(one) for one in file.table.values()))
-    for one in beyond(file, view.engine.routes):
+    for one in offsets_past_end(file, view.engine.routes):
         view.findings.add(
             f"committed offset of group {one.group}, topic {one.topic} queue {one.queue_id}",
             view.tree.consumer_offset_json,

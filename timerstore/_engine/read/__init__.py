@@ -7,17 +7,20 @@ long_poll.py             all waiting pulls by queue, and which of them an arriva
 queue_reader.py          the messages between two queue offsets
 page.py                  the rows and bytes of one pull
 page_buffers.py          memory of released pages, for reuse
-query.py                 messages by key or id, pending ones included
+query.py                 find messages by key or id, pending ones included
+found_messages.py        read the messages that a query found
 filter.py                tag and SQL filters; sql.py parses, sql_condition.py evaluates
 consumer.py              read a topic for a group: poll, commit, seek
-groups.py                which member of a group has which queue
+consumer_context.py      the parts of a store that a consumer uses
+groups.py                the assignment of queues to the members of a group
 consumer_offsets.py      committed offsets, on disk
-consumer_lag.py          what known groups have not read yet
+consumer_lag.py          messages that known groups have not read yet
 lease_progress.py        how far groups that use leases have read
 waiting_poll.py          a consumer's waiting poll; wait_queue.py orders several of them
 queue_watcher.py         registers a consumer with long_poll.py
 time_seek.py             the first queue offset stored at or after a time
-pull_validation.py, validation.py   check arguments
+requests.py              the arguments of a pull, as a value
+commit_request.py, pull_validation.py, query_validation.py, validation.py   check arguments
 
 Invariants:
     1. A returned message is durable, unless the store was configured to show written messages.

@@ -1,10 +1,10 @@
-"""What known groups have not read yet, for retention and metrics.
+"""Compute which messages known groups have not read yet, for retention and metrics.
 
-A group is known in a topic when it has committed there, or has a consumer in this process. What it
-has not committed counts as not read, in every queue of the topic.
+A group is known in a topic if it has committed there or has a consumer in this process. In every
+queue of the topic, messages that it has not committed count as unread.
 
-Threads:  retention.
-Source:   docs/decisions/0012-snapshots-and-retention.md.
+Thread safety: ConsumerLag is used on the retention thread only.
+See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import logging
@@ -20,7 +20,7 @@ _NOTHING = 2**62
 
 
 class ConsumerLag:
-    """Knows how far the groups of one store are."""
+    """The unread messages of the groups of one store."""
 
     def __init__(self, metrics: Metrics, routes: Routes, offsets: Offsets, groups: Groups) -> None:
         self._metrics = metrics
@@ -29,7 +29,7 @@ class ConsumerLag:
         self._groups = groups
 
     def lowest(self) -> int:
-        """Give the lowest log offset that a group has not read."""
+        """Return the lowest log offset that a group has not read."""
         found = _NOTHING
         for topic, name in self._known():
             committed = self._offsets.committed(topic, name)
@@ -48,7 +48,7 @@ class ConsumerLag:
         return int(units["log_offset"][0]) if len(units) else _NOTHING
 
     def dropped(self, route: Route, begin: int, end: int) -> None:
-        """The queue's messages [begin, end) are gone: count and log what was not read."""
+        """Count and log the unread messages of [begin, end), which the queue has lost."""
         for topic, name in self._known() if begin < end else ():
             if topic != route.topic:
                 continue
@@ -60,3 +60,10 @@ class ConsumerLag:
                     "removed_unread=%d topic=%s queue=%d group=%s", count, topic,
                     route.queue_id, name,
                 )  # fmt: skip
+
+
+def log_removed_unread(topic: str, queue_id: int, group: str, count: int) -> None:
+    """Log that retention removed messages before a consumer read them; it continues after them."""
+    logging.getLogger("timerstore.read").warning(
+        "removed_unread=%d topic=%s queue=%d group=%s reader=behind", count, topic, queue_id, group
+    )

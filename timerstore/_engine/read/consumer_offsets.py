@@ -1,15 +1,18 @@
-"""Offsets: how far each group has come in each queue, on disk.
+"""Keep the committed offsets of each group and queue, in memory and on disk.
 
-Data:     config/consumerOffset.json (format/consumer_offset_json.py), replaced whole.
-Threads:  any; whoever waits for a commit writes it, and what others have asked for meanwhile.
-Locks:    `_write_lock`, then `_lock`. The first is held over a sync, like the commit log's own:
-          it is what the others wait for.
-Holds:    (1) what `settle` returned for is durable, whatever `flush` the store has: a group that
-          lost its place would see messages again that it was told it need not see; (2) commits of
-          one queue take effect in the order in which they were asked for; (3) after `clamp` no
-          offset lies beyond its queue's end, so that what comes next is not skipped.
-Fails:    FullError: nothing changed, ask again; FailedError for good; CorruptError on opening.
-Source:   docs/file-format.md; docs/exactly-once.md; docs/decisions/0005-long-poll.md.
+Thread safety: any thread. A thread that waits for a commit writes it, together with all commits
+that were requested before the write.
+Locking: `_write_lock`, then `_lock`. `_write_lock` is held during the sync: the threads that wait
+for it wait for that sync.
+Invariants:
+    1. A commit is durable when `wait_for_commit` returns, also with `flush="async"`: a group whose
+       commit returned must not receive its messages again.
+    2. Commits of one queue take effect in the order of `begin_commit`.
+    3. After `clamp` no offset lies past the end of its queue, so new messages are not skipped.
+Raises: FullError if the disk is full; nothing changed, and the call may be repeated. FailedError,
+which is final. CorruptError on opening.
+On-disk format: config/consumerOffset.json (format/consumer_offset_json.py), replaced as a whole.
+See also: docs/file-format.md, docs/exactly-once.md, docs/decisions/0005-long-poll.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,13 +34,13 @@ Key = tuple[str, str]
 
 
 def read_file(disk: Disk, tree: Tree) -> ConsumerOffsets:
-    """Read the file, or its older copy; CorruptError where neither can be."""
+    """Read the file, or its backup copy; raise CorruptError if neither can be read."""
     path = tree.consumer_offset_json
     return consumer_offset_json.read(disk.read_small(path), disk.read_small(backup_of(path)))
 
 
-class Beyond(NamedTuple):
-    """An offset that lies beyond its queue's end."""
+class OffsetPastEnd(NamedTuple):
+    """A committed offset that lies past the end of its queue."""
 
     topic: str
     group: str
@@ -46,10 +49,10 @@ class Beyond(NamedTuple):
     end: int
 
 
-def beyond(file: ConsumerOffsets, routes: Routes) -> Iterator[Beyond]:
-    """Give what lies beyond its queue's end, which is 0 where a known topic has no such queue.
+def offsets_past_end(file: ConsumerOffsets, routes: Routes) -> Iterator[OffsetPastEnd]:
+    """Yield the committed offsets that lie past the end of their queue.
 
-    An entry of a topic that is not known here is left to whoever wrote it.
+    The end is 0 if the topic exists but the queue does not. Entries of unknown topics are skipped.
     """
     for name, offsets in file.table.items():
         topic, _, group = name.partition(SEPARATOR)
@@ -59,11 +62,11 @@ def beyond(file: ConsumerOffsets, routes: Routes) -> Iterator[Beyond]:
             route = routes.get(topic, queue_id)
             end = 0 if route is None else route.queue.count
             if offset > end:
-                yield Beyond(topic, group, queue_id, offset, end)
+                yield OffsetPastEnd(topic, group, queue_id, offset, end)
 
 
-class Asked:
-    """A commit on its way."""
+class PendingCommit:
+    """A commit that was requested."""
 
     __slots__ = ("is_done", "key", "offsets")
 
@@ -91,7 +94,8 @@ class Offsets(Owner):
         self._fail = fail
         self._lock = Lock()
         self._write_lock = Lock()
-        self._asked: list[Asked] = []  # under `_lock`, in order; and the last ones that are done
+        # In order, under `_lock`; the commits of the last write stay until the next one.
+        self._pending: list[PendingCommit] = []
         path = tree.consumer_offset_json
         try:
             self._file = read_file(disk, tree)
@@ -99,60 +103,63 @@ class Offsets(Owner):
             raise CorruptError(
                 f"committed offsets cannot be read: {error}",
                 where=path,
-                wanted="the file, its .bak, or neither: then every group begins anew",
+                wanted="the file, its .bak, or neither: then every group starts from the beginning",
             ) from error
 
     def committed(self, topic: str, group: str) -> dict[int, int]:
-        """Give the offset of the next message for each queue in which the group has committed."""
+        """Return the offset of the next message for each queue in which the group has committed."""
         return dict(self._file.table.get(entry_name(topic, group), {}))
 
     def known(self) -> list[Key]:
-        """Give every topic and group that a commit was made for."""
+        """Return every topic and group with a commit."""
         names = (name.partition(SEPARATOR) for name in self._file.table)
         return [(topic, group) for topic, _, group in names if group]
 
     def clamp(self, routes: Routes) -> None:
-        """Take back what lies beyond its queue's end; durable on return. Before any append."""
+        """Reduce offsets past the end of their queue to that end; durable on return.
+
+        Must run before the first append.
+        """
         changes: dict[Key, dict[int, int]] = {}
-        for one in beyond(self._file, routes):
+        for one in offsets_past_end(self._file, routes):
             changes.setdefault((one.topic, one.group), {})[one.queue_id] = one.end
         if changes:
             self._write(changes)
 
-    def ask(self, topic: str, group: str, offsets: Mapping[int, int]) -> Asked:
-        """Begin a commit; it takes its place among all commits now, `settle` waits for it."""
-        asked = Asked((topic, group), offsets)
+    def begin_commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> PendingCommit:
+        """Request a commit, which is ordered after all earlier ones; return it to wait for."""
+        pending = PendingCommit((topic, group), offsets)
         with self._lock:
-            self._asked.append(asked)
-        return asked
+            self._pending.append(pending)
+        return pending
 
-    def settle(self, asked: Asked) -> None:
-        """Return when a commit is durable; one write serves all that were asked for before it."""
+    def wait_for_commit(self, pending: PendingCommit) -> None:
+        """Return when a commit is durable; one write covers all commits requested before it."""
         try:
-            self._settle(asked)
+            self._write_through(pending)
         except ReentrantCallError:
-            asked.is_done = True  # a refused commit is not part of a later one
+            pending.is_done = True  # a rejected commit must not become part of a later write
             raise
 
-    def _settle(self, asked: Asked) -> None:
+    def _write_through(self, pending: PendingCommit) -> None:
         with self._write_lock:
-            if asked.is_done:
+            if pending.is_done:
                 return
             try:
                 with self._lock:
-                    together = [one for one in self._asked if not one.is_done]
-                    self._asked = list(together)  # until they are done, whatever ends this
+                    batch = [one for one in self._pending if not one.is_done]
+                    self._pending = list(batch)  # kept until done, also if this call is interrupted
                 changes: dict[Key, dict[int, int]] = {}
-                for one in together:
+                for one in batch:
                     changes.setdefault(one.key, {}).update(one.offsets)
                 self._check_alive()
                 self._write(changes)
-            except BaseException as error:  # Ctrl-C, too
-                asked.is_done = True  # so; the others try for themselves, and hear for themselves
+            except BaseException as error:  # KeyboardInterrupt too
+                pending.is_done = True  # failed; the other commits are retried by their threads
                 if isinstance(error, FailedError):
                     self._fail(error)
                 raise
-            for one in together:
+            for one in batch:
                 one.is_done = True
         reach("commit_written")
 
@@ -161,4 +168,4 @@ class Offsets(Owner):
         self._disk.make_directory(self._tree.config)
         text = json_text.with_checksum(consumer_offset_json.write(new))
         self._disk.write_small(self._tree.consumer_offset_json, text)
-        self._file = new  # not before: what is not durable is not committed
+        self._file = new  # only now: an offset counts as committed once it is durable

@@ -1,11 +1,14 @@
-"""Filter: what a pull lets through; asked about a queue unit first, then about its message.
+"""Filter messages by tag or SQL: first by the queue unit, then by the message's properties.
 
-Data:     the hash of a tag is the tags code of its unit; the tag itself, and
-          all that an SQL expression asks for, stand in the message's property text.
-Threads:  any; a filter never changes.
-Holds:    (1) what `matches` a message, `may_match` says of its unit: nothing is lost by asking the
-          unit first; (2) units of the levels' topic carry a due time instead of a hash, and pass.
-Fails:    MessageError on an expression that does not parse: what, and where in it.
+The tags code of a queue unit is the hash of the message's tag. The tag itself, and the properties
+that an SQL expression reads, are in the record.
+
+Thread safety: any thread; a filter is immutable.
+Invariants:
+    1. If `matches` accepts a message, `may_match` accepts its unit: checking the unit first loses
+       no message.
+    2. Units of the delay levels' topic carry a due time instead of a hash; every one may match.
+Raises: MessageError on an expression that cannot be parsed, with the position.
 See also: docs/decisions/0006-index-and-queries.md for SQL.
 """
 
@@ -27,43 +30,45 @@ from timerstore.messages import Int32Array, Int64Array, parse_properties
 
 Mask = npt.NDArray[np.uint8]
 
-_BLANKS = "".join(map(chr, range(0x21)))  # what the ancestor trims: space and all below it
+_BLANKS = "".join(map(chr, range(0x21)))  # RocketMQ trims the space and all characters below it
 _UNIT_BYTES = 20
 
 
 class Filter(ABC):
-    """What one pull lets through. A hold asks `may_match` of each unit that comes, then `matches`
-    of its message; a pull asks the same of many: `candidates`, `keep`.
+    """The filter of one pull.
+
+    `may_match` and `matches` check one unit and one message; `candidates` and `keep` check many.
     """
 
     units_max: int
-    """How many units one pull asks it about, at least."""
+    """The number of units that one pull may check; a pull of more messages checks as many."""
     believes_units = False
-    """Whether a unit alone may say that its message does not pass."""
+    """Whether a unit alone may exclude its message."""
 
-    def may_match(self, tags_code: int) -> bool:  # noqa: ARG002  # the kind that asks no unit
-        """Whether the message of a unit with this tags code may pass; False is final."""
+    def may_match(self, tags_code: int) -> bool:  # noqa: ARG002  # this default reads no unit
+        """Return whether the message of a unit with this tags code may pass; False is final."""
         return True
 
     def candidates(self, units: bytes) -> Int32Array:
-        """Give the positions of the units, 20 bytes each, whose message may pass; ascending."""
+        """Return the ascending positions of the units (20 bytes each) whose message may pass."""
         return np.arange(len(units) // _UNIT_BYTES, dtype=np.int32)
 
     def matches(self, properties: bytes) -> bool:
-        """Whether a message with this property text passes."""
+        """Return whether a message with these encoded properties passes."""
         return bool(self.keep(properties, np.array([0, len(properties)]))[0])
 
     @abstractmethod
     def keep(self, properties: Any, offsets: Int64Array) -> Mask:
-        """Give 1 for each message that passes, else 0; text k is
-        properties[offsets[k]:offsets[k + 1]].
+        """Return 1 for each message that passes, otherwise 0.
+
+        Message k has properties[offsets[k]:offsets[k + 1]].
         """
 
 
 class TagFilter(Owner, Filter):
-    """Messages with one of some tags: by hash, then exactly."""
+    """Messages with one of some tags, compared by hash and then exactly."""
 
-    units_max = 65_536  # about a third of a millisecond, where none has the hash
+    units_max = 65_536  # takes about a third of a millisecond if no unit has the hash
 
     def __init__(self, tags: list[str], *, has_hashes: bool) -> None:
         texts = [tag.encode() for tag in dict.fromkeys(tags)]
@@ -79,12 +84,12 @@ class TagFilter(Owner, Filter):
         self._parts = (sorted_hashes, joined, offsets)  # C reads them through _native
 
     def may_match(self, tags_code: int) -> bool:
-        """Whether a unit's tags code is one of the hashes."""
-        # Below every hash: an address in the queue's ext file, which says nothing here.
+        """Return whether a unit's tags code is one of the hashes."""
+        # A code below all hashes is an address in the queue's ext file: the unit excludes nothing.
         return self._hashes is None or tags_code in self._hashes or tags_code < -(2**31)
 
     def candidates(self, units: bytes) -> Int32Array:
-        """Give the positions of the units whose tags code is one of the hashes."""
+        """Return the positions of the units whose tags code is one of the hashes."""
         if self._hashes is None:
             return super().candidates(units)
         count = len(units) // _UNIT_BYTES
@@ -95,7 +100,7 @@ class TagFilter(Owner, Filter):
         return positions[:found]
 
     def keep(self, properties: Any, offsets: Int64Array) -> Mask:
-        """Give 1 for each message whose tag is exactly one of ours."""
+        """Return 1 for each message whose tag is one of the tags, otherwise 0."""
         mask = np.empty(len(offsets) - 1, np.uint8)
         lib.ts_texts_tagged(
             ffi.from_buffer("uint8_t[]", properties),
@@ -108,26 +113,26 @@ class TagFilter(Owner, Filter):
 
 
 class SqlFilter(Filter):
-    """Messages whose properties meet a condition; units say nothing about it."""
+    """Messages whose properties meet a condition; units exclude nothing."""
 
-    units_max = 1024  # some 10 ms: each is a record read, its properties parsed and asked in Python
+    units_max = 1024  # takes about 10 ms: each record is read and its properties parsed in Python
 
     def __init__(self, condition: Condition) -> None:
-        self._ask = condition.ask
+        self._evaluate = condition.evaluate
 
     def matches(self, properties: bytes) -> bool:
-        """Whether the condition is met; unknown is no."""
-        return self._ask(parse_properties(properties)) is True
+        """Return whether the condition is met; an unknown result does not pass."""
+        return self._evaluate(parse_properties(properties)) is True
 
     def keep(self, properties: Any, offsets: Int64Array) -> Mask:
-        """Give 1 for each message that meets the condition."""
+        """Return 1 for each message that meets the condition, otherwise 0."""
         texts, ends = bytes(properties), offsets.tolist()
         found = (self.matches(texts[begin:end]) for begin, end in pairwise(ends))
         return np.fromiter(found, np.uint8, len(ends) - 1)
 
 
 def filter_problems(tags: object, sql: object) -> list[str]:
-    """What of the two is no text."""
+    """Return a problem for each of the two that is neither text nor None."""
     problems = []
     if tags is not None and not isinstance(tags, str):
         problems.append(f"tags: wanted text such as 'a || b', got {typed(tags)}")
@@ -137,10 +142,10 @@ def filter_problems(tags: object, sql: object) -> list[str]:
 
 
 def make_filter(route: Route, tags: object, sql: object = None) -> Filter | None:
-    """Give the filter of a pull of one queue; None where everything passes.
+    """Return the filter of a pull of one queue, or None if every message passes.
 
-    `tags`: tags with `||` between them; None, "" and "*" let everything through. `sql`: an
-    expression as sql.py reads it. At most one of the two.
+    tags: tags separated by `||`; with None, "" and "*" every message passes.
+    sql: an expression for sql.py. At most one of the two may be given.
     """
     if problems := filter_problems(tags, sql):
         raise MessageError(problems)
@@ -149,7 +154,7 @@ def make_filter(route: Route, tags: object, sql: object = None) -> Filter | None
             raise MessageError(
                 f"filter: wanted one of tags and sql, got {quoted(tags)} and {quoted(sql)}"
             )
-        assert isinstance(sql, str), "looked at above"
+        assert isinstance(sql, str), "checked above"
         return SqlFilter(parse_sql(sql))
     wanted = parse_tags(tags)
     if wanted is None:
@@ -158,7 +163,7 @@ def make_filter(route: Route, tags: object, sql: object = None) -> Filter | None
 
 
 def parse_tags(tags: object) -> list[str] | None:
-    """Give the tags that an expression names; None where it lets everything through."""
+    """Return the tags that an expression names, or None if every message passes."""
     if tags is None:
         return None
     if not isinstance(tags, str):

@@ -1,20 +1,21 @@
-"""Lease progress: how far groups that lease have come, as their leases in the log say.
+"""Track how far groups that lease have read, and commit it with each checkpoint.
 
-    a message is leased      its lease is in the log; here it is noted how far the group is
-    a checkpoint             what is noted is committed before the watermark is written: so what
-                             the watermark covers is in config/consumerOffset.json
-    a crash, an opening      what lies behind the watermark is read, and committed
+    a message is leased      its lease is in the log; the group's new offset is recorded here
+    a checkpoint             the recorded offsets are committed before the watermark is written, so
+                             config/consumerOffset.json covers all leases below the watermark
+    an opening               leases after the watermark are read from the log, and committed
 
-A lease says which message of which queue it stands for, and a group leases a queue in its order: so
-the last lease in the log says how far it came, and one write to the log does both.
+A lease names the message it stands for, and a group leases the messages of a queue in order. So the
+last lease of a queue in the log tells the group's offset, and one append stores both.
 
-Threads:  any.
-Locks:    `_commit_lock` over a commit; the append lock for what is noted: so a checkpoint, which
-          notes the log's end in a hold, commits every lease below that end.
-Holds:    (1) what is committed for a group that leases has its leases durable in the log; (2) what
-          leases in the log say, and the last watermark does not cover, is read on opening.
-Fails:    FullError: nothing is forgotten, the checkpoint comes again.
-Source:   docs/decisions/0009-leases-replace-and-recurring.md.
+Thread safety: any thread.
+Locking: `_commit_lock` during a commit; the log's append lock for the recorded offsets. The end of
+a checkpoint is read under the append lock too, so it commits every lease below that end.
+Invariants:
+    1. An offset of a group that leases is committed only after its leases are durable in the log.
+    2. On opening, leases that the last watermark does not cover are read from the log.
+Raises: FullError if the disk is full; the offsets stay recorded for the next checkpoint.
+See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,53 +35,59 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.read.consumer_offsets import Key, Offsets
 from timerstore.messages import parse_properties
 
-Places = dict[Key, dict[int, int]]
-"""By topic and group, then by queue: the offset of the next message."""
+GroupOffsets = dict[Key, dict[int, int]]
+"""The offset of the next message by topic and group, then by queue."""
 
 
 class LeaseProgress(Owner):
-    """Of all groups of one store."""
+    """The progress of all groups that lease in one store."""
 
     def __init__(self, log: CommitLog, offsets: Offsets) -> None:
         self._log = log
         self._offsets = offsets
         self._commit_lock = Lock()
-        self._noted: Places = {}  # and not committed yet
+        self._recorded: GroupOffsets = {}  # not committed yet
 
-    def note(self, topic: str, group: str, places: dict[int, int]) -> None:
-        """A group has leased what lies below these offsets: in the hold that placed the leases."""
-        self._noted.setdefault((topic, group), {}).update(places)
+    def record(self, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Record that a group has leased all messages below these offsets.
+
+        The caller holds the append lock, in the critical section that placed the leases.
+        """
+        self._recorded.setdefault((topic, group), {}).update(offsets)
 
     def commit(self) -> None:
-        """Commit all that is noted; durable on return."""
+        """Commit all recorded offsets; durable on return."""
         with self._commit_lock:
             with self._log.lock:
-                noted, self._noted = self._noted, {}
+                recorded, self._recorded = self._recorded, {}
                 log_end = self._log.end
-            if not noted:
+            if not recorded:
                 return
             try:
                 self._log.sync_through(log_end)
-                wanted = self._known_in_retry(noted)
-                asked = [self._offsets.ask(*key, places) for key, places in wanted.items()]
-                for one in asked:  # the first writes them all
-                    self._offsets.settle(one)
+                wanted = self._known_in_retry(recorded)
+                pending = [
+                    self._offsets.begin_commit(*key, offsets) for key, offsets in wanted.items()
+                ]
+                for one in pending:  # the first call writes them all
+                    self._offsets.wait_for_commit(one)
             except BaseException:
-                self._note_again(noted)
+                self._record_again(recorded)
                 raise
             reach("lease_progress_committed")
 
-    def _note_again(self, noted: Places) -> None:
+    def _record_again(self, recorded: GroupOffsets) -> None:
         with self._log.lock:
-            for key, places in noted.items():
-                self._noted[key] = {**places, **self._noted.get(key, {})}
+            for key, offsets in recorded.items():
+                self._recorded[key] = {**offsets, **self._recorded.get(key, {})}
 
-    def _known_in_retry(self, places: Places) -> Places:
-        """The same, and a place in the retry topic for who has none: so retention knows of a reader
-        of what comes again, whether he is there or not.
+    def _known_in_retry(self, offsets: GroupOffsets) -> GroupOffsets:
+        """Return the offsets, with offset 0 in the retry topic for groups that have none there.
+
+        So retention knows that the group reads its retry topic, even if it is not receiving now.
         """
-        found = dict(places)
-        for topic, group in places:
+        found = dict(offsets)
+        for topic, group in offsets:
             if not topic.startswith(RETRY_PREFIX):
                 key = retry_topic(topic, group), group
                 if key not in found and not self._offsets.committed(*key):
@@ -89,23 +96,28 @@ class LeaseProgress(Owner):
 
     # --- opening ---
 
-    def recover(self, texts: Iterable[tuple[str, bytes]], store_id: int) -> None:
-        """Take in leases of the log: topic that each goes to, its properties; durable on return."""
-        found: Places = {}
-        for key, queue_id, following in _places(texts, store_id):
-            places = found.setdefault(key, {})
-            places[queue_id] = max(places.get(queue_id, 0), following)
-        for (topic, group), places in self._known_in_retry(found).items():
+    def recover(self, leases: Iterable[tuple[str, bytes]], store_id: int) -> None:
+        """Commit the progress of leases in the log; durable on return.
+
+        leases: the target topic and the encoded properties of each lease.
+        """
+        found: GroupOffsets = {}
+        for key, queue_id, following in _source_offsets(leases, store_id):
+            offsets = found.setdefault(key, {})
+            offsets[queue_id] = max(offsets.get(queue_id, 0), following)
+        for (topic, group), offsets in self._known_in_retry(found).items():
             committed = self._offsets.committed(topic, group)
-            ahead = {q: at for q, at in places.items() if at > committed.get(q, -1)}
+            ahead = {q: at for q, at in offsets.items() if at > committed.get(q, -1)}
             if ahead:
-                self._offsets.settle(self._offsets.ask(topic, group, ahead))
+                self._offsets.wait_for_commit(self._offsets.begin_commit(topic, group, ahead))
         if found:
             reach("recover_leases_committed")
 
 
-def _places(texts: Iterable[tuple[str, bytes]], store_id: int) -> Iterator[tuple[Key, int, int]]:
-    for lease_topic, text in texts:
+def _source_offsets(
+    leases: Iterable[tuple[str, bytes]], store_id: int
+) -> Iterator[tuple[Key, int, int]]:
+    for lease_topic, text in leases:
         group = group_of(lease_topic)
         properties = parse_properties(text)
         lease = read_lease(properties.get(LEASE_PROPERTY, ""))

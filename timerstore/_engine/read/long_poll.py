@@ -1,20 +1,22 @@
-"""Waiting pulls by queue, and which of them an arrival wakes.
+"""Keep the long polls of each queue, and wake those that a new message may match.
 
-Threads:  any enters and leaves; who moved a queue's visible end answers: dispatch, when units came,
-          and whoever synced, when they became durable.
-Locks:    _lock, also under dispatch's and the log's write lock. Under it the last unit of a queue
-          and the tag hashes of new ones are read, no message; nobody is answered under it.
-Holds:    (1) a hold enters first and then looks at its queue, in one hold of _lock; a queue moves
-          first, and who moved it then asks for `count` and looks, under _lock. So the hold sees the
-          move, or the move's look sees the hold: none sleeps past its message; (2) a hold is
-          answered once at most, by who takes it out; (3) what happens at a queue touches the holds
-          of that queue only.
-Fails:    never: where a queue or a message does not read, its holds are answered, and the pull that
-          looks again finds the error itself.
+A message wakes every long poll of its queue whose filter it passes, and no other. Pulls are
+independent of each other; wait_queue.py orders the polls of one consumer.
+
+Thread safety: any thread. The dispatch thread wakes polls when it has added queue units; the thread
+that synced the log wakes them when messages became durable.
+Locking: `_lock` may be taken while dispatch's lock or the log's write lock is held. Under `_lock`
+the last unit of a queue and the tags codes of new units are read, but no message. No poll is woken
+under it.
+Invariants:
+    1. No poll misses its message. A poll is added to the table and then checks its queue, in one
+       critical section. A queue advances first; the thread that advanced it then reads `count` and
+       scans the table. So either the poll sees the new end, or the scan sees the poll.
+    2. A poll is woken at most once, by the thread that removed it from the table.
+    3. An arrival touches the polls of its own queue only.
+Raises: nothing. If a queue or a message cannot be read, its polls are woken, and each pull raises
+the error when it reads again.
 See also: docs/decisions/0005-long-poll.md.
-
-A message wakes every hold of its queue whose filter it passes, and no other. Pulls are independent
-of each other; the consumers of a group share a queue above this (wait_queue.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -28,20 +30,23 @@ from timerstore._engine.read.filter import Filter
 from timerstore.errors import TimerStoreError
 from timerstore.messages import Int64Array
 
-_UNITS_MAX = 65_536  # of a queue, whose tag hashes one look reads; with more the pulls look
+_UNITS_MAX = 65_536  # units of a queue that one scan reads; with more, the pulls read themselves
 
 
-class Texts(NamedTuple):
-    """Property texts of some messages; text k is properties[offsets[k]:offsets[k + 1]]."""
+class PropertyColumn(NamedTuple):
+    """The encoded properties of some messages, as a string column.
+
+    Message k has properties[offsets[k]:offsets[k + 1]].
+    """
 
     properties: Any
     offsets: Int64Array
 
 
-class Doubt(NamedTuple):
-    """A hold that messages [begin, end) of its queue may be for: their properties will tell."""
+class Candidate(NamedTuple):
+    """A poll that messages [begin, end) of its queue may match, once their properties are read."""
 
-    hold: "LongPoll"
+    poll: "LongPoll"
     route: Route
     begin: int
     end: int
@@ -51,15 +56,15 @@ class LongPoll:
     """One waiting pull."""
 
     __slots__ = (
-        "answered",
-        "asked_to",
         "end_ns",
         "entered_at",
         "filter",
         "index",
-        "looked",
-        "ring",
-        "wakes",
+        "is_removed",
+        "no_match_below",
+        "scanned_to",
+        "wake",
+        "wakes_on_arrival",
     )
 
     def __init__(
@@ -68,66 +73,69 @@ class LongPoll:
         offset: int,
         end_ns: int,
         message_filter: Filter | None,
-        ring: Callable[[], None],
+        wake: Callable[[], None],
         *,
-        wakes: bool,
+        wakes_on_arrival: bool,
     ) -> None:
         self.index = index
-        self.looked = offset  # queue offset below which nothing matches; under the table's lock
-        self.asked_to = offset  # where a look that still reads messages ends; as above
-        self.entered_at = offset  # the queue's visible end then
+        self.no_match_below = offset  # no message below this queue offset matches; under the lock
+        self.scanned_to = offset  # the end of the last scan, which may still read; under the lock
+        self.entered_at = offset  # the queue's visible end when the poll was added
         self.end_ns = end_ns
         self.filter = message_filter
-        self.ring = ring  # called when it is answered, from any thread, under no lock of holds
-        self.wakes = wakes  # when messages come; else when its time is over only
-        self.answered = False
+        self.wake = wake  # called from any thread, without the table's lock
+        self.wakes_on_arrival = wakes_on_arrival  # otherwise only at the end of its time
+        self.is_removed = False
 
 
 class _Queue:
-    """The holds of one queue; the table's lock guards it."""
+    """The long polls of one queue; guarded by the table's lock."""
 
-    __slots__ = ("holds", "route")
+    __slots__ = ("polls", "route")
 
     def __init__(self, route: Route) -> None:
         self.route = route
-        self.holds: dict[LongPoll, None] = {}  # in order of arrival
+        self.polls: dict[LongPoll, None] = {}  # in order of arrival
 
 
-class _Look:
-    """What one look at some queues came to."""
+class _Scan:
+    """The result of one scan of some queues."""
 
-    __slots__ = ("answered", "doubts", "is_behind")
+    __slots__ = ("candidates", "has_invisible", "woken")
 
     def __init__(self) -> None:
-        self.answered: list[LongPoll] = []
-        self.doubts: list[Doubt] = []
-        self.is_behind = False  # a queue has units that may not be seen yet
+        self.woken: list[LongPoll] = []
+        self.candidates: list[Candidate] = []
+        self.has_invisible = False  # a queue has units that are not visible yet
 
 
 class LongPollTable(Owner):
-    """The pulls of one store that wait."""
+    """The long polls of one store."""
 
     def __init__(
         self,
         metrics: Metrics,
         visible_end: Callable[[], int],
         request_sync: Callable[[], None],
-        read_texts: Callable[[Route, int, int], Texts | None],
+        read_properties: Callable[[Route, int, int], PropertyColumn | None],
         *,
-        wakes: bool,
+        wakes_on_arrival: bool,
     ) -> None:
-        """`read_texts`: of a range of queue offsets; None where they are too many, or do not read:
-        then the pulls look. `wakes`: long polls; else a pull's hold ends by its time only.
+        """Create an empty table.
+
+        read_properties: reads the properties of a range of queue offsets, or returns None if they
+            are too many or cannot be read; then the polls are woken and read themselves.
+        wakes_on_arrival: False for short polls, which end at their time only.
         """
         self._metrics = metrics
         self._visible_end = visible_end
         self._request_sync = request_sync
-        self._read_texts = read_texts
-        self._wakes = wakes
+        self._read_properties = read_properties
+        self._wakes = wakes_on_arrival
         self._lock = Lock()
-        self._queues: dict[int, _Queue] = {}  # by index of route, those with a hold
-        self._behind: set[int] = set()  # of these, the ones with units that may not be seen yet
-        self.count = 0  # holds that wait; written under the lock, read by any
+        self._queues: dict[int, _Queue] = {}  # by index of route; only queues with a poll
+        self._invisible: set[int] = set()  # those of them with units that are not visible yet
+        self.count = 0  # waiting polls; written under the lock, read without it
         self.closed = False
 
     # --- waiting ---
@@ -138,175 +146,186 @@ class LongPollTable(Owner):
         offset: int,
         end_ns: int,
         message_filter: Filter | None,
-        ring: Callable[[], None],
+        wake: Callable[[], None],
         *,
         for_group: bool = False,
     ) -> LongPoll | None:
-        """Wait for what comes at `offset`, which is the queue's visible end, or in an empty queue
-        anywhere. None where it is not, or not any more: then the pull looks; and after `close`.
+        """Add a poll for messages from `offset` on, or return None if the caller must read instead.
 
-        `for_group`: a consumer's. Messages wake it though polls are short, and it may wait beyond
-        the end: below its offset nothing is for it, not in an empty queue either.
+        `offset` must be the queue's visible end, or anything in an empty queue. None is returned if
+        it is not, or no longer, and after `close`.
+
+        for_group: the poll is a consumer's. Messages wake it even if polls are short, and it may
+            wait at an offset past the end: no message below that offset is for it.
         """
         index = int(route.native.index)
-        wakes = self._wakes or for_group
-        hold = LongPoll(index, offset, end_ns, message_filter, ring, wakes=wakes)
+        wakes_on_arrival = self._wakes or for_group
+        poll = LongPoll(
+            index, offset, end_ns, message_filter, wake, wakes_on_arrival=wakes_on_arrival
+        )
         with self._lock:
             if self.closed:
                 return None
-            self._queues.setdefault(index, _Queue(route)).holds[hold] = None
-            self.count += 1  # before it looks: who moves a queue asks for this under no lock
+            self._queues.setdefault(index, _Queue(route)).polls[poll] = None
+            self.count += 1  # before the check below: `arrived` reads it without the lock
             try:
                 visible = route.queue.visible(self._visible_end())
             except BaseException:
-                self._take(hold)
+                self._remove(poll)
                 raise
             if visible > offset or (visible not in (offset, 0) and not for_group):
-                self._take(hold)
+                self._remove(poll)
                 return None
-            hold.entered_at = hold.asked_to = visible  # in an empty queue whatever comes answers
+            poll.entered_at = poll.scanned_to = visible  # in an empty queue any message wakes it
             if for_group:
-                hold.asked_to = offset
+                poll.scanned_to = offset
             if route.queue.count > visible:
-                self._behind.add(index)
+                self._invisible.add(index)
         self._metrics.add("pull_waits", 1)
-        return hold
+        return poll
 
-    def leave(self, hold: LongPoll) -> bool:
-        """Wait no more; whether it was answered."""
+    def leave(self, poll: LongPoll) -> bool:
+        """Remove a poll; return whether it had been woken."""
         with self._lock:
-            if hold.answered:
+            if poll.is_removed:
                 return True
-            self._take(hold)
+            self._remove(poll)
             return False
 
-    def _take(self, hold: LongPoll) -> None:
-        """Take a hold out; under the lock."""
-        hold.answered = True
-        one = self._queues[hold.index]
-        del one.holds[hold]
+    def _remove(self, poll: LongPoll) -> None:
+        """Remove a poll; the caller has the lock."""
+        poll.is_removed = True
+        one = self._queues[poll.index]
+        del one.polls[poll]
         self.count -= 1
-        if not one.holds:
-            del self._queues[hold.index]
-            self._behind.discard(hold.index)
+        if not one.polls:
+            del self._queues[poll.index]
+            self._invisible.discard(poll.index)
 
-    # --- answering ---
+    # --- waking ---
 
     def arrived(self, touched: set[int]) -> None:
-        """Queues have grown: indexes of their routes."""
+        """Wake polls of queues that have grown, given as indexes of their routes."""
         if self.count:
-            self._look_at(touched)
+            self._scan_queues(touched)
 
     def durable(self) -> None:
-        """What may be seen has grown."""
+        """Wake polls of messages that have become visible."""
         if self.count:
-            self._look_at(None)
+            self._scan_queues(None)
 
-    def _look_at(self, indexes: Iterable[int] | None) -> None:
-        """Look at queues; None: at those with units that could not be seen before."""
-        look = _Look()
+    def _scan_queues(self, indexes: Iterable[int] | None) -> None:
+        """Scan some queues; None: those that had units that were not visible."""
+        scan = _Scan()
         try:
             with self._lock:
-                for index in list(self._behind if indexes is None else indexes):
+                for index in list(self._invisible if indexes is None else indexes):
                     one = self._queues.get(index)
                     if one is not None:
-                        self._look_at_one(index, one, look)
-            self._finish(look)
-        except BaseException:  # as Ctrl-C amid it: nobody else would ring who is answered
-            _ring(look.answered)
+                        self._scan_queue(index, one, scan)
+            self._finish(scan)
+        except BaseException:  # KeyboardInterrupt too: nothing else would wake the removed polls
+            _wake_each(scan.woken)
             raise
 
-    def _look_at_one(self, index: int, one: _Queue, look: _Look) -> None:
-        awake = [hold for hold in one.holds if hold.wakes]
-        if not awake:
-            return  # short polls
+    def _scan_queue(self, index: int, one: _Queue, scan: _Scan) -> None:
+        on_arrival = [poll for poll in one.polls if poll.wakes_on_arrival]
+        if not on_arrival:
+            return  # only short polls
         try:
             visible = one.route.queue.visible(self._visible_end())
             units: dict[int, bytes] = {}
-            doubts = [hold for hold in awake if _may_match(one.route, hold, visible, units)]
+            candidates = [
+                poll for poll in on_arrival if _may_match(one.route, poll, visible, units)
+            ]
         except TimerStoreError:
-            visible, doubts = 0, awake
-        for hold in doubts:
-            begin, hold.asked_to = hold.asked_to, max(hold.asked_to, visible)
-            if hold.filter is not None and hold.looked <= begin < visible <= begin + _UNITS_MAX:
-                look.doubts.append(Doubt(hold, one.route, begin, visible))
+            visible, candidates = 0, on_arrival
+        for poll in candidates:
+            begin, poll.scanned_to = poll.scanned_to, max(poll.scanned_to, visible)
+            if (
+                poll.filter is not None
+                and poll.no_match_below <= begin < visible <= begin + _UNITS_MAX
+            ):
+                scan.candidates.append(Candidate(poll, one.route, begin, visible))
             else:
-                look.answered.append(hold)
-                self._take(hold)
+                scan.woken.append(poll)
+                self._remove(poll)
         if index not in self._queues or one.route.queue.count <= visible:
-            self._behind.discard(index)
+            self._invisible.discard(index)
         else:
-            self._behind.add(index)
-            look.is_behind = True
+            self._invisible.add(index)
+            scan.has_invisible = True
 
-    def _finish(self, look: _Look) -> None:
-        """What is done under no lock: ask for the sync, read messages, answer."""
-        if look.is_behind:
+    def _finish(self, scan: _Scan) -> None:
+        """Request the sync, read properties and wake polls; without the lock."""
+        if scan.has_invisible:
             self._request_sync()
-        texts: dict[tuple[int, int, int], Texts | None] = {}
-        for hold, route, begin, end in look.doubts:
-            key = (hold.index, begin, end)
-            if key not in texts:
-                texts[key] = self._read_texts(route, begin, end)
-            found = texts[key]
-            assert hold.filter is not None, "without a filter there is no doubt"
-            matches = found is None or bool(hold.filter.keep(*found).any())
+        columns: dict[tuple[int, int, int], PropertyColumn | None] = {}
+        for poll, route, begin, end in scan.candidates:
+            key = (poll.index, begin, end)
+            if key not in columns:
+                columns[key] = self._read_properties(route, begin, end)
+            found = columns[key]
+            assert poll.filter is not None, "a poll without a filter matches every message"
+            matches = found is None or bool(poll.filter.keep(*found).any())
             with self._lock:
-                if hold.answered:
+                if poll.is_removed:
                     continue
                 if matches:
-                    look.answered.append(hold)
-                    self._take(hold)
-                elif hold.looked == begin:  # else what lies before is still being read
-                    hold.looked = end
-        if look.answered:
-            self._metrics.add("pull_woken", len(look.answered))
-            _ring(look.answered)
+                    scan.woken.append(poll)
+                    self._remove(poll)
+                elif poll.no_match_below == begin:  # else an earlier range is still being read
+                    poll.no_match_below = end
+        if scan.woken:
+            self._metrics.add("pull_woken", len(scan.woken))
+            _wake_each(scan.woken)
 
-    def turned(self, now_ns: int) -> None:
-        """The clock was turned by hand: answer those whose time is over."""
-        self._answer_where(lambda hold: hold.end_ns <= now_ns)
+    def clock_changed(self, now_ns: int) -> None:
+        """Wake the polls whose time is over, after the clock was set by hand."""
+        self._wake_where(lambda poll: poll.end_ns <= now_ns)
 
-    def answer_all(self) -> None:
-        """Let every waiting pull look again."""
-        self._answer_where(lambda _hold: True)
+    def wake_all(self) -> None:
+        """Wake every poll."""
+        self._wake_where(lambda _poll: True)
 
     def close(self) -> None:
-        """Answer everybody; nobody enters any more, and no queue is read on return."""
+        """Wake every poll and accept no more; on return no queue is being read."""
         with self._lock:
             self.closed = True
-        self.answer_all()
+        self.wake_all()
 
-    def _answer_where(self, is_answered: Callable[[LongPoll], bool]) -> None:
+    def _wake_where(self, is_selected: Callable[[LongPoll], bool]) -> None:
         found: list[LongPoll] = []
         try:
             with self._lock:
-                found += [h for one in self._queues.values() for h in one.holds if is_answered(h)]
-                for hold in found:
-                    self._take(hold)
-            _ring(found)
+                found += [
+                    poll for one in self._queues.values() for poll in one.polls if is_selected(poll)
+                ]
+                for poll in found:
+                    self._remove(poll)
+            _wake_each(found)
         except BaseException:
-            _ring(found)
+            _wake_each(found)
             raise
 
 
-def _ring(holds: list[LongPoll]) -> None:
-    for hold in holds:
-        hold.ring()
+def _wake_each(polls: list[LongPoll]) -> None:
+    for poll in polls:
+        poll.wake()
 
 
-def _may_match(route: Route, hold: LongPoll, visible: int, units: dict[int, bytes]) -> bool:
-    """Whether something came that may be for this hold; where not, note that it was looked at."""
-    begin = hold.asked_to
+def _may_match(route: Route, poll: LongPoll, visible: int, units: dict[int, bytes]) -> bool:
+    """Return whether a new message may match a poll; if not, advance the poll's offsets."""
+    begin = poll.scanned_to
     if visible <= begin:
         return False
-    if hold.filter is None or begin < hold.looked or visible - begin > _UNITS_MAX:
+    if poll.filter is None or begin < poll.no_match_below or visible - begin > _UNITS_MAX:
         return True
     if begin not in units:
         units[begin] = route.queue.read(begin, visible - begin)
-    if len(hold.filter.candidates(units[begin])):
+    if len(poll.filter.candidates(units[begin])):
         return True
-    if hold.looked == begin:
-        hold.looked = visible
-    hold.asked_to = visible
+    if poll.no_match_below == begin:
+        poll.no_match_below = visible
+    poll.scanned_to = visible
     return False

@@ -1,7 +1,10 @@
-"""Wait for several pulls at once, of which any may have something, as `receive` does.
+"""Wait for several pulls or polls at once, until one of them has messages.
 
-Threads:  the one caller's own; `ring` comes from any.
-Holds:    who waits stands in every line, or in none.
+`receive` uses it for a topic and its retry topic, and for all shards of a directory.
+
+Thread safety: one thread at a time; any thread may call `wake`.
+Invariants:
+    1. A waiting call has entered all of its parts or none.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,35 +18,35 @@ One = TypeVar("One")
 
 
 class MultiWait(Owner, Generic[One]):
-    """A call that may wait for any of its parts, without the waiting; its answer is a list."""
+    """A call that may wait for any of its parts; its answer is a list."""
 
     def __init__(self, parts: Sequence[Waits[Any, Any]], take: Callable[[], list[One]]) -> None:
         self._parts = parts
         self._take = take
         self.within: Callable[[Callable[[], list[One]]], list[One]] = lambda take: take()
-        """Runs a look: in a call of the store, where an event loop does the waiting."""
+        """Runs each look; for an event loop, as a call of the store."""
 
     def run_within(self, within: Callable[[Callable[[], list[One]]], list[One]]) -> Self:
-        """Have each look run in this, as in a call of the store; return self."""
+        """Run each look in `within`, for example as a call of the store; return self."""
         self.within = within
         return self
 
     @property
     def left_s(self) -> float:
-        """How long it may still wait, seconds."""
+        """Return how many seconds it may still wait."""
         return self._parts[0].left_s
 
     @property
     def is_closed(self) -> bool:
-        """Whether a store was closed."""
+        """Return whether a store was closed."""
         return any(one.is_closed for one in self._parts)
 
-    def enter(self, ring: Callable[[], None]) -> bool:
-        """Begin to wait; False where there is something to look at, or no time left."""
+    def enter(self, wake: Callable[[], None]) -> bool:
+        """Begin to wait; return False if there is something to read or no time left."""
         entered: list[Waits[Any, Any]] = []
         try:
             for one in self._parts:
-                if not one.enter(ring):
+                if not one.enter(wake):
                     break
                 entered.append(one)
             else:
@@ -55,12 +58,12 @@ class MultiWait(Owner, Generic[One]):
         return False
 
     def leave(self) -> None:
-        """End of waiting, whatever ended it."""
+        """Stop waiting, for whatever reason."""
         for one in self._parts:
             one.leave()
 
     def look(self) -> list[One]:
-        """Take what there is now."""
+        """Take the messages that there are now."""
         try:
             return self.within(self._take)
         except ClosedError:
@@ -68,19 +71,19 @@ class MultiWait(Owner, Generic[One]):
                 return []
             raise
 
-    def is_done(self, got: list[One]) -> bool:
-        """Whether this is the answer; else `enter` again."""
-        return bool(got) or self.is_closed or self.left_s <= 0
+    def is_done(self, fetched: list[One]) -> bool:
+        """Return whether this is the answer; if not, `enter` again."""
+        return bool(fetched) or self.is_closed or self.left_s <= 0
 
-    def final(self, got: list[One]) -> list[One]:
-        """The answer."""
-        return got
+    def final(self, fetched: list[One]) -> list[One]:
+        """Return the answer."""
+        return fetched
 
     def when_closed(self) -> list[One]:
-        """The answer where all is over."""
+        """Return the answer of a closed store."""
         return []
 
     def end(self) -> None:
-        """Leave the lines; whoever entered must come here at last."""
+        """End every part; every caller that entered must call this in the end."""
         for one in self._parts:
             one.end()

@@ -1,8 +1,11 @@
-"""Page: what one pull has got so far, rows and bytes, as C writes them and a filter thins them.
+"""Hold the messages of one pull: C writes rows and bytes, a filter removes some of them.
 
-Data:     rows as ts_pulled of native/api/read.h; bodies and property texts lie in the rows' order.
-Threads:  one pull's own.
-Holds:    the first `count` rows and the bytes they speak of are whole; what lies behind is free.
+Rows are ts_pulled of native/api; bodies and encoded properties are stored in the order of the
+rows.
+
+Thread safety: one page belongs to one pull.
+Invariants:
+    1. The first `count` rows and their bytes are complete; everything after them is free.
 """
 
 from typing import Any
@@ -42,7 +45,7 @@ assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and native/api disag
 
 
 class Page:
-    """Up to `rows_max` messages."""
+    """A page of up to `rows_max` messages."""
 
     def __init__(self, rows_max: int, buffers: Buffers) -> None:
         self._buffers = buffers
@@ -56,22 +59,22 @@ class Page:
 
     @property
     def free_rows(self) -> int:
-        """How many messages more it takes."""
+        """Return how many more messages fit."""
         return len(self._rows) - self.count
 
     @property
     def used(self) -> int:
-        """How many bytes of room are in use."""
+        """Return how many bytes are used, of bodies or of properties, whichever is more."""
         return max(self._bodies_end, self._properties_end)
 
     def reserve(self, need: int, room_max: int) -> bool:
-        """Have room for `need` bytes more of each kind; False where that is beyond `room_max`."""
-        have = min(len(self._bodies), len(self._properties))  # one may be larger than asked for
+        """Make room for `need` more bytes of each kind; return False if it exceeds `room_max`."""
+        have = min(len(self._bodies), len(self._properties))  # one may be larger than requested
         room = self.used + need
         if room > room_max:
             return False
         if room > have:
-            room = max(room, min(2 * have, room_max))  # few copies, however often it is asked
+            room = max(room, min(2 * have, room_max))  # doubling keeps the number of copies low
             bodies, properties = self._buffers.take(room), self._buffers.take(room)
             bodies[: self._bodies_end] = self._bodies[: self._bodies_end]
             properties[: self._properties_end] = self._properties[: self._properties_end]
@@ -89,13 +92,14 @@ class Page:
         visible_end: int,
         precision_ms: int,
     ) -> int:
-        """Read the messages of some units behind what is there: how many, or a status of C.
+        """Append the messages of some units; return how many, or a status code of C.
 
-        `positions`: which of the units, from queue offset `offset` on; NULL: the first `count`.
+        positions: which of the units, where unit 0 has queue offset `offset`; NULL: the first
+            `count` units.
         """
         assert count <= self.free_rows
         rows = self._rows[self.count :]
-        got = int(
+        count_read = int(
             lib.ts_pull(
                 view,
                 route,
@@ -112,41 +116,41 @@ class Page:
                 len(self._properties) - self._properties_end,
             )
         )
-        if got > 0:
-            self.count += got
-            last = rows[got - 1]
+        if count_read > 0:
+            self.count += count_read
+            last = rows[count_read - 1]
             self._bodies_end += int(last["body_at"] + last["body_size"])
             self._properties_end += int(last["properties_at"] + last["properties_size"])
-        return got
+        return count_read
 
-    def texts(self, count: int) -> tuple[Any, Int64Array]:
-        """Give the property texts of the last `count` messages, and where each begins."""
+    def last_properties(self, count: int) -> tuple[Any, Int64Array]:
+        """Return the encoded properties of the last `count` messages as a string column."""
         offsets = _offsets(self._rows["properties_size"][self.count - count : self.count])
         begin = self._properties_end - int(offsets[-1])
         return self._properties[begin : self._properties_end], offsets
 
     def thin(self, keep: Mask) -> None:
-        """Let go of those of the last len(keep) messages whose mask is 0."""
+        """Remove those of the last len(keep) messages whose mask is 0."""
         if keep.all():
             return
         begin = self.count - len(keep)
         rows = self._rows[begin : self.count]
         bodies_begin = self._bodies_end - int(rows["body_size"].sum(dtype=np.int64))
-        texts_begin = self._properties_end - int(rows["properties_size"].sum(dtype=np.int64))
+        properties_begin = self._properties_end - int(rows["properties_size"].sum(dtype=np.int64))
         kept = lib.ts_pulled_keep(
             ffi.from_buffer("ts_pulled[]", rows),
             len(keep),
             address(keep),
             address(self._bodies[bodies_begin:]),
-            address(self._properties[texts_begin:]),
+            address(self._properties[properties_begin:]),
         )
         rows = rows[:kept]
         self.count = begin + kept
         self._bodies_end = bodies_begin + int(rows["body_size"].sum(dtype=np.int64))
-        self._properties_end = texts_begin + int(rows["properties_size"].sum(dtype=np.int64))
+        self._properties_end = properties_begin + int(rows["properties_size"].sum(dtype=np.int64))
 
     def columns(self) -> dict[str, Any]:
-        """Give the message's fields as MessageBatch names them."""
+        """Return the fields of the messages, with the names of MessageBatch."""
         rows = self._rows[: self.count]
         return {
             "queue_offset": rows["queue_offset"],

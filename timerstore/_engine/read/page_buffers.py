@@ -1,11 +1,11 @@
-"""Buffers: memory of pages that nobody looks at any more, for the pages that come.
+"""Keep the memory of released pages and reuse it for new ones.
 
-Memory that is given back to the system comes again page by page, zeroed: for a pull of 10,000
-messages that takes as long as reading them.
+Memory that is returned to the system comes back zeroed, one page at a time. For a pull of 10,000
+messages this takes as long as reading them. At most `_KEPT_BYTES_MAX` bytes are kept.
 
-Threads:  any.
-Holds:    what is given is referred to by nobody else: no array or memoryview of it is left.
-Cost:     _KEPT_BYTES_MAX, once larger pages were asked for.
+Thread safety: any thread.
+Invariants:
+    1. No other array or memoryview refers to a buffer that `take` returns.
 """
 
 import sys
@@ -16,8 +16,8 @@ import numpy as np
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 
-_SMALL_BYTES = 1 << 16  # below that the allocator has it at hand
-_KEPT_MAX = 8  # of the last page and of the one before: rows, bodies, properties
+_SMALL_BYTES = 1 << 16  # smaller buffers are fast to allocate
+_KEPT_MAX = 8  # rows, bodies and properties of the last two pages, and two more
 _KEPT_BYTES_MAX = 32 << 20
 
 
@@ -29,7 +29,7 @@ class Buffers(Owner):
         self._kept: list[Any] = []
 
     def take(self, size: int) -> Any:
-        """Give an array of `size` bytes or more, of whatever content."""
+        """Return an array of at least `size` bytes with arbitrary content."""
         if not _SMALL_BYTES <= size <= _KEPT_BYTES_MAX // 2:
             return np.empty(size, np.uint8)
         with self._lock:
@@ -39,12 +39,12 @@ class Buffers(Owner):
                 return self._kept[min(fitting, key=lambda at: len(self._kept[at]))]
             for at in reversed(free):
                 del self._kept[at]
-            made = np.empty(size + size // 4, np.uint8)  # the next page is not quite of this size
+            made = np.empty(size + size // 4, np.uint8)  # the next page may be a little larger
             kept_bytes = sum(map(len, self._kept))
             if len(self._kept) < _KEPT_MAX and kept_bytes + len(made) <= _KEPT_BYTES_MAX:
                 self._kept.append(made)
             return made
 
     def _is_free(self, at: int) -> bool:
-        # The list and this call refer to it. So does each array or memoryview of it.
+        # Two references are the list's and this call's; every array or memoryview adds one.
         return sys.getrefcount(self._kept[at]) == 2

@@ -1,11 +1,12 @@
-"""Pull: messages of one queue, from an offset on; at once, or when they come.
+"""Pull messages of one queue from an offset on, now or when they arrive.
 
-Threads:  any.
-Holds:    a pull sees only what is durable (or written, where the store says so), without gaps, and
-          never takes back what it gave.
-Fails:    CorruptError where a unit or record does not check; MessageError on a queue that is not
-          there.
-Source:   statuses and next offsets are RocketMQ's.
+Statuses and next offsets are those of RocketMQ.
+
+Thread safety: any thread.
+Invariants:
+    1. A pull returns only durable messages; with `visibility="written"`, only written ones.
+    2. There are no gaps: an offset returns the same message every time.
+Raises: CorruptError if a unit or record fails its check; MessageError if the queue does not exist.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
-from timerstore._engine.read.long_poll import LongPollTable, Texts
-from timerstore._engine.read.queue_reader import Reader, empty_batch
+from timerstore._engine.read.long_poll import LongPollTable, PropertyColumn
+from timerstore._engine.read.queue_reader import QueueReader, empty_batch
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.waiting_pull import (
     WAITING,
@@ -35,7 +36,7 @@ from timerstore.messages import MessageBatch, PullResult, PullStatus
 Answer = TypeVar("Answer")
 Within = Callable[[Callable[[], Answer]], Answer]
 
-_TEXTS_MAX = 1024  # messages that are read to find out whom to wake; of more the pulls read
+_PROPERTIES_MAX = 1024  # messages read to decide which polls to wake; with more, all are woken
 
 
 class Puller(Owner):
@@ -51,41 +52,42 @@ class Puller(Owner):
     ) -> None:
         self._clock = clock
         self._log = log
-        self._reader = Reader(config, log)
+        self._reader = QueueReader(config, log)
         self._request_sync = request_sync
-        self.holds = LongPollTable(
+        self.long_polls = LongPollTable(
             metrics,
             lambda: self._reader.visible_end,
             request_sync,
-            self._texts,
-            wakes=config.long_poll_enabled,
+            self._properties,
+            wakes_on_arrival=config.long_poll_enabled,
         )
-        self._waiter = WaitContext(
+        self._wait_context = WaitContext(
             clock,
-            self.holds,
+            self.long_polls,
             log.check_alive,
             self._ask_sync,
             None if config.long_poll_enabled else config.short_poll_ms * 1_000_000,
         )
 
     def durable(self) -> None:
+        """Wake the pulls of messages that became durable; all of them if the log has failed."""
         if self._log.failed is not None:
-            self.holds.answer_all()  # each finds that out, and raises it
+            self.long_polls.wake_all()  # each pull raises the failure
         else:
-            self.holds.durable()
+            self.long_polls.durable()
 
     def _ask_sync(self) -> None:
-        """Somebody waits: what was appended may be for him."""
+        """Request a sync for a pull that begins to wait: it may wait for an appended message."""
         if self._log.durable < self._log.end:
             self._request_sync()
 
-    def turned(self) -> None:
-        """The clock was turned by hand: pulls whose time is over are answered."""
-        self.holds.turned(self._clock.monotonic_ns)
+    def clock_changed(self) -> None:
+        """Wake the pulls whose time is over, after the clock was set by hand."""
+        self.long_polls.clock_changed(self._clock.monotonic_ns)
 
     def close(self) -> None:
-        """Answer everybody who waits."""
-        self.holds.close()
+        """Wake every waiting pull and accept no more."""
+        self.long_polls.close()
 
     def batch(
         self,
@@ -93,14 +95,16 @@ class Puller(Owner):
         offset: int,
         max_count: int,
         wait_s: float,
-        wanted: Filter | None = None,
+        message_filter: Filter | None = None,
     ) -> MessageBatch:
-        """Give up to `max_count` messages as columns."""
-        got = self._look(route, offset, max_count, wanted)
-        if wait_s <= 0 or got.status not in WAITING:
-            return got
-        waiting = self.begin_batch(route, offset, max_count, wait_s, wanted, within=_at_once)
-        return wait_in_thread(waiting, got)
+        """Return up to `max_count` messages as columns; wait up to `wait_s` seconds for one."""
+        batch = self._look(route, offset, max_count, message_filter)
+        if wait_s <= 0 or batch.status not in WAITING:
+            return batch
+        waiting = self.begin_batch(
+            route, offset, max_count, wait_s, message_filter, within=_at_once
+        )
+        return wait_in_thread(waiting, batch)
 
     def pull(
         self,
@@ -108,20 +112,20 @@ class Puller(Owner):
         offset: int,
         max_count: int,
         wait_s: float,
-        wanted: Filter | None = None,
+        message_filter: Filter | None = None,
     ) -> PullResult:
-        """Give up to `max_count` messages as objects."""
-        return result_of(self.batch(route, offset, max_count, wait_s, wanted))
+        """Return up to `max_count` messages as objects; wait up to `wait_s` seconds for one."""
+        return result_of(self.batch(route, offset, max_count, wait_s, message_filter))
 
     def first_stored(self, route: Route, time_ms: int) -> int:
-        """Give the first queue offset stored at a time or later; the end where none was."""
+        """Return the first queue offset stored at `time_ms` or later, or the queue's end."""
         while True:
             begin = self._log.segments.begin
             try:
                 low, high = kept_range(route.queue, self._reader.visible_end, begin)
                 return first_stored(self._reader, route, low, high, time_ms)
             except GoneError:
-                if begin == self._log.segments.begin:  # retention has removed nothing since
+                if begin == self._log.segments.begin:  # retention has not removed a segment since
                     raise
 
     def begin_batch(
@@ -130,16 +134,16 @@ class Puller(Owner):
         offset: int,
         max_count: int,
         wait_s: float,
-        wanted: Filter | None,
+        message_filter: Filter | None,
         *,
         within: Within[MessageBatch],
     ) -> WaitingPull[MessageBatch]:
-        """As `batch`, for who does the waiting himself; every look is made within a call."""
+        """Begin a `batch` during which the caller waits; `within` runs each look."""
 
         def look(at: int) -> MessageBatch:
-            return within(lambda: self._look(route, at, max_count, wanted))
+            return within(lambda: self._look(route, at, max_count, message_filter))
 
-        return WaitingPull(self._waiter, route, offset, wait_s, wanted, look, _empty)
+        return WaitingPull(self._wait_context, route, offset, wait_s, message_filter, look, _empty)
 
     def begin_pull(
         self,
@@ -147,41 +151,43 @@ class Puller(Owner):
         offset: int,
         max_count: int,
         wait_s: float,
-        wanted: Filter | None,
+        message_filter: Filter | None,
         *,
         within: Within[PullResult],
     ) -> WaitingPull[PullResult]:
-        """As `pull`, for who does the waiting himself; every look is made within a call."""
+        """Begin a `pull` during which the caller waits; `within` runs each look."""
 
         def look(at: int) -> PullResult:
-            return within(lambda: result_of(self._look(route, at, max_count, wanted)))
+            return within(lambda: result_of(self._look(route, at, max_count, message_filter)))
 
-        return WaitingPull(self._waiter, route, offset, wait_s, wanted, look, _no_result)
+        return WaitingPull(
+            self._wait_context, route, offset, wait_s, message_filter, look, _no_result
+        )
 
     def _look(
-        self, route: Route, offset: int, max_count: int, wanted: Filter | None
+        self, route: Route, offset: int, max_count: int, message_filter: Filter | None
     ) -> MessageBatch:
-        """Pull without waiting; once more where retention has overtaken it."""
+        """Pull without waiting; repeat the pull if retention removed the messages in between."""
         while True:
             try:
-                return self._look_once(route, offset, max_count, wanted)
+                return self._look_once(route, offset, max_count, message_filter)
             except GoneError:
                 if offset >= route.queue.first_at(self._log.segments.begin):
                     raise
 
     def _look_once(
-        self, route: Route, offset: int, max_count: int, wanted: Filter | None
+        self, route: Route, offset: int, max_count: int, message_filter: Filter | None
     ) -> MessageBatch:
         bounds = self._bounds(route, offset)
         if bounds.status is not PullStatus.FOUND:
             return _empty(route, bounds)
         return self._reader.read(
-            route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
+            route, offset, max_count, bounds.min_offset, bounds.max_offset, message_filter
         )
 
-    def _texts(self, route: Route, begin: int, end: int) -> Texts | None:
-        """Property texts of what came, for those who wait behind a filter."""
-        if end - begin > _TEXTS_MAX:
+    def _properties(self, route: Route, begin: int, end: int) -> PropertyColumn | None:
+        """Return the properties of new messages, for pulls that wait with a filter."""
+        if end - begin > _PROPERTIES_MAX:
             return None
         try:
             batch = self._look(route, begin, end - begin, None)
@@ -189,14 +195,14 @@ class Puller(Owner):
             return None
         if len(batch) < end - begin:
             return None
-        return Texts(batch.properties, batch.properties_offsets)
+        return PropertyColumn(batch.properties, batch.properties_offsets)
 
     def _bounds(self, route: Route, offset: int) -> Bounds:
         return bounds_of(route.queue, offset, self._reader.visible_end, self._log.segments.begin)
 
 
 def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int) -> Bounds:
-    """What a pull from an offset comes to, of what lies in [log_begin, visible_end) of the log."""
+    """Return the status and next offset of a pull, if [log_begin, visible_end) is visible."""
     low = queue.min_offset
     high = queue.visible(visible_end)
     if high == 0:
@@ -215,7 +221,7 @@ def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int
 
 
 def kept_range(queue: ConsumeQueue, visible_end: int, log_begin: int) -> tuple[int, int]:
-    """Give the queue offsets [low, high) that can be pulled."""
+    """Return the queue offsets [low, high) that can be pulled."""
     low, high = queue.min_offset, queue.visible(visible_end)
     return (queue.first_kept(low, high, log_begin), high) if low < high else (low, low)
 
@@ -225,7 +231,7 @@ def _at_once(look: Callable[[], Answer]) -> Answer:
 
 
 def result_of(batch: MessageBatch) -> PullResult:
-    """Give the same as objects."""
+    """Return the same messages as objects."""
     return PullResult(
         batch.status, tuple(batch), batch.next_offset, batch.min_offset, batch.max_offset
     )

@@ -1,11 +1,14 @@
-"""Reading: the messages between two queue offsets, all of them or those that a filter lets through.
+"""Read the messages between two queue offsets, all of them or those that pass a filter.
 
-Threads:  any.
-Holds:    (1) what is read is visible; (2) the next offset is behind every unit that was looked at
-          and not given, and one call looks at a bounded number of them.
-Fails:    CorruptError where a unit or record does not check. Of damage behind the first message
-          that is given only the next call speaks.
-Source:   statuses and next offsets are RocketMQ's.
+Statuses and next offsets are those of RocketMQ.
+
+Thread safety: any thread.
+Invariants:
+    1. Only visible messages are read.
+    2. The next offset is after every unit that was checked and excluded; one call checks a bounded
+       number of units.
+Raises: CorruptError if a unit or record fails its check. If a message before the damage was found,
+it is returned, and the next call raises.
 """
 
 from typing import Any
@@ -28,11 +31,11 @@ from timerstore.messages import Int32Array, Int64Array, MessageBatch, PullStatus
 
 _BUFFER_BYTES_MAX = 64 << 20
 _STEP_UNITS_MAX = 16_384  # 320 KiB of units read at a time
-_NONE = Buffers()  # of pages without rows
+_NO_BUFFERS = Buffers()  # for pages without rows
 
 
-class Reader(Owner):
-    """Reads the messages of one store's queues."""
+class QueueReader(Owner):
+    """Reads the messages in the queues of one store."""
 
     def __init__(self, config: StoreConfig, log: CommitLog) -> None:
         self._config = config
@@ -41,7 +44,7 @@ class Reader(Owner):
 
     @property
     def visible_end(self) -> int:
-        """Log offset below which messages may be seen."""
+        """Return the log offset below which messages are visible."""
         if self._config.visibility == "written":
             return self._log.written
         return self._log.durable
@@ -53,35 +56,36 @@ class Reader(Owner):
         max_count: int,
         min_offset: int,
         max_offset: int,
-        wanted: Filter | None = None,
+        message_filter: Filter | None = None,
     ) -> MessageBatch:
-        """Give up to `max_count` messages from `offset`, below `max_offset`, on.
+        """Return up to `max_count` messages of [offset, max_offset).
 
-        Without any that `wanted` lets through: NO_MATCHED_MESSAGE, and where to go on.
+        If none passes the filter, the status is NO_MATCHED_MESSAGE and the next offset is after the
+        units that were checked.
         """
         count = min(max_count, max_offset - offset)
-        work = _Reading(self, self._log, self._config, route, offset, count)
-        if wanted is None:
-            work.all_of(count)
+        reading = _Reading(self, self._log, self._config, route, offset, count)
+        if message_filter is None:
+            reading.all_of(count)
         else:
-            units_max = max(max_count, wanted.units_max)
-            work.matching(wanted, count, min(max_offset, offset + units_max))
+            units_max = max(max_count, message_filter.units_max)
+            reading.matching(message_filter, count, min(max_offset, offset + units_max))
         status = PullStatus.FOUND
-        if wanted is not None and not work.page.count:
+        if message_filter is not None and not reading.page.count:
             status = PullStatus.NO_MATCHED_MESSAGE
         return MessageBatch(
             topic=route.topic,
             queue_id=route.queue_id,
             status=status,
-            next_offset=work.next_offset,
+            next_offset=reading.next_offset,
             min_offset=min_offset,
             max_offset=max_offset,
             body_bytes_max=self._config.message_bytes_max,
-            **work.page.columns(),
+            **reading.page.columns(),
         )
 
     def store_times(self, route: Route, begin: int, end: int) -> Int64Array:
-        """Give when the messages [begin, end) of a queue were stored, epoch ms."""
+        """Return the store times of the messages [begin, end) of a queue, in ms since 1970."""
         units = route.queue.read(begin, end - begin)
         count, done = len(units) // UNIT_BYTES, 0
         times = np.empty(count, np.int64)
@@ -89,7 +93,7 @@ class Reader(Owner):
         native_times = ffi.from_buffer("int64_t[]", times)
         with self._log.segments.view(self._log.written) as view:
             while done < count:
-                got = lib.ts_units_store_ms(
+                count_read = lib.ts_units_store_ms(
                     view,
                     route.native,
                     native_units + done * UNIT_BYTES,
@@ -97,19 +101,19 @@ class Reader(Owner):
                     begin + done,
                     native_times + done,
                 )
-                if got > 0:
-                    done += got
+                if count_read > 0:
+                    done += count_read
                 else:
-                    self._log.segments.serve(view, got, "offset_at")
+                    self._log.segments.serve(view, count_read, "offset_at")
         return times
 
 
 class _Reading:
-    """One read: a page, and how far it has come."""
+    """One read: its page and its next offset."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: QueueReader,
         log: CommitLog,
         config: StoreConfig,
         route: Route,
@@ -129,29 +133,30 @@ class _Reading:
         with self._log.segments.view(self._log.written) as view:
             self.next_offset += self._take(view, units, None, None)
 
-    def matching(self, wanted: Filter, step: int, end: int) -> None:
-        """Look at the units below `end`, first at `step` of them, until the page is full."""
+    def matching(self, message_filter: Filter, step: int, end: int) -> None:
+        """Check the units below `end`, `step` of them first, until the page is full."""
         step = min(step, _STEP_UNITS_MAX)
         with self._log.segments.view(self._log.written) as view:
             while self.next_offset < end and self.page.free_rows:
-                units = self._units(view, wanted, min(step, end - self.next_offset))
+                units = self._units(view, message_filter, min(step, end - self.next_offset))
                 if not units:
                     break
-                positions = wanted.candidates(units)
-                done = self._take(view, units, positions, wanted)
-                if done < len(positions):  # the page is full, or damage comes
+                positions = message_filter.candidates(units)
+                done = self._take(view, units, positions, message_filter)
+                if done < len(positions):  # the page is full, or the next message is damaged
                     self.next_offset += int(positions[done])
                     break
                 self.next_offset += len(units) // UNIT_BYTES
                 step = min(4 * step, _STEP_UNITS_MAX)
 
-    def _units(self, view: Any, wanted: Filter, count: int) -> bytes:
-        """Give the next units whose tags may be believed; none: damage comes, behind what is
-        given.
+    def _units(self, view: Any, message_filter: Filter, count: int) -> bytes:
+        """Return the next units whose tags codes are known to be right.
+
+        Return none if the next unit is damaged and the page already has messages.
         """
         offset = self.next_offset
         units = self._route.queue.read(offset, count)
-        if not wanted.believes_units:
+        if not message_filter.believes_units:
             return units
         try:
             count = check_tags(self._log, view, self._route, units, offset)
@@ -164,10 +169,13 @@ class _Reading:
         return units[: count * UNIT_BYTES]
 
     def _take(
-        self, view: Any, units: bytes, positions: Int32Array | None, wanted: Filter | None
+        self, view: Any, units: bytes, positions: Int32Array | None, message_filter: Filter | None
     ) -> int:
-        """Read the messages at some positions, all where it is None, as far as there is room for
-        them, and keep what matches; how many were looked at.
+        """Read messages into the page while there is room, and keep those that match.
+
+        Return how many units were read.
+
+        positions: which of the units to read; None: all.
         """
         count = len(units) // UNIT_BYTES if positions is None else len(positions)
         likely = _record_bytes(units, positions, self.page.free_rows)
@@ -175,29 +183,31 @@ class _Reading:
             self.page.reserve(_BUFFER_BYTES_MAX - self.page.used, _BUFFER_BYTES_MAX)
         done = 0
         while done < count and self.page.free_rows:
-            got = self._add(view, units, positions, done, min(count - done, self.page.free_rows))
-            if got > 0:
-                done += got
-                if wanted is not None:
-                    self.page.thin(wanted.keep(*self.page.texts(got)))
-            elif got == lib.TS_NEED_SPACE and self._makes_room(int(view.need)):
+            count_read = self._add(
+                view, units, positions, done, min(count - done, self.page.free_rows)
+            )
+            if count_read > 0:
+                done += count_read
+                if message_filter is not None:
+                    self.page.thin(message_filter.keep(*self.page.last_properties(count_read)))
+            elif count_read == lib.TS_NEED_SPACE and self._makes_room(int(view.need)):
                 continue
-            elif self.page.count and got in {0, lib.TS_NEED_SPACE, lib.TS_CORRUPT}:
-                break  # the next call begins with what did not go well
-            elif got == 0:  # only units below one that is visible are read
+            elif self.page.count and count_read in {0, lib.TS_NEED_SPACE, lib.TS_CORRUPT}:
+                break  # the next call begins with the message that could not be read
+            elif count_read == 0:  # impossible without damage: only visible units are read
                 at = done if positions is None else int(positions[done])
                 raise CorruptError(
-                    "a queue unit points beyond the messages that are there",
+                    "a queue unit points past the end of the log",
                     where=self._route.queue.where(self.next_offset + at),
                 )
             else:
-                self._log.segments.serve(view, got, "pull")
+                self._log.segments.serve(view, count_read, "pull")
         return done
 
     def _makes_room(self, need: int) -> bool:
         if self.page.reserve(need, _BUFFER_BYTES_MAX):
             return True
-        return not self.page.count and self.page.reserve(need, need)  # one alone always fits
+        return not self.page.count and self.page.reserve(need, need)  # a single message always fits
 
     def _add(
         self, view: Any, units: bytes, positions: Int32Array | None, begin: int, count: int
@@ -221,16 +231,16 @@ class _Reading:
 
 
 def _record_bytes(units: bytes, positions: Int32Array | None, count: int) -> int:
-    """Give how many bytes the first `count` records have, by what their units say."""
+    """Return the size of the first `count` records in bytes, as their units give it."""
     sizes = read_units(units)["size"]
     chosen = sizes if positions is None else sizes[positions]
-    return max(0, int(chosen[:count].sum(dtype=np.int64)))  # a damaged one may be negative
+    return max(0, int(chosen[:count].sum(dtype=np.int64)))  # the size in a damaged unit may be < 0
 
 
 def empty_batch(
     route: Route, status: PullStatus, next_offset: int, min_offset: int, max_offset: int
 ) -> MessageBatch:
-    """Give the answer of a pull that found nothing to read."""
+    """Return the answer of a pull without messages."""
     return MessageBatch(
         topic=route.topic,
         queue_id=route.queue_id,
@@ -238,5 +248,5 @@ def empty_batch(
         next_offset=next_offset,
         min_offset=min_offset,
         max_offset=max_offset,
-        **Page(0, _NONE).columns(),
+        **Page(0, _NO_BUFFERS).columns(),
     )

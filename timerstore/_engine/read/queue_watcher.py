@@ -1,4 +1,4 @@
-"""Watcher: puts the holds of one consumer in the hold table."""
+"""Add a consumer's long polls to the long-poll table."""
 
 from collections.abc import Callable
 
@@ -8,25 +8,29 @@ from timerstore._engine.read.groups import Filters
 from timerstore._engine.read.long_poll import LongPoll, LongPollTable
 
 
-class Watcher:
-    """Of one topic, with the filter of the consumer's group. It does not know the consumer: one
-    that nobody holds any more must go, though its polls have a place to stand.
+class QueueWatcher:
+    """Adds the polls of one consumer of a topic, with the filter of its group.
+
+    It has no reference to the consumer: a consumer that its caller has dropped must be collected,
+    even while its polls are in the table.
     """
 
-    def __init__(self, routes: Routes, holds: LongPollTable, topic: str, filters: Filters) -> None:
+    def __init__(
+        self, routes: Routes, long_polls: LongPollTable, topic: str, filters: Filters
+    ) -> None:
         self._routes = routes
-        self._holds = holds
+        self._long_polls = long_polls
         self._topic = topic
         self._filters = filters
         self._made: tuple[Filter | None] | None = None
 
     def __call__(
-        self, queue_id: int, offset: int, end_ns: int, ring: Callable[[], None]
+        self, queue_id: int, offset: int, end_ns: int, wake: Callable[[], None]
     ) -> LongPoll | None:
-        """Wait for what comes from an offset on; None where there is something to look at."""
+        """Wait for messages from an offset on; return None if there is something to read."""
         route = self._routes.get(self._topic, queue_id)
         if route is None:
-            return None  # looking makes it
+            return None  # reading creates it
         if self._made is None:
             self._made = (make_filter(route, *self._filters),)
-        return self._holds.enter(route, offset, end_ns, self._made[0], ring, for_group=True)
+        return self._long_polls.enter(route, offset, end_ns, self._made[0], wake, for_group=True)

@@ -1,4 +1,4 @@
-"""Requests of pulls: the arguments of one call, as a value."""
+"""The arguments of one pull, as a value."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from timerstore.errors import MessageError, quoted
 
 @dataclass(slots=True)
 class PullRequest:
-    """Messages of one queue from an offset on. Fields are those of StoreApi.pull."""
+    """The arguments of StoreApi.pull."""
 
     topic: str
     queue_id: int
@@ -21,8 +21,9 @@ class PullRequest:
     shard: int | None
 
     def numbers(self) -> tuple[Any, Any, Any]:
-        """Return queue_id, offset and max_count: whole numbers of any type as int, others as they
-        are, to be refused.
+        """Return queue_id, offset and max_count: whole numbers of any type as int.
+
+        Other values are returned unchanged; the check of the arguments rejects them.
         """
         queue_id, offset, max_count = (
             one if type(one) is int or (number := whole(one)) is None else number

@@ -1,13 +1,16 @@
-"""SQL: the text of a property filter becomes a condition.
-
-Data:     the part of RocketMQ's SQL92 that is drawn below; names are properties, as stored.
-Threads:  any.
-Holds:    what is accepted, a broker answers the same or fails on; the exceptions, and what it
-          accepts and we do not, stand in docs/decisions/0006-index-and-queries.md.
-Fails:    MessageError on what does not parse: what was wanted, what was got, where; ConfigError
-          where lark (timerstore[sql]) is not installed.
+"""Parse the SQL expression of a property filter into a condition.
 
     amount > 5 AND (TAGS = 'paid' OR region IN ('eu', 'us')) AND note IS NOT NULL
+
+The grammar below is a subset of RocketMQ's SQL92; a name is the name of a property.
+
+Thread safety: any thread.
+Invariants:
+    1. A broker gives the same result for an accepted expression, or fails on it.
+Raises: MessageError on an expression that cannot be parsed, with the expected
+tokens, the one found and its position; ConfigError if lark (timerstore[sql]) is not installed.
+See also: docs/decisions/0006-index-and-queries.md, for the exceptions and for expressions that only
+a broker accepts.
 """
 
 import importlib
@@ -19,10 +22,10 @@ from timerstore._engine.read.sql_condition import Condition, Number
 from timerstore.errors import ConfigError, MessageError
 
 DEPTH_MAX = 64
-_SHOWN = 60  # characters of a long expression on each side of the place that an error names
+_SHOWN = 60  # characters of a long expression shown on each side of an error
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 
-# NOT stands before parentheses only: a broker reads NOT a = 5 as (NOT a) = 5, which no SQL does.
+# NOT is allowed before parentheses only: a broker reads NOT a = 5 as (NOT a) = 5, unlike SQL.
 _GRAMMAR = r"""
 start: condition
 ?condition: conjunction (_OR conjunction)*
@@ -83,14 +86,14 @@ _WORDS = {
 
 @lru_cache(maxsize=256)
 def parse_sql(text: str) -> Condition:
-    """Give the condition that a text says; the ones of late are kept, for pulls come in rows."""
+    """Return the condition of an expression; recent ones are cached, because pulls repeat them."""
     lark, parser = _parser()
     try:
-        return parser.parse(text)  # type: ignore[no-any-return]  # start's answer
+        return parser.parse(text)  # type: ignore[no-any-return]  # the result of `start`
     except lark.UnexpectedCharacters as error:
         at = error.pos_in_stream
         got = "a text that does not end" if text[at] == "'" else repr(text[at])
-        hint = "; texts stand in single quotes" if text[at] == '"' else ""
+        hint = "; a text is written in single quotes" if text[at] == '"' else ""
         _refuse(text, at, f"got {got}{hint}")
     except lark.UnexpectedToken as error:
         names = error.accepts or error.expected
@@ -106,19 +109,19 @@ def parse_sql(text: str) -> Condition:
 
 @lru_cache(maxsize=1)
 def _parser() -> tuple[Any, Any]:
-    """Give lark and the parser; loaded at first use, for most stores never see an SQL filter."""
+    """Return lark and the parser, loaded at first use because most stores use no SQL filter."""
     try:
         lark = importlib.import_module("lark")
     except ImportError as error:
         raise ConfigError(
             "sql: a filter in SQL needs lark, which is not installed: pip install timerstore[sql]"
         ) from error
-    # basic: AND is a keyword wherever it stands, never a property.
+    # basic: AND is a keyword at every position, never a property.
     return lark, lark.Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder())
 
 
 class _Refused(Exception):  # noqa: N818  # never leaves this file
-    """What is wrong with an expression that parses, and at which of its characters."""
+    """An error in an expression that the grammar accepts, with its position."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -133,7 +136,7 @@ def _refuse(text: str, at: int, what: str) -> NoReturn:
 
 
 class _Operand(NamedTuple):
-    """One side of a comparison: one of the four, and where it stands."""
+    """One side of a comparison: its position, and one of four values."""
 
     at: int
     name: str | None = None
@@ -143,11 +146,11 @@ class _Operand(NamedTuple):
 
 
 class _Builder:
-    """What becomes of each rule of the grammar, from what became of its parts."""
+    """Converts each rule of the grammar, given the results of its parts."""
 
     def start(self, parts: list[Any]) -> Condition:
         (condition,) = parts
-        return condition  # type: ignore[no-any-return]  # a rule's answer
+        return condition  # type: ignore[no-any-return]  # the result of a rule
 
     # --- conditions of conditions ---
 
@@ -194,7 +197,7 @@ class _Builder:
         if sign not in {"=", "<>"}:
             for side in (left, right):
                 if side.text is not None or side.boolean is not None:
-                    raise _Refused(side.at, f"wanted a property or a number beside {sign}")
+                    raise _Refused(side.at, f"wanted a property or a number next to {sign}")
         if left.name is None and right.name is not None:
             left, sign, right = right, conditions.MIRRORED[sign], left
         if left.name is not None:
@@ -258,5 +261,5 @@ def _unquoted(token: str) -> str:
 
 def _shallow(condition: Condition) -> Condition:
     if condition.depth > DEPTH_MAX:
-        raise _Refused(0, f"wanted at most {DEPTH_MAX} conditions in each other, got more")
+        raise _Refused(0, f"wanted at most {DEPTH_MAX} nested conditions, got more")
     return condition

@@ -1,12 +1,14 @@
-"""Condition: what an SQL filter asks of a message's properties; the answer is yes, no or unknown.
+"""Evaluate the condition of an SQL filter on the properties of a message: true, false or unknown.
 
-Data:     property texts by name. A name that is not there makes what compares it unknown (None), as
-          does a text that is no number where it is compared with one.
-Threads:  any; a condition never changes.
-Holds:    unknown is not yes: NOT of it is unknown, AND and OR give it where the rest leaves it
-          open, and a message of which the whole is unknown does not pass.
-Source:   a broker's answers, tests/fixtures/sql (README there); where ours differ:
-          docs/decisions/0006-index-and-queries.md.
+The semantics are those of a RocketMQ broker, whose results are recorded in tests/fixtures/sql.
+
+Thread safety: any thread; a condition is immutable.
+Invariants:
+    1. A comparison is unknown (None) if its property is missing, or if the property's text is not a
+       number and is compared with one.
+    2. NOT of unknown is unknown. AND and OR are unknown if their other parts do not decide them.
+    3. A message passes only if the whole condition is true.
+See also: docs/decisions/0006-index-and-queries.md, for the differences from a broker.
 """
 
 import operator
@@ -16,12 +18,12 @@ from typing import Any, NamedTuple
 
 Properties = Mapping[str, str]
 Number = int | float
-Ask = Callable[[Properties], bool | None]
+Evaluate = Callable[[Properties], bool | None]
 
 _NUMBER = re.compile(
     r"[+-]?(?:([0-9]+)|(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?)"
 )
-_EXACT_DIGITS_MAX = 40  # far beyond every literal; int() of thousands of digits is slow or refused
+_EXACT_DIGITS_MAX = 40  # more than any literal has; int() of thousands of digits is slow or fails
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -35,119 +37,119 @@ MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Condition(NamedTuple):
-    """One condition, and how deep others are nested in it."""
+    """One condition, and the depth of the conditions nested in it."""
 
-    ask: Ask
+    evaluate: Evaluate
     depth: int = 1
 
 
 def number_of(text: str) -> Number | None:
-    """Give the number that a property's text says in decimal; None where it says none."""
+    """Return the decimal number in a property's text, or None if the text is not a number."""
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None
     return int(text) if found[1] and len(text) <= _EXACT_DIGITS_MAX else float(text)
 
 
-def constant(answer: bool) -> Condition:
-    """TRUE or FALSE."""
-    return Condition(lambda _properties: answer)
+def constant(value: bool) -> Condition:
+    """Return the condition TRUE or FALSE."""
+    return Condition(lambda _properties: value)
 
 
 def all_of(parts: Sequence[Condition]) -> Condition:
-    """AND: no where one says no, unknown where one of the others is."""
-    asks = [part.ask for part in parts]
+    """Return AND: false if a part is false, otherwise unknown if a part is unknown."""
+    evaluators = [part.evaluate for part in parts]
 
-    def ask(properties: Properties) -> bool | None:
-        answer: bool | None = True
-        for one in asks:
-            said = one(properties)
-            if said is False:
+    def evaluate(properties: Properties) -> bool | None:
+        combined: bool | None = True
+        for one in evaluators:
+            result = one(properties)
+            if result is False:
                 return False
-            if said is None:
-                answer = None
-        return answer
+            if result is None:
+                combined = None
+        return combined
 
-    return Condition(ask, _around(parts))
+    return Condition(evaluate, _depth_around(parts))
 
 
 def any_of(parts: Sequence[Condition]) -> Condition:
-    """OR: yes where one says yes, unknown where one of the others is."""
-    asks = [part.ask for part in parts]
+    """Return OR: true if a part is true, otherwise unknown if a part is unknown."""
+    evaluators = [part.evaluate for part in parts]
 
-    def ask(properties: Properties) -> bool | None:
-        answer: bool | None = False
-        for one in asks:
-            said = one(properties)
-            if said is True:
+    def evaluate(properties: Properties) -> bool | None:
+        combined: bool | None = False
+        for one in evaluators:
+            result = one(properties)
+            if result is True:
                 return True
-            if said is None:
-                answer = None
-        return answer
+            if result is None:
+                combined = None
+        return combined
 
-    return Condition(ask, _around(parts))
+    return Condition(evaluate, _depth_around(parts))
 
 
 def negated(part: Condition) -> Condition:
-    """NOT."""
-    inner = part.ask
+    """Return NOT."""
+    inner = part.evaluate
 
-    def ask(properties: Properties) -> bool | None:
-        said = inner(properties)
-        return None if said is None else not said
+    def evaluate(properties: Properties) -> bool | None:
+        result = inner(properties)
+        return None if result is None else not result
 
-    return Condition(ask, _around([part]))
+    return Condition(evaluate, _depth_around([part]))
 
 
-def _around(parts: Sequence[Condition]) -> int:
+def _depth_around(parts: Sequence[Condition]) -> int:
     return 1 + max(part.depth for part in parts)
 
 
 def is_missing(name: str) -> Condition:
-    """IS NULL."""
+    """Return IS NULL."""
     return Condition(lambda properties: name not in properties)
 
 
 def text_is(name: str, sign: str, text: str) -> Condition:
-    """= or <> with a text: unit by unit."""
+    """Return a property = or <> a text, compared character by character."""
     compare = _COMPARE[sign]
 
-    def ask(properties: Properties) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         value = properties.get(name)
         return None if value is None else compare(value, text)
 
-    return Condition(ask)
+    return Condition(evaluate)
 
 
 def boolean_is(name: str, sign: str, wanted: bool) -> Condition:
-    """= or <> with TRUE or FALSE: "true" in any case is true, every other text is false."""
+    """Return a property = or <> TRUE or FALSE; only the text "true", in any case, is true."""
     compare = _COMPARE[sign]
 
-    def ask(properties: Properties) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         value = properties.get(name)
         return None if value is None else compare(value.lower() == "true", wanted)
 
-    return Condition(ask)
+    return Condition(evaluate)
 
 
 def number_is(name: str, sign: str, number: Number) -> Condition:
-    """A comparison with a number; with one that has a point or exponent, as floats."""
+    """Return a property compared with a number, as floats if it has a point or an exponent."""
     compare, is_float = _COMPARE[sign], isinstance(number, float)
 
-    def ask(properties: Properties) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         value = number_of(properties.get(name, ""))
         if value is None:
             return None
         return compare(float(value) if is_float else value, number)
 
-    return Condition(ask)
+    return Condition(evaluate)
 
 
 def properties_are(left: str, sign: str, right: str) -> Condition:
-    """Two properties: as texts by = and <>, else as floats."""
+    """Return two properties compared: as texts by = and <>, otherwise as floats."""
     compare, is_text = _COMPARE[sign], sign in {"=", "<>"}
 
-    def ask(properties: Properties) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         texts = properties.get(left), properties.get(right)
         if texts[0] is None or texts[1] is None:
             return None
@@ -158,18 +160,18 @@ def properties_are(left: str, sign: str, right: str) -> Condition:
             return None
         return compare(float(first), float(second))
 
-    return Condition(ask)
+    return Condition(evaluate)
 
 
 def one_of(name: str, texts: Sequence[str], *, inside: bool) -> Condition:
-    """IN or NOT IN."""
+    """Return IN or NOT IN."""
     listed = frozenset(texts)
 
-    def ask(properties: Properties) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         value = properties.get(name)
         return None if value is None else (value in listed) is inside
 
-    return Condition(ask)
+    return Condition(evaluate)
 
 
 _SEARCH: dict[str, Callable[[str, str], bool]] = {
@@ -180,23 +182,24 @@ _SEARCH: dict[str, Callable[[str, str], bool]] = {
 
 
 def searched(name: str, how: str, text: str, *, inside: bool) -> Condition:
-    """CONTAINS, STARTSWITH or ENDSWITH, or NOT that: no, and not unknown, for a property that is
-    not there and for an empty text, as a broker has it.
+    """Return CONTAINS, STARTSWITH or ENDSWITH, or NOT of it.
+
+    As in a broker, it is false, not unknown, for a missing property and for an empty text.
     """
     search = _SEARCH[how]
 
-    def ask(properties: Properties) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         value = properties.get(name)
         return bool(value and text) and search(value or "", text) is inside
 
-    return Condition(ask)
+    return Condition(evaluate)
 
 
 def numbers_are(left: Number, sign: str, right: Number) -> Condition:
-    """Two constants."""
+    """Return two constant numbers compared."""
     return constant(_COMPARE[sign](left, right))
 
 
 def texts_are(left: str, sign: str, right: str) -> Condition:
-    """Two constants."""
+    """Return two constant texts compared."""
     return constant(_COMPARE[sign](left, right))

@@ -1,4 +1,4 @@
-"""Seek: from a time to a queue offset.
+"""Find the first queue offset that was stored at or after a time.
 
 Invariants:
     1. The answer is the first message that was stored at the time or later; no message before it
@@ -12,18 +12,18 @@ Thread safety: any thread; two searches of one queue at once may both read a blo
 import numpy as np
 
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.queue_reader import Reader
+from timerstore._engine.read.queue_reader import QueueReader
 
-BEYOND = 2**62
-"""An offset at which there is never a message: a pull from it tells the bounds, and reads none."""
+PAST_END = 2**62
+"""An offset without a message: a pull from it returns the bounds of the queue and reads nothing."""
 
 BLOCK_UNITS = 16_384
-"""Messages of which one number is kept, the latest store time: 8 bytes for some MB of log."""
+"""Messages for which one latest store time is kept in memory: 8 bytes for some MB of log."""
 
 _INT64_MAX = 2**63 - 1
 
 
-def first_stored(reader: Reader, route: Route, low: int, high: int, time_ms: int) -> int:
+def first_stored(reader: QueueReader, route: Route, low: int, high: int, time_ms: int) -> int:
     """Return the first offset in [low, high) stored at `time_ms` or later, or `high`.
 
     The first search of a queue reads the store time of each message before its answer. The latest

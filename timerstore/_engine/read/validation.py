@@ -1,6 +1,6 @@
-"""What those who read are given, checked: numbers, times, queues.
+"""Check the arguments of calls that read: numbers, times, queues.
 
-Fails:    MessageError.
+Raises: MessageError.
 """
 
 from timerstore._engine.base.argument_types import whole
@@ -8,17 +8,32 @@ from timerstore.errors import MessageError, quoted
 
 
 def whole_or(value: object, otherwise: int) -> int:
-    """Give a whole number; what is none becomes `otherwise`, which is refused like it."""
+    """Return a whole number of any type as int, and `otherwise` for every other value."""
     number = whole(value)
     return otherwise if number is None else number
 
 
+def check_poll(max_count: object, wait: object) -> int:
+    """Return the `max_count` of a poll, or raise MessageError with everything that is wrong."""
+    problems = []
+    count = whole_or(max_count, 0)
+    if count < 1:
+        problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")
+    problems += wait_problems(wait)
+    if problems:
+        raise MessageError(problems)
+    return count
+
+
 def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
-    """Give the queues that a consumer asks for; `count`: those of its topic, 0: not there yet."""
+    """Return the queues that a consumer requests; None stands for a fair share.
+
+    count: how many queues the topic has; 0 if it does not exist yet.
+    """
     if queues is None:
         return None
     try:
-        given = list(queues)  # type: ignore[call-overload]  # the question is whether it can
+        given = list(queues)  # type: ignore[call-overload]  # TypeError if it is not iterable
     except TypeError as error:
         raise MessageError(f"queues: wanted whole numbers, got {quoted(queues)}") from error
     found = tuple(whole_or(one, -1) for one in given)
@@ -31,14 +46,14 @@ def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
 
 
 def wait_problems(wait: object) -> list[str]:
-    """What is wrong with seconds to wait."""
+    """Return the problems of a wait in seconds."""
     if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait < 1e9:
         return []
     return [f"wait: wanted seconds from 0 on, got {quoted(wait)}"]
 
 
 def range_problems(begin_ms: object, end_ms: object) -> list[str]:
-    """What is wrong with a range of times, of which both ends may be None."""
+    """Return the problems of a time range; each end may be None."""
     return [
         f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
         for name, value in (("begin_ms", begin_ms), ("end_ms", end_ms))
@@ -47,7 +62,7 @@ def range_problems(begin_ms: object, end_ms: object) -> list[str]:
 
 
 def whole_ms(name: str, value: object) -> int:
-    """Give a time in ms since 1970."""
+    """Return a time in ms since 1970."""
     number = whole(value)
     if number is None:
         raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}")

@@ -1,16 +1,18 @@
-"""The waiting polls of one consumer; the first is in the long-poll table for all of them.
+"""Order the waiting polls of one consumer; only the first is in the long-poll table.
 
-    three threads poll one consumer     a (held at queues 0, 2)   b   c      b and c just sleep
-    a message comes to queue 2          a is rung, and looks      b   c      nobody else wakes
-    a has it, and is done               b (held at queues 0, 2)   c          b did not wake for that
+    three threads poll one consumer   a (in the table at queues 0, 2)   b   c   b and c only sleep
+    a message arrives in queue 2      a is woken and reads              b   c   no other wakes
+    a returns the message             b (in the table at queues 0, 2)   c       b has not woken
 
-Threads:  any, each under the lock of the group; only `Place.wake` comes from outside of it.
-Locks:    the group's, then the hold table's.
-Holds:    (1) who is first and sleeps is held at each queue of the consumer, where nothing was left
-          to look at when he was put there; else he was rung; (2) who goes, however he goes, leaves
-          the next one so: no message waits beside a sleeper.
-Fails:    never: where a queue does not read, its poll is rung, and finds the error itself.
-Source:   docs/decisions/0005-long-poll.md.
+Thread safety: every call needs the lock of the group, except `Waiter.wake`.
+Locking: the group's lock, then the long-poll table's.
+Invariants:
+    1. If the first waiter sleeps, it has a long poll at each queue of the consumer, and there was
+       nothing to read when it was added; otherwise it has been woken.
+    2. A waiter that leaves, for whatever reason, puts the next one into the table: no message waits
+       while every waiter sleeps.
+Raises: nothing. If a queue cannot be read, the waiter is woken and finds the error itself.
+See also: docs/decisions/0005-long-poll.md.
 """
 
 from collections import OrderedDict
@@ -20,132 +22,137 @@ from typing import Protocol
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore.errors import TimerStoreError
 
-Watch = Callable[[int, int, int, Callable[[], None]], LongPoll | None]
-"""Puts a hold at a queue: its number, from which offset, until when, what rings. None: look."""
+AddPoll = Callable[[int, int, int, Callable[[], None]], LongPoll | None]
+"""Adds a long poll: queue number, offset, end (monotonic ns), wake. Returns None: read instead."""
 
-FOR_EVER_NS = 2**62
-"""When the time ends of who waits for ever."""
+FOREVER_NS = 2**62
+"""The end of a wait without a limit."""
 
-Unwatch = Callable[[LongPoll], object]
+RemovePoll = Callable[[LongPoll], object]
 
 
 class Queue(Protocol):
-    """A queue as its consumer has it: another one each time that it comes to him."""
+    """A queue that is assigned to a consumer; a new object each time that it is assigned."""
 
     @property
     def queue_id(self) -> int:
-        """Its number."""
+        """Return its number."""
 
 
 class Waiter:
-    """One poll in line."""
+    """One waiting poll."""
 
-    __slots__ = ("end_ns", "holds", "is_asleep", "is_woken", "ring")
+    __slots__ = ("end_ns", "is_waiting", "is_woken", "polls", "wake_caller")
 
     def __init__(self, end_ns: int) -> None:
         self.end_ns = end_ns
-        self.ring: Callable[[], None] = _nobody
-        self.is_woken = False  # since it fell asleep
-        self.is_asleep = False
-        self.holds: list[tuple[Queue, int, LongPoll]] = []  # queue, offset
+        self.wake_caller: Callable[[], None] = _ignore
+        self.is_woken = False  # since it last began to wait
+        self.is_waiting = False
+        self.polls: list[tuple[Queue, int, LongPoll]] = []  # queue, offset
 
     def wake(self) -> None:
-        """Let it look; from any thread, as often as one likes."""
+        """Have the caller read again; from any thread, any number of times."""
         if not self.is_woken:
             self.is_woken = True
             try:
-                self.ring()
-            except BaseException:  # as Ctrl-C before it rang: it is not rung a second time
-                self.ring()
+                self.wake_caller()
+            except BaseException:  # KeyboardInterrupt may come first: there is no second `wake`
+                self.wake_caller()
                 raise
 
 
 class WaitQueue:
-    """Who waits at one consumer, first come first."""
+    """The waiters of one consumer, in order of arrival."""
 
-    def __init__(self, watch: Watch, unwatch: Unwatch) -> None:
-        self._watch = watch
-        self._unwatch = unwatch
-        self._places: OrderedDict[Waiter, None] = OrderedDict()
+    def __init__(self, add_poll: AddPoll, remove_poll: RemovePoll) -> None:
+        self._add_poll = add_poll
+        self._remove_poll = remove_poll
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._waiters)
 
-    def sleep(
-        self, place: Waiter, ring: Callable[[], None], wanted: Mapping[Queue, int] | None
+    def enter(
+        self, waiter: Waiter, wake: Callable[[], None], offsets: Mapping[Queue, int] | None
     ) -> bool:
-        """Fall asleep, at the end of the line or where one stands in it; False: look instead.
+        """Begin to wait, at the end of the queue or in the waiter's old position.
 
-        `wanted`: the offset to wait for in each queue; None where there is something to look at.
+        Return False if the caller must read instead.
+
+        offsets: the offset to wait for in each queue; None if there is something to read.
         """
-        self._places.setdefault(place)
-        place.ring, place.is_woken, place.is_asleep = ring, False, True
-        if self._first() is not place:
-            return True  # whoever is in front of it looks, or is held
-        if self._hold(place, wanted):
+        self._waiters.setdefault(waiter)
+        waiter.wake_caller, waiter.is_woken, waiter.is_waiting = wake, False, True
+        if self._first() is not waiter:
+            return True  # the first waiter reads, or is in the table
+        if self._add_polls(waiter, offsets):
             return True
-        place.is_asleep = False
+        waiter.is_waiting = False
         return False
 
-    def wake(self, place: Waiter) -> list[tuple[Queue, int, int]]:
-        """Wake up, to look or to go. Answers (queue, offset, looked): what lies between the two of
-        a queue is known to be nothing for this consumer.
-        """
-        place.is_asleep = False
-        holds, place.holds = place.holds, []
-        for _, _, hold in holds:
-            self._unwatch(hold)
-        return [(queue, offset, hold.looked) for queue, offset, hold in holds]
+    def suspend(self, waiter: Waiter) -> list[tuple[Queue, int, int]]:
+        """Take a waiter out of the table; it keeps its position.
 
-    def leave(self, place: Waiter, wanted: Mapping[Queue, int] | None) -> None:
-        """Go, and have the next one in the table in one's stead; again, where a signal came amid
-        it.
+        Return (queue, offset, end) for each of its polls: no message in [offset, end) of the queue
+        is for this consumer.
         """
-        if place in self._places:
-            self.wake(place)
-            del self._places[place]
+        waiter.is_waiting = False
+        polls, waiter.polls = waiter.polls, []
+        for _, _, poll in polls:
+            self._remove_poll(poll)
+        return [(queue, offset, poll.no_match_below) for queue, offset, poll in polls]
+
+    def leave(self, waiter: Waiter, offsets: Mapping[Queue, int] | None) -> None:
+        """Remove a waiter and put the next one into the table.
+
+        If a signal interrupts this call, calling it again completes it.
+        """
+        if waiter in self._waiters:
+            self.suspend(waiter)
+            del self._waiters[waiter]
         first = self._first()
-        if first is None or not first.is_asleep or first.is_woken or first.holds:
-            return  # it looks, or is to look, or is held
-        if not self._hold(first, wanted):
+        if first is None or not first.is_waiting or first.is_woken or first.polls:
+            return  # it reads, is about to, or is in the table
+        if not self._add_polls(first, offsets):
             first.wake()
 
-    def ring(self) -> None:
-        """There is a reason to look: the first does, and the next ones after it."""
+    def wake_first(self) -> None:
+        """Have the first waiter read; if it leaves messages, the next one is woken in turn."""
         first = self._first()
-        if first is not None and first.is_asleep:
+        if first is not None and first.is_waiting:
             first.wake()
 
-    def wake_all(self, until_ns: int = FOR_EVER_NS) -> None:
-        """All of them, or all whose time ends by then, have a reason to look."""
-        for place in self._places:
-            if place.is_asleep and place.end_ns <= until_ns:
-                place.wake()
+    def wake_all(self, until_ns: int = FOREVER_NS) -> None:
+        """Wake every waiter whose time ends at `until_ns` or earlier."""
+        for waiter in self._waiters:
+            if waiter.is_waiting and waiter.end_ns <= until_ns:
+                waiter.wake()
 
     def _first(self) -> Waiter | None:
-        return next(iter(self._places), None)
+        return next(iter(self._waiters), None)
 
-    def _hold(self, place: Waiter, wanted: Mapping[Queue, int] | None) -> bool:
-        if wanted is None:
+    def _add_polls(self, waiter: Waiter, offsets: Mapping[Queue, int] | None) -> bool:
+        if offsets is None:
             return False
-        is_held = False
+        is_added = False
         try:
-            for queue, offset in wanted.items():
-                hold = self._watch(queue.queue_id, offset, place.end_ns, place.wake)
-                if hold is None:
+            for queue, offset in offsets.items():
+                poll = self._add_poll(queue.queue_id, offset, waiter.end_ns, waiter.wake)
+                if poll is None:
                     break
-                place.holds.append((queue, offset, hold))
+                waiter.polls.append((queue, offset, poll))
             else:
-                is_held = True
+                is_added = True
         except TimerStoreError:
             pass
         finally:
-            if not is_held:  # whatever came amid it: at each queue, or at none
-                holds, place.holds = place.holds, []
-                for _, _, hold in holds:
-                    self._unwatch(hold)
-        return is_held
+            if not is_added:  # all polls or none, also after an interrupt
+                polls, waiter.polls = waiter.polls, []
+                for _, _, poll in polls:
+                    self._remove_poll(poll)
+        return is_added
 
 
-def _nobody() -> None:
-    """Nobody sleeps there yet."""
+def _ignore() -> None:
+    """Wake no caller: none has begun to wait."""

@@ -1,11 +1,19 @@
-"""A pull that may wait, without the waiting: that is done by a thread, or by an event loop.
+"""A pull that may wait; a thread or an event loop does the waiting.
 
-    while enter(ring): sleep until ring or left_s, leave(); then look; is_done? final; at last end
+    fetched = look()
+    while not is_done(fetched):
+        if enter(wake):
+            sleep until `wake` is called, or for left_s
+            leave()
+        fetched = look()
+    answer = final(fetched)             or when_closed(), if the store was closed
+    end()                               in every case
 
-Threads:  the one pull's own; `ring` comes from any.
-Holds:    (1) what is given never skips a message: what `final` says was looked at was, message by
-          message; (2) a pull answers its store's end with what it knew, and reads no file after it.
-Fails:    FailedError where the store has failed while it waits.
+Thread safety: one thread at a time; any thread may call `wake`.
+Invariants:
+    1. An answer skips no message: each message below its next offset was compared with the filter.
+    2. If the store is closed, the pull answers from memory and reads no file after that.
+Raises: FailedError if the store fails during the wait.
 See also: docs/decisions/0005-long-poll.md, with the differences from RocketMQ.
 """
 
@@ -25,31 +33,30 @@ from timerstore.messages import MessageBatch, PullResult, PullStatus
 Answer = TypeVar("Answer", bound=PullResult | MessageBatch)
 
 WAITING = (PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE)
-"""What a pull that may wait does not take for an answer."""
+"""The statuses on which a pull that may wait goes on waiting."""
+
+Fetched = TypeVar("Fetched")
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
-Got = TypeVar("Got")
-Given_co = TypeVar("Given_co", covariant=True)
-
-
-class Waits(Protocol[Got, Given_co]):
-    """What a thread or a loop waits by: a pull here, a consumer's poll in waiting_poll.py."""
+class Waits(Protocol[Fetched, Answer_co]):
+    """A call that may wait: a pull (below), a consumer's poll (waiting_poll.py) or several."""
 
     @property
     def left_s(self) -> float: ...
     @property
     def is_closed(self) -> bool: ...
-    def enter(self, ring: Callable[[], None]) -> bool: ...
+    def enter(self, wake: Callable[[], None]) -> bool: ...
     def leave(self) -> None: ...
-    def look(self) -> Got: ...
-    def is_done(self, got: Got) -> bool: ...
-    def final(self, got: Got) -> Given_co: ...
-    def when_closed(self) -> Given_co: ...
+    def look(self) -> Fetched: ...
+    def is_done(self, fetched: Fetched) -> bool: ...
+    def final(self, fetched: Fetched) -> Answer_co: ...
+    def when_closed(self) -> Answer_co: ...
     def end(self) -> None: ...
 
 
 class Bounds(NamedTuple):
-    """A queue's ends, and what a pull from one offset comes to."""
+    """The ends of a queue, and the status and next offset of a pull from one offset."""
 
     status: PullStatus
     next_offset: int
@@ -58,16 +65,16 @@ class Bounds(NamedTuple):
 
 
 class WaitContext(NamedTuple):
-    """What every waiting pull of a store needs."""
+    """The components of a store that its waiting pulls use."""
 
     clock: Clock
-    holds: LongPollTable
+    long_polls: LongPollTable
     check_alive: Callable[[], None]
     ask_sync: Callable[[], None]
-    wait_ns_max: int | None  # where polls are short: how long one waits at most
+    wait_ns_max: int | None  # the longest wait of a short poll; None for long polls
 
     def end_ns(self, wait_s: float) -> int:
-        """When a pull that begins now ends, by the monotonic clock."""
+        """Return the end of a pull that begins now, in ns of the monotonic clock."""
         wait_ns = int(wait_s * 1e9)
         if self.wait_ns_max is not None:
             wait_ns = min(wait_ns, self.wait_ns_max)
@@ -79,7 +86,7 @@ class WaitingPull(Owner, Generic[Answer]):
 
     def __init__(
         self,
-        waiter: WaitContext,
+        context: WaitContext,
         route: Route,
         offset: int,
         wait_s: float,
@@ -87,52 +94,56 @@ class WaitingPull(Owner, Generic[Answer]):
         look: Callable[[int], Answer],
         empty: Callable[[Route, Bounds], Answer],
     ) -> None:
-        """`look` pulls from an offset without waiting; `empty` makes an answer without messages."""
-        self._waiter = waiter
+        """Create a pull that has not begun to wait.
+
+        look: pulls from an offset without waiting.
+        empty: makes an answer without messages.
+        """
+        self._context = context
         self._route = route
-        self._asked = offset
-        self._offset = offset  # nothing below it is for this pull
-        self._end_ns = waiter.end_ns(wait_s)
+        self._start_offset = offset
+        self._offset = offset  # no message below it is for this pull
+        self._end_ns = context.end_ns(wait_s)
         self._filter = message_filter
         self._look = look
         self._empty = empty
-        self._hold: LongPoll | None = None
+        self._poll: LongPoll | None = None
         self._has_waited = False
-        self._was_empty = False  # the queue, when this last began to wait
+        self._was_empty = False  # whether the queue was, when the last wait began
         self._is_over = False
 
     def look(self) -> Answer:
-        """What there is now."""
+        """Pull without waiting."""
         return self._look(self._offset)
 
     @property
     def left_s(self) -> float:
-        """How long it may still wait, seconds."""
-        return max((self._end_ns - self._waiter.clock.monotonic_ns) / 1e9, 0.0)
+        """Return how many seconds it may still wait."""
+        return max((self._end_ns - self._context.clock.monotonic_ns) / 1e9, 0.0)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the store was closed: then `when_closed` is the answer."""
-        return self._waiter.holds.closed
+        """Return whether the store was closed; then `when_closed` is the answer."""
+        return self._context.long_polls.closed
 
-    def enter(self, ring: Callable[[], None]) -> bool:
-        """Begin to wait; False where there is something to look at, or no time left.
+    def enter(self, wake: Callable[[], None]) -> bool:
+        """Begin to wait; return False if there is something to read or no time left.
 
-        `ring` is called, once or more, from any thread, when it is time to `leave` and look; it
-        must be left after `left_s` in any case. It must not call a store: a service may call it
-        while it holds a lock.
+        `wake` is called once or more, from any thread: then it is time to `leave` and read again.
+        The caller must `leave` after `left_s` in any case. `wake` must not call a store: a service
+        may call it with a lock held.
         """
         if self.left_s <= 0:
             return False
-        waiter = self._waiter
-        hold = waiter.holds.enter(self._route, self._offset, self._end_ns, self._filter, ring)
-        if hold is None:
+        context = self._context
+        poll = context.long_polls.enter(self._route, self._offset, self._end_ns, self._filter, wake)
+        if poll is None:
             return False
-        self._hold = hold
-        self._was_empty = hold.entered_at == 0
+        self._poll = poll
+        self._was_empty = poll.entered_at == 0
         try:
-            waiter.check_alive()  # after it entered: a store that fails now answers it
-            waiter.ask_sync()
+            context.check_alive()  # after it entered: a store that fails from now on wakes it
+            context.ask_sync()
         except BaseException:
             self.leave()
             raise
@@ -140,29 +151,29 @@ class WaitingPull(Owner, Generic[Answer]):
         return True
 
     def leave(self) -> None:
-        """End of waiting, whatever ended it."""
-        hold, self._hold = self._hold, None
-        assert hold is not None, "left without having entered"
-        if not self._waiter.holds.leave(hold):
+        """Stop waiting, for whatever reason."""
+        poll, self._poll = self._poll, None
+        assert poll is not None, "left without having entered"
+        if not self._context.long_polls.leave(poll):
             self._is_over = True
-        self._offset = hold.looked
+        self._offset = poll.no_match_below
 
-    def is_done(self, got: Answer) -> bool:
-        """Whether this is the answer; else `enter` again."""
-        if got.status is PullStatus.NO_MATCHED_MESSAGE and self._has_waited:
-            self._offset = got.next_offset  # woken by what did not match after all: go on from it
-        elif got.status not in WAITING:
+    def is_done(self, fetched: Answer) -> bool:
+        """Return whether this is the answer; if not, `enter` again."""
+        if fetched.status is PullStatus.NO_MATCHED_MESSAGE and self._has_waited:
+            self._offset = fetched.next_offset  # the message that woke it does not match
+        elif fetched.status not in WAITING:
             return True
         return self._is_over or self.is_closed or self.left_s <= 0
 
-    def final(self, got: Answer) -> Answer:
-        """The answer: messages that came and did not match were looked at."""
-        if got.status is PullStatus.OFFSET_OVERFLOW_ONE and self._offset > self._asked:
-            return replace(got, status=PullStatus.NO_MATCHED_MESSAGE)
-        return got
+    def final(self, fetched: Answer) -> Answer:
+        """Return the answer; its next offset is after the messages that did not match."""
+        if fetched.status is PullStatus.OFFSET_OVERFLOW_ONE and self._offset > self._start_offset:
+            return replace(fetched, status=PullStatus.NO_MATCHED_MESSAGE)
+        return fetched
 
     def when_closed(self) -> Answer:
-        """The answer of a store that was closed meanwhile, by what was last known."""
+        """Return the answer of a closed store, from the offsets that were last known."""
         at, low = self._offset, self._route.queue.min_offset
         if self._was_empty:
             bounds = Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, 0)
@@ -171,28 +182,28 @@ class WaitingPull(Owner, Generic[Answer]):
         return self.final(self._empty(self._route, bounds))
 
     def end(self) -> None:
-        """Nobody waits behind it: pulls are independent of each other."""
-        if self._hold is not None:  # a signal came before it left
+        """Remove the poll if a signal interrupted the wait before `leave`."""
+        if self._poll is not None:
             self.leave()
 
 
-def wait_in_thread(waiting: Waits[Got, Given_co], got: Got) -> Given_co:
-    """Wait in this thread, after a first look that came to `got`."""
+def wait_in_thread(waiting: Waits[Fetched, Answer_co], fetched: Fetched) -> Answer_co:
+    """Wait in this thread, after a first look that returned `fetched`."""
     try:
-        while not waiting.is_done(got):
-            bell = WakeEvent()  # whoever rings holds others up if a signal could leave it locked
-            if waiting.enter(bell.set):
+        while not waiting.is_done(fetched):
+            event = WakeEvent()  # unlike threading.Event, a signal handler cannot leave it locked
+            if waiting.enter(event.set):
                 try:
-                    bell.wait(min(waiting.left_s, threading.TIMEOUT_MAX))
+                    event.wait(min(waiting.left_s, threading.TIMEOUT_MAX))
                 finally:
                     waiting.leave()
                 if waiting.is_closed:
                     return waiting.when_closed()
-            got = waiting.look()
-        return waiting.final(got)
+            fetched = waiting.look()
+        return waiting.final(fetched)
     finally:
         try:
             waiting.end()
-        except BaseException:  # as Ctrl-C amid it: others wait behind
+        except BaseException:  # KeyboardInterrupt too: `end` must put the next waiter in the table
             waiting.end()
             raise

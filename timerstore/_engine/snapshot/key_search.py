@@ -15,7 +15,8 @@ import numpy as np
 
 from timerstore._engine.format import queue_unit
 from timerstore._engine.queues.pending_removals import Reading
-from timerstore._engine.read.query import Querier, Query
+from timerstore._engine.read.query import Querier
+from timerstore._engine.read.query_validation import Query
 from timerstore._engine.snapshot.queue_files import FILLER_SIZE
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
 from timerstore._engine.base.native import Lock
 from timerstore._engine.format.store_paths import BACKUP_JSON
-from timerstore._engine.read.queue_reader import Reader
+from timerstore._engine.read.queue_reader import QueueReader
 from timerstore._engine.snapshot.position import SnapshotPosition
 from timerstore._engine.snapshot.snapshot_polling import SnapshotPolling
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
@@ -86,7 +86,7 @@ class SnapshotCalls(Closing):
     def _make_view(self) -> None:
         view = SnapshotView(self._root, self._given, self._clock)
         log: Any = view.log
-        timers, reader = SnapshotTimers(view, self._clock), Reader(view.config, log)
+        timers, reader = SnapshotTimers(view, self._clock), QueueReader(view.config, log)
         self._timers, self._reader, self._view = timers, reader, view
 
     # --- running calls ---

@@ -12,7 +12,7 @@ import numpy as np
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.message_name import name_of
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.read.query import check_query
+from timerstore._engine.read.query_validation import check_query
 from timerstore._engine.read.validation import range_problems
 from timerstore._engine.snapshot.explain_snapshot import SnapshotExplainer
 from timerstore._engine.snapshot.key_search import query

@@ -12,7 +12,7 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull import bounds_of, kept_range, result_of
-from timerstore._engine.read.pull_validation import check_asked
+from timerstore._engine.read.pull_validation import check_pull
 from timerstore._engine.read.queue_reader import empty_batch
 from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.time_seek import first_stored
@@ -45,7 +45,7 @@ class SnapshotPullCalls(SnapshotCalls):
 
         def look() -> MessageBatch:
             route = self._route(topic, queue_id)
-            wanted = check_asked(route, offset, max_count, wait, request.tags, request.sql)
+            wanted = check_pull(route, offset, max_count, wait, request.tags, request.sql)
             return self._look(route, offset, max_count, wanted)
 
         asked, got = offset, self.answer(look)

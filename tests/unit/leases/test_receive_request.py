@@ -1,4 +1,4 @@
-"""What a `receive` may be asked, and what it may not."""
+"""The arguments of `receive`, valid and invalid."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from timerstore import AckResult, Backoff, MessageError
      (-0.001, "0 or more"), (float("nan"), "finite"), (float("inf"), "finite"), ("30", "seconds"),
      (None, "seconds"), (True, "seconds")],
 )  # fmt: skip
-def test_a_lease_that_is_none(bench: Bench, lease: Any, said: str) -> None:
+def test_invalid_lease_is_rejected(bench: Bench, lease: Any, said: str) -> None:
     put(bench, b"a")
     with bench.refused(MessageError, said):
         take(bench, lease=lease)
@@ -49,7 +49,7 @@ def test_bounds_of_a_lease(tmp_path: Path) -> None:
      {"max_attempts": True}, {"backoff": -1}, {"backoff": []}, {"backoff": "fast"},
      {"backoff": [1] * 101}, {"tags": 5}],
 )  # fmt: skip
-def test_bad_arguments_take_nothing(bench: Bench, wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_lease_nothing(bench: Bench, wrong: dict[str, Any]) -> None:
     put(bench, b"a")
     name = next(iter(wrong))
     with bench.refused(MessageError, name):
@@ -57,7 +57,7 @@ def test_bad_arguments_take_nothing(bench: Bench, wrong: dict[str, Any]) -> None
     assert bodies(take(bench)) == [b"a"]
 
 
-def test_everything_wrong_is_said_at_once(bench: Bench) -> None:
+def test_receive_reports_every_problem(bench: Bench) -> None:
     with pytest.raises(MessageError) as caught:
         bench.store.receive("t", "g", lease=0, max_count=0, max_attempts=0, backoff=-1, wait=-1)
     assert len(caught.value.problems) == 5
@@ -86,6 +86,6 @@ def test_the_longest_names(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "made", [(), 10**30, (-1,), (10**30,), (float("nan"),), (10**5000,), ("fast",)]
 )
-def test_backoff_made_with_steps_that_are_none_is_an_error(made: Any) -> None:
+def test_backoff_rejects_invalid_steps(made: Any) -> None:
     with pytest.raises(MessageError, match="backoff: wanted delays of 0 to"):
         Backoff(made)

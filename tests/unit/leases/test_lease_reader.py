@@ -1,4 +1,4 @@
-"""Who reads for a group that leases: with one filter while somebody waits, beside no consumer."""
+"""The reader of a group that leases: one filter while calls wait, and no consumer of the group."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from tests.support.inside import groups_by_topic, inside
 from tests.support.shards import ShardBench
 from timerstore import FullError, MessageError
 from timerstore._engine.leases import WaitingReceive, leases
-from timerstore._engine.leases.lease_reader import Reader
+from timerstore._engine.leases.lease_reader import LeaseReader
 from timerstore._engine.read.consumer_offsets import Offsets
 from timerstore._engine.read.groups import Groups
 from timerstore.testing import ManualClock, Stepper
@@ -26,13 +26,13 @@ def put(bench: Bench, body: bytes, **more: Any) -> None:
     bench.turn()
 
 
-class Waiting:
-    """A `receive` that sleeps, without a thread."""
+class ReceiveCaller:
+    """The caller of a `receive` that waits without a thread."""
 
     def __init__(self, begun: WaitingReceive) -> None:
-        self.rung: list[int] = []
+        self.woken: list[int] = []
         self._begun = begun
-        assert begun.enter(lambda: self.rung.append(1))
+        assert begun.enter(lambda: self.woken.append(1))
 
     def answer(self) -> list[bytes]:
         self._begun.leave()
@@ -42,28 +42,28 @@ class Waiting:
         return [one.body for one in found]
 
 
-def test_another_filter_ends_nobodys_wait(bench: Bench) -> None:
-    first = Waiting(bench.store.begin_receive("t", "g", wait=60, tags="a"))
-    second = Waiting(bench.store.begin_receive("t", "g", wait=60, tags="a"))
+def test_receive_with_another_filter_ends_no_wait(bench: Bench) -> None:
+    first = ReceiveCaller(bench.store.begin_receive("t", "g", wait=60, tags="a"))
+    second = ReceiveCaller(bench.store.begin_receive("t", "g", wait=60, tags="a"))
     for wait in (0, 60):
         with pytest.raises(MessageError, match=OTHER):
             bench.store.receive("t", "g", wait=wait, tags="b")
     with pytest.raises(MessageError, match=OTHER):
         bench.store.begin_receive("t", "g", wait=60, tags="b")
-    assert bench.store.receive("t", "g", tags="a") == []  # the same filter as who waits
+    assert bench.store.receive("t", "g", tags="a") == []  # the same filter as the waiting calls
     assert bench.store.receive("t", "other", tags="b") == []
-    assert not first.rung
-    assert not second.rung
+    assert not first.woken
+    assert not second.woken
     put(bench, b"for a", tags="a")
-    assert first.rung
+    assert first.woken
     assert first.answer() == [b"for a"]
     put(bench, b"next", tags="a")
-    assert second.rung
+    assert second.woken
     assert second.answer() == [b"next"]
 
 
-def test_where_nobody_waits_the_filter_may_change(bench: Bench) -> None:
-    waiting = Waiting(bench.store.begin_receive("t", "g", wait=60, tags="a"))
+def test_filter_may_change_when_no_receive_waits(bench: Bench) -> None:
+    waiting = ReceiveCaller(bench.store.begin_receive("t", "g", wait=60, tags="a"))
     bench.turn(60_000)
     assert waiting.answer() == []
     begun = [bench.store.begin_receive("t", "g", tags="b")]  # it has no time to wait
@@ -73,20 +73,20 @@ def test_where_nobody_waits_the_filter_may_change(bench: Bench) -> None:
     begun.append(bench.store.begin_receive("t", "g", wait=60, tags="b"))
     with pytest.raises(MessageError, match="got tags 'c'"):
         bench.store.receive("t", "g", tags="c")
-    begun.clear()  # nobody waits with it, and nobody ever will
+    begun.clear()  # no call waits with this filter
     assert bench.store.receive("t", "g", tags="c") == []
 
 
-def test_a_loop_with_another_filter_than_one_that_waits_is_refused(bench: Bench) -> None:
-    """Both slept, and each ended the other's wait as soon as it began: they took a processor."""
-    waiting = Waiting(bench.store.begin_receive("t", "g", wait=3600, tags="a"))
+def test_loop_with_another_filter_is_rejected_while_a_receive_waits(bench: Bench) -> None:
+    """Two waiting calls once ended each other's wait at once, and used a whole processor."""
+    waiting = ReceiveCaller(bench.store.begin_receive("t", "g", wait=3600, tags="a"))
     with pytest.raises(MessageError, match=OTHER):
         next(bench.store.lease_consumer("t", "g", tags="b"))
     put(bench, b"for a", tags="a")
     assert waiting.answer() == [b"for a"]
 
 
-def test_another_filter_awaited(tmp_path: Path) -> None:
+def test_awaited_receive_with_another_filter_ends_no_wait(tmp_path: Path) -> None:
     async def run() -> None:
         clock = ManualClock(NOW)
         async with timerstore.aio.open(
@@ -94,7 +94,7 @@ def test_another_filter_awaited(tmp_path: Path) -> None:
         ) as store:
             waiting = asyncio.create_task(store.receive("t", "g", wait=1000, tags="a"))
             for _ in range(3):
-                await store.stats()  # one pool thread: what was begun before has been done
+                await store.stats()  # one pool thread: earlier calls have ended
             with pytest.raises(MessageError, match=OTHER):
                 await store.receive("t", "g", tags="b")
             await store.put("t", b"for a", tags="a")
@@ -111,28 +111,28 @@ def test_another_filter_awaited(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_another_filter_in_shards(tmp_path: Path) -> None:
+def test_sharded_receive_with_another_filter_ends_no_wait(tmp_path: Path) -> None:
     shards = ShardBench(tmp_path / "shards", 3)
     waiting = shards.store.begin_receive("t", "g", wait=60, tags="a")
-    rung: list[int] = []
-    assert waiting.enter(lambda: rung.append(1))
+    woken: list[int] = []
+    assert waiting.enter(lambda: woken.append(1))
     for call in (shards.store.receive, shards.store.begin_receive):
         with pytest.raises(MessageError, match=f"shard 0: {OTHER}"):
             call("t", "g", wait=60, tags="b")
-    assert not rung
+    assert not woken
     waiting.leave()
     waiting.end()
     assert shards.store.receive("t", "g", tags="b") == []
     shards.close()
 
 
-# --- beside no consumer ---------------------------------------------------------------------------
+# --- consumers of the same group ------------------------------------------------------------------
 
 
-def test_a_consumer_does_not_get_in_beside_a_receive_that_is_quicker(
+def test_consumer_cannot_join_after_a_concurrent_receive(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looked whether the group leases, and joined afterwards."""
+    """The consumer once checked whether the group leases, and joined afterwards."""
     put(bench, b"a")
     join = Groups.join
     leased: list[bytes] = []
@@ -148,27 +148,27 @@ def test_a_consumer_does_not_get_in_beside_a_receive_that_is_quicker(
     assert leased == [b"a"]
 
 
-def test_a_consumer_does_not_get_in_while_a_receive_begins(
+def test_consumer_cannot_join_while_a_receive_begins(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looked whether a consumer reads, and joined much later."""
+    """The receive once checked whether a consumer reads, and joined much later."""
     put(bench, b"a")
     said: list[str] = []
 
-    def late(*given: Any) -> Reader:
+    def late(*given: Any) -> LeaseReader:
         try:
             bench.store.consumer("t", "g")
         except MessageError as error:
             said.append(str(error))
-        return Reader(*given)
+        return LeaseReader(*given)
 
-    monkeypatch.setattr(leases, "Reader", late)
+    monkeypatch.setattr(leases, "LeaseReader", late)
     assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
     assert said == ["group: 'g' leases 't' in this process (receive)"]
 
 
-def test_who_reads_what_comes_again_is_refused_beside_a_receive(bench: Bench) -> None:
-    """A consumer there took messages that were to be leased again."""
+def test_consumer_of_the_retry_topic_is_rejected_after_a_receive(bench: Bench) -> None:
+    """A consumer there once took messages that were to be leased again."""
     put(bench, b"a")
     again = "%RETRY%g|t"
     assert len(bench.store.receive("t", "g", lease=1)) == 1
@@ -183,7 +183,7 @@ def test_who_reads_what_comes_again_is_refused_beside_a_receive(bench: Bench) ->
     assert (leased.body, leased.attempt) == (b"a", 2)
 
 
-def test_a_receive_is_refused_beside_who_reads_what_comes_again(bench: Bench) -> None:
+def test_receive_is_rejected_when_a_consumer_reads_the_retry_topic(bench: Bench) -> None:
     put(bench, b"a")
     with (
         bench.store.consumer("%RETRY%g|t", "g"),
@@ -198,52 +198,52 @@ def test_a_receive_is_refused_beside_who_reads_what_comes_again(bench: Bench) ->
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
+def test_group_can_lease_when_its_consumer_was_closed_during_a_commit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     put(bench, b"a")
     put(bench, b"b")
     consumer = bench.store.consumer("t", "g")
     consumer.poll(1)
-    settle = Offsets.settle
+    wait_for_commit = Offsets.wait_for_commit
 
-    def amid(self: Offsets, asked: Any) -> None:
+    def close_first(self: Offsets, pending: Any) -> None:
         consumer.close()
         assert inside(bench.store).groups.known() == []
         if fails:
             raise FullError("disk")
-        settle(self, asked)
+        wait_for_commit(self, pending)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Offsets, "settle", amid)
+        patch.setattr(Offsets, "wait_for_commit", close_first)
         try:
             consumer.commit()
         except FullError:
             assert fails
     assert not groups_by_topic(inside(bench.store).groups), (
-        "nobody is there, and nothing is on its way"
+        "the group has no consumer and no pending commit"
     )
     (one,) = bench.store.receive("t", "g")
     assert one.body == (b"a" if fails else b"b")
 
 
-def test_a_group_stays_where_a_commit_of_it_is_on_its_way(
+def test_group_is_kept_while_a_commit_is_pending(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes next waits for it; who came meanwhile stays."""
+    """The next consumer waits for the commit; one that joined during the commit stays."""
     put(bench, b"a")
     first = bench.store.consumer("t", "g")
     first.poll()
-    settle = Offsets.settle
+    wait_for_commit = Offsets.wait_for_commit
     came = []
 
-    def amid(self: Offsets, asked: Any) -> None:
+    def close_first(self: Offsets, pending: Any) -> None:
         first.close()
         came.append(bench.store.consumer("t", "g"))
-        settle(self, asked)
+        wait_for_commit(self, pending)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Offsets, "settle", amid)
+        patch.setattr(Offsets, "wait_for_commit", close_first)
         assert first.commit() == {0: 1}
     with pytest.raises(MessageError, match="a consumer of group 'g'"):
         bench.store.receive("t", "g")
@@ -251,7 +251,7 @@ def test_a_group_stays_where_a_commit_of_it_is_on_its_way(
     assert [one.body for one in came[0].poll()] == [b"b"]
 
 
-def test_a_consumer_that_nobody_holds_any_more_keeps_nobody_from_leasing(bench: Bench) -> None:
+def test_collected_consumer_does_not_prevent_leasing(bench: Bench) -> None:
     put(bench, b"a")
     consumer = bench.store.consumer("t", "g")
     consumer.poll()
@@ -262,9 +262,7 @@ def test_a_consumer_that_nobody_holds_any_more_keeps_nobody_from_leasing(bench: 
 
 
 @pytest.mark.parametrize("wrong", [{"tags": 5}, {"sql": "a >"}, {"lease": -5}, {"max_count": 0}])
-def test_a_receive_that_is_refused_keeps_no_consumer_out(
-    bench: Bench, wrong: dict[str, Any]
-) -> None:
+def test_rejected_receive_does_not_prevent_a_consumer(bench: Bench, wrong: dict[str, Any]) -> None:
     put(bench, b"a")
     with pytest.raises(MessageError, match=next(iter(wrong))):
         bench.store.receive("t", "g", **wrong)
@@ -278,8 +276,8 @@ def test_a_receive_that_is_refused_keeps_no_consumer_out(
     assert [one.body for one in bench.store.receive("t", "g")] == [b"b"]
 
 
-def test_a_filter_that_is_refused_keeps_nothing_of_what_comes_again(bench: Bench) -> None:
-    """A consumer was made before the filter was looked at, and lived as long as the error."""
+def test_rejected_filter_loses_no_redelivered_message(bench: Bench) -> None:
+    """A consumer was once made before the filter was checked, and lived as long as the error."""
     put(bench, b"a")
     assert len(bench.store.receive("t", "g", lease=1)) == 1
     with pytest.raises(MessageError, match="tags") as caught:

@@ -1,4 +1,4 @@
-"""Memory of pages is used again, but never while anybody may still look at it."""
+"""Memory of pages is reused, but never while a reference to it exists."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def place(array: Any) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def test_what_nobody_has_is_given_again() -> None:
+def test_released_buffer_is_reused() -> None:
     buffers = Buffers()
     taken = buffers.take(SIZE)
     at = place(taken)
@@ -49,7 +49,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", list(VIEWS))
-def test_what_somebody_has_is_not(name: str) -> None:
+def test_buffer_is_not_reused_while_referenced(name: str) -> None:
     buffers = Buffers()
     taken = buffers.take(SIZE)
     at, view = place(taken), VIEWS[name](taken)
@@ -61,7 +61,7 @@ def test_what_somebody_has_is_not(name: str) -> None:
 
 
 @pytest.mark.more
-def test_two_who_ask_at_once_get_two() -> None:
+def test_concurrent_takes_get_different_buffers() -> None:
     buffers, wrong = Buffers(), []
     with many_switches(1e-6):
 
@@ -72,7 +72,7 @@ def test_two_who_ask_at_once_get_two() -> None:
                     mine[:8] = value
                     time.sleep(0)
                     if not (mine[:8] == value).all():
-                        wrong.append("somebody else has it, too")
+                        wrong.append("another thread has it too")
                 except IndexError as error:
                     wrong.append(str(error))
                 del mine
@@ -85,7 +85,7 @@ def test_two_who_ask_at_once_get_two() -> None:
     assert not wrong
 
 
-def test_a_page_whose_buffers_are_of_two_sizes_still_grows() -> None:
+def test_page_grows_when_its_buffers_have_different_sizes() -> None:
     buffers = Buffers()
     large = buffers.take(8 * SIZE)
     del large
@@ -98,7 +98,7 @@ def test_a_page_whose_buffers_are_of_two_sizes_still_grows() -> None:
         assert all(len(buffer) >= need for buffer in page_buffers(page))
 
 
-def test_no_more_is_kept_than_is_worth_it() -> None:
+def test_kept_buffers_are_limited() -> None:
     buffers = Buffers()
     held = [buffers.take(SIZE) for _ in range(100)]
     held += [buffers.take(64 * SIZE), buffers.take(10)]
@@ -106,11 +106,11 @@ def test_no_more_is_kept_than_is_worth_it() -> None:
     assert sum(map(len, kept_buffers(buffers))) <= 32 * SIZE
     assert not any(one is held[-1] or one is held[-2] for one in kept_buffers(buffers))
     del held
-    big = buffers.take(8 * SIZE)  # what is too small for it goes
+    big = buffers.take(8 * SIZE)  # buffers that are too small for it are dropped
     assert [place(one) for one in kept_buffers(buffers)] == [place(big)]
 
 
-def test_a_batch_stays_as_it_is_while_others_are_pulled(tmp_path: Path) -> None:
+def test_batch_is_unchanged_while_others_are_pulled(tmp_path: Path) -> None:
     count, rounds = 700, 12
     with timerstore.open(tmp_path / "store", small(), threads=False) as store:
         wanted = [[b"%06d" % (k * count + i) * 20 for i in range(count)] for k in range(rounds)]

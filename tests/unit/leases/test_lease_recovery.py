@@ -1,4 +1,4 @@
-"""Leases over a restart, a kill and a checkpoint that is cut off."""
+"""Leases after a restart, a kill and an interrupted checkpoint."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from timerstore import AckResult
 from timerstore._engine.base import failpoints
 
 
-def test_a_receipt_survives_a_restart_and_a_kill(bench: Bench, tmp_path: Path) -> None:
+def test_receipt_survives_a_restart_and_a_kill(bench: Bench, tmp_path: Path) -> None:
     put(bench, b"a", b"b", b"c", b"d")
     a, b, c, d = take(bench, lease=60)
     bench.close()
@@ -45,8 +45,8 @@ def killed(bench: Bench, to: Path) -> None:
     bench.open()
 
 
-def test_a_group_goes_on_where_its_leases_say_after_a_kill(bench: Bench, tmp_path: Path) -> None:
-    """No commit was written: the leases in the log are all there is."""
+def test_group_continues_after_its_last_lease_when_killed(bench: Bench, tmp_path: Path) -> None:
+    """No commit was written; only the leases in the log tell the group's offsets."""
     put(bench, *(b"%d" % k for k in range(6)))
     assert bodies(take(bench, 4, lease=60)) == [b"0", b"1", b"2", b"3"]
     assert bench.store.committed("t", "g") == {}
@@ -66,8 +66,8 @@ def test_a_group_goes_on_where_its_leases_say_after_a_kill(bench: Bench, tmp_pat
     assert take(bench) == []
 
 
-def test_a_checkpoint_commits_what_its_watermark_covers(bench: Bench, tmp_path: Path) -> None:
-    """Else an acked message would come again after a kill: its lease is not read any more."""
+def test_checkpoint_commits_leases_below_its_watermark(bench: Bench, tmp_path: Path) -> None:
+    """After a kill its lease is not read; without the commit an acked message would come back."""
     put(bench, b"a", b"b")
     (a,) = take(bench, 1)
     bench.store.ack(a)
@@ -81,7 +81,7 @@ def test_a_checkpoint_commits_what_its_watermark_covers(bench: Bench, tmp_path: 
 @pytest.mark.parametrize("point", ["checkpoint_taken", "checkpoint_log_synced",
                                    "lease_progress_committed", "commit_written",
                                    "checkpoint_watermark_written"])  # fmt: skip
-def test_killed_in_a_checkpoint(bench: Bench, tmp_path: Path, point: str) -> None:
+def test_store_killed_in_a_checkpoint(bench: Bench, tmp_path: Path, point: str) -> None:
     put(bench, b"a", b"b")
     (a,) = take(bench, 1)
     bench.store.ack(a)

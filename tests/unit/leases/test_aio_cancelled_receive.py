@@ -1,4 +1,4 @@
-"""An awaited receive that is cancelled while it leases: the next one gets the message."""
+"""An awaited receive that is cancelled while it leases: the next receive gets the message."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ async def opened(
     path: Path, clock: ManualClock | None = None
 ) -> AsyncIterator[tuple[AsyncTimerStore, Stepper]]:
     clock = ManualClock(NOW) if clock is None else clock
-    # One thread: what comes after a cancelled look begins when that is done.
+    # One thread: a later call begins when the cancelled look has ended.
     async with timerstore.aio.open(path, small(), clock=clock, threads=False, workers=1) as store:
         yield store, Stepper(store.blocking)
 
@@ -33,7 +33,7 @@ async def opened(
 async def cancelled_as_it_leases(
     monkeypatch: pytest.MonkeyPatch, begin: Callable[[], Awaitable[Any]]
 ) -> None:
-    """Cancel a task at the moment when it has leased, in the pool, and its loop does not know."""
+    """Cancel a task when it has leased in the pool and its event loop has not been notified."""
     loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
     task: asyncio.Task[Any] = asyncio.ensure_future(begin())  # type: ignore[arg-type]
 

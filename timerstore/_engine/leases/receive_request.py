@@ -1,0 +1,122 @@
+"""The arguments of `receive`, as a value, and their validation.
+
+Raises: MessageError with everything that is wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from timerstore._engine.leases.backoff import Backoff, backoff_of, delay_ms
+from timerstore._engine.read.filter import filter_problems
+from timerstore._engine.read.groups import Filters
+from timerstore._engine.read.validation import wait_problems, whole_or
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError, quoted
+
+COUNT_MAX = 10_000
+ATTEMPTS_MAX = 1_000_000
+
+
+@dataclass(slots=True)
+class ReceiveRequest:
+    """The arguments of StoreApi.receive, as the caller gave them; `check_receive` checks them."""
+
+    topic: str
+    group: str
+    lease: timedelta | float = 30.0
+    max_count: int = 1
+    wait: float = 0.0
+    tags: str | None = None
+    sql: str | None = None
+    max_attempts: int | None = 16
+    backoff: Backoff | Sequence[float] | float | None = None
+
+    @classmethod
+    def from_options(cls, topic: str, group: str, options: Mapping[str, Any]) -> "ReceiveRequest":
+        """Return a request with some keyword arguments of `receive`; reject unknown names."""
+        if problems := _name_problems("receive", options, OPTION_NAMES):
+            raise MessageError(problems)
+        return cls(topic, group, **options)
+
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `receive`."""
+        return {name: getattr(self, name) for name in OPTION_NAMES}
+
+    @property
+    def filters(self) -> Filters:
+        """Return the filter of the group."""
+        return Filters(self.tags, self.sql)
+
+
+OPTION_NAMES = frozenset(one.name for one in fields(ReceiveRequest)[2:])
+
+
+class ReceiveTerms(NamedTuple):
+    """The checked arguments of one `receive`, except topic and group."""
+
+    lease_ms: int
+    max_count: int
+    wait_s: float
+    filters: Filters
+    attempts_max: int  # 0: no limit
+    backoff: Backoff
+
+
+def check_loop(options: Mapping[str, object]) -> None:
+    """Reject the options that a loop over leased messages does not take, before it leases any."""
+    problems = []
+    if "max_count" in options:  # the loop would lose the other messages of a batch
+        problems.append(
+            "max_count: wanted none, because a loop leases one message at a time, got "
+            f"{quoted(options['max_count'])}"
+        )
+    known = OPTION_NAMES - {"max_count"}
+    problems += _name_problems("lease_consumer", options, known)
+    if problems:
+        raise MessageError(problems)
+
+
+def _name_problems(call: str, options: Mapping[str, object], known: frozenset[str]) -> list[str]:
+    unknown = sorted(options.keys() - OPTION_NAMES)
+    if not unknown:
+        return []
+    return [f"{call}: wanted some of {', '.join(sorted(known))}, got {', '.join(unknown)}"]
+
+
+def check_receive(config: StoreConfig, request: ReceiveRequest) -> ReceiveTerms:
+    """Return the checked arguments of a request, except topic and group."""
+    wait = request.wait
+    problems = wait_problems(wait) + filter_problems(request.tags, request.sql)
+    count = whole_or(request.max_count, 0)
+    if not 1 <= count <= COUNT_MAX:
+        problems.append(f"max_count: wanted 1 to {COUNT_MAX}, got {quoted(request.max_count)}")
+    attempts = 0 if request.max_attempts is None else whole_or(request.max_attempts, -1)
+    if request.max_attempts is not None and not 1 <= attempts <= ATTEMPTS_MAX:
+        problems.append(
+            f"max_attempts: wanted 1 to {ATTEMPTS_MAX} or None, got {quoted(request.max_attempts)}"
+        )
+    lease_ms, backoff = 0, None
+    try:
+        lease_ms = check_lease(config, request.lease)
+    except MessageError as error:
+        problems.extend(error.problems)
+    try:
+        backoff = backoff_of(request.backoff)
+    except MessageError as error:
+        problems.extend(error.problems)
+    if problems or backoff is None:
+        raise MessageError(problems)
+    return ReceiveTerms(lease_ms, count, float(wait), request.filters, attempts, backoff)
+
+
+def check_lease(config: StoreConfig, lease: object) -> int:
+    """Return the length of a lease in ms; raise MessageError unless it is 1 to `delay_ms_max`."""
+    lease_ms = delay_ms("lease", lease)
+    if not 1 <= lease_ms <= config.delay_ms_max:
+        raise MessageError(
+            f"lease: wanted more than 0 and at most {config.delay_ms_max} ms (delay_ms_max), got "
+            f"{lease_ms} ms"
+        )
+    return lease_ms

@@ -1,4 +1,4 @@
-/* Puts: rows with any texts, in batches, in groups and with ids. The log then holds what was put.
+/* Puts: rows with any texts, in batches, in groups and with ids. The log then holds the same messages.
  *
  * Input: numbers, the sizes of each row's texts, then the texts.
  */

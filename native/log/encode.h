@@ -141,7 +141,7 @@ static inline int32_t ts_log_has_space(ts_log *log, int32_t size)
     return TS_OK;
 }
 
-/* Publish what was appended: recovery trusts the bytes below the mark, so the mark is set after the
+/* Publish the appended records: recovery trusts the bytes below the mark, so the mark is set after the
  * bytes were written. No record of it is due soon. */
 static inline void ts_log_publish_far(ts_log *log)
 {

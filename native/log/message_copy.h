@@ -6,7 +6,7 @@
 #include "log/encode.h"
 
 /* Write the copy's properties without the CRC. Return their size. slim: the source leaves too
- * little space for all that delivery adds, so leave out what is optional. */
+ * little space for all that delivery adds, so leave out optional fields. */
 typedef int32_t ts_copy_properties(uint8_t *out, const ts_record *source, int32_t slim, void *job);
 
 /* Encode the record, except the fields that depend on its place. Return 0 if it exceeds a limit of

@@ -95,7 +95,7 @@ void put_target(text *out, uint64_t *seed)
     put_number(out, "REAL_QID", check_below(seed, queues[check_below(seed, 5)]));
 }
 
-/* Write a source as append.c does, without TS_ID and what follows it. */
+/* Write a source as append.c does, without TS_ID and the properties after it. */
 void put_source(text *out, uint64_t *seed)
 {
     put_users(out, seed);

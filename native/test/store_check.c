@@ -1,4 +1,4 @@
-/* Checks of a store: what was delivered, what a scan finds, and what is left at the end. */
+/* Checks of a store: deliveries, the results of a scan, and the remaining messages. */
 #include "store.h"
 
 #include "format/queue_unit.h"

@@ -130,7 +130,7 @@ static void test_find(void)
 
         for (size_t k = 0; k < size; k++)
             any[k] = (uint8_t)check_below(&seed, i % 2 ? 4 : 256);
-        if (size > 1 && i % 3 == 0) /* byte ^ 1 after byte would show a borrow between lanes of
+        if (size > 1 && i % 3 == 0) /* byte ^ 1 after byte would show a borrow between bytes of
                                      * the word */
             any[size / 2] = byte, any[size / 2 - 1] = byte ^ 1;
         at = check_copy(any, size);

@@ -32,13 +32,14 @@ _WHAT = "a clause as a noun"
 _WORDS = {
     "a person as a noun": r"\b(who|whoever|whom)\b",
     _WHAT: rf"\bwhat (?:{_CLAUSE})\b(?![^.!]*\?)",
-    "a negated indefinite": r"\b(nobody|somebody|anybody)\b|\bis none\b",
+    "a negated indefinite": r"\b(nobody|somebody|anybody)\b",
     "an old adverb": r"\b(amid|anew|beside|meanwhile|thereof|hitherto)\b",
     "telling without an agent": r"\b(?:is|are|was|were|be) (?:told|said|rung)\b",
     "a person for a thread": r"\b(he|him|his|himself)\b",
     "a private term": r"\b(lanes?|crowds?|parked|misfits?|rung)\b",
 }
 IDIOM = {rule: re.compile(words, re.IGNORECASE) for rule, words in _WORDS.items()}
+IDIOM["a negation as a noun"] = re.compile(r"(?<!there )\bis none\b")
 NAME_IDIOM = re.compile(
     r"_(who|whoever|whom|whose|nobody|somebody|anybody|amid|anew|beside|meanwhile|he|his|him|"
     r"lanes?|crowds?|parked|misfits?|told)(_|$)|^test_(what|who|how|that|where|why)_"

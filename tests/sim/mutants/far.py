@@ -1,4 +1,4 @@
-"""The far wheel: docs/decisions/0003-timing-wheel.md; what is parked there, and which slots are
+"""The far wheel: docs/decisions/0003-timing-wheel.md; its overflow, and which slots are
 free: docs/decisions/0003-timing-wheel.md."""
 
 from typing import Any

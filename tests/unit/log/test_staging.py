@@ -173,4 +173,4 @@ def test_repair_reports_staged_records_that_it_leaves_out(tmp_path: Path) -> Non
     root = copy(bench, "killed")
     (root / "commitlog" / f"{SEGMENT:020}").write_bytes(b"")
     problems = timerstore.repair(root, tmp_path / "target").problems
-    assert "not taken over: what was staged" in [one.what for one in problems]
+    assert "not taken over: staged records" in [one.what for one in problems]

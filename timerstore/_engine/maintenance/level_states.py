@@ -78,7 +78,7 @@ class LevelFold:
         return place & ((1 << OFFSET_BITS) - 1) >= self._floors.get(place >> OFFSET_BITS, 0)
 
     def copy(self) -> Levels:
-        """Return what is done so far."""
+        """Return the result so far."""
         return self._cursors.copy()
 
     def of_fold(self, found: Fold) -> Levels:

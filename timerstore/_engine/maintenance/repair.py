@@ -219,7 +219,7 @@ def _staged(
         if base + len(data) > files.end:
             where = f"{found.tree.staging} log offset {base}"
             wanted = f"a file of the log for {len(data)} bytes"
-            findings.add("not taken over: what was staged", where, wanted, f"none from {files.end}")
+            findings.add("not taken over: staged records", where, wanted, f"none from {files.end}")
         elif _fits(data, files.read(disk, base, len(data))):
             staged.append((base, data))
     return tuple(staged)

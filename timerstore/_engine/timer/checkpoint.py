@@ -34,7 +34,8 @@ from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.timer.checkpoint_counts import copy_counts, counts_by_topic
-from timerstore._engine.timer.far_wheel import Chains, FarWheel
+from timerstore._engine.timer.far_chains import Chains
+from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.timer.timer_log import TimerLog

@@ -27,7 +27,7 @@ See also: docs/decisions/0003-timing-wheel.md
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from timerstore._engine.format.far_table import ROW, FarTable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
+from timerstore._engine.timer.far_chains import Chain, Chains
 from timerstore._engine.timer.far_log import FarLog
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore._engine.timer.wheel import NO_SLOT
@@ -50,26 +51,6 @@ A later message waits in the last far slot and is linked again when that comes n
 """
 _WIDTH_SHARE = 8  # the roll window is this many far slots long
 _BATCH = 8192
-
-
-class Chain(NamedTuple):
-    """The units of a far slot. Units are added at the newest end and taken from there.
-
-    Each unit has the number of the one before it; the oldest has -1.
-    """
-
-    newest: int = -1
-    oldest: int = -1
-    size: int = 0
-
-
-class Chains(NamedTuple):
-    """A copy of the table."""
-
-    rows: Records
-    begin: int
-    end: int
-    ordered_from: int
 
 
 class FarWheel(Owner):

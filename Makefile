@@ -236,8 +236,8 @@ fuzz-extra: $(VENV)/.has-run
 
 # --- checks -------------------------------------------------------------------------------------
 
-.PHONY: check fmt lint types floors
-check: fmt lint types floors ## layout, lint, types, floors
+.PHONY: check fmt lint types layers language
+check: fmt lint types layers language ## format, lint, types, import layers, plain English
 
 fmt: $(VENV)/.has-dev
 	$(BIN)/ruff format --check .
@@ -249,8 +249,11 @@ types: $(VENV)/.has-dev $(BUILT)
 	$(BIN)/mypy
 	$(BIN)/mypy native/build.py
 
-floors: $(VENV)/.has-dev
+layers: $(VENV)/.has-dev
 	$(BIN)/lint-imports --no-cache
+
+language: $(VENV)/.has-dev
+	$(PYTEST) tests/docs/test_language.py
 
 .PHONY: ci
 ci: check native-test native-fuzz test-all test-pythons test-property test-crash test-interop ## all that must pass

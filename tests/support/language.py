@@ -133,6 +133,11 @@ def _c(path: str, text: str) -> Iterator[Finding]:
 _READERS = {".md": _markdown, ".py": _python, ".c": _c, ".h": _c, ".js": _c}
 
 
+def findings_in(path: str, text: str) -> Iterator[Finding]:
+    """Read one text by the rules for the suffix of its path."""
+    yield from _READERS[Path(path).suffix](path, text)
+
+
 def findings(paths: list[str]) -> list[Finding]:
     """Read files that git knows below `paths`, relative to the root; all without any."""
     listed = subprocess.run(
@@ -144,9 +149,8 @@ def findings(paths: list[str]) -> list[Finding]:
     )
     found = []
     for path in listed.stdout.splitlines():
-        reader = _READERS.get(Path(path).suffix)
-        if reader is not None and (ROOT / path).exists():
-            found += reader(path, (ROOT / path).read_text())
+        if Path(path).suffix in _READERS and (ROOT / path).exists():
+            found += findings_in(path, (ROOT / path).read_text())
     return found
 
 

@@ -326,7 +326,7 @@ def test_a_corrupt_file_names_itself(spark: Any, tmp_path: Path) -> None:
     [
         ({}, "CREATE TEMPORARY VIEW"),
         ({"path": "/nonexistent"}, "/nonexistent is no directory"),
-        ({"path": "/tmp", "tabel": "timers"}, "tabel: no such option"),
+        ({"path": "/tmp", "tabel": "timers"}, "tabel: unknown option"),
         ({"path": "/tmp", "table": "nope"}, "wanted one of messages"),
     ],
 )

@@ -241,11 +241,11 @@ def test_wrong_places_and_modes_are_said(spark: Any, root: Path, tmp_path: Path)
     rows = make(spark, 10)
     with pytest.raises(Exception, match=r"no cluster\.json"):
         save(rows, tmp_path)
-    with pytest.raises(Exception, match="wanted a directory that every host has mounted"):
+    with pytest.raises(Exception, match="wanted a directory mounted on every host"):
         rows.write.format("timerstore").mode("append").save("s3a://bucket/x")
     with pytest.raises(Exception, match="does not overwrite"):
         rows.write.format("timerstore").mode("overwrite").save(str(root))
-    with pytest.raises(Exception, match="path: there is none"):
+    with pytest.raises(Exception, match="path: missing"):
         rows.write.format("timerstore").mode("append").save()
     with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         rows.write.format("timerstore").save(str(root))

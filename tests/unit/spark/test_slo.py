@@ -60,7 +60,7 @@ def test_every_condition_that_does_not_hold_is_told() -> None:
         ("lost=0,,dup=0", "wanted a name"),
         ("gone=0", "'gone'"),
         ("lost!=0", "wanted a name"),
-        ("lost=0ms", "is a count"),
+        ("lost=0ms", "wanted a count"),
         ("p99<1000us", "'us'"),
         ("p99<1.2.3s", "'1.2.3'"),
         ("p99<.", "'.'"),

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 import timerstore
-from benchmarks.demo_flights import work
+from benchmarks.flight_year import work
 from benchmarks.flights import CANCEL_MS, HOUR_MS, MINUTE_MS
 from timerstore import CancelResult, StoreConfig, TimerStore
 from timerstore.shards.shard_ingest import Ingester

@@ -4,7 +4,7 @@ n messages of one size are put in one call, due in `days`. The clock advances by
 The services are stepped. Each run is a separate process, and is measured in CPU time, which does
 not depend on the load of the machine.
 
-Figures per message, after its enqueue until its delivery: CPU time, bytes of log, writes of the body
+Figures per message, from enqueue to delivery: CPU time, bytes of log, writes of the body
 including the delivery, and bytes of units in the timer log and on the far wheel.
 
 Raises: WorkError if a message is missing or early.

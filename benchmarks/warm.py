@@ -1,14 +1,12 @@
-"""Memory that the host has given already: touched before a run, and kept until the run takes it.
+"""Touch memory before a run and keep it until the run needs it, so that the host provides it.
 
-A virtual machine may give back what is free within seconds (free page reporting), and has to ask
-for it again page by page: here a write into a new file cost 0.15 ns a byte, or 0.7 to 1.0 where the
-memory was given back, whatever was measured. With ten million pending that was half of delivery.
+A virtual machine may return free memory to the host within seconds (free page reporting), and then
+gets it back page by page. Here a write to a new file cost 0.15 ns per byte, or 0.7 to 1.0 ns after
+memory was returned. With ten million pending messages this was half of the delivery time.
 
-Data:     anonymous memory of a child that looks a hundred times a second at what is free, and lets
-          go of some as the run takes it; the first that a kernel short of memory ends.
-Threads:  none.
-Holds:    the child ends with the run, however that ends, and with who made it.
-Fails:    never: where less could be had, that is told, and the run finds less warm.
+A child process holds anonymous memory. It checks free memory a hundred times a second, and releases
+memory as the run uses it. If memory is short, the kernel ends this child first. The child ends with
+the run and with its parent. If less memory is available, a warning is printed.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_compare_exits_1_when_comparison_fails(
     assert status([], [good]) == 1  # nothing was compared
     assert capsys.readouterr().err.count("!!!") == 0
     assert status([good], [other]) == 1
-    assert "only one of the two did this" in capsys.readouterr().err
+    assert "only one tree did this work" in capsys.readouterr().err
 
 
 def test_check_out_restores_base_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

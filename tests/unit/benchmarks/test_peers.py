@@ -71,9 +71,9 @@ class Repeating(InHeap):
 def test_drive_paced_rejects_lost_and_duplicate_messages(tmp_path: Path) -> None:
     pace = contract.Pace(500, 0.2, 32, (20, 60))
     assert len(contract.drive_paced(InHeap, 1e9, pace, tmp_path)) == 100
-    with pytest.raises(harness.WorkError, match="of 100 some were lost or doubled"):
+    with pytest.raises(harness.WorkError, match="of 100 some were lost or duplicated"):
         contract.drive_paced(Repeating, 1e9, pace, tmp_path)
-    with pytest.raises(harness.WorkError, match="lost or doubled"):
+    with pytest.raises(harness.WorkError, match="lost or duplicated"):
         contract.each_once(ids(0, 2), 3)
 
 

@@ -114,7 +114,7 @@ def test_report_has_lateness_of_other_topic_during_burst(tmp_path: Path) -> None
     told = {**MACHINE, "parts": [], "missing": [], "smoke": False}
     (tmp_path / "machine.json").write_text(json.dumps(told))
     text = report.write(tmp_path).read_text("utf-8")
-    assert "late by 0.25 s of processor time; by 7 s where" in text
+    assert "late by 0.25 s of processor time with the fair queue, and by 7 s with" in text
 
 
 def test_target_verdict_follows_bounds() -> None:

@@ -189,8 +189,8 @@ def _stages(lines: Lines, out: Path) -> str:
     head = ("way", *(f"{stage} ns" for stage in STAGES), "end to end /s", "disk B after", "rounds")
     return (
         "## By stage\n\nNanoseconds a message. With threads the services work while the caller "
-        "puts and pulls: `enqueue` is what putting had not overlapped with, `pull` waits for what "
-        "is being delivered. Stepped, each phase stands alone, and is durable when it ends.\n\n"
+        "puts and pulls: `enqueue` is the part that did not overlap with put, and `pull` waits for "
+        "delivery. Stepped, each phase is separate, and durable when it ends.\n\n"
         f"{_plot(out, 'stages', 'nanoseconds a message by stage')}\n\n{_table(head, rows)}"
     )
 

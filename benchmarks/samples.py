@@ -1,7 +1,7 @@
 """Sample bench_profile with `perf record`, and assign each sample to the step that ran.
 
 The input is the samples of perf (monotonic clock, symbol, object) and the marks of the program. If
-perf is missing or may not sample, a warning is printed, and the result is None.
+perf is missing or may not sample, the module prints a warning and returns no samples.
 """
 
 from __future__ import annotations

@@ -29,28 +29,30 @@ WARM_BYTES = 3 << 29
 """Files and memory of a run of a million messages."""
 
 AHEAD_BYTES = 1 << 28
-"""So much is free before it is taken, and not given back meanwhile."""
+"""Memory released by the child in advance of the run's use."""
 
 CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
-_SHARE = 1.5  # of what a run fills: a kernel takes some from what is free and cold instead
+_SHARE = 1.5  # relative to the bytes a run fills: the kernel also uses cold free memory
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 26
-_LOOK_S = 0.01  # a run takes some 10 MB meanwhile
+_LOOK_S = 0.01  # a run uses about 10 MB in this time
 
 
 def warm_bytes_for(n: int, body: int) -> int:
-    """What is to be kept warm for a run of `n` messages with bodies of so many bytes."""
+    """Return the bytes to keep warm for a run of `n` messages with bodies of `body` bytes."""
     return max(WARM_BYTES, int(_SHARE * filled_bytes(n, body)))
 
 
 @contextlib.contextmanager
 def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator[float | None]:
-    """Touch `size` bytes, three quarters of the room at most, and have `ahead` of them free as long
-    as any are left; how long a page took, microseconds: about 0.2 where it was warm. None: none.
+    """Touch `size` bytes, at most three quarters of free memory, and keep `ahead` of them free.
+
+    Yield the time to touch a page in microseconds (about 0.2 if it was warm), or None if no memory
+    was touched.
     """
     count = min(size, room_bytes() * 3 // 4) // _PIECE_BYTES
     began = time.perf_counter()
@@ -79,8 +81,9 @@ def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator
 
 
 def room_bytes() -> int:
-    """What is free, and what a container may have of it, as the root of its control groups says:
-    its files count as taken.
+    """Return free memory, at most the rest of the container's limit.
+
+    The limit is that of the root control group, which counts cached files as used.
     """
     room = os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
     for limit, used in _LIMITS:
@@ -91,12 +94,12 @@ def room_bytes() -> int:
 
 
 def _keep(count: int, ahead: int, tell: int) -> None:
-    """In the child."""
+    """Hold and release memory; runs in the child."""
     parent = os.getppid()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     pieces: list[mmap.mmap] = []
-    with contextlib.suppress(OSError):  # what could be had is told
+    with contextlib.suppress(OSError):  # the amount obtained is reported
         while len(pieces) < count and os.getppid() == parent:
             pieces.append(touched())
     os.write(tell, b"%d" % len(pieces))

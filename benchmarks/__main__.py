@@ -1,8 +1,8 @@
 """The benchmark suite: `python -m benchmarks [--all | --only PART ...] [--smoke] [--out FOLDER]`.
 
-Data:     in the folder: lines.jsonl (every run), machine.json, report.md, its plots as SVG and PNG.
-          JSON lines on standard output too; tables and what goes on, on standard error.
-Fails:    exit status 1 when a part failed; the others still run, and the report says it.
+The folder receives lines.jsonl (every run), machine.json, report.md, and plots as SVG and PNG. JSON
+lines also go to standard output, tables and progress to standard error. If a part fails, the others
+still run, the report lists it, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OUT = Path("build") / "bench"
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     names = [part.name for part in plan.PARTS]
     parser = argparse.ArgumentParser(description="Measures timerstore and its peers; a report.")
-    parser.add_argument("--smoke", action="store_true", help="tiny values: does it still run?")
-    parser.add_argument("--all", action="store_true", help="what is not in the report's run, too")
+    parser.add_argument("--smoke", action="store_true", help="run everything with tiny values")
+    parser.add_argument("--all", action="store_true", help="also run the parts outside the report")
     parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help=", ".join(names))
-    parser.add_argument("--list", action="store_true", help="say the parts and how long they take")
+    parser.add_argument("--list", action="store_true", help="list the parts and their times")
     count = harness.given_as(int)
     parser.add_argument("--rounds", type=count, help="instead of each part's own number")
     parser.add_argument("--n", type=count, help="messages, instead of each part's own number")
@@ -40,7 +40,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def words(part: Part, options: argparse.Namespace, lines: Path) -> list[str]:
-    """A part's own command line."""
+    """Return the command line of a part."""
     found = ["--json", str(lines)]
     found += ["--smoke"] if options.smoke else part.options
     if options.directory is not None:
@@ -54,7 +54,7 @@ def words(part: Part, options: argparse.Namespace, lines: Path) -> list[str]:
 
 
 def run(part: Part, options: argparse.Namespace, lines: Path, sitting: int) -> dict[str, object]:
-    """One part; how it went."""
+    """Run one part. Return its time and error."""
     print(f"\n=== {part.name} (about {part.seconds} s)", file=sys.stderr, flush=True)
     before = len(lines.read_text("utf-8").splitlines())
     began = time.perf_counter()
@@ -62,7 +62,7 @@ def run(part: Part, options: argparse.Namespace, lines: Path, sitting: int) -> d
     try:
         module = importlib.import_module(f"benchmarks.bench_{part.bench}")
         module.main(words(part, options, lines))
-    except Exception as problem:  # noqa: BLE001  # a door: the others shall run
+    except Exception as problem:  # noqa: BLE001  # the other parts still run
         traceback.print_exc()
         error = f"{type(problem).__name__}: {problem}"
     took = time.perf_counter() - began
@@ -75,7 +75,7 @@ def run(part: Part, options: argparse.Namespace, lines: Path, sitting: int) -> d
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run them, then write the report; how many failed is told on standard error."""
+    """Run the parts, write the report, and list failed parts on standard error."""
     parser = arguments()
     options = parser.parse_args(argv)
     for name in ("out", "directory"):
@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         lines.write_text("", encoding="utf-8")
     told = machine.describe(harness.place(options.directory))
     if told["file_system"] in machine.IN_MEMORY:
-        print("!!! STORES ARE IN MEMORY: name another place by --directory", file=sys.stderr)
+        print("!!! STORES ARE IN MEMORY: use --directory with a disk", file=sys.stderr)
     (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
     there = Lines.read(lines).all
     sitting = 1 + max((line.get("sitting", 0) for line in there), default=-1)
@@ -117,13 +117,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def missing() -> list[str]:
-    """Peers that cannot run here, and why."""
+    """Return the peers that cannot run here, with the reasons."""
     found = [(peer, peer.missing()) for peer in peers.PEERS]
     return [f"{peer.name} ({peer.variant}): {why}" for peer, why in found if why is not None]
 
 
 def _report(out: Path) -> None:
-    from benchmarks import report  # noqa: PLC0415  # it needs matplotlib, the measuring does not
+    from benchmarks import report  # noqa: PLC0415  # only the report needs matplotlib
 
     print(f"\n{report.write(out)}", file=sys.stderr)
 

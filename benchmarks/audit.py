@@ -1,8 +1,10 @@
-"""Counts what came out against what went in. Nothing here asks the store what it thinks it did.
+"""Compare delivered messages with the messages that were put, without using the store's own counts.
 
-Data:     ids are small integers that the bodies carry; arrays are indexed by them.
-Holds:    (1) every figure is counted from ids and times of messages that were pulled;
-          (2) a delivery of an id that was never put, or whose body differs, is counted.
+Ids are small integers in the bodies, and index the arrays.
+
+Invariants:
+    1. Every figure is computed from ids and times of pulled messages.
+    2. Deliveries of unknown ids and of changed bodies are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ Bools = NDArray[np.bool_]
 
 
 class Pulled:
-    """Collects what was pulled, batch by batch."""
+    """Collect the pulled messages, batch by batch."""
 
     def __init__(self) -> None:
         self._ids: list[Int64] = []
@@ -27,7 +29,7 @@ class Pulled:
         self.count = 0
 
     def add(self, ids: Int64, delivered_ms: Int64, seen_ms: int, altered: int = 0) -> None:
-        """One batch, and what the clock showed when it was pulled."""
+        """Add one batch, with the clock time of its pull."""
         self._ids.append(np.array(ids, dtype=np.int64))
         self._delivered.append(np.array(delivered_ms, dtype=np.int64))
         self._seen.append(np.full(len(ids), seen_ms, dtype=np.int64))
@@ -36,17 +38,17 @@ class Pulled:
 
     @property
     def ids(self) -> Int64:
-        """In the order in which they came."""
+        """The ids in the order of their pulls."""
         return _joined(self._ids)
 
     @property
     def delivered_ms(self) -> Int64:
-        """As each message tells it."""
+        """The delivery time in each message."""
         return _joined(self._delivered)
 
     @property
     def seen_ms(self) -> Int64:
-        """What the clock showed when each was pulled."""
+        """The clock time of the pull of each message."""
         return _joined(self._seen)
 
 
@@ -55,34 +57,33 @@ def _joined(parts: list[Int64]) -> Int64:
 
 
 class Counts(NamedTuple):
-    """What the pulled messages show."""
+    """The counts of an audit."""
 
     delivered: int
-    """Ids that came out at least once and were wanted."""
+    """Expected ids with at least one delivery."""
     lost: int
-    """Ids that had to come out and did not."""
+    """Required ids without a delivery."""
     duplicated: int
-    """Deliveries of an id beyond its first."""
+    """Deliveries of an id after its first."""
     early: int
-    """Deliveries stamped, or seen, before the id was due."""
+    """Deliveries with a delivery time, or a pull, before the due time."""
     unwanted: int
-    """Deliveries of an id whose reminder had been cancelled."""
+    """Deliveries of a cancelled id."""
     unknown: int
-    """Deliveries that carry no id that was ever put."""
+    """Deliveries without an id that was put."""
     altered: int
-    """Deliveries whose body is not the one that was put."""
+    """Deliveries with a changed body."""
 
     @property
     def faults(self) -> int:
-        """Sum of all but delivered."""
+        """The sum of all counts but delivered."""
         return sum(self) - self.delivered
 
 
 def count(pulled: Pulled, due_ms: Int64, must: Bools, may: Bools, cancelled: Bools) -> Counts:
-    """Compare: `must` come out once, `may` come out at most once, `cancelled` not at all.
+    """Count faults: `must` ids are delivered once, `may` ids at most once, `cancelled` ids never.
 
-    A message that was never acknowledged, because its writer was killed, may come out: it is in
-    `may` alone.
+    A message whose writer was killed before the acknowledgement is in `may` only.
     """
     ids, delivered = pulled.ids, pulled.delivered_ms
     known = (ids >= 0) & (ids < len(due_ms))
@@ -102,14 +103,14 @@ def count(pulled: Pulled, due_ms: Int64, must: Bools, may: Bools, cancelled: Boo
 
 
 def lateness_ms(pulled: Pulled, due_ms: Int64) -> Int64:
-    """Delivered less due, of each known delivery."""
+    """Return delivery time minus due time of each delivery with a known id."""
     ids = pulled.ids
     known = (ids >= 0) & (ids < len(due_ms))
     return pulled.delivered_ms[known] - due_ms[ids[known]]
 
 
 def digits(bodies: NDArray[np.uint8], begins: Int64, columns: tuple[int, int]) -> Int64:
-    """The decimal number, padded with spaces, in the given columns of each body; -1 where none."""
+    """Return the space-padded decimal number in the columns of each body, or -1."""
     first, last = columns
     if not len(begins):
         return np.zeros(0, dtype=np.int64)
@@ -123,20 +124,20 @@ def digits(bodies: NDArray[np.uint8], begins: Int64, columns: tuple[int, int]) -
 
 
 class Expected(NamedTuple):
-    """Bodies as they were put, to compare with."""
+    """The bodies that were put."""
 
     buffer: NDArray[np.uint8]
     offsets: Int64
 
     @classmethod
     def of(cls, bodies: list[bytes]) -> Expected:
-        """One buffer, and n + 1 offsets."""
+        """Join bodies into one buffer with n + 1 offsets."""
         sizes = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies))
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         return cls(np.frombuffer(b"".join(bodies), dtype=np.uint8), offsets)
 
     def altered(self, ids: Int64, bodies: NDArray[np.uint8], offsets: Int64) -> int:
-        """How many of the pulled bodies differ from the ones put under their ids."""
+        """Return the number of pulled bodies that differ from the bodies put under their ids."""
         known = (ids >= 0) & (ids < len(self.offsets) - 1)
         safe = np.where(known, ids, 0)
         wanted = self.offsets[safe + 1] - self.offsets[safe]

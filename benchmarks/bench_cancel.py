@@ -1,11 +1,10 @@
-"""Cancelling: messages that wait, by their handles, from one caller, from many, and by lists.
+"""Measure cancels of pending messages by handle, from one caller, from many, and by lists.
 
-Data:     n messages pending, due in a day; each is cancelled once, in a shuffled order; `cancels`
-          of them in a call.
-Threads:  the store's; `callers` of ours. An answer of `cancel` is durable, so that one caller waits
-          for the disk each time, and many share a sync. Every run is a process of its own.
-Holds:    every answer is CANCELLED, and nothing is pending afterwards.
-Fails:    WorkError where it is not so.
+n messages are due in a day. Each is cancelled once in a shuffled order, `cancels` of them per call.
+The result of `cancel` is durable: one caller waits for the disk each time, and many share a sync.
+Every run is a separate process with `callers` threads and the threads of the store.
+
+Raises: WorkError if an answer is not CANCELLED, or if a message is pending at the end.
 """
 
 from __future__ import annotations

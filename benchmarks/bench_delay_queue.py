@@ -1,22 +1,23 @@
-"""DelayQueue, heapq with lazy deletion, and a hierarchical timing wheel: the same work, in turns.
+"""Compare DelayQueue with heapq and with a hierarchical timing wheel, on the same work in turns.
 
-Data:     n keys, due times uniform over a horizon (dense: a minute, sparse: 30 days) or all within
-          20 ms (burst); every third is cancelled; then the clock goes through the horizon in steps,
-          and each step takes out what is due and asks what is next.
-Threads:  none; every run is a process of its own.
-Holds:    (1) all three find by key, refuse a key twice, cancel at once, give equal due times in
-          order of adding: their work digests are equal in each shape; (2) memory is what
-          tracemalloc counts beyond keys and due times when all are added, before the timed run.
-Fails:    WorkError where one gives other keys, or another order.
+A run adds n keys and cancels every third. Due times are uniform over a minute (dense) or 30 days
+(sparse), or all within 20 ms (burst). Then the clock advances over the horizon in steps. Each step
+removes the due keys and reads the next due time. Memory is the tracemalloc count after all keys are
+added, without keys and due times, in a separate pass. Every run is a separate process.
 
-heapq and the wheel are written for this comparison in pure Python. heapq does what a careful
-program would: a dict by key, marks for what is cancelled, a sweep when marks are more than half.
-The wheel has 1 ms a slot and eight levels of 256: the level is that of the highest of the base-256
-digits in which due time and clock differ, so that slots cascade whole and order is kept; a
-256-bit number a level finds the next slot that holds something.
+heapq and the wheel are pure Python, written for this comparison. heapq uses a dict by key, deletes
+lazily, and rebuilds its heap when more than half of it is cancelled. The wheel has slots of 1 ms
+and eight levels of 256 slots. The level of a key is the highest base-256 digit in which due time
+and clock differ, so that slots cascade as a whole and the order is kept. A 256-bit number for each
+level finds the next used slot.
 
-`DelayQueue` alone has buckets of a second, its default, which it makes wider in the sparse shape by
-itself; `DelayQueue 1 h` has buckets of an hour, which hold the dense shapes whole.
+`DelayQueue` uses its default buckets of one second, which it widens by itself in the sparse shape.
+`DelayQueue 1 h` uses buckets of an hour, which hold the whole dense shapes.
+
+Invariants:
+    All three find by key, reject a duplicate key, cancel at once, and return equal due times in
+    the order of adding. Their work digests are equal in each shape.
+Raises: WorkError if one returns other keys or another order.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SHAPES = {"dense": 60_000, "sparse": 30 * 86_400_000, "burst": 20}
 
 
 class Planner(Protocol):
-    """What all three do."""
+    """The operations of all three."""
 
     def add(self, key: Any, due_ms: int) -> object: ...
     def cancel(self, key: Any) -> object: ...
@@ -56,7 +57,7 @@ class Planner(Protocol):
 
 
 class HeapPlanner:
-    """A heap of (due, order, key), a dict of what waits, marks for what does not any more."""
+    """A heap of (due, order, key) with lazy deletion, and a dict of the waiting entries."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Any]] = []
@@ -96,10 +97,10 @@ class HeapPlanner:
 
 
 class WheelPlanner:
-    """Levels of 256 slots; a slot is a dict by key, so a cancel takes out at once."""
+    """Levels of 256 slots. A slot is a dict by key, so a cancel removes its entry at once."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
-        self._now_ms = now_ms  # everything due before it has come out
+        self._now_ms = now_ms  # everything due before it is removed
         self._levels: list[list[dict[Any, int] | None]] = [[None] * 256 for _ in range(8)]
         self._used = [0] * 8
         self._due: dict[Any, int] = {}
@@ -140,7 +141,7 @@ class WheelPlanner:
         self._used[level] ^= 1 << at
 
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """Level, slot and beginning of the first slot that is used."""
+        """Return level, slot and start time of the first used slot."""
         for level, used in enumerate(self._used):
             if used:
                 at = (used & -used).bit_length() - 1
@@ -167,7 +168,7 @@ class WheelPlanner:
         return found
 
     def _advance(self, now_ms: int) -> None:
-        """Move the clock; a slot that it enters is taken apart."""
+        """Advance the clock, and distribute the slots that it enters to lower levels."""
         self._now_ms = max(self._now_ms, now_ms)
         for level in range(7, 0, -1):
             at = (self._now_ms >> 8 * level) & 255
@@ -195,21 +196,21 @@ PLANNERS: dict[str, Callable[[], Planner]] = {
 
 
 class Job(NamedTuple):
-    """What to do: due times, which keys to cancel, when to look."""
+    """The work: due times, cancelled keys, and times of the steps."""
 
     due: list[int]
     cancelled: list[int]
     looks: list[int]
 
     def order(self) -> list[int]:
-        """Keys as they must come out."""
+        """Return the keys in the required order."""
         gone = set(self.cancelled)
         left = [key for key in range(len(self.due)) if key not in gone]
         return sorted(left, key=self.due.__getitem__)
 
 
 def make_job(n: int, steps: int, horizon_ms: int) -> Job:
-    """The same for the same parameters."""
+    """Create a job. Equal parameters give equal jobs."""
     random = np.random.default_rng(SEED)
     due = START_MS + random.integers(1, horizon_ms + 1, size=n, dtype=np.int64)
     cancelled = random.permutation(n)[: n // 3]
@@ -218,7 +219,7 @@ def make_job(n: int, steps: int, horizon_ms: int) -> Job:
 
 
 def held_bytes(make: Callable[[], Planner], job: Job) -> int:
-    """What one that holds all of them takes, keys and due times not counted."""
+    """Return the memory of a planner with all keys, without keys and due times."""
     tracemalloc.start()
     planner = make()
     for key, due_ms in enumerate(job.due):
@@ -254,7 +255,7 @@ def once(engine: str, shape: str, parameters: dict[str, Any], _root: Path) -> Re
         found += out
     ended = time.perf_counter()
     came = [entry[-1] if engine == "heapq" else entry[1] for entry in found]
-    need(planner.next_due_ms() is None, f"{engine}: something is left")
+    need(planner.next_due_ms() is None, f"{engine}: keys are left")
     need(came == job.order(), f"{engine}: other keys, or another order")
     return Result(
         "delay_queue",

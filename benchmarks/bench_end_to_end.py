@@ -1,18 +1,21 @@
-"""The whole way in one process: put_many, all services, pull_batch, on a turned clock.
+"""Measure messages from put_many to pull_batch in one process, with a manual clock.
 
-Data:     n messages, due times uniform over a horizon, bodies that do not compress.
-Threads:  `threads`: the services' own, as in production; they work while the caller puts and pulls.
-          Else none: they are stepped, so that the phases can be told apart. Each run is a process
-          of its own.
-Holds:    timed is what the store does. Making bodies before a put, and checking order, identity and
-          due times of what was pulled, is not.
-Fails:    WorkError where a message is missing, doubled, early, or out of order.
+The n messages have due times uniform over a horizon, and bodies that do not compress. The phases:
 
-Phases: put (put_many of lists or of one buffer), enqueue (all services at the starting time: into
-timer log and wheel), deliver (the clock turned over the horizon, in one go and in `stops` steps,
-all services settled at each: also durable then), pull. With threads, `enqueue` is what putting had
-not overlapped with, and `pull` waits for what is being delivered. Memory is told while all n are
-pending: resident beyond the mapped files of the store, less the same before the store was opened.
+| phase   | work                                                                         |
+|---------|------------------------------------------------------------------------------|
+| put     | put_many with lists or with one buffer                                       |
+| enqueue | all services at the start time: write messages to the timer log and wheel    |
+| deliver | advance the clock over the horizon in `stops` steps; all services, and flush |
+| pull    | read all messages                                                            |
+
+With threads, `enqueue` is the part that did not overlap with put, and `pull` waits for delivery.
+The time excludes making the bodies, and checking the pulled messages. Memory is measured while all
+n are pending: resident bytes without the mapped files of the store, minus the value before opening.
+
+Thread safety: with `threads` the services have their own threads, as in production. Otherwise they
+    are stepped, so that the phases are separate. Each run is a separate process.
+Raises: WorkError if a message is missing, duplicated, early or out of order.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from timerstore import StoreConfig, TimerStore
 from timerstore.testing import Stepper
 
 TOPIC = "bench"
-WAIT_S = 10.0  # for what is being delivered; far more than it takes
+WAIT_S = 10.0  # for messages in delivery; far more than needed
 FULL: dict[str, Any] = {
     "n": 1_000_000,
     "body": 128,

@@ -1,13 +1,13 @@
-"""A delay of a year: rolled through the log every two days, and waiting on the far wheel.
+"""Compare two ways to wait a year: rolling every two days, and waiting on the far wheel.
 
-Data:     n messages of one size, put in one call, due in `days`; the clock goes on a day at a time.
-Threads:  none: the services are stepped. Each run is a process of its own, and is measured in CPU
-          time, which a busy machine does not lengthen.
-Holds:    every message comes out once, on its day; both variants do the same calls.
-Fails:    WorkError where a message is missing or early.
+n messages of one size are put in one call, due in `days`. The clock advances by a day at a time.
+The services are stepped. Each run is a separate process, and is measured in CPU time, which does
+not depend on the load of the machine.
 
-Figures, a message, from when it has its place to when it is out: CPU time; bytes of log; how often
-its body was written, its hand-over counted; bytes of units, of the timer log and the far wheel.
+Figures per message, from enqueue to delivery: CPU time, bytes of log, writes of the body
+including the delivery, and bytes of units in the timer log and on the far wheel.
+
+Raises: WorkError if a message is missing or early.
 """
 
 from __future__ import annotations

@@ -1,15 +1,21 @@
-"""How late a crowd of one topic, due at once, makes a message of another that is due next.
+"""Measure the lateness that a burst of one topic causes for the next message of another topic.
 
-Data:     n messages of topic `hot` due at T, one of `other` at T + 1 ms.
-Threads:  none: the services are stepped, on a clock turned by hand, and processor time is told: how
-          busy the machine is does not matter. Each run is a process of its own.
-Holds:    all come out, each topic in its order, nothing early.
-Fails:    WorkError.
+n messages of topic `hot` are due at T, and one message of topic `other` at T + 1 ms. The services
+are stepped on a manual clock. Times are CPU times of one core, which do not depend on the load of
+the machine. Each run is a separate process.
 
-Told, in processor time of one core: load_s (the crowd's slot is read), other_s (from T + 1 ms
-until the other one is in its topic), crowd_s (until all are). ahead_s: so long before T the reading
-began, by the clock; late_s: what does not fit in there, and other_s. In turns: the crowd has a
-queue of its own, and is read ahead; or all goes in one order, and the slot is read when it comes.
+| figure  | meaning                                                                        |
+|---------|--------------------------------------------------------------------------------|
+| load_s  | reading the slot of the burst                                                  |
+| other_s | from T + 1 ms until the other message is in its topic                          |
+| crowd_s | until all messages of the burst are delivered                                  |
+| ahead_s | clock time before T at which reading began                                     |
+| late_s  | other_s, and the part of load_s that exceeds ahead_s                           |
+
+The order `turns` uses the fair queue: the burst has a queue of its own, and its slot is read ahead.
+The order `one` delivers all messages in one order, and reads the slot when it is due.
+
+Raises: WorkError if a message is missing, early, or out of the order of its topic.
 """
 
 from __future__ import annotations
@@ -72,7 +78,7 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
         crowd_s = time.process_time() - begin
         rows = all_of(store, work)
     if other_s is None:
-        raise harness.WorkError("the other one did not come out")
+        raise harness.WorkError("the message of the other topic was not delivered")
     late_s = max(0.0, load_s - ahead_s) + other_s
     return Result(
         "hot_slot",
@@ -94,7 +100,7 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
 
 
 def all_of(store: timerstore.TimerStore, work: Work) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Row numbers of the crowd as it came out."""
+    """Return the row numbers of the burst in delivery order."""
     parts: list[Any] = []
     offset = 0
     while len(batch := store.pull_batch("hot", 0, offset, max_count=100_000)):

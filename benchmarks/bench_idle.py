@@ -1,12 +1,11 @@
-"""What an idle store costs: a million timers, all far away, all threads running, nothing to do.
+"""Measure the CPU use of an idle store with a million timers and all its threads.
 
-Data:     n messages due in a day and more; CPU seconds of the process over `seconds` of wall time.
-Threads:  all the store's (threads=True), on the real clock.
-Holds:    measured once the process has come to rest: CPU below 1 ms in half a second.
-Fails:    WorkError where it does not come to rest, or n are not pending.
+The n messages are due in a day or later. The result is CPU seconds of the process over `seconds` of
+wall time, on the real clock. The measurement begins when the process is idle: less than 1 ms of CPU
+in half a second. The result also has the figure of a process that only sleeps, and the context
+switches counted by the kernel. They show a store that polls even if its CPU time is too small.
 
-The same figure of a process that only sleeps is printed beside it, and the context switches that
-the kernel counted: a store that polls shows there even when its CPU time rounds to nothing.
+Raises: WorkError if the process does not become idle, or if n messages are not pending.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Use(NamedTuple):
 
 
 def used_over(seconds: float) -> Use:
-    """Sleep, once, and tell what the process used meanwhile."""
+    """Sleep once, and return the usage of the process during the sleep."""
     before = Use.now()
     time.sleep(seconds)
     return Use.now().since(before)

@@ -1,13 +1,13 @@
-"""How late messages are under a steady load, beside peers: the whole curve, not a figure.
+"""Measure the distribution of lateness under a steady load, for timerstore and its peers.
 
-Data:     `rate` messages a second for `seconds`, each due 1 to 3 s after it was put; late is the
-          consumer's clock less the due time.
-Threads:  one puts and one consumes; peers that a client steps do both in one, polling each
-          millisecond. Real clock; every run is a process and a directory of its own.
-Holds:    all come out; a run beside which the control's sleeps overshot by more than 6 ms is made
-          again, up to `tries` times and while `seconds_max` lasts; the calmest is told, and told
-          as disturbed if it was.
-Fails:    WorkError where something does not come out, or comes early.
+`rate` messages per second are put for `seconds`, each due 1 to 3 s after its put. Lateness is the
+consumer's clock minus the due time, on the real clock. A run is repeated if the control process
+woke more than 6 ms late, up to `tries` times within `seconds_max`. The calmest run is reported, and
+marked if it was disturbed too.
+
+Thread safety: one thread puts and one consumes. A peer that the client steps does both in one
+    thread, and polls every millisecond. Every run has a process and a directory of its own.
+Raises: WorkError if a message is missing or early.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def once(peer: Peer, parameters: dict[str, Any], ahead_ms: tuple[int, int], root
 
 
 def written() -> Peer:
-    """Ours with what is not durable yet shown too, as every peer shows it."""
+    """The store with reads of messages that are not durable yet, as in every peer."""
     (first, *_) = ours.PEERS
     return replace(
         first,

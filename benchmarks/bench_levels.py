@@ -1,15 +1,13 @@
-"""A fixed level and a timer that are due at the same time: what each costs, in turns.
+"""Compare the cost of a fixed delay level with that of a timer with the same delay.
 
-Data:     n messages of one size, put one by one, each due `delay` seconds after it was put: by
-          `level=1` of a table that says so, or by `delay=`.
-Threads:  none: the services are stepped, so that the phases can be told apart. Each run is a
-          process of its own.
-Holds:    timed is what the store does: the same calls of put, the same clocks, the same pulls.
-Fails:    WorkError where a message is missing, doubled, early, or out of order.
+n messages of one size are put one by one. Each is due `delay` seconds after its put, by `level=1`
+or by `delay=`. Both variants make the same calls with the same clocks. The phases are put (one call
+per message, with the system clock), wait (all services: a timer gets a unit in the timer log,
+a level message a queue unit) and deliver. Before deliver the store is reopened with a manual clock.
 
-Phases: put (one call a message, by the system's clock: put's quick way), wait (all services: a
-timer gets its unit in the timer log, a level its queue unit), then the store is opened again on a
-clock turned by hand, and deliver (the clock turned beyond the last due time, all settled).
+Thread safety: the services are stepped, so that the phases are separate. Each run is a separate
+    process.
+Raises: WorkError if a message is missing, duplicated, early or out of order.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""The same work by timerstore and its peers (benchmarks/peers), in turns, in one sitting.
+"""Compare timerstore with its peers (benchmarks/peers), which do the same work in turns.
 
-Data:     n messages, due times uniform over 3 s, in batches; a turned clock where there is one.
-Threads:  a client has one; services and servers have their own. Every run is a process and a
-          directory of its own.
-Holds:    (1) schedule all; then, all being due, move them to a ready queue in (due, put) order and
-              take them out of it, batch by batch: each engine's client code is in its time;
-          (2) what came out is what was put, byte by byte: work digests are equal. The order is
-              checked to the millisecond, or to the second where a peer knows no better (RocketMQ).
-Fails:    WorkError where an engine gives other rows, or another order.
+A run schedules n messages in batches, with due times uniform over 3 s. When all are due, it moves
+them to a ready queue in (due, put) order, and takes them out batch by batch. The time includes the
+client code of each engine. Engines with a manual clock use one. Every run has a process and a
+directory of its own.
 
-What is compared differs in what it promises: the flush column says what a power cut takes. heapq
-keeps nothing. Only timerstore and RocketMQ keep what was delivered and checksum every record; the
-others delete it. Only timerstore finds duplicates and hands over exactly once after any kill.
-Where a peer could be tuned better, change it in benchmarks/peers.
+The engines give different guarantees. The flush column describes the data that a power cut can
+lose; heapq keeps nothing. Only timerstore and RocketMQ keep delivered messages and checksum every
+record; the others delete them. Only timerstore detects duplicates and delivers exactly once after
+any kill. To tune a peer better, change its file in benchmarks/peers.
+
+Thread safety: a client has one thread. Services and servers have their own threads.
+Invariants:
+    1. Delivered messages equal the messages that were put, byte by byte, so work digests are equal.
+    2. The order is checked to the millisecond, or to the second for RocketMQ.
+Raises: WorkError if an engine returns other rows or another order.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from benchmarks.peers.contract import HORIZON_MS, Peer, Settings
 from benchmarks.rounds import interleaved
 from benchmarks.warm import warm_bytes_for
 
-_COMPARED = 100_000  # bodies at a time
+_COMPARED = 100_000  # bodies per comparison
 FULL: dict[str, Any] = {
     "n": 200_000,
     "body": 128,
@@ -53,17 +55,17 @@ SMOKE: dict[str, Any] = {
 
 
 def rows_in_order(peer: Peer, work: Work, bodies: bytes) -> bytes:
-    """Check identity and order; the bodies, in the order in which they had to come."""
+    """Check identity and order of the bodies. Return them in the required order."""
     rows = harness.rows_of(bodies, work.body_bytes)
     need(len(rows) == work.n, f"{peer.key}: {len(rows)} came out, {work.n} were put")
     once = (rows >= 0).all() and (rows < work.n).all() and len(np.unique(rows)) == work.n
-    need(bool(once), f"{peer.key}: something lost or doubled")
-    need(_unaltered(work, rows, bodies), f"{peer.key}: a body is not the one that was put")
+    need(bool(once), f"{peer.key}: a message is lost or duplicated")
+    need(_unaltered(work, rows, bodies), f"{peer.key}: a body differs from the one that was put")
     wanted = work.due_order()
     if peer.exact:
         need(bool((rows == wanted).all()), f"{peer.key}: not in the order of (due, put)")
         return bodies
-    seconds = work.due_ms[rows] // 1000  # of a slot that begins amid one: two
+    seconds = work.due_ms[rows] // 1000  # a slot can span two seconds
     behind = np.maximum.accumulate(seconds) - seconds
     need(bool((behind <= 1).all()), f"{peer.key}: not in the order of seconds")
     places = np.empty(work.n, dtype=np.int64)
@@ -84,7 +86,7 @@ def _unaltered(work: Work, rows: harness.Int64, bodies: bytes) -> bool:
 def once(
     peer: Peer, work: Work, settings: Settings, parameters: dict[str, Any], root: Path
 ) -> Result:
-    """One run of one engine."""
+    """Run one engine once."""
     times = peer.work(work, root, settings)
     bodies = rows_in_order(peer, work, times.bodies)
     laps = np.array(times.laps_ns) / min(settings.batch, work.n)
@@ -110,7 +112,7 @@ def once(
 
 
 def there(keys: str, *, paced: bool = False) -> list[Peer]:
-    """The peers that can run, under a steady load where that is asked; who cannot is told."""
+    """Return the peers that can run (with `paced`, under a steady load), and report the others."""
     found = []
     for peer in peers.named(keys):
         reason = peer.missing()
@@ -125,7 +127,7 @@ def there(keys: str, *, paced: bool = False) -> list[Peer]:
 
 
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
-    """Every engine once a round."""
+    """Run every engine once per round."""
     told = {name: parameters[name] for name in ("n", "body", "batch")}
     work = harness.make_work(told["n"], told["body"], HORIZON_MS)
     settings = Settings(told["batch"], smoke)
@@ -141,9 +143,10 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
 
 
 def ratios(results: list[Result]) -> str:
-    """Medians, and how many times as fast as each ours is: the median of the rounds' ratios.
+    """Return a table of medians, and of the speed of timerstore relative to each engine.
 
-    Ours: the first of timerstore's variants; where none ran there are no ratios.
+    A ratio is the median over the rounds, for the first variant of timerstore. Without a run of
+    timerstore there are no ratios.
     """
     runs: dict[str, list[Result]] = {}
     for result in results:
@@ -170,7 +173,7 @@ def ratios(results: list[Result]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print one line a run, then medians and ratios."""
+    """Print one line per run, then medians and ratios."""
     options = harness.arguments(__doc__, FULL).parse_args(argv)
     found = run(harness.chosen(options, FULL, SMOKE), options.smoke, options.directory)
     print(ratios(harness.emit(found, options.json)), file=sys.stderr)

@@ -1,14 +1,14 @@
-"""What is spent where, per message: by service, function and thread, beside the limits.
+"""Measure the cost of a message by service, function and thread, and compare it with limits.
 
-Data:     n messages the whole way on a turned clock, like bench_end_to_end; a line a service, a
-          line a thread. With --write, PROFILE.md's tables between its marks.
-Threads:  first none: the services are stepped, each step timed (wall, CPU in user and kernel, page
-          faults). Then the store's own: the CPU of each.
-Holds:    the steps add up to the whole; all that was put is pulled.
-Fails:    WorkError where it is not. Without `perf` there is no table by function, loudly.
+n messages go from put to pull with a manual clock, as in bench_end_to_end. First the services are
+stepped in one thread; wall time, CPU time and page faults are measured for each step. Then the
+store's own threads run, and the CPU time of each is measured. --write updates PROFILE.md.
 
-Functions are samples of `perf record -e cpu-clock` (virtual machines have no better event), laid
-under the step that ran at the time: a function of the kernel stands under who called it.
+Functions are samples of `perf record -e cpu-clock`, because virtual machines have no better event.
+A sample is assigned to the step that ran at its time, also if it is in the kernel. Without `perf`
+a warning is printed, and there is no table by function.
+
+Raises: WorkError if a message is missing.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """Puts: put() one by one, flushed async and sync, and put_many of lists and of one buffer.
 
-Data:     n messages due in a day, so that nothing is delivered while the clock runs; but with a
-          consumer, where each is due 0.1 to 0.6 s after it is put.
-Threads:  stepped (threads=False): between timed chunks the services are settled, untimed, so that
-          the figure is the call's own. live (threads=True): the six threads run beside it. live
-          with a consumer: a thread pulls what comes out, in batches, beside that.
-Holds:    every row put is pending afterwards, under its due time; or has come out, once.
-Fails:    WorkError where it is not.
+The n messages are due in a day, so that none is delivered during the run. With a consumer, each is
+due 0.1 to 0.6 s after its put.
 
-put() async is timed in chunks of 100 calls, since reading a clock costs a good part of a call: p50,
-p99 and max are those of chunk means, and a single stall is hidden in them by a factor of up to 100.
+put() async is timed in chunks of 100 calls, because reading the clock costs a large part of a call.
+p50, p99 and max are those of chunk means, so a single stall is reduced by a factor of up to 100.
 The sync variants time every call; their callers are threads, or tasks of one loop that await
-`timerstore.aio`. `live` shares the interpreter lock and the cores with the
-services.
+`timerstore.aio`.
+
+Thread safety: stepped (threads=False) runs the services between timed chunks, so that the figure is
+    that of the call alone. live (threads=True) runs the six service threads at the same time, which
+    share the interpreter lock and the cores. With a consumer, another thread pulls in batches.
+Raises: WorkError unless each row is pending at its due time, or was delivered once.
 """
 
 from __future__ import annotations
@@ -229,7 +228,7 @@ def _nothing() -> None:
 
 
 def consumed(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
-    """put() by put(), the services live, and a thread that consumes what comes out meanwhile."""
+    """Time put() with live services, and with a thread that consumes at the same time."""
     n, size = parameters["n"], parameters["body"]
     work = harness.make_work(n, size, CONSUMED_OVER_MS, start_ms=CONSUMED_FROM_MS)
     rows: list[harness.Int64] = []
@@ -258,7 +257,7 @@ def consumed(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Res
         consumer.join()
     need(bool(ended), f"{sum(map(len, rows))} of {n} came out")
     found = np.concatenate(rows)
-    need(bool((np.bincount(found, minlength=n) == 1).all()), "something lost or doubled")
+    need(bool((np.bincount(found, minlength=n) == 1).all()), "a message is lost or duplicated")
     need(min(early) >= 0, "something came early")
     return Result(
         "put",

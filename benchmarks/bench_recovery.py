@@ -1,12 +1,12 @@
-"""How long opening takes after kill -9, with many pending.
+"""Measure the time to open a store after kill -9, with many pending messages.
 
-Data:     n messages due in a day; then, round by round: a child opens the store (timed), puts a
-          few thousand more with its services in threads, and is killed in the midst of that.
-Threads:  the store's; every opening is a process of its own.
-Holds:    what was acknowledged before a kill is pending after it, and not one more than was put.
-Fails:    WorkError where it is not, or where a child ends by itself.
+n messages are due in a day. In each round a child process opens the store, puts a few thousand
+messages with its services in threads, and is killed during the puts. The measured time is that of
+`timerstore.open`: lock, recovery, and start of the services. The first put after it is also timed.
 
-Timed is `timerstore.open`: lock, recovery, services started; the first put is answered after it.
+Invariants:
+    Every message acknowledged before a kill is pending after it, and no message was added.
+Raises: WorkError if that does not hold, or if a child ends by itself.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def fill(root: Path, config: StoreConfig, parameters: dict[str, Any], out: Conne
 
 
 def reopen(root: Path, config: StoreConfig, parameters: dict[str, Any], out: Connection) -> None:
-    """Open, say how long it took and what is pending; put, saying how many, until killed."""
+    """Open, report the time and the number of pending messages, and put until killed."""
     work = harness.make_work(parameters["more"], parameters["body"], DAY_MS,
                              start_ms=START_MS + DAY_MS)  # fmt: skip
     before = harness.memory(root)

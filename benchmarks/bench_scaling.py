@@ -1,11 +1,10 @@
-"""How each stage, memory and disk grow with what is pending: 10^4 to 10^7 messages.
+"""Measure how time, memory and disk usage grow with 10^4 to 10^7 pending messages.
 
-Data:     sizes from `smallest` to `largest`, by factors of ten; bench_end_to_end's way: put all,
-          enqueue all, turn the clock, pull all.
-Threads:  the services' own; every run is a process and a directory of its own.
-Holds:    as bench_end_to_end. Instead of a size whose files would fill the disk, half of it is
-          measured, or nothing, loudly.
-Fails:    WorkError as there.
+The sizes from `smallest` to `largest` differ by a factor of ten. Each run works as in
+bench_end_to_end, with the services in threads, and has a process and a directory of its own. If
+a size does not fit on the disk, half of it is measured, or nothing, and a warning is printed.
+
+Raises: WorkError as in bench_end_to_end.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SMOKE: dict[str, Any] = {
 
 
 def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> list[int]:
-    """Powers of ten; half of one that the disk has no room for, or nothing."""
+    """Return powers of ten; if one does not fit on the disk, half of it or nothing."""
     room = int(shutil.disk_usage(harness.place(directory)).free * 0.9) // harness.filled_bytes(
         1, body
     )

@@ -1,12 +1,16 @@
 """How fast Spark moves, reads, counts and audits many stores at once.
 
-Figures:  bulk_stage: Parquet into staged files, synced and committed; bulk: the same and into the
-          shards' logs, durably; read: all columns of `messages` to nowhere; heatmap: due counts by
-          hour of all timers; audit_log: a whole audit of these shards; audit: the comparison alone,
-          n scheduled against n delivered, with faults planted that must be found.
-Holds:    each figure is of one session that is warm: what is timed has run once, on little, before.
-Known:    on two cores JVM and workers share them; a busy machine makes all of it several times
-          slower.
+| figure     | work                                                                              |
+|------------|-----------------------------------------------------------------------------------|
+| bulk_stage | stage Parquet rows, with sync and commit                                          |
+| bulk       | the same, and ingest into the logs of the shards                                  |
+| read       | read all columns of `messages` into the noop sink                                 |
+| heatmap    | count due messages of all timers by hour                                          |
+| audit_log  | audit these shards completely                                                     |
+| audit      | compare n scheduled with n delivered messages, and find planted faults            |
+
+All figures come from one warm session, in which each operation has run once on little data. On two
+cores the JVM and the workers share the cores; a busy machine makes all figures several times worse.
 """
 
 from __future__ import annotations
@@ -199,7 +203,7 @@ def _result(name: str, values: dict[str, Any], seconds: float) -> Result:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Lines on standard output, a table beside them."""
+    """Print lines to standard output, and a table to standard error."""
     return harness.main_of(__doc__, FULL, SMOKE, run, argv)
 
 

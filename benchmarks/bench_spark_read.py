@@ -1,14 +1,13 @@
 """Reading a store as a table: C and Arrow alone, then through Spark into its noop sink.
 
-Data:     n messages with bodies of `body` bytes in one store of the default segments; read as
-          partitions of `partition` MiB. `six`: shard, queue_offset, log_offset, msg_id, stored_at,
-          body, about 60 bytes more than the body a row. `all`: every column, properties as a map.
-          `times`: deliver_at of `timers` alone, as epoch ms: what a heat map reads.
-Threads:  arrow: this one. spark: local[cores], JVM and Python workers share the cores.
-Holds:    as many rows come out as are in the table.
-Fails:    WorkError where not; ImportError without timerstore[spark]; Java 17.
+One store of default segments has n messages with bodies of `body` bytes. It is read as partitions
+of `partition` MiB. `six` reads shard, queue_offset, log_offset, msg_id, stored_at and body, about
+60 bytes more than the body per row. `all` reads every column, with properties as a map. `times`
+reads only deliver_at of `timers` as epoch ms, like a heat map. The first round warms the JVM and
+the page cache. p50 and max are seconds of the other rounds.
 
-The first round warms JVM and page cache: p50 and max are seconds of the rounds after it.
+Thread safety: arrow uses one thread. spark uses local[cores], shared by JVM and Python workers.
+Raises: WorkError if rows are missing. ImportError without timerstore[spark], which needs Java 17.
 """
 
 from __future__ import annotations

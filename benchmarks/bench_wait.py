@@ -1,10 +1,9 @@
-"""What waiting costs: many pulls wait, each at a queue of its own; a message wakes one of them.
+"""Measure long polls: many pulls wait, each for its own queue, and a message wakes one of them.
 
-Data:     `n` pulls from asyncio, `threads` pulls from threads; `messages` synchronous puts, each
-          timed until the pull that it is for has its answer, one after the other.
-Threads:  all the store's; asyncio's pulls have none of their own.
-Holds:    the store counts as many wake-ups as messages, and not one more.
-Fails:    WorkError where a pull gets another message, or another pull is woken.
+There are `n` pulls from asyncio, which use no threads, or `threads` pulls from threads. Then
+`messages` synchronous puts follow one after another. Each is timed until its pull returns.
+
+Raises: WorkError if a pull gets another message, or if a message wakes another pull.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def make_topics(store: TimerStore, count: int) -> None:
 
 
 def check(store: TimerStore, result: PullResult, body: bytes, done: int) -> None:
-    """The pull has its message, and nobody else was woken."""
+    """Check that the pull has its message, and that no other pull was woken."""
     need([message.body for message in result.messages] == [body], f"{body!r} is not there")
     woken = store.stats()["pull_woken"]
     need(woken == done, f"{woken} pulls woken by {done} messages")

@@ -1,13 +1,12 @@
-"""Two revisions, in turns, in one sitting: `make bench-compare BASE=rev [ARGS="--only put"]`.
+"""Compare two revisions in turns: `make bench-compare BASE=rev [ARGS="--only put"]`.
 
-Data:     the base is checked out and built under build/compare (a git worktree); the other is the
-          working tree as it stands. Both are measured by the benchmarks of the working tree.
-Threads:  none; every run is a process of its own.
-Holds:    (1) runs go base, new, new, base, base, new ...; what is told is the ratio of neighbours,
-          its median and its range; (2) equal work: the digests of a pair are equal.
-Fails:    a benchmark that the base cannot run (its API is older), and runs without a pair, are told
-          and left out; exit status 2 where the base does not build, 1 where the working tree fails
-          at a benchmark, or nothing was compared.
+The base is checked out and built in build/compare (a git worktree), and compared with the working
+tree. The benchmarks of the working tree measure both. Every run is a separate process. The order is
+base, new, new, base, base, new, and so on. The result is the median and range of the ratio of
+adjacent runs, whose work digests are equal.
+
+A benchmark that the base cannot run, or a run without a pair, is reported and skipped. The exit
+status is 2 if the base does not build, and 1 if the working tree fails or nothing was compared.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ USUAL = ("put", "end_to_end", "end_to_end_1k", "cancel")
 
 
 class Tree:
-    """A checkout that is measured."""
+    """A checkout to measure."""
 
     def __init__(self, name: str, path: Path, scratch: Path) -> None:
         self.name = name
         self.failed = False
-        # The working tree's benchmarks beside this tree's engine: found in this order.
+        # The engine of this tree comes first, then the benchmarks of the working tree.
         front = scratch / name
         front.mkdir()
         (front / "benchmarks").symlink_to(TREE / "benchmarks")
@@ -79,7 +78,7 @@ class Tree:
         self._front = front
 
     def run(self, compared: Compared, smoke: bool) -> list[Line]:
-        """The lines of one run; none where it failed."""
+        """Run a benchmark. Return its lines, or none if it failed."""
         words = ("--smoke",) if smoke else compared.options
         done = subprocess.run(
             (sys.executable, "-m", f"benchmarks.bench_{compared.bench}", *words),
@@ -93,7 +92,7 @@ class Tree:
 
 
 def check_out(revision: str) -> Path:
-    """The base's tree, built; made once a revision, and anew where it was changed since."""
+    """Return the built tree of the base. It is made again if it was changed."""
     commit = run_git("rev-parse", "--verify", f"{revision}^{{commit}}")
     path = TREE / KEPT / commit[:12]
     if not _is_unchanged(path, commit):
@@ -106,7 +105,7 @@ def check_out(revision: str) -> Path:
 
 
 def _is_unchanged(path: Path, commit: str) -> bool:
-    if not (path / ".git").is_file():  # git would speak of the tree above
+    if not (path / ".git").is_file():  # git would use the outer tree
         return False
     try:
         head, changes = (run_git(*words, tree=path) for words in (_HEAD, _CHANGES))
@@ -124,7 +123,7 @@ def run_git(*words: str, tree: Path = TREE) -> str:
 def measure(
     base: Tree, new: Tree, compared: Compared, rounds: int, *, smoke: bool
 ) -> list[tuple[Line, Line]]:
-    """Pairs of lines of one variant and one round, base first; up to a round in which one fails."""
+    """Yield pairs of lines of one variant and round, base first, until a run fails."""
     pairs: list[tuple[Line, Line]] = []
     for number in range(rounds):
         turn = (base, new) if number % 2 == 0 else (new, base)
@@ -136,7 +135,7 @@ def measure(
             break
         pairs += [(theirs[key], ours[key]) for key in theirs if key in ours]
         for key in theirs.keys() ^ ours.keys():
-            print(f"!!! {compared.bench}: only one of the two did this: {key}", file=sys.stderr)
+            print(f"!!! {compared.bench}: only one tree did this work: {key}", file=sys.stderr)
     return pairs
 
 
@@ -145,17 +144,17 @@ def _key(line: Line) -> str:
 
 
 def lower_is_better(line: Line) -> bool:
-    """Where the rate says nothing: lateness."""
+    """Return whether the rate is meaningless, as for lateness."""
     return bool(line["name"] == "lateness")
 
 
 def figure_of(line: Line) -> float:
-    """What is compared of a line."""
+    """Return the compared figure of a line."""
     return float(line["p99"] if lower_is_better(line) else line["rate"])
 
 
 def rows(pairs: Sequence[tuple[Line, Line]]) -> list[tuple[str, ...]]:
-    """A row a variant: both medians, the ratio's median and range, how many rounds were better."""
+    """Return for each variant both medians, the ratio with its range, and the better rounds."""
     groups: dict[str, list[tuple[Line, Line]]] = {}
     for pair in pairs:
         groups.setdefault(_key(pair[0]), []).append(pair)
@@ -183,7 +182,7 @@ def rows(pairs: Sequence[tuple[Line, Line]]) -> list[tuple[str, ...]]:
 
 
 def table(found: Sequence[tuple[str, ...]]) -> str:
-    """For people."""
+    """Format the rows as a table."""
     head = ("benchmark", "figure", "base", "new", "new / base", "range", "better")
     widths = [max(len(row[at]) for row in (head, *found)) for at in range(len(head))]
     return "\n".join(
@@ -193,12 +192,12 @@ def table(found: Sequence[tuple[str, ...]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print the table, keep the pairs."""
+    """Measure, print the table, and save the pairs."""
     parser = argparse.ArgumentParser(description="Compares a revision with the working tree.")
     parser.add_argument("base", help="a revision, as git knows it")
     parser.add_argument("--only", nargs="+", choices=tuple(PLAN), default=USUAL)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--smoke", action="store_true", help="tiny values: does it still run?")
+    parser.add_argument("--smoke", action="store_true", help="run everything with tiny values")
     parser.add_argument("--json", type=Path, default=TREE / KEPT / "pairs.jsonl", metavar="OUT")
     options = parser.parse_args(argv)
     try:
@@ -209,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
     pairs = []
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with (
-        options.json.open("w", encoding="utf-8") as kept,  # what went wrong here did so at once
+        options.json.open("w", encoding="utf-8") as kept,  # fails before measuring
         harness.heeding_sigterm(),
         tempfile.TemporaryDirectory(prefix="timerstore-compare-") as scratch,
     ):

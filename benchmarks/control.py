@@ -1,9 +1,9 @@
-"""The control process: sleeps beside a measured program and tells how late the machine woke it.
+"""The control process: sleep during a measured run, and report how late the machine woke it.
 
-Data:     one JSON object on standard output when standard input closes.
-Threads:  none; it is a process of its own, so that no interpreter lock delays it.
-Holds:    imports nothing but the standard library: it must be awake before what it watches.
-Source:   lateness beside a stall of more than about 6 ms says nothing about a store.
+It is a separate process, so that no interpreter lock delays it. It imports only the standard
+library, so that it starts before the measured program. It writes one JSON object to standard output
+when standard input closes. If it woke more than about 6 ms late, a measured lateness says nothing
+about the store.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 SLEEP_S = 0.002
-"""What it sleeps at a time."""
+"""The duration of one sleep."""
 
 STALL_MS_MAX = 6.0
-"""A run whose control overshot by more is told as disturbed."""
+"""A run is reported as disturbed if its control process woke later than this."""
 
 
 class Stall(NamedTuple):
@@ -32,7 +32,7 @@ class Stall(NamedTuple):
 
 
 class Control:
-    """`with Control() as control: ...`; afterwards control.stall holds what it saw."""
+    """Run the control process during a `with` block. `stall` has its result afterwards."""
 
     def __init__(self) -> None:
         self.stall = Stall(float("nan"), float("nan"))

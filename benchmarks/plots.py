@@ -93,7 +93,7 @@ def scaling(groups: Sequence[Lines], names: Sequence[str], path: Path) -> None:
         return [getattr(group.told(figure_name), "median", 0.0) for group in groups]
 
     for name, shade in zip(names, SHADES, strict=True):
-        if any(medians(f"{name}_ns")):  # with threads nothing is told of `deliver`
+        if any(medians(f"{name}_ns")):  # with threads there is no figure of `deliver`
             left.plot(sizes, medians(f"{name}_ns"), marker="o", color=shade, label=name)
     whole = [1e9 / rate for rate in medians("rate")]
     left.plot(sizes, whole, marker="s", color="black", label="end to end")
@@ -124,7 +124,7 @@ def lateness(groups: Sequence[Lines], path: Path) -> None:
                       linestyle="-" if line.get("calm", True) else ":")  # fmt: skip
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.set_xlabel("ms late (dotted: the machine stalled beside it)")
+    axis.set_xlabel("ms late (dotted: the machine stalled during the run)")
     axis.set_ylabel("share of messages that is later")
     axis.grid(visible=True, which="both", alpha=0.2)
     axis.legend()

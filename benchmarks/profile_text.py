@@ -16,7 +16,7 @@ from benchmarks.lines import Line
 
 DOCUMENT = Path(__file__).with_name("PROFILE.md")
 BEGIN, END = "<!-- profile: begin -->", "<!-- profile: end -->"
-LEAST_NS = 1.0  # a step that costs less is told with the others
+LEAST_NS = 1.0  # steps that cost less share one row
 LEAST_SHARE = 0.03  # of a step's samples, for a function to have a row
 Samples = dict[str, Counter[tuple[str, str]]]
 

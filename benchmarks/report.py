@@ -1,10 +1,8 @@
-"""The report: Markdown and plots out of the lines that a run of the suite wrote.
+"""Write the report of a run of the suite, as Markdown with plots.
 
-`python -m benchmarks.report build/bench` writes it again.
-
-Data:     lines.jsonl and machine.json of a folder; report.md, *.svg and *.png beside them.
-Holds:    every figure is a median of rounds, with its range; every ratio is of runs of one round;
-          what was not measured is said where it would stand.
+The input is lines.jsonl and machine.json of a folder; the report goes to the same folder.
+`python -m benchmarks.report build/bench` writes it again. Every figure is a median of rounds with
+its range, and every ratio compares runs of one round. The report names the parts not measured.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ PLOTS = (*PEER_PARTS, "stages", "scaling", "lateness")
 
 
 def write(out: Path) -> Path:
-    """Write it all; where it stands."""
+    """Write the report and its plots. Return the path of the report."""
     lines = Lines.read(out / "lines.jsonl")
     machine = json.loads((out / "machine.json").read_text("utf-8"))
-    for name in PLOTS:  # of a run before; nothing else in the folder is ours
+    for name in PLOTS:  # of an earlier run; other files are kept
         for kind in plots.KINDS:
             (out / f"{name}.{kind}").unlink(missing_ok=True)
     sections = (
@@ -65,10 +63,10 @@ def _plot(out: Path, name: str, what: str) -> str:
 
 def _head(lines: Lines, machine: dict[str, Any]) -> str:
     limits = machine["limits"]
-    notes = ["Tiny values: this shows that it runs, and nothing else."] if machine["smoke"] else []
+    notes = ["Tiny values: this shows only that the suite runs."] if machine["smoke"] else []
     notes += [f"Not the report's own sizes: {one}." for one in machine.get("changed_sizes", ())]
     if machine.get("file_system") in IN_MEMORY:
-        notes.append("Stores were in memory: what a sync costs on a disk is in no figure.")
+        notes.append("Stores were in memory: no figure includes the cost of a disk sync.")
     measured = [line for line in lines.all if "control_max_ms" in line]
     return f"""# timerstore: a run of the benchmark suite
 
@@ -83,9 +81,9 @@ Measured in this sitting: copying {limits["copy_gb_s"]} GB/s; a fresh page of me
 {limits["write_synced_gb_s"]} GB/s; a sync of 4 KiB {limits["sync_4k_us"]} us.
 
 Figures are medians of rounds, with the range in brackets; k and M are thousands and millions.
-Every run is a process and a directory of its own, and variants take turns. {lines.disturbed} of
-{len(measured)} runs were disturbed: beside them a process that only sleeps woke more than 6 ms
-late. Raw data: lines.jsonl.{"".join(f"{chr(10)}{chr(10)}**{note}**" for note in notes)}"""
+Every run has a process and a directory of its own, and variants take turns. {lines.disturbed} of
+{len(measured)} runs were disturbed: a process that only sleeps woke more than 6 ms late.
+Raw data: lines.jsonl.{"".join(f"{chr(10)}{chr(10)}**{note}**" for note in notes)}"""
 
 
 def _targets(lines: Lines) -> str:
@@ -114,7 +112,7 @@ def _peers(lines: Lines, out: Path) -> str:
         "The same work: schedule all in batches, then, all being due, hand over in order of due "
         "time and consume into bytes. `ours is`: the median of the rounds' ratios."
     )
-    sections = ["## Beside peers", said]
+    sections = ["## Compared with peers", said]
     for part in parts:
         found = lines.where(part)
         groups = found.variants()
@@ -165,7 +163,7 @@ def _promises(lines: Lines) -> str:
         )
         for line in lines.where(name="peers").all
     }
-    return _table(("engine", "what a power cut takes", "tuned"), rows.values())
+    return _table(("engine", "a power cut can lose", "tuned"), rows.values())
 
 
 STAGES = ("put", "enqueue", "deliver", "pull")
@@ -191,8 +189,8 @@ def _stages(lines: Lines, out: Path) -> str:
     head = ("way", *(f"{stage} ns" for stage in STAGES), "end to end /s", "disk B after", "rounds")
     return (
         "## By stage\n\nNanoseconds a message. With threads the services work while the caller "
-        "puts and pulls: `enqueue` is what putting had not overlapped with, `pull` waits for what "
-        "is being delivered. Stepped, each phase stands alone, and is durable when it ends.\n\n"
+        "puts and pulls: `enqueue` is the part that did not overlap with put, and `pull` waits for "
+        "delivery. Stepped, each phase is separate, and durable when it ends.\n\n"
         f"{_plot(out, 'stages', 'nanoseconds a message by stage')}\n\n{_table(head, rows)}"
     )
 
@@ -262,10 +260,10 @@ def _crowd(lines: Lines) -> str:
         for order in ("turns", "one")
     }
     return (
-        f"## One topic's crowd, and another topic\n\n{human(found.first['n'])} messages of one "
-        f"topic due at once; what another topic has due 1 ms later is late by {late['turns']} of "
-        f"processor time; by {late['one']} where the crowd is read when it comes, and all goes in "
-        "one order. Precision: 1 s."
+        f"## A burst of one topic, and another topic\n\n{human(found.first['n'])} messages of one "
+        f"topic are due at once. A message of another topic, due 1 ms later, is late by "
+        f"{late['turns']} of processor time with the fair queue, and by {late['one']} with one "
+        "order for all messages. Precision: 1 s."
     )
 
 

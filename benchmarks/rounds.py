@@ -1,11 +1,12 @@
-"""Rounds: several variants in turns, each run a process and a directory of its own, and watched.
+"""Run several variants of a benchmark in turns, each in its own process and directory.
 
-Data:     variants are callables that take a directory and give a Result.
-Threads:  none here; beside each run sleeps the control process.
-Holds:    (1) every round runs each variant once, and begins with another; (2) a result carries its
-          round, and how far the control's sleeps overshot meanwhile; (3) no round begins that would
-          end after `seconds_max`, but for the first.
-Fails:    what a run raises, at once.
+A variant is a function from a directory to a Result. The control process sleeps during each run.
+
+Invariants:
+    1. Each round runs every variant once, and begins with another variant.
+    2. A result has its round, and how late the control process woke during the run.
+    3. After the first round, no round begins that would end after `seconds_max`.
+Raises: the error of a run, at once.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def interleaved(
     directory: Path | None,
     warm_bytes: int = WARM_BYTES,
 ) -> Iterator[Result]:
-    """The results as they come. Smoke runs are made here, unwatched. `warm_bytes`: to be kept
-    warm for a run (warm.py).
+    """Yield each result when its run ends.
+
+    Smoke runs use this process, without control process. `warm_bytes` is the amount of memory to
+    keep warm for a run (warm.py).
     """
     began = time.monotonic()
     longest = 0.0
@@ -62,7 +65,7 @@ def watched(
     directory: Path | None,
     warm_bytes: int = WARM_BYTES,
 ) -> Result:
-    """One run on warm memory, and what the control saw."""
+    """Run a variant once on warm memory, with the control process."""
     with (
         nullcontext() if smoke else warm_memory(warm_bytes) as page_us,
         harness.workspace(directory) as root,

@@ -1,7 +1,7 @@
-"""Functions by step: `perf record` of bench_profile, its samples laid under the step that ran.
+"""Sample bench_profile with `perf record`, and assign each sample to the step that ran.
 
-Data:     perf's samples (monotonic clock, symbol, object), and the program's own marks.
-Fails:    None where there is no perf, or where it may not sample; said loudly.
+The input is the samples of perf (monotonic clock, symbol, object) and the marks of the program. If
+perf is missing or may not sample, the module prints a warning and returns no samples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Marks = list[tuple[int, int, str]]
 
 
 def by_step(parameters: dict[str, Any]) -> dict[str, Counter[tuple[str, str]]] | None:
-    """Per step how many samples each (function, object) has."""
+    """Return the number of samples of each (function, object) per step."""
     perf = shutil.which("perf")
     if perf is None:
         print("!!! NO TABLE BY FUNCTION: there is no perf", file=sys.stderr)
@@ -55,7 +55,7 @@ def by_step(parameters: dict[str, Any]) -> dict[str, Counter[tuple[str, str]]] |
 
 
 def laid_under(marks: Marks, lines: list[str]) -> dict[str, Counter[tuple[str, str]]]:
-    """Each sample under the step in whose time it was taken; the others under none."""
+    """Assign each sample to the step during which it was taken. Drop the others."""
     marks = sorted(marks)
     begins = [begin for begin, _, _ in marks]
     found: dict[str, Counter[tuple[str, str]]] = {}

@@ -1,6 +1,6 @@
-"""What the engine must reach, what it should, and which lines show it.
+"""The performance targets of the project, and the result lines that show them.
 
-Data:     the targets of the project: Python API, 128 B, a sync every half second at most.
+The targets are for the Python API, bodies of 128 B, and a sync at most every half second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A clock whose wall time is turned by hand, and whose monotonic time runs.
+"""A clock with manual wall time and real monotonic time, for a store with services in threads.
 
-For a store whose services have threads: what is due comes when it is wanted, syncs and checkpoints
-come as often as in production.
+Messages become due when the benchmark sets the clock. Syncs and checkpoints run as in production.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from timerstore.testing import ManualClock
 
 
 class TurnedClock(ManualClock):
-    """Turned like a ManualClock; waits as long as it says."""
+    """A ManualClock whose monotonic time is real, so that waits take real time."""
 
     __slots__ = ()
 
     @property
     def monotonic_ns(self) -> int:
-        """The machine's."""
+        """Return the monotonic time of the machine."""
         return time.monotonic_ns()

@@ -1,14 +1,12 @@
-"""Memory that the host has given already: touched before a run, and kept until the run takes it.
+"""Touch memory before a run and keep it until the run needs it, so that the host provides it.
 
-A virtual machine may give back what is free within seconds (free page reporting), and has to ask
-for it again page by page: here a write into a new file cost 0.15 ns a byte, or 0.7 to 1.0 where the
-memory was given back, whatever was measured. With ten million pending that was half of delivery.
+A virtual machine may return free memory to the host within seconds (free page reporting), and then
+gets it back page by page. Here a write to a new file cost 0.15 ns per byte, or 0.7 to 1.0 ns after
+memory was returned. With ten million pending messages this was half of the delivery time.
 
-Data:     anonymous memory of a child that looks a hundred times a second at what is free, and lets
-          go of some as the run takes it; the first that a kernel short of memory ends.
-Threads:  none.
-Holds:    the child ends with the run, however that ends, and with who made it.
-Fails:    never: where less could be had, that is told, and the run finds less warm.
+A child process holds anonymous memory. It checks free memory a hundred times a second, and releases
+memory as the run uses it. If memory is short, the kernel ends this child first. The child ends with
+the run and with its parent. If less memory is available, a warning is printed.
 """
 
 from __future__ import annotations
@@ -31,28 +29,30 @@ WARM_BYTES = 3 << 29
 """Files and memory of a run of a million messages."""
 
 AHEAD_BYTES = 1 << 28
-"""So much is free before it is taken, and not given back meanwhile."""
+"""Memory released by the child in advance of the run's use."""
 
 CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
-_SHARE = 1.5  # of what a run fills: a kernel takes some from what is free and cold instead
+_SHARE = 1.5  # relative to the bytes a run fills: the kernel also uses cold free memory
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 26
-_LOOK_S = 0.01  # a run takes some 10 MB meanwhile
+_LOOK_S = 0.01  # a run uses about 10 MB in this time
 
 
 def warm_bytes_for(n: int, body: int) -> int:
-    """What is to be kept warm for a run of `n` messages with bodies of so many bytes."""
+    """Return the bytes to keep warm for a run of `n` messages with bodies of `body` bytes."""
     return max(WARM_BYTES, int(_SHARE * filled_bytes(n, body)))
 
 
 @contextlib.contextmanager
 def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator[float | None]:
-    """Touch `size` bytes, three quarters of the room at most, and have `ahead` of them free as long
-    as any are left; how long a page took, microseconds: about 0.2 where it was warm. None: none.
+    """Touch `size` bytes, at most three quarters of free memory, and keep `ahead` of them free.
+
+    Yield the time to touch a page in microseconds (about 0.2 if it was warm), or None if no memory
+    was touched.
     """
     count = min(size, room_bytes() * 3 // 4) // _PIECE_BYTES
     began = time.perf_counter()
@@ -81,8 +81,9 @@ def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator
 
 
 def room_bytes() -> int:
-    """What is free, and what a container may have of it, as the root of its control groups says:
-    its files count as taken.
+    """Return free memory, at most the rest of the container's limit.
+
+    The limit is that of the root control group, which counts cached files as used.
     """
     room = os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
     for limit, used in _LIMITS:
@@ -93,12 +94,12 @@ def room_bytes() -> int:
 
 
 def _keep(count: int, ahead: int, tell: int) -> None:
-    """In the child."""
+    """Hold and release memory; runs in the child."""
     parent = os.getppid()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     pieces: list[mmap.mmap] = []
-    with contextlib.suppress(OSError):  # what could be had is told
+    with contextlib.suppress(OSError):  # the amount obtained is reported
         while len(pieces) < count and os.getppid() == parent:
             pieces.append(touched())
     os.write(tell, b"%d" % len(pieces))

@@ -1,7 +1,7 @@
-"""What timerstore is measured beside: each peer in a file of its own, all driven by contract.py.
+"""The systems that timerstore is compared with, one file for each, driven by contract.py.
 
-Data:     `PEERS`: every peer and variant, ours first; each says its durability and its tuning.
-Fails:    a peer that is not installed has a reason (`missing`); nobody measures it silently as 0.
+`PEERS` lists every peer and variant with its durability and tuning, timerstore first. `missing`
+returns why a peer cannot run, so that the benchmarks report it instead of measuring nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """beanstalkd -b: jobs with a delay; its delays are whole seconds, and its clock cannot be turned.
 
-The due time is the job's priority, too, so that what is ready comes in its order. The wait until
-all is due is real, and not timed; what beanstalkd moves to its ready heap in that wait is not timed
-either, which flatters it.
+The due time is also the priority of a job, so that ready jobs are ordered by it. The real wait
+until all jobs are due is not timed. Moving jobs to the ready heap during that wait is not timed
+either, which favors beanstalkd.
 """
 
 from __future__ import annotations

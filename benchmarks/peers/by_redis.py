@@ -1,4 +1,4 @@
-"""Redis: a sorted set of what waits, a list of what is ready; a script moves from one to the other.
+"""Redis: a sorted set of waiting messages, a list of ready ones, and a script that moves them.
 
 Members begin with the row, big-endian, so that equal due times come in order of rows.
 """

@@ -168,7 +168,7 @@ def missing() -> str | None:
     return None
 
 
-LOST = "up to 0.5 s is lost in a power cut (ASYNC_FLUSH); a kill repeats what was delivered"
+LOST = "up to 0.5 s is lost in a power cut (ASYNC_FLUSH); a kill repeats deliveries"
 PEERS = (
     Peer(
         key="rocketmq",

@@ -38,7 +38,7 @@ class InRocksdb:
         for due_ms, row, body in rows:
             change.put(pack(WAITING, due_ms, row), body)
         self._base.write(change)
-        # What is put may be due before what was moved last.
+        # A new message may be due before the last moved one.
         self._from = min(self._from, pack(WAITING, min(due), 0))
 
     def move(self, now_ms: int, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""SQLite in WAL: a table of what waits, a table of what is ready."""
+"""SQLite in WAL mode: a table of waiting messages, and a table of ready ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ PEERS = tuple(
         key=key,
         name="SQLite",
         variant=layout,
-        durability="what came since the last checkpoint of the WAL (1000 pages) is lost",
+        durability="data since the last checkpoint of the WAL (1000 pages) is lost",
         tuned="WAL, synchronous=NORMAL, cache 256 MiB, mmap 1 GiB",
         work=partial(contract.drive, partial(InSqlite, layout=layout), NEVER),
         missing=contract.nothing_missing,

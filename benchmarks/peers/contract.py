@@ -1,11 +1,11 @@
-"""What a peer is, and the one loop that drives those of them that a client steps.
+"""The interface of a peer, and the loop that drives peers stepped by a client.
 
-Data:     a body starts with its row; what waits is ordered by (due, row).
-Threads:  one; a peer's server has its own.
-Holds:    (1) timed is the client's code and whatever it waits for; making bodies is not; (2) the
-          same three steps for all: schedule in batches, move what is due to a ready queue in (due,
-          row) order, take it out of there, batch by batch.
-Fails:    WorkError where a step does nothing although there is work.
+All peers do the same three steps: schedule in batches, move due messages to a ready queue in
+(due, row) order, and take them out in batches. A body begins with its row. The time includes the
+client code and its waits, but not making the bodies.
+
+Thread safety: the loop uses one thread. The server of a peer has its own threads.
+Raises: WorkError if a step does nothing although there is work.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Session(Protocol):
         """Add rows first and on, each with its due time."""
 
     def move(self, now_ms: int, limit: int) -> int:
-        """Move at most so many of what is due to the ready queue; how many."""
+        """Move at most `limit` due messages to the ready queue. Return their number."""
 
     def take(self, limit: int) -> list[bytes]:
         """Take at most so many bodies out of the ready queue."""
@@ -90,9 +90,9 @@ class Peer:
     name: str
     variant: str
     durability: str
-    """What a power cut takes."""
+    """The data that a power cut can lose."""
     tuned: str
-    """What was set otherwise than by default, and why."""
+    """The settings that differ from the defaults, and why."""
     work: Callable[[Work, Path, Settings], Times]
     missing: Callable[[], str | None]
     """None where it can run here; else why not."""
@@ -102,7 +102,7 @@ class Peer:
 
 
 def nothing_missing() -> str | None:
-    """Of what is in Python itself."""
+    """Never missing: part of Python."""
     return None
 
 
@@ -189,15 +189,15 @@ POLL_S = 0.001
 def each_once(rows: NDArray[Any], total: int) -> None:
     """WorkError where a row did not come out, or twice."""
     came = len(rows) == total and bool((np.sort(rows) == np.arange(total)).all())
-    need(came, f"of {total} some were lost or doubled")
+    need(came, f"of {total} some were lost or duplicated")
 
 
 def drive_paced(
     open_it: Callable[[Path], Session], sync_s: float, pace: Pace, root: Path
 ) -> Lateness:
-    """One thread in turn: schedule what the pace asks for, move what is due, take it; ms late.
+    """Schedule at the given pace, move and take due messages in one thread. Return ms late.
 
-    It sleeps a millisecond where there was nothing to do.
+    The thread sleeps a millisecond when there is no work.
     """
     total = int(pace.rate * pace.seconds)
     random = RANDOM(harness.SEED)

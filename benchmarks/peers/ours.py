@@ -1,5 +1,6 @@
-"""timerstore, with its services in threads as in production: they sync every half second, and
-whatever a consumer sees. Where they are stepped, the caller does.
+"""The peer timerstore, with its services in threads as in production, or stepped by the caller.
+
+The threads sync every half second, and before a consumer sees a message.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from timerstore import StoreConfig, TimerStore
 from timerstore.testing import Stepper
 
 TOPIC = "bench"
-WAIT_S = 10.0  # for what is being delivered; far more than it takes
+WAIT_S = 10.0  # for messages in delivery; far more than needed
 SYNC_S = 0.5
 
 

@@ -1,8 +1,8 @@
-"""Installs what the peers need and is not there: `python -m benchmarks.peers.setup`.
+"""Install the missing dependencies of the peers: `python -m benchmarks.peers.setup`.
 
-Data:     packages of Python by pip, servers by apt (as root, or with sudo); RocketMQ is built by
-          `make bench-peers`, which calls this first.
-Fails:    never: what could not be installed is said loudly, and the benchmarks say so again.
+Python packages come from pip, servers from apt (as root, or with sudo). `make bench-peers` calls
+this first, and then builds RocketMQ. A failed installation gives a warning here and in the
+benchmarks, not an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from benchmarks.peers import PEERS, contract
 
 MODULES = {"lmdb": "lmdb", "redis": "redis", "hiredis": "hiredis", "rocksdict": "rocksdict"}
-"""What is imported, and which package has it."""
+"""Python modules and their packages."""
 
 SERVERS = {"redis-server": "redis-server", "beanstalkd": "beanstalkd"}
-"""What is started, and which package of Debian and Ubuntu has it."""
+"""Programs and their packages in Debian and Ubuntu."""
 
 
 def tell(text: str) -> None:

@@ -17,9 +17,7 @@ def _allowed() -> list[tuple[str, str]]:
         if line and not line.startswith("#"):
             entry, mark, reason = line.partition("  # ")
             path, colon, part = entry.partition(": ")
-            assert mark and reason and colon and part, (
-                f"wanted `path: part  # reason`, got {line!r}"
-            )
+            assert all((mark, reason, colon, part)), line
             rows.append((path, part))
     return rows
 

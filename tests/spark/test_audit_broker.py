@@ -1,4 +1,4 @@
-"""The audit of stores that a real broker wrote: it finds the doubled deliveries by itself."""
+"""The audit of stores written by a real broker, including its duplicate deliveries."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ FAULTS = ("lost", "duplicated", "early", "phantom", "crc_mismatch", "uncancelled
 
 
 @pytest.mark.parametrize("name", broker.names())
-def test_a_brokers_store(spark: Any, tmp_path: Path, name: str) -> None:
+def test_audit_finds_duplicates_in_broker_store(spark: Any, tmp_path: Path, name: str) -> None:
     root = broker.unpack(name, tmp_path)
     status, report = run(
         "audit", "--path", root, "--now", "log", "--out", tmp_path / "out", tmp=tmp_path

@@ -1,5 +1,4 @@
-"""What the audit's plan says of planted logs: each fault is found, and nothing where there is
-none."""
+"""Verdicts of the audit on constructed logs: it finds each fault, and no fault in a clean log."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ NOW, GRACE = 500_000, 1000
 
 
 class Log:
-    """A shard's log, record by record."""
+    """The log of a shard, built record by record."""
 
     def __init__(self, shard: int = 0) -> None:
         self.shard = shard
@@ -34,7 +33,7 @@ class Log:
         )
 
     def scheduled(self, key: str, due: int, *, crc: int = 1, **more: Any) -> int:
-        """A source; its queue offset."""
+        """Add a source record. Return its queue offset."""
         place = more.pop("place", len(self.rows))
         properties = {"REAL_TOPIC": "t", "TIMER_OUT_MS": str(due - 1), **more}
         self.add(frames.TIMER_TOPIC, key, 0, due, properties, crc, place)
@@ -59,7 +58,7 @@ def ts_id(q: int, store: int = 7) -> str:
 
 
 def audit(spark: SparkSession, *logs: Log, is_whole: bool = True) -> dict[str, int]:
-    """All counts that are not 0."""
+    """Return all counts that are not 0."""
     rows = [row for log in logs for row in log.rows]
     messages = spark.createDataFrame(rows, frames.MESSAGE_COLUMNS)
     judged = frames.verdicts(frames.events(messages), NOW, GRACE, is_whole=is_whole)
@@ -76,7 +75,7 @@ def clean(count: int = 20) -> Log:
     return log
 
 
-def test_a_clean_log(spark: SparkSession) -> None:
+def test_clean_log_has_no_faults(spark: SparkSession) -> None:
     log = clean()
     log.scheduled("far", NOW + 1)
     log.add("t", "direct", 5, 5, {"UNIQ_KEY": "direct"})
@@ -90,7 +89,7 @@ def test_each_planted_fault_is_counted(spark: SparkSession) -> None:
     log.delivered("early", 9000, 8999)
     log.delivered("k4", 4001, 4999)
     log.delivered("k4", 4001, 5000)
-    log.delivered("nobody", 9000, 9001)
+    log.delivered("phantom", 9000, 9001)
     log.scheduled("altered", 9000, crc=5)
     log.delivered("altered", 9000, 9001, crc=6)
     assert audit(spark, log) == {
@@ -99,14 +98,14 @@ def test_each_planted_fault_is_counted(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_late_and_lost_differ_by_the_grace(spark: SparkSession) -> None:
+def test_grace_separates_late_from_lost(spark: SparkSession) -> None:
     log = Log()
     for due in (NOW - GRACE - 1, NOW - GRACE, NOW):
         log.scheduled(f"k{due}", due)
     assert audit(spark, log) == {"scheduled": 3, "lost": 1, "pending": 2}
 
 
-def test_the_same_id_in_another_topic_shard_or_slot_is_another_message(spark: SparkSession) -> None:
+def test_identity_includes_topic_shard_and_slot(spark: SparkSession) -> None:
     log, other = Log(), Log(1)
     log.scheduled("k", 1000)
     log.scheduled("k", 2000)
@@ -116,7 +115,7 @@ def test_the_same_id_in_another_topic_shard_or_slot_is_another_message(spark: Sp
     log.delivered("k", 1000, 1000, topic="u")
     other.delivered("k", 1000, 1000)
     assert audit(spark, log, other) == {"scheduled": 4, "delivered": 3, "lost": 1}
-    other.delivered("k", 1000, 1001)  # does not make up for the one that is lost
+    other.delivered("k", 1000, 1001)  # does not compensate for the lost message
     assert audit(spark, log, other) == {"scheduled": 4, "delivered": 4, "lost": 1, "duplicated": 1}
 
 
@@ -146,7 +145,7 @@ def test_copies_of_a_message_count_once(spark: SparkSession) -> None:
     assert audit(spark, log) == {"scheduled": 2, "delivered": 2}
 
 
-def test_where_only_copies_are_left_they_stand_for_one_message(spark: SparkSession) -> None:
+def test_copies_count_as_one_message_when_source_is_removed(spark: SparkSession) -> None:
     log = Log()
     log.scheduled("k", 9000, place=50, TS_ID=ts_id(3), TIMER_ROLL_TIMES="1")
     log.scheduled("k", 9000, place=51, TS_ID=ts_id(3), TIMER_ROLL_TIMES="2")
@@ -167,7 +166,7 @@ def test_cancelled_messages_are_not_lost(spark: SparkSession) -> None:
     assert audit(spark, log) == {"scheduled": 5, "cancelled": 5}
 
 
-def test_a_cancel_takes_no_other_message(spark: SparkSession) -> None:
+def test_cancel_leaves_other_messages(spark: SparkSession) -> None:
     log = Log()
     log.scheduled("a", 9000)
     log.scheduled("b", 9000)
@@ -176,7 +175,7 @@ def test_a_cancel_takes_no_other_message(spark: SparkSession) -> None:
     assert audit(spark, log) == {"scheduled": 2, "lost": 2}
 
 
-def test_a_message_put_again_after_its_cancel(spark: SparkSession) -> None:
+def test_message_put_again_after_cancel_counts_twice(spark: SparkSession) -> None:
     log = Log()
     log.scheduled("k", 9000, place=5, TS_ID=ts_id(5))
     log.deleted("t+k", 9000, TS_ID=ts_id(5))
@@ -185,7 +184,7 @@ def test_a_message_put_again_after_its_cancel(spark: SparkSession) -> None:
     assert audit(spark, log) == {"scheduled": 2, "delivered": 1, "cancelled": 1}
 
 
-def test_cancelled_and_delivered_all_the_same(spark: SparkSession) -> None:
+def test_delivered_after_cancel_counts_as_uncancelled(spark: SparkSession) -> None:
     log = Log()
     log.scheduled("k", 9000, place=5, TS_ID=ts_id(5))
     log.deleted("t+k", 9000, TS_ID=ts_id(5))
@@ -197,7 +196,7 @@ def test_cancelled_and_delivered_all_the_same(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_fixed_levels(spark: SparkSession) -> None:
+def test_level_messages_are_counted(spark: SparkSession) -> None:
     log = Log()
     for key in ("a", "b", "c"):
         log.add(frames.LEVEL_TOPIC, key, 0, 1000, {"REAL_TOPIC": "t", "DELAY": "1"})
@@ -206,7 +205,7 @@ def test_fixed_levels(spark: SparkSession) -> None:
     assert audit(spark, log) == {"scheduled": 3, "delivered": 3, "lost": 1, "duplicated": 1}
 
 
-def test_a_consumers_retry_of_a_timer_waits_for_a_level(spark: SparkSession) -> None:
+def test_consumer_retry_of_timer_counts_as_level_message(spark: SparkSession) -> None:
     log = Log()
     log.scheduled("k", 1000)
     log.delivered("k", 1000, 1000)
@@ -216,7 +215,7 @@ def test_a_consumers_retry_of_a_timer_waits_for_a_level(spark: SparkSession) -> 
     assert audit(spark, log) == {"scheduled": 2, "delivered": 2}
 
 
-def test_where_the_logs_beginning_is_gone_no_phantom_is_claimed(spark: SparkSession) -> None:
+def test_delivery_without_source_is_sourceless_when_log_is_truncated(spark: SparkSession) -> None:
     log = clean()
     log.delivered("old", 9000, 9000)
     assert audit(spark, log)["phantom"] == 1
@@ -242,13 +241,13 @@ def test_figures_by_group_and_exact_percentiles(spark: SparkSession) -> None:
     assert sum(steps.values()) == 1000
 
 
-def test_against_a_table_everything_in_all_shards_is_compared(spark: SparkSession) -> None:
+def test_audit_against_table_compares_all_shards(spark: SparkSession) -> None:
     log, other = Log(), Log(1)
     meant = [("t", key, 1000) for key in (b"a", b"b", b"c", b"gone", b"moved", b"by a broker")]
     table = spark.createDataFrame(meant, "topic string, msg_id binary, due_ms long")
     log.scheduled("a", 1000)
     log.delivered("a", 1000, 1000)
-    other.delivered("a", 1000, 1000)  # stands in two shards
+    other.delivered("a", 1000, 1000)  # is in two shards
     other.add("t", "b", 1500, 1500, {})  # was due when it was put
     log.scheduled("c", 1000)
     log.deleted("t+c", 1000, TS_ID=ts_id(5))

@@ -1,4 +1,4 @@
-"""Benchmarks and the demo still run, at tiny values, in the session that is there."""
+"""The Spark benchmarks and the Spark demo run with tiny values in the active session."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_bench_spark_read_runs(
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["name"] for line in lines] == ["spark_read/arrow"] * 3 + ["spark_read/spark"] * 3
     assert all(line["n"] >= 250 and line["rate"] > 0 for line in lines)
-    assert spark.range(3).count() == 3  # the session was left alone
+    assert spark.range(3).count() == 3  # the session was left running
     capsys.readouterr()
 
 
@@ -56,7 +56,7 @@ def test_demo_spark_passes_and_can_fail(
     assert demo_spark.verdict({**figures, "delivered": 1}) == [
         f"delivered: 1, wanted {figures['delivered']:,}"
     ]
-    # A shard that says it has everything, and lost a message: the audit sees what is in the log.
+    # A message is lost although its shard reports all of them: the audit reads the log itself.
     whole = demo_spark.as_table
 
     def one_more(data: Any) -> Any:

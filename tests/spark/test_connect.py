@@ -1,4 +1,4 @@
-"""The same source over Spark Connect, in a process of its own: a JVM has one kind of session."""
+"""Reading over Spark Connect, in a separate process, as a JVM has one kind of session."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Batch reading with a real Spark: every table, schemas, filters, pins, time zones, errors, SQL."""
+"""Batch reads with a real Spark: tables, schemas, filters, time zones, errors and SQL."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ def rows_of(frame: Any) -> list[Row]:
 
 
 class Filled:
-    """A closed store that has seen all there is, and what it must read as."""
+    """A closed store with all kinds of messages, and the expected rows of its tables."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,7 +71,7 @@ def sort_key(row: Row) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("table", ALL)
-def test_a_table_is_what_the_files_say(spark: Any, filled: Filled, table: str) -> None:
+def test_table_equals_files(spark: Any, filled: Filled, table: str) -> None:
     frame = load(spark, filled.root, table, time_type="long", max_partition_bytes="64k")
     if table in ("messages", "deliveries"):
         assert frame.rdd.getNumPartitions() > 1
@@ -80,7 +80,7 @@ def test_a_table_is_what_the_files_say(spark: Any, filled: Filled, table: str) -
 
 
 @pytest.mark.parametrize("name", ["doubled-by-broker", "precision-100ms"])
-def test_a_brokers_directory_is_read_as_it_is(spark: Any, name: str, tmp_path: Path) -> None:
+def test_broker_store_is_read_unchanged(spark: Any, name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     got = rows_of(load(spark, root, "deliveries", time_type="long"))
     wanted = tables_expected.deliveries(root, broker.precision_ms(name))
@@ -90,7 +90,7 @@ def test_a_brokers_directory_is_read_as_it_is(spark: Any, name: str, tmp_path: P
     assert row["doubled"] == (81 if name == "doubled-by-broker" else 0)
 
 
-def test_shards_are_one_table(spark: Any, tmp_path: Path) -> None:
+def test_shard_directory_is_one_table(spark: Any, tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "c", 3)
     for n in range(90):
         bench.store.put("t", b"%d" % n, keys=[f"k{n}"])
@@ -105,7 +105,7 @@ def test_shards_are_one_table(spark: Any, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_ingested_versions_are_a_table(spark: Any, tmp_path: Path) -> None:
+def test_transactions_table_lists_ingested_versions(spark: Any, tmp_path: Path) -> None:
     import numpy as np
 
     from timerstore import RowBatch
@@ -135,14 +135,14 @@ def test_empty_stores_have_empty_tables(spark: Any, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_no_column_at_all_counts(spark: Any, filled: Filled) -> None:
+def test_count_works_without_columns(spark: Any, filled: Filled) -> None:
     assert load(spark, filled.root).count() == len(filled.tables["messages"])
 
 
 # --- schemas and columns --------------------------------------------------------------------------
 
 
-def test_a_schema_chooses_columns_and_their_order(spark: Any, filled: Filled) -> None:
+def test_schema_selects_and_orders_columns(spark: Any, filled: Filled) -> None:
     schema = "log_offset long, topic string, deliver_at long"
     frame = spark.read.format("timerstore").schema(schema).load(str(filled.root))
     assert frame.columns == ["log_offset", "topic", "deliver_at"]
@@ -162,9 +162,7 @@ def test_a_schema_chooses_columns_and_their_order(spark: Any, filled: Filled) ->
         ("deliver_at timestamp, stored_at long", "all timestamp or all long"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused(
-    spark: Any, filled: Filled, schema: str, text: str
-) -> None:
+def test_invalid_schema_is_rejected(spark: Any, filled: Filled, schema: str, text: str) -> None:
     from pyspark.errors import AnalysisException
 
     with pytest.raises(AnalysisException) as caught:
@@ -172,7 +170,7 @@ def test_a_schema_that_does_not_fit_is_refused(
     assert text in str(caught.value)
 
 
-def test_times_are_the_instants_whatever_the_session_says(spark: Any, filled: Filled) -> None:
+def test_times_are_same_instants_in_any_session_zone(spark: Any, filled: Filled) -> None:
     wanted = sorted(row["stored_at"] for row in filled.tables["messages"])
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
@@ -216,7 +214,7 @@ PREDICATES = [
 
 
 @pytest.mark.parametrize("table", ["messages", "deliveries"])
-def test_filters_give_what_they_say(spark: Any, filled: Filled, table: str) -> None:
+def test_filters_equal_spark_filters(spark: Any, filled: Filled, table: str) -> None:
     known = {"deliveries": {"stored_at", "tags", "key", "kind", "body_len"}}.get(table, set())
     columns = "shard, log_offset"
     scanned = load(spark, filled.root, table, max_partition_bytes="64k")
@@ -239,10 +237,8 @@ def test_filters_give_what_they_say(spark: Any, filled: Filled, table: str) -> N
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])
-def test_a_query_reads_nothing_of_the_filters_of_the_one_before(
-    spark: Any, tmp_path: Path, switch: str
-) -> None:
-    """Spark has one plan for all queries of a DataFrame."""
+def test_query_ignores_filters_of_previous_query(spark: Any, tmp_path: Path, switch: str) -> None:
+    """Spark keeps one plan for all queries of a DataFrame."""
     bench = ShardBench(tmp_path, 3)
     for n in range(30):
         bench.store.put("t", b"x", keys=[str(n)])
@@ -260,7 +256,7 @@ def test_a_query_reads_nothing_of_the_filters_of_the_one_before(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_options_prune(spark: Any, filled: Filled) -> None:
+def test_options_narrow_rows(spark: Any, filled: Filled) -> None:
     edge = NOW + 6000
     frame = load(spark, filled.root, deliver_from_ms=edge, topics="orders", columns="log_offset")
     wanted = {
@@ -272,10 +268,10 @@ def test_options_prune(spark: Any, filled: Filled) -> None:
     assert {row["log_offset"] for row in frame.collect()} == wanted
 
 
-# --- beside a writer ------------------------------------------------------------------------------
+# --- concurrent writer ----------------------------------------------------------------------------
 
 
-def test_as_of_gives_the_same_while_the_store_goes_on(spark: Any, tmp_path: Path) -> None:
+def test_as_of_reads_same_state_while_store_is_written(spark: Any, tmp_path: Path) -> None:
     from timerstore.spark import latest_offsets
 
     bench = Bench(tmp_path / "s")
@@ -303,7 +299,7 @@ def test_as_of_gives_the_same_while_the_store_goes_on(spark: Any, tmp_path: Path
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def test_a_corrupt_file_names_itself(spark: Any, tmp_path: Path) -> None:
+def test_corrupt_error_names_file(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PythonException
 
     bench = Bench(tmp_path / "s")
@@ -326,11 +322,11 @@ def test_a_corrupt_file_names_itself(spark: Any, tmp_path: Path) -> None:
     [
         ({}, "CREATE TEMPORARY VIEW"),
         ({"path": "/nonexistent"}, "/nonexistent is no directory"),
-        ({"path": "/tmp", "tabel": "timers"}, "tabel: no such option"),
+        ({"path": "/tmp", "tabel": "timers"}, "tabel: unknown option"),
         ({"path": "/tmp", "table": "nope"}, "wanted one of messages"),
     ],
 )
-def test_wrong_options_are_said_before_a_job(spark: Any, options: Any, text: str) -> None:
+def test_invalid_read_options_are_rejected_before_job(spark: Any, options: Any, text: str) -> None:
     from pyspark.errors import AnalysisException
 
     with pytest.raises(AnalysisException) as caught:
@@ -341,7 +337,7 @@ def test_wrong_options_are_said_before_a_job(spark: Any, options: Any, text: str
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_a_temporary_view_in_sql(spark: Any, filled: Filled) -> None:
+def test_temporary_view_is_readable_in_sql(spark: Any, filled: Filled) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW due USING TimerStore "
         f"OPTIONS (path '{filled.root}', table 'timers')"
@@ -351,12 +347,12 @@ def test_a_temporary_view_in_sql(spark: Any, filled: Filled) -> None:
     assert (row["n"], row["gone"]) == (len(timers), sum(one["cancelled"] for one in timers))
 
 
-def test_it_can_be_registered_by_hand(spark: Any, filled: Filled) -> None:
+def test_register_makes_source_available(spark: Any, filled: Filled) -> None:
     from timerstore.spark import register
 
     register(spark)
     assert load(spark, filled.root, "slots").count() == len(filled.tables["slots"])
 
 
-def test_limit_ends_early(spark: Any, filled: Filled) -> None:
+def test_limit_returns_requested_rows(spark: Any, filled: Filled) -> None:
     assert len(load(spark, filled.root, batch_rows=10).limit(3).collect()) == 3

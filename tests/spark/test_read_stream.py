@@ -1,4 +1,4 @@
-"""Stream reading with a real Spark: all of it once, over limits, restarts and new data."""
+"""Stream reads with a real Spark: each record once, with limits, restarts and new data."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def put(bench: Any, first: int, count: int) -> None:
 
 
 class Stream:
-    """One stream into memory, with its checkpoint; run again and again."""
+    """A stream into memory with a checkpoint, which can be run repeatedly."""
 
     def __init__(self, spark: Any, path: Path, scratch: Path, **options: Any) -> None:
         self.spark, self.path, self.scratch = spark, path, scratch
@@ -24,7 +24,7 @@ class Stream:
         self.batches: list[tuple[int, list[Any]]] = []
 
     def run(self, column: str = "body", **more: Any) -> list[Any]:
-        """What this run gives (AvailableNow)."""
+        """Run the stream with AvailableNow, and return the values of the column."""
         given = self.options | {name: str(value) for name, value in more.items()}
         frame = self.spark.readStream.format("timerstore").options(**given).load(str(self.path))
         found: list[Any] = []
@@ -48,7 +48,7 @@ def numbers(found: list[Any]) -> list[int]:
     return sorted(int(bytes(one)) for one in found)
 
 
-def test_a_stream_gives_everything_once_over_restarts(spark: Any, tmp_path: Path) -> None:
+def test_stream_reads_each_record_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s")
     put(bench, 0, 30)
     stream = Stream(spark, tmp_path / "s", tmp_path)
@@ -56,11 +56,11 @@ def test_a_stream_gives_everything_once_over_restarts(spark: Any, tmp_path: Path
     assert stream.run() == []
     put(bench, 30, 10)
     assert numbers(stream.run()) == list(range(30, 40))
-    assert [number for number, _ in stream.batches] == [0, 1]  # none for a run without news
+    assert [number for number, _ in stream.batches] == [0, 1]  # no batch for a run without new data
     bench.close()
 
 
-def test_records_per_trigger_are_at_most_so_many(spark: Any, tmp_path: Path) -> None:
+def test_max_records_per_trigger_limits_batches(spark: Any, tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "s", 3)
     put(bench, 0, 50)
     stream = Stream(spark, tmp_path / "s", tmp_path, max_records_per_trigger=20)
@@ -71,7 +71,7 @@ def test_records_per_trigger_are_at_most_so_many(spark: Any, tmp_path: Path) -> 
     bench.close()
 
 
-def test_bytes_per_trigger_are_at_most_so_many(spark: Any, tmp_path: Path) -> None:
+def test_max_bytes_per_trigger_limits_batches(spark: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s")
     put(bench, 0, 40)
     size = bench.store.stats()["log_end_bytes"]
@@ -81,7 +81,7 @@ def test_bytes_per_trigger_are_at_most_so_many(spark: Any, tmp_path: Path) -> No
     bench.close()
 
 
-def test_deliveries_stream(spark: Any, tmp_path: Path) -> None:
+def test_stream_reads_deliveries(spark: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s")
     for n in range(20):
         bench.store.put("t", b"x", delay=1 + n)
@@ -96,7 +96,7 @@ def test_deliveries_stream(spark: Any, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_timers_stream(spark: Any, tmp_path: Path) -> None:
+def test_stream_reads_timers(spark: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=4096))
     for n in range(200):
         bench.store.put("t", b"x", delay=10 + n % 5)
@@ -111,7 +111,7 @@ def test_timers_stream(spark: Any, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_where_a_stream_begins(spark: Any, tmp_path: Path) -> None:
+def test_starting_offsets_set_first_record(spark: Any, tmp_path: Path) -> None:
     from timerstore.spark import latest_offsets
 
     bench = Bench(tmp_path / "s")
@@ -127,7 +127,7 @@ def test_where_a_stream_begins(spark: Any, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_store_that_was_set_back_stops_the_stream(spark: Any, tmp_path: Path) -> None:
+def test_stream_fails_when_store_was_set_back(spark: Any, tmp_path: Path) -> None:
     import shutil
 
     from pyspark.errors import StreamingQueryException
@@ -153,13 +153,13 @@ def test_a_store_that_was_set_back_stops_the_stream(spark: Any, tmp_path: Path) 
         stream.run()
 
 
-def test_what_cannot_be_streamed_is_said(spark: Any, tmp_path: Path) -> None:
+def test_invalid_stream_options_are_rejected(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import AnalysisException, StreamingQueryException
 
     bench = Bench(tmp_path / "s")
     put(bench, 0, 1)
     for options, text in (
-        ({"table": "slots"}, "streams are of"),
+        ({"table": "slots"}, "for a stream, got slots"),
         ({"table": "timers"}, "column cancelled"),
         ({"starting_offsets": "latest"}, "latest_offsets"),
     ):

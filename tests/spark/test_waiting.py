@@ -1,4 +1,4 @@
-"""Which messages wait, from planted logs; and as many as the audit counts."""
+"""Waiting messages of constructed logs, in agreement with the counts of the audit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def places(spark: Any, *logs: Log) -> set[tuple[int, int]]:
     return {(row[0], row[1] // 100) for row in waiting_places(messages).collect()}
 
 
-def test_what_waits(spark: Any) -> None:
+def test_waiting_places_returns_waiting_messages(spark: Any) -> None:
     log, other = Log(), Log(1)
     log.scheduled("waits", 9000)  # record 0
     log.scheduled("delivered", 9000)
@@ -37,7 +37,7 @@ def test_what_waits(spark: Any) -> None:
     assert counts.get("pending", 0) + counts.get("lost", 0) == 4
 
 
-def test_of_equal_messages_the_later_ones_wait(spark: Any) -> None:
+def test_latest_of_equal_broker_messages_wait(spark: Any) -> None:
     log = Log()
     for _ in range(4):
         log.scheduled("k", 9000)  # records 0 to 3, a broker's
@@ -46,7 +46,7 @@ def test_of_equal_messages_the_later_ones_wait(spark: Any) -> None:
     assert places(spark, log) == {(0, 2), (0, 3)}
 
 
-def test_of_equal_messages_of_ours_those_that_no_record_names_wait(spark: Any) -> None:
+def test_equal_own_messages_wait_when_not_named(spark: Any) -> None:
     log = Log()
     for q in range(4):
         log.scheduled("k", 9000, place=q, TS_ID=ts_id(q))
@@ -56,7 +56,7 @@ def test_of_equal_messages_of_ours_those_that_no_record_names_wait(spark: Any) -
     assert places(spark, log) == {(0, 0), (0, 3)}
 
 
-def test_where_only_copies_are_left_the_last_waits_unless_it_came_out(spark: Any) -> None:
+def test_last_copy_waits_when_source_is_removed(spark: Any) -> None:
     log = Log()
     for times in "12":
         log.scheduled("k", 9000, TIMER_ROLL_TIMES=times)
@@ -65,7 +65,7 @@ def test_where_only_copies_are_left_the_last_waits_unless_it_came_out(spark: Any
     assert places(spark, log) == {(0, 2)}
 
 
-def test_a_brokers_keys_are_those_that_are_not_empty(spark: Any) -> None:
+def test_rows_to_put_drops_empty_keys_of_broker(spark: Any) -> None:
     columns = (
         "topic string, msg_id binary, key binary, tags string, stored_at long, deliver_at long, "
         "properties map<string,string>, body binary, flags int"

@@ -1,4 +1,4 @@
-"""Batch writes: each row in its shard, once, whatever fails on the way."""
+"""Batch writes: each row is stored once in its shard, in spite of failures."""
 
 import os
 from collections import Counter
@@ -22,13 +22,13 @@ ROWS = "topic string, body binary, deliver_at timestamp, key string"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three small shards that nobody has open."""
+    """Three small shards, closed."""
     timerstore.open_shards(tmp_path / "s", 3, small(), threads=False).close()
     return tmp_path / "s"
 
 
 def make(spark: Any, count: int, parts: int = 4) -> Any:
-    """Rows `body-0` and on, due long ago."""
+    """Return rows `body-0` and so on, with past due times."""
     return spark.range(0, count, 1, parts).selectExpr(
         "'t' as topic",
         "cast(concat('body-', id) as binary) as body",
@@ -42,7 +42,7 @@ def save(rows: Any, root: Path, **options: str) -> None:
 
 
 def came(root: Path) -> Counter[bytes]:
-    """How often each body is in its topic; what is committed is ingested before."""
+    """Ingest committed rows. Return how often each body is in its topic."""
     with timerstore.open_shards(root, threads=False) as store:
         store.ingest()
         for one in store.stores:
@@ -57,9 +57,11 @@ def each_once(count: int) -> Counter[bytes]:
     return Counter({b"body-%d" % k: 1 for k in range(count)})
 
 
-def test_rows_come_once_and_at_once(spark: Any, root: Path) -> None:
+def test_write_stores_each_row_once_in_its_shard(spark: Any, root: Path) -> None:
     save(make(spark, 1000), root)
-    assert not list((root / "_ingest/staging").rglob("*.arrow"))  # nobody had the shards open
+    assert not list(
+        (root / "_ingest/staging").rglob("*.arrow")
+    )  # the shards were closed, so they ingested
     assert came(root) == each_once(1000)
     with timerstore.open_shards(root, threads=False) as store:
         for shard, one in enumerate(store.stores):
@@ -67,7 +69,7 @@ def test_rows_come_once_and_at_once(spark: Any, root: Path) -> None:
             assert keys == {shard}
 
 
-def test_all_columns_arrive_in_any_order(spark: Any, root: Path) -> None:
+def test_write_stores_all_columns_in_any_order(spark: Any, root: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         rows = spark.sql(
@@ -82,14 +84,14 @@ def test_all_columns_arrive_in_any_order(spark: Any, root: Path) -> None:
         for one in store.stores:
             Stepper(one).settle()
         (waiting,) = store.pending()
-        assert waiting.due_ms == 1_940_688_000_124  # 16:00 UTC, never early: the us are rounded up
+        assert waiting.due_ms == 1_940_688_000_124  # 16:00 UTC; microseconds are rounded up
         assert waiting.message_id == "id-1"
         (found,) = store.query("t", "b")
         assert (found.body, found.tags, found.keys) == (b"hello", "red", ("a", "b"))
         assert found.properties["y"] == "é"
 
 
-def test_one_write_id_is_one_write(spark: Any, root: Path) -> None:
+def test_same_write_id_writes_once(spark: Any, root: Path) -> None:
     for parts in (4, 1, 7):
         save(make(spark, 500, parts), root, write_id="import/7")
     assert came(root) == each_once(500)
@@ -100,7 +102,7 @@ def test_one_write_id_is_one_write(spark: Any, root: Path) -> None:
     assert set(came(root).values()) == {2}
 
 
-def test_a_temporary_view_is_inserted_into_and_read(spark: Any, root: Path) -> None:
+def test_temporary_view_accepts_insert_and_select(spark: Any, root: Path) -> None:
     save(make(spark, 10), root)
     options = f"path '{root}', columns 'topic,body,deliver_at,key', null_body 'empty'"
     spark.sql(f"create or replace temp view v using timerstore options ({options})")
@@ -119,12 +121,12 @@ def test_a_temporary_view_is_inserted_into_and_read(spark: Any, root: Path) -> N
         spark.catalog.dropTempView("r")
 
 
-def test_a_path_may_be_a_url_of_a_file(spark: Any, root: Path) -> None:
+def test_path_may_be_file_uri(spark: Any, root: Path) -> None:
     make(spark, 50).write.format("timerstore").mode("append").save(f"file://{root}")
     assert came(root) == each_once(50)
 
 
-def test_an_owner_that_has_the_shards_open_takes_the_rows(spark: Any, root: Path) -> None:
+def test_owner_of_open_shards_ingests_rows(spark: Any, root: Path) -> None:
     with timerstore.open_shards(root, ingest_every=0.05) as store:
         save(make(spark, 300), root)
         with store.consumer("t", "g", wait=60) as consumer:
@@ -133,7 +135,7 @@ def test_an_owner_that_has_the_shards_open_takes_the_rows(spark: Any, root: Path
     assert came(root) == each_once(300)
 
 
-def test_what_is_left_to_the_owner_waits_for_it(spark: Any, root: Path) -> None:
+def test_rows_not_ingested_wait_for_owner(spark: Any, root: Path) -> None:
     save(make(spark, 100), root, ingest="none")
     assert list((root / "_ingest/staging").rglob("*.arrow"))
     assert came(root) == each_once(100)
@@ -163,7 +165,7 @@ def _dies_once(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("failing", [_fails_once, _dies_once])
-def test_tasks_that_fail_write_once(spark: Any, root: Path, failing: Any) -> None:
+def test_write_stores_each_row_once_when_tasks_fail(spark: Any, root: Path, failing: Any) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     try:
         save(make(spark, 2000).mapInArrow(failing, ROWS), root)
@@ -180,7 +182,7 @@ def _fails_always(batches: Iterator[Any]) -> Iterator[Any]:
         raise ValueError("planted")
 
 
-def test_a_job_that_fails_writes_nothing_and_may_be_done_again(spark: Any, root: Path) -> None:
+def test_failed_write_stores_nothing_and_can_be_repeated(spark: Any, root: Path) -> None:
     rows = make(spark, 400)
     with pytest.raises(Exception, match="planted"):
         save(rows.mapInArrow(_fails_always, ROWS), root, write_id="w")
@@ -194,7 +196,7 @@ def test_a_job_that_fails_writes_nothing_and_may_be_done_again(spark: Any, root:
 # --- rows and columns that are wrong ---
 
 
-def test_wrong_rows_fail_the_write_or_are_set_aside(spark: Any, root: Path) -> None:
+def test_invalid_rows_fail_write_or_are_quarantined(spark: Any, root: Path) -> None:
     rows = make(spark, 100).selectExpr(
         "topic",
         "body",
@@ -228,7 +230,7 @@ def test_wrong_rows_fail_the_write_or_are_set_aside(spark: Any, root: Path) -> N
         (["*"], {"shard_by": "customer"}, "no column 'customer'"),
     ],
 )
-def test_what_is_wrong_is_said_before_any_task(
+def test_invalid_write_is_rejected_before_any_task(
     spark: Any, root: Path, columns: list[str], options: dict[str, str], why: str
 ) -> None:
     with pytest.raises(Exception, match=why) as caught:
@@ -237,22 +239,22 @@ def test_what_is_wrong_is_said_before_any_task(
     assert not (root / "_ingest").exists()
 
 
-def test_wrong_places_and_modes_are_said(spark: Any, root: Path, tmp_path: Path) -> None:
+def test_invalid_paths_and_modes_are_rejected(spark: Any, root: Path, tmp_path: Path) -> None:
     rows = make(spark, 10)
     with pytest.raises(Exception, match=r"no cluster\.json"):
         save(rows, tmp_path)
-    with pytest.raises(Exception, match="wanted a directory that every host has mounted"):
+    with pytest.raises(Exception, match="wanted a directory mounted on every host"):
         rows.write.format("timerstore").mode("append").save("s3a://bucket/x")
     with pytest.raises(Exception, match="does not overwrite"):
         rows.write.format("timerstore").mode("overwrite").save(str(root))
-    with pytest.raises(Exception, match="path: there is none"):
+    with pytest.raises(Exception, match="path: missing"):
         rows.write.format("timerstore").mode("append").save()
     with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         rows.write.format("timerstore").save(str(root))
     assert came(root) == Counter()
 
 
-def test_shard_by_another_column(spark: Any, root: Path) -> None:
+def test_shard_by_routes_by_column(spark: Any, root: Path) -> None:
     rows = make(spark, 200).selectExpr("*", "cast(substr(key, 5) as int) % 5 as customer")
     save(rows, root, shard_by="customer", write_id="w")
     done = manifest.load(Disk(), ShardsTree(root), "w", 0)

@@ -1,4 +1,4 @@
-"""Writing over Spark Connect, in a process of its own: a JVM has one kind of session."""
+"""Writing over Spark Connect, in a separate process, as a JVM has one kind of session."""
 
 import json
 import os
@@ -38,7 +38,7 @@ spark.stop()
 """
 
 
-def test_batch_and_stream_over_connect(tmp_path: Path) -> None:
+def test_batch_and_stream_write_over_connect(tmp_path: Path) -> None:
     wrong = spark_session.missing()
     if wrong is not None:
         pytest.skip(f"Spark cannot run: {wrong}")

@@ -1,6 +1,6 @@
-"""Drivers, executors and attempts that die or are doubled: each row once, counted.
+"""Writes with killed drivers, killed executors and concurrent attempts store each row once.
 
-The long loop is `make nightly`'s: TIMERSTORE_SPARK_KILLS says how many drivers it kills.
+`make nightly` runs the long loop; TIMERSTORE_SPARK_KILLS is the number of drivers it kills.
 """
 
 import json
@@ -52,7 +52,7 @@ def start(name: str, scratch: Path, **settings: str) -> "subprocess.Popen[str]":
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """SIGKILL the driver: Python and its JVM. Python's workers end when they notice."""
+    """Send SIGKILL to the driver and its JVM. Python workers end a little later."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -68,12 +68,12 @@ def _committed(root: Path) -> int:
 
 
 def _noted(scratch: Path) -> int:
-    """How many batches Spark has noted as done."""
+    """Return the number of batches that Spark has recorded as done."""
     return sum(one.name.isdigit() for one in (scratch / "checkpoint" / "commits").glob("*"))
 
 
 def _kill_drivers(scratch: Path, kills: int, seed: int) -> int:
-    """Kill drivers, most as soon as a manifest is there; how many batches will be replayed."""
+    """Kill drivers, most of them right after a manifest. Return the number of replayed batches."""
     chance = random.Random(seed)
     replays = 0
     for _ in range(kills):
@@ -85,35 +85,35 @@ def _kill_drivers(scratch: Path, kills: int, seed: int) -> int:
                 break
             time.sleep(0.001)
         if process.poll() is None and chance.random() < 0.3:
-            time.sleep(chance.random() * 1.5)  # anywhere in a later batch
+            time.sleep(chance.random() * 1.5)  # kill at a random point of a later batch
         if process.poll() is not None:
             break
         kill(process)
-        time.sleep(1)  # workers that did not notice yet go on meanwhile
+        time.sleep(1)  # workers may still be running
         replays += _committed(scratch / "s") > _noted(scratch)
     finish(start("stream", scratch), scratch)
     return replays
 
 
 def _check_stream(scratch: Path) -> None:
-    # Fewer, where a driver died between its source's note of a file and its own of the batch: then
-    # the next batch has two files (test_write_stream.py).
+    # There are fewer versions than files if a driver died after recording a file and before
+    # recording its batch: the next batch then has two files (test_write_stream.py).
     assert 1 < _committed(scratch / "s") <= write_programs.FILES
     assert came(scratch / "s") == each_once(write_programs.FILES * write_programs.ROWS_A_FILE)
     shards.clean(scratch / "s", old_ms=-3_600_000)
     assert not list((scratch / "s/_ingest/staging").rglob("*.arrow"))
 
 
-def test_a_stream_whose_driver_dies_after_its_manifest(scratch: Path) -> None:
+def test_stream_writes_once_when_driver_is_killed_after_manifest(scratch: Path) -> None:
     write_programs.make_files(scratch)
     replays = _kill_drivers(scratch, 2, seed=1)
     _check_stream(scratch)
-    assert replays >= 1, "no driver died between its manifest and Spark's note of the batch"
+    assert replays >= 1, "no driver died between its manifest and Spark's record of the batch"
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
-def test_a_stream_whose_driver_dies_again_and_again(scratch: Path) -> None:
+def test_stream_writes_once_when_driver_is_killed_repeatedly(scratch: Path) -> None:
     kills = int(os.environ.get("TIMERSTORE_SPARK_KILLS", "9"))
     write_programs.make_files(scratch)
     replays = _kill_drivers(scratch, kills, seed=7)
@@ -125,19 +125,19 @@ def test_a_stream_whose_driver_dies_again_and_again(scratch: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_an_executor_that_dies_amid_a_write(scratch: Path) -> None:
+def test_write_stores_each_row_once_when_executor_is_killed(scratch: Path) -> None:
     process = start(
         "executor", scratch, master="local-cluster[2,1,1024]", spark__executor__memory="600m"
     )
     finish(process, scratch)
     assert came(scratch / "s") == each_once(20_000)
-    # Of the committed attempts nothing is left; of the one that died its half-written files are.
+    # Only the partial files of the killed attempt are left.
     left = [one.name for one in scratch.glob("s/_ingest/staging/w/*/*")]
     assert [name.split("-")[0] for name in left] == ["1"]
 
 
 class Cluster:
-    """A master and two workers, each with an address of its own: on one, nothing is speculated."""
+    """A master and two workers with separate addresses: Spark does not speculate on one host."""
 
     def __init__(self, scratch: Path, port: int) -> None:
         self.url = f"spark://127.0.0.1:{port}"
@@ -188,7 +188,9 @@ def cluster(scratch: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.cluster
-def test_two_attempts_at_a_time_write_once(scratch: Path, cluster: Cluster) -> None:
+def test_write_stores_each_row_once_when_task_is_speculated(
+    scratch: Path, cluster: Cluster
+) -> None:
     process = start(
         "speculation",
         scratch,
@@ -203,4 +205,4 @@ def test_two_attempts_at_a_time_write_once(scratch: Path, cluster: Cluster) -> N
     finish(process, scratch)
     assert came(scratch / "s") == each_once(20_000)
     left = [one.name for one in scratch.glob("s/_ingest/staging/w/*/*")]
-    assert [name.split("-")[0] for name in left] == ["0"], "there was one attempt only"
+    assert [name.split("-")[0] for name in left] == ["0"], "there was only one attempt"

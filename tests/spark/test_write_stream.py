@@ -1,4 +1,4 @@
-"""A stream's sink: each row once over restarts, replays and tasks that fail."""
+"""Stream writes: each row is stored once across restarts, replays and failed tasks."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from timerstore.shards.shard_paths import ShardsTree
 
 
 class Stream:
-    """A folder of Parquet files, read one a batch, into three shards."""
+    """A stream from a directory of Parquet files, one per batch, into three shards."""
 
     def __init__(self, spark: Any, tmp_path: Path) -> None:
         self.spark = spark
@@ -30,13 +30,13 @@ class Stream:
         timerstore.open_shards(self.root, 3, small(), threads=False).close()
 
     def add(self, count: int) -> None:
-        """One more file."""
+        """Add one input file."""
         rows = make(self.spark, self.rows + count, 1).where(f"int(substr(key, 5)) >= {self.rows}")
         rows.coalesce(1).write.mode("append").parquet(str(self.input))
         self.rows += count
 
     def run(self, through: Any = None, **options: str) -> None:
-        """Take what is there, then stop."""
+        """Write the available input, then stop."""
         read = self.spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
         rows = read.parquet(str(self.input)).repartition(2)
         if through is not None:
@@ -54,13 +54,13 @@ class Stream:
             query.stop()
 
     def versions(self) -> dict[str, list[int]]:
-        """The committed versions of each source."""
+        """Return the committed versions of each source."""
         disk, tree = Disk(), ShardsTree(self.root)
         return {one: manifest.versions(disk, tree, one) for one in manifest.sources(disk, tree)}
 
     @contextmanager
     def set_aside(self) -> Iterator[Path]:
-        """What is done in here was never done; gives the checkpoint that there will be again."""
+        """Undo at exit everything done in the block. Yield the checkpoint restored at exit."""
         self.checkpoint.mkdir(exist_ok=True)
         kept = [one.with_name(f"{one.name}-kept") for one in (self.root, self.checkpoint)]
         for one, copy in zip((self.root, self.checkpoint), kept, strict=True):
@@ -71,7 +71,7 @@ class Stream:
             copy.rename(one)
 
     def forget_commit(self, batch: int) -> None:
-        """As if the driver had died before Spark noted the batch: it is replayed."""
+        """Make Spark replay a batch, as if the driver had died before recording it."""
         for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
             path.unlink()
 
@@ -81,7 +81,7 @@ def stream(spark: Any, tmp_path: Path) -> Stream:
     return Stream(spark, tmp_path)
 
 
-def test_batches_come_once_over_restarts_and_replays(stream: Stream) -> None:
+def test_stream_writes_batches_once_across_restarts_and_replays(stream: Stream) -> None:
     for count in (300, 200, 100):
         stream.add(count)
     stream.run()
@@ -99,9 +99,10 @@ def test_batches_come_once_over_restarts_and_replays(stream: Stream) -> None:
     assert not list((stream.root / "_ingest/staging").rglob("*.arrow"))
 
 
-def test_a_driver_that_dies_between_its_sources_note_and_its_own(stream: Stream) -> None:
-    """Spark's source has noted a file as seen, the batch it was for is nowhere: the next batch has
-    that file and the one after it. Which rows are one version is Spark's to say.
+def test_stream_writes_once_when_driver_dies_after_source_log_entry(stream: Stream) -> None:
+    """Spark's source has recorded a file as read, but no batch with it exists.
+
+    The next batch then has that file and the following one. Spark decides which rows are a version.
     """
     note = Path("sources/0/0")
     stream.add(300)
@@ -127,13 +128,13 @@ def _dies_once(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch.slice(10)
 
 
-def test_tasks_that_die_write_once(stream: Stream) -> None:
+def test_stream_writes_once_when_tasks_die(stream: Stream) -> None:
     stream.add(300)
     stream.run(through=_dies_once)
     assert came(stream.root) == each_once(300)
 
 
-def test_a_new_checkpoint_under_one_write_id_adds_nothing(stream: Stream) -> None:
+def test_new_checkpoint_with_same_write_id_adds_nothing(stream: Stream) -> None:
     stream.add(100)
     stream.run(write_id="orders")
     shutil.rmtree(stream.checkpoint)
@@ -142,7 +143,7 @@ def test_a_new_checkpoint_under_one_write_id_adds_nothing(stream: Stream) -> Non
     assert came(stream.root) == each_once(100)
 
 
-def test_foreach_batch_with_a_write_id_is_the_same(stream: Stream) -> None:
+def test_foreach_batch_with_write_id_writes_once(stream: Stream) -> None:
     stream.add(100)
     stream.add(100)
 
@@ -164,7 +165,7 @@ def test_foreach_batch_with_a_write_id_is_the_same(stream: Stream) -> None:
     assert came(stream.root) == each_once(200)
 
 
-def test_a_wrong_row_stops_the_query_and_nothing_of_its_batch_is_there(stream: Stream) -> None:
+def test_invalid_row_fails_stream_without_storing_its_batch(stream: Stream) -> None:
     stream.add(100)
 
     with pytest.raises(Exception, match="key: wanted text without spaces"):

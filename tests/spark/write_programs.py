@@ -1,8 +1,8 @@
-"""Programs that are run in processes of their own, to be killed or to have other executors.
+"""Spark programs that tests run in separate processes, with other executors or to kill them.
 
     python -m tests.spark.write_programs <name> <scratch> [json of settings]
 
-Each makes or goes on with <scratch>/s (shards), and ends with a line DONE.
+Each program writes to the shards in <scratch>/s, and prints DONE at its end.
 """
 
 import json
@@ -22,7 +22,7 @@ ROWS_A_FILE = 2000
 
 
 def rows_of(spark: Any, count: int, parts: int) -> Any:
-    """Rows `body-0` and on, due long ago; so large that a task writes files before its end."""
+    """Return rows `body-0` and so on with past due times, large enough for several files a task."""
     return spark.range(0, count, 1, parts).selectExpr(
         "'t' as topic",
         "cast(rpad(concat('body-', id), 4000, '.') as binary) as body",
@@ -35,7 +35,7 @@ def rows_of(spark: Any, count: int, parts: int) -> Any:
 
 
 def stream(spark: Any, scratch: Path) -> None:
-    """Take all files, one a batch; goes on from where its checkpoint is."""
+    """Write all files, one per batch, from the position of the checkpoint on."""
     source = scratch / "in"
     read = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).parquet(str(source))
     query = (
@@ -50,7 +50,7 @@ def stream(spark: Any, scratch: Path) -> None:
 
 
 def make_files(scratch: Path) -> None:
-    """The stream's input, written without Spark."""
+    """Write the input of the stream without Spark."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -77,21 +77,21 @@ def _parent_of(pid: int) -> int:
 
 
 def _kill_executor_once(batches: Iterator[Any]) -> Iterator[Any]:
-    """Amid its rows the first attempt of one task kills the JVM that runs it."""
+    """Pass rows on; the first attempt of one task kills its JVM after some of them."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
     for k, batch in enumerate(batches):
         yield batch
         if k == 8 and task.partitionId() == 1 and task.attemptNumber() == 0:
-            time.sleep(2)  # what was yielded is being written meanwhile
+            time.sleep(2)  # lets Spark write the batches yielded so far
             executor = _parent_of(_parent_of(os.getpid()))
             assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
             os.kill(executor, signal.SIGKILL)
 
 
 def executor(spark: Any, scratch: Path) -> None:
-    """A batch write during which an executor dies."""
+    """Run a batch write during which an executor dies."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     rows = rows_of(spark, 20_000, 4).mapInArrow(_kill_executor_once, ROWS)
     rows.write.format("timerstore").mode("append").option("write_id", "w").save(str(scratch / "s"))
@@ -111,7 +111,7 @@ def _slow_attempt(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def speculation(spark: Any, scratch: Path) -> None:
-    """A batch write of which one task has two attempts at a time."""
+    """Run a batch write in which one task has two concurrent attempts."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     rows = rows_of(spark, 20_000, 4).mapInArrow(_slow_attempt, ROWS)
     rows.write.format("timerstore").mode("append").option("write_id", "w").save(str(scratch / "s"))
@@ -121,7 +121,7 @@ PROGRAMS = {"stream": stream, "executor": executor, "speculation": speculation}
 
 
 def main() -> None:
-    """Run one."""
+    """Run the program named on the command line."""
     name, scratch = sys.argv[1], Path(sys.argv[2])
     more = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     spark = spark_session.start(scratch, **more)

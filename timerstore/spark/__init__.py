@@ -1,16 +1,25 @@
-"""The door to Spark: stores, and directories of shards, as a data source named `timerstore`.
+"""The Spark data source `timerstore`: read stores and shard directories, and write to shards.
 
     spark.read.format("timerstore").option("table", "deliveries").load("/data/orders.store")
 
-read_options.py  what a reader may be told      plan.py     which parts of which shards are read
-offsets.py     positions as JSON              schemas.py  Spark's types of the tables
-session.py     register, configure            batch.py    reading once
-stream.py      reading on and on              writing.py  writing shards, once and on and on
-datasource.py  the data source itself; autoload/ makes Spark find it by its name
+| module          | responsibility                                             |
+|-----------------|------------------------------------------------------------|
+| datasource.py   | the data source class; autoload/ lets Spark find it        |
+| read_options.py | parse and check reader options                             |
+| plan.py         | divide a read into tasks                                   |
+| offsets.py      | stream offsets and `as_of` positions as JSON               |
+| schemas.py      | Spark types of the tables                                  |
+| batch.py        | batch reads                                                |
+| stream.py       | streaming reads                                            |
+| writing.py      | batch and streaming writes                                 |
+| session.py      | `register` and `configure` for a session                   |
+| jobs/           | the jobs of the command `timerstore-spark`                 |
 
-Holds:    options, plan, offsets and session need neither pyspark nor a JVM, and neither does
-          importing this; a reader in another process is told everything in plain values.
-Fails:    errors carry what, where and what to do in their text: Spark keeps no more of them.
+Invariants:
+    1. Importing this package needs neither pyspark nor a JVM. The same holds for read_options,
+       plan, offsets and session.
+    2. A task receives plain picklable values only.
+Raises: the text of an error contains everything, because Spark passes on only the text.
 """
 
 from timerstore._engine.snapshot.columns.schemas import TABLES

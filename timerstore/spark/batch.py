@@ -1,4 +1,4 @@
-"""Reading once: a plan on the driver, record batches in the tasks."""
+"""Batch reads: plan on the driver, and read Arrow record batches in the tasks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,23 +13,26 @@ from timerstore.spark.read_options import ReadOptions
 
 
 class TimerStorePartition(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
 
 
 def read_task(partition: InputPartition) -> Iterator[Any]:
-    """Read one partition as record batches, in an executor's Python worker.
+    """Yield one partition as record batches, in an executor's Python worker.
 
-    Spark puts a partition of its own where a plan has none: nothing is read then.
+    If a plan has no partition, Spark passes one of its own, and nothing is read.
+
+    Raises:
+        FailedError: the driver runs another release of timerstore.
     """
     task = partition.value if isinstance(partition, TimerStorePartition) else None
     if not isinstance(task, Task):
         return
     if task.plan_format != PLAN_FORMAT:
         raise FailedError(
-            "another timerstore than the driver's runs here: install the same release on all nodes",
+            "this node runs another timerstore than the driver: install one release on all nodes",
             wanted=f"plan format {task.plan_format}",
             got=PLAN_FORMAT,
         )
@@ -37,8 +40,10 @@ def read_task(partition: InputPartition) -> Iterator[Any]:
 
 
 class BatchReader(DataSourceReader):
-    """Takes none of Spark's filters: Spark keeps one plan for all queries of a DataFrame, or view;
-    one that a filter narrowed would be read by the next query, and by both sides of a union.
+    """Read one table in a batch query, without filter pushdown.
+
+    Spark keeps one plan for all queries of a DataFrame or view. If the filter of one query narrowed
+    that plan, the next query and both sides of a union would read the narrowed plan too.
     """
 
     def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
@@ -46,10 +51,10 @@ class BatchReader(DataSourceReader):
         self._wanted = wanted
 
     def partitions(self) -> list[InputPartition]:
-        """Plan."""
+        """Return the partitions of the read."""
         tasks = plan(self._options, self._wanted)
         return [TimerStorePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one partition."""
+        """Yield the record batches of one partition."""
         return read_task(partition)

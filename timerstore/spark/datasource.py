@@ -1,7 +1,6 @@
-"""The data source `timerstore`.
+"""Define the Spark data source `timerstore`.
 
-Holds:    options are checked when a reader or writer is made, so that what is wrong is said before
-          a job.
+Raises: ConfigError for invalid options when a reader or writer is created, before any task starts.
 """
 
 from collections.abc import MutableMapping
@@ -23,7 +22,7 @@ from timerstore.spark.writing import BatchWriter, StreamWriter, check_target
 
 
 class TimerStoreDataSource(DataSource):
-    """Stores as tables, and shards as a sink."""
+    """Read the tables of stores, and write rows to shards."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -31,25 +30,25 @@ class TimerStoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for `format`."""
+        """Return the name to pass to `format`."""
         return "timerstore"
 
     def schema(self) -> StructType:
-        """Give the columns where the user names none."""
+        """Return the schema to use if the user gives none."""
         return schema_of(parse(self._given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read once."""
+        """Return a reader for a batch query."""
         options = parse(self._given)
         return BatchReader(options, wanted_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Read on and on."""
+        """Return a reader for a streaming query."""
         options = parse(self._given)
         return StreamReader(options, wanted_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Write once, into shards."""
+        """Return a writer for a batch write to shards."""
         return BatchWriter(check_target(self._given, schema, overwrite=overwrite))
 
     def streamWriter(  # noqa: N802 - Spark's
@@ -57,5 +56,5 @@ class TimerStoreDataSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamArrowWriter:
-        """Write on and on, into shards."""
+        """Return a writer for a streaming write to shards."""
         return StreamWriter(check_target(self._given, schema, overwrite=overwrite))

@@ -1,8 +1,11 @@
-"""Positions in stores as JSON: where a stream stands, and what `as_of` pins.
+"""Read and write positions as JSON, for stream offsets and for the option `as_of`.
 
-Data:     {"format": 1, "shards": {"00000": {"p": 4096, "t": 520}}}; p: log offset, t: position in
-          the timer log, left out where only one log counts. Of a stream only p, of its table's log.
-Holds:    keys are sorted and numbers whole: Spark compares offsets as text.
+An example is {"format": 1, "shards": {"00000": {"p": 4096, "t": 520}}}. `p` is an offset in the
+commit log and `t` a position in the timer log. A stream offset has `p` only, which is then a
+position in the log that the streamed table is read from.
+
+Invariants:
+    Keys are sorted and all numbers are integers, because Spark compares offsets as text.
 """
 
 import json
@@ -18,14 +21,14 @@ Ends = dict[int, int]
 
 
 class Position(NamedTuple):
-    """Where one shard stands."""
+    """The position of one shard: `p` in the commit log, `t` in the timer log."""
 
     p: int
     t: int | None = None
 
 
 def make(ends: Mapping[int, int]) -> dict[str, Any]:
-    """Give a stream's offset."""
+    """Return the stream offset with these positions."""
     return {
         "format": FORMAT,
         "shards": {f"{shard:05d}": {"p": int(ends[shard])} for shard in sorted(ends)},
@@ -33,7 +36,7 @@ def make(ends: Mapping[int, int]) -> dict[str, Any]:
 
 
 def text(positions: Mapping[int, Position]) -> str:
-    """Give positions as JSON."""
+    """Return positions as JSON text."""
     shards = {
         f"{shard:05d}": {"p": at.p} if at.t is None else {"p": at.p, "t": at.t}
         for shard, at in sorted(positions.items())
@@ -42,16 +45,16 @@ def text(positions: Mapping[int, Position]) -> str:
 
 
 def read(what: str, given: str) -> dict[int, Position]:
-    """Read positions; ConfigError, with `what` in front, on anything else."""
+    """Parse positions. Raise ConfigError, prefixed with `what`, if the text is invalid."""
     try:
         table = json.loads(given)
     except ValueError as error:
-        raise ConfigError(f"{what}: no JSON ({error}): {given[:100]!r}") from error
+        raise ConfigError(f"{what}: not valid JSON ({error}): {given[:100]!r}") from error
     return positions(what, table)
 
 
 def positions(what: str, table: Any) -> dict[int, Position]:
-    """The same of a table that is read already."""
+    """Return the positions in decoded JSON. Raise ConfigError if it is invalid."""
     if not isinstance(table, dict) or not isinstance(table.get("shards"), dict):
         raise ConfigError(
             f'{what}: wanted {{"format": 1, "shards": {{"00000": {{"p": 0}}}}}}, got {table!r}'
@@ -66,7 +69,7 @@ def positions(what: str, table: Any) -> dict[int, Position]:
 
 def _shard(what: str, name: str) -> int:
     if not (name.isascii() and name.isdecimal() and len(name) < 20):
-        raise ConfigError(f"{what}: wanted a shard's number, got {name!r}")
+        raise ConfigError(f"{what}: wanted a shard number, got {name!r}")
     return int(name)
 
 
@@ -75,10 +78,10 @@ def _position(what: str, at: Any) -> Position:
         raise ConfigError(f'{what}: wanted {{"p": ..., "t": ...}}, got {at!r}')
     for value in at.values():
         if type(value) is not int or not 0 <= value <= _OFFSET_MAX:
-            raise ConfigError(f"{what}: wanted a whole number from 0 on, got {value!r}")
+            raise ConfigError(f"{what}: wanted a whole number of at least 0, got {value!r}")
     return Position(at["p"], at.get("t"))
 
 
 def ends_of(offset: Mapping[str, Any]) -> Ends:
-    """Give what a stream's offset says of each shard."""
+    """Return the position of each shard in a stream offset."""
     return {shard: at.p for shard, at in positions("offset of the stream", offset).items()}

@@ -1,10 +1,11 @@
-"""Plan: which shards there are, and which parts of them are read by which task.
+"""Plan a read: find the shards, and divide them into parts, one for each task.
 
-Holds:    (1) parts begin and end where records do, known from queue units and segments' starts,
-          each looked at; together they are all that is asked for, once; (2) a part carries its
-          store's snapshot: what was planned is what is read; (3) leaving a part out never leaves
-          out a row that is asked for, unless a store's clock was set back by more than the option
-          clock_step_ms (an hour).
+Invariants:
+    1. A part begins and ends at a record. The starts come from queue units and segment starts, and
+       each is checked. Together the parts hold every requested row once.
+    2. A part carries the snapshot of its store, so a task reads the planned state.
+    3. A skipped part has no requested row, unless a clock was set back by more than the option
+       clock_step_ms (one hour by default).
 """
 
 import logging
@@ -29,11 +30,11 @@ from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import ReadOptions, parse
 
 PLAN_FORMAT = 1
-"""Of what tasks are told; a worker with another release refuses instead of guessing."""
+"""Version of `Task`. A worker with another version raises an error."""
 
 _LOOK_BYTES = 1 << 16
 _FIRST_NAMES = frozenset({"lock"})
-"""What an owner makes before anything that tells of a store."""
+"""Files that an owner creates before any other file of a store."""
 _LOG_TABLES = ("messages", "deliveries")
 
 _log = logging.getLogger("timerstore.spark")
@@ -41,7 +42,7 @@ _log = logging.getLogger("timerstore.spark")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one task reads."""
+    """The part, columns and bounds that one task reads."""
 
     part: Part
     wanted: Wanted
@@ -53,7 +54,7 @@ class Task:
 
 
 def find_stores(paths: tuple[Path, ...]) -> dict[int, Path]:
-    """Give every store by its shard number: a directory's own, or counted on over several paths."""
+    """Return each store by shard number. Numbers continue from one path to the next."""
     disk = Disk()
     found: dict[int, Path] = {}
     for path in paths:
@@ -68,13 +69,13 @@ def find_stores(paths: tuple[Path, ...]) -> dict[int, Path]:
 
 
 def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
-    """Look at every shard that is asked for, as of now or as of what is pinned."""
+    """Take a snapshot of each requested shard, of the current state or as of `as_of`."""
     stores = find_stores(options.paths)
     pinned = options.as_of
     for what, asked in (("shards", options.shards), ("as_of", pinned and frozenset(pinned))):
         unknown = sorted((asked or frozenset()) - stores.keys())
         if unknown:
-            raise ConfigError(f"{what}: there are shards 0 to {len(stores) - 1}, got {unknown}")
+            raise ConfigError(f"{what}: wanted shards 0 to {len(stores) - 1}, got {unknown}")
     found = {}
     for shard, root in stores.items():
         if options.shards is not None and shard not in options.shards:
@@ -85,14 +86,14 @@ def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
         if pinned is not None:
             at = pinned[shard]
             if at.t is None and options.table in ("timers", "slots"):
-                raise ConfigError(f"as_of: shard {shard} has no t, which {options.table} need")
+                raise ConfigError(f"as_of: shard {shard} has no t, which {options.table} requires")
             store = store.pinned(at.p, at.t)
         found[shard] = store
     return found
 
 
 def take_shard(root: Path, precision_ms: int | None = None) -> Snapshot:
-    """Look at one store; a shard that was never opened, or is just being made, is empty."""
+    """Take a snapshot of a store. A shard that was never opened, or is being created, is empty."""
     disk, tree = Disk(), ShardsTree(root.parent)
     is_shard = shard_number(root.name) is not None and disk.exists(tree.cluster_json)
     if is_shard and disk.is_directory(root) and {*disk.list(root)} <= _FIRST_NAMES:
@@ -101,7 +102,7 @@ def take_shard(root: Path, precision_ms: int | None = None) -> Snapshot:
 
 
 def latest_offsets(path: str | Path, *, shards: str | None = None) -> str:
-    """Give how far each shard reaches now, as JSON: for `as_of`, and for `starting_offsets`."""
+    """Return the current ends of all shards as JSON, for `as_of` and `starting_offsets`."""
     given = {"path": str(path)} if shards is None else {"path": str(path), "shards": shards}
     stores = snapshots(parse(given))
     return offsets.text(
@@ -113,7 +114,7 @@ def latest_offsets(path: str | Path, *, shards: str | None = None) -> str:
 
 
 def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
-    """Give the tasks of one read."""
+    """Return the tasks of one read."""
     if wanted.bounds.are_impossible:
         return []
     tasks: list[Task] = []
@@ -126,7 +127,7 @@ def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
 def shard_tasks(
     options: ReadOptions, wanted: Wanted, shard: int, store: Snapshot
 ) -> Iterator[Task]:
-    """Give the tasks of one shard."""
+    """Yield the tasks of one shard."""
     if options.table in _LOG_TABLES:
         begin, end = log_range(store, wanted.bounds)
         parts = split_log(shard, store, begin, end, options.max_partition_bytes)
@@ -141,12 +142,12 @@ def shard_tasks(
     elif options.table == "slots":
         if store.timer_log_end > store.timer_log_begin:
             yield Task(Part(shard, store, 0, store.wheel_slot_count), wanted)
-    elif store.log_end > store.log_begin:  # transactions: a few reads
+    elif store.log_end > store.log_begin:  # transactions need only a few reads
         yield Task(Part(shard, store, store.log_begin, store.log_end), wanted)
 
 
 def both(one: Bounds, other: Bounds) -> Bounds:
-    """Give the rows that two bounds let through."""
+    """Return the intersection of two bounds."""
     topics = one.topics if other.topics is None else other.topics
     if one.topics is not None and other.topics is not None:
         topics = tuple(topic for topic in one.topics if topic in other.topics)
@@ -168,7 +169,7 @@ def _earliest(*given: int | None) -> int | None:
 
 
 def log_range(store: Snapshot, bounds: Bounds) -> tuple[int, int]:
-    """Give the part of the log that can hold rows: record edges, as wide as the log or less."""
+    """Return the range of the log that can contain requested rows, from record to record."""
     begin, end = store.log_begin, store.log_end
     if bounds.topics is None or store.store_id is None or not is_covered(store, bounds.topics):
         return begin, end
@@ -176,8 +177,9 @@ def log_range(store: Snapshot, bounds: Bounds) -> tuple[int, int]:
 
 
 def _topics_range(store: Snapshot, topics: tuple[str, ...]) -> tuple[int, int]:
-    """Between the first and the last unit of these topics' queues. Of our own stores only: there
-    every record of the log below a watermark has its unit, where the queues reach it.
+    """Return the range from the first to the last queue unit of these topics.
+
+    Only stores of timerstore allow this. In them each record below a watermark has a queue unit.
     """
     disk, first, last = Disk(), store.log_end, store.log_begin
     for topic in topics:
@@ -193,7 +195,7 @@ def _topics_range(store: Snapshot, topics: tuple[str, ...]) -> tuple[int, int]:
 
 
 def split_log(shard: int, store: Snapshot, begin: int, end: int, max_bytes: int) -> list[Part]:
-    """Cut [begin, end) of the log into parts of about as many bytes, at record edges."""
+    """Divide [begin, end) of the log at record starts, into parts of about `max_bytes`."""
     if begin >= end:
         return []
     windows = store.log()
@@ -211,7 +213,7 @@ def split_log(shard: int, store: Snapshot, begin: int, end: int, max_bytes: int)
 
 
 def split_timers(shard: int, store: Snapshot, begin: int, end: int, max_bytes: int) -> list[Part]:
-    """The same of the timer log, at unit edges."""
+    """Divide [begin, end) of the timer log at unit starts, into parts of about `max_bytes`."""
     size = store.timer_log_segment_bytes
 
     def edge(target: int) -> int:
@@ -226,15 +228,16 @@ def split_timers(shard: int, store: Snapshot, begin: int, end: int, max_bytes: i
 
 
 def _targets(begin: int, end: int, max_bytes: int) -> list[int]:
-    """Where to cut into equal pieces of at most max_bytes."""
+    """Return the offsets that divide the range into equal parts of at most `max_bytes`."""
     count = -(-(end - begin) // max_bytes)
     return [begin + (end - begin) * k // count for k in range(1, count)]
 
 
 def _in_time(parts: list[Part], wanted: Wanted, clock_step_ms: int) -> list[Part]:
-    """Leave out parts whose first record, and the next part's, tell that all were stored before or
-    after what is asked for. Inside a part the clock may have run ahead, or gone back, by at most
-    `clock_step_ms`.
+    """Drop parts in which all records were stored outside the requested time.
+
+    The decision uses the first record of a part and of the next part. Inside a part the clock may
+    have run ahead or been set back by at most `clock_step_ms`.
     """
     low, high = wanted.bounds.stored_from_ms, wanted.bounds.stored_to_ms
     if (low is None and high is None) or len(parts) < 2:
@@ -252,7 +255,7 @@ def _in_time(parts: list[Part], wanted: Wanted, clock_step_ms: int) -> list[Part
 
 
 def first_stored_ms(store: Snapshot, begin: int) -> int | None:
-    """Give the store time of the first record from an edge on; None where there is none."""
+    """Return the store time of the first record at or after a record start, or None."""
     plain = Wanted("messages", (), verify_crc=False, on_corrupt="stop", batch_rows=1)
     part = Part(0, store, begin, store.log_end)
     for found in records(part, plain, window_bytes=_LOOK_BYTES):

@@ -1,36 +1,37 @@
-"""Options of a reader, checked at once.
+"""Parse and check the options of a reader.
 
 | option                  | default   | meaning                                                    |
 |-------------------------|-----------|------------------------------------------------------------|
-| path, paths             | -         | a store, or a directory of shards; JSON list of several    |
+| path, paths             | -         | a store or a shard directory; `paths` is a JSON list       |
 | table                   | messages  | messages, timers, slots, deliveries, transactions          |
-| shards                  | all       | as "0-3,7"                                                 |
-| columns                 | all       | as "deliver_at,topic"; a user schema does the same         |
-| topics                  | all       | as "orders,mail": rows with one of these in column topic   |
-| deliver_from_ms, _to_ms | -         | deliver_at (of slots: slot_at) from, and below; epoch ms   |
-| stored_from_ms, _to_ms  | -         | stored_at, delivered_at or enqueued_at, the same way       |
-| clock_step_ms           | 3600000   | parts of the log whose edges were stored longer before, or |
-|                         |           | after, are not read: set it higher to find every row where |
-|                         |           | a clock ran ahead by more and was set back                 |
-| pushdown                | false     | taken, but Spark's filters narrow nothing: see below       |
-| time_type               | timestamp | or long: epoch ms; 1.3 times as fast to group by           |
-| max_partition_bytes     | 128m      | bytes of the log a task reads, about                       |
-| batch_bytes, batch_rows | 4m, 10000 | a batch ends where either is reached                       |
-| on_corrupt              | fail      | skip, stop: columns/damage_policy.py                       |
-| verify_crc              | true      |                                                            |
-| as_of                   | now       | latest_offsets(path): two reads see the same               |
-| precision_ms            | found out | of a broker's store whose wheel shows none                 |
+| shards                  | all       | for example "0-3,7"                                        |
+| columns                 | all       | for example "deliver_at,topic"; a user schema also works   |
+| topics                  | all       | for example "orders,mail": keep rows of these topics       |
+| deliver_from_ms, _to_ms | -         | range of deliver_at (slot_at for slots) in epoch ms; the   |
+|                         |           | lower bound is included, the upper bound is not            |
+| stored_from_ms, _to_ms  | -         | the same for stored_at, delivered_at or enqueued_at        |
+| clock_step_ms           | 3600000   | skip parts of the log whose first records were stored more |
+|                         |           | than this outside the range; raise it if a clock ran ahead |
+|                         |           | by more and was then set back                              |
+| pushdown                | false     | accepted without effect: Spark filters do not narrow reads |
+| time_type               | timestamp | or long: epoch ms, 1.3 times as fast to group by           |
+| max_partition_bytes     | 128m      | approximate number of log bytes that a task reads          |
+| batch_bytes, batch_rows | 4m, 10000 | a batch ends when either limit is reached                  |
+| on_corrupt              | fail      | or skip, stop: see columns/damage_policy.py                |
+| verify_crc              | true      | check the checksum of each record                          |
+| as_of                   | now       | JSON of latest_offsets(path): pins the state that is read  |
+| precision_ms            | detected  | for a broker's store whose wheel does not show it          |
 
-| of streams              | default   | meaning                                                    |
+| option of streams       | default   | meaning                                                    |
 |-------------------------|-----------|------------------------------------------------------------|
-| starting_offsets        | earliest  | timestamp:<ms>, or JSON as of latest_offsets(path)         |
-| max_records_per_trigger | -         | records of the log, of any table                           |
-| max_bytes_per_trigger   | -         | bytes of the log                                           |
-| fail_on_data_loss       | true      | where retention was faster than the stream                 |
+| starting_offsets        | earliest  | or timestamp:<ms>, or JSON of latest_offsets(path)         |
+| max_records_per_trigger | -         | maximum log records of a batch, over all tables            |
+| max_bytes_per_trigger   | -         | maximum log bytes of a batch                               |
+| fail_on_data_loss       | true      | raise if retention removed data before the stream read it  |
 
-Spark plans a DataFrame or a view at its first query, and its later ones see the same moment: load
-it again to see what came since. So a plan that the first one's filters had narrowed would be read
-by all of them, and filters narrow nothing that is read; the options above do.
+Spark plans a DataFrame or view at its first query, and later queries see the same state. Load it
+again to see newer rows. A plan narrowed by the filters of the first query would also be used by
+later queries. For this reason filters do not narrow a read; the options above do.
 """
 
 import json
@@ -60,7 +61,7 @@ READER_OPTIONS = frozenset(
     | {"fail_on_data_loss"}
 )
 _WRITER_OPTIONS = frozenset(OPTION_NAMES)
-"""A temporary view that is inserted into has these beside the reader's."""
+"""Writer options: a temporary view used with INSERT has these in addition."""
 
 _NO_TOPICS = ("timers", "slots", "transactions")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
@@ -70,7 +71,7 @@ _INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was told. `anchored`: the same from where the process is now."""
+    """The checked options of a reader."""
 
     paths: tuple[Path, ...]
     table: str = "messages"
@@ -92,7 +93,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
 
     def wanted(self, columns: tuple[str, ...], *, times_as_long: bool) -> Wanted:
-        """Give what tasks are told, for the columns of a schema."""
+        """Return the scan of these columns, to send to the tasks."""
         return Wanted(
             self.table,
             columns,
@@ -105,12 +106,12 @@ class ReadOptions:
         )
 
     def absolute_path(self) -> "ReadOptions":
-        """Give the same with absolute paths: a relative one means what it means now."""
+        """Return a copy with paths made absolute from the current working directory."""
         return replace(self, paths=tuple(absolute_path("path", one) for one in self.paths))
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
-    """Read Spark's options; ConfigError lists all that is wrong with them."""
+    """Parse Spark's options. Raise ConfigError, which lists all problems."""
     return _Parser(given).run()
 
 
@@ -122,7 +123,7 @@ class _Parser:
     def run(self) -> ReadOptions:
         for name in sorted(self._given.keys() - READER_OPTIONS - _WRITER_OPTIONS):
             self._problems.append(
-                f"{name}: no such option; there are {', '.join(sorted(READER_OPTIONS))}"
+                f"{name}: unknown option; known: {', '.join(sorted(READER_OPTIONS))}"
             )
         table = self._get("table", _one_of(*TABLES), "messages")
         paths = self._paths()
@@ -174,15 +175,15 @@ class _Parser:
         single = self._get("path", lambda text: (root_of(text),) if text else (), ())
         if not listed and not single and not self._problems:
             self._problems.append(
-                "path: none was given; after CREATE TABLE ... USING timerstore Spark forgets all "
-                "options: use CREATE TEMPORARY VIEW, or SELECT ... WITH (`path` = '...')"
+                "path: missing; Spark drops the options of CREATE TABLE ... USING timerstore: use "
+                "CREATE TEMPORARY VIEW, or SELECT ... WITH (`path` = '...')"
             )
         return (*single, *listed)
 
     def _bounds(self, table: str) -> Bounds:
         topics = self._get("topics", _names, None)
         if topics is not None and table in _NO_TOPICS:
-            self._problems.append(f"topics: table {table} has no topic")
+            self._problems.append(f"topics: table {table} has no topic column")
         time = _whole(-_INT64, _INT64)
         return Bounds(
             self._get("deliver_from_ms", time, None),
@@ -222,7 +223,7 @@ def _size(low: int, high: int = _INT64) -> Callable[[str], int]:
         found = _SIZE.fullmatch(text)
         size = int(found[1]) * _UNITS[found[2].lower()] if found else -1
         if not low <= size <= high:
-            raise ConfigError(f"wanted bytes as 1048576 or 1m, {low} to {high}, got {text!r}")
+            raise ConfigError(f"wanted bytes as 1048576 or 1m, from {low} to {high}, got {text!r}")
         return size
 
     return read
@@ -231,7 +232,7 @@ def _size(low: int, high: int = _INT64) -> Callable[[str], int]:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(one.strip() for one in text.split(","))
     if not all(names):
-        raise ConfigError(f"wanted names with commas between, got {text!r}")
+        raise ConfigError(f"wanted names separated by commas, got {text!r}")
     return names
 
 
@@ -259,8 +260,8 @@ def _path_list(text: str) -> tuple[Path, ...]:
 def _starting(text: str) -> str:
     if text == "latest":
         raise ConfigError(
-            "latest would be another place after each restart; give what "
-            "timerstore.spark.latest_offsets(path) says now"
+            "latest would mean another position after each restart; give the result of "
+            "timerstore.spark.latest_offsets(path)"
         )
     if text == "earliest" or re.fullmatch(r"timestamp:-?[0-9]{1,18}", text):
         return text

@@ -1,8 +1,7 @@
-"""Roots: the directory that a path means, in options of readers and of writers alike.
+"""Convert the option `path` of readers and writers to a directory.
 
-Holds:    a directory that every host has mounted: a plain path, or a file: URI, percent-encoded as
-          URIs are. Nothing else is taken for a path.
-Fails:    ConfigError.
+The directory must be mounted on every host. It is given as a plain path or as a percent-encoded
+`file:` URI. All other URI schemes are rejected.
 """
 
 import re
@@ -16,14 +15,13 @@ _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNOR
 
 
 def root_of(path: str) -> Path:
-    """Give the directory."""
+    """Return the directory of a path or `file:` URI. Raise ConfigError for other URIs."""
     scheme = _SCHEME.match(path)
     if scheme is None and not path.lower().startswith("file:"):
         return Path(path)
     found = _FILE.fullmatch(path)
     if found is None:
         raise ConfigError(
-            "path: wanted a directory that every host has mounted, as /dir or file:///dir, got "
-            f"{path!r}"
+            f"path: wanted a directory mounted on every host, as /dir or file:///dir, got {path!r}"
         )
     return Path(unquote(found[1]))

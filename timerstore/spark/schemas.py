@@ -1,6 +1,7 @@
-"""Spark's types of the tables, and what a user schema asks for.
+"""Map the tables of a store to Spark schemas, and check schemas given by the user.
 
-Holds:    every column is nullable, as Spark compares a batch's schema exactly.
+Invariants:
+    Every column is nullable, because Spark requires the exact schema from each record batch.
 """
 
 from pyspark.sql.types import (
@@ -33,7 +34,7 @@ _TYPES: dict[Kind, DataType] = {
 
 
 def schema_of(options: ReadOptions) -> StructType:
-    """Give the schema of a table, or of the columns that the options name."""
+    """Return the schema of a table, limited to the columns named in the options."""
     return StructType(
         [
             StructField(one.name, LongType() if _is_long(one.kind, options) else _TYPES[one.kind])
@@ -47,8 +48,10 @@ def _is_long(kind: Kind, options: ReadOptions) -> bool:
 
 
 def wanted_of(options: ReadOptions, schema: StructType) -> Wanted:
-    """Give what a schema asks for: any of the table's columns, in any order; times as timestamp or
-    as long (epoch ms). ConfigError on other names and types.
+    """Return the scan that produces the columns of a schema.
+
+    A schema may have any columns of the table in any order. Its time columns are all timestamps or
+    all long (epoch ms). Raise ConfigError for other names and types.
     """
     columns = chosen(options.table, tuple(schema.fieldNames()))
     problems, times = [], set()
@@ -65,7 +68,7 @@ def wanted_of(options: ReadOptions, schema: StructType) -> Wanted:
         if not field.nullable:
             problems.append(f"column {column.name}: wanted nullable, got NOT NULL")
     if len(times) > 1:
-        problems.append("columns with times: wanted all timestamp or all long (epoch ms)")
+        problems.append("time columns: wanted all timestamp or all long (epoch ms), got both")
     if problems:
         raise ConfigError(problems)
     return options.wanted(tuple(one.name for one in columns), times_as_long=times == {LongType})

@@ -1,10 +1,12 @@
-"""Reading on and on: micro-batches between offsets.
+"""Streaming reads: divide the log into micro-batches between offsets.
 
-Holds:    (1) an offset is a record's edge; the same offset is the same text, so that Spark does not
-          take it for news; (2) nothing here depends on what a run before knew: Spark keeps the
-          offsets; (3) the first offset is the same however often it is asked for.
-Fails:    FailedError where retention removed what is to be read (fail_on_data_loss), or a shard
-          went, or a store was set back.
+Invariants:
+    1. An offset is the start of a record. Equal offsets have equal JSON text, because Spark
+       compares the text.
+    2. No state is kept between runs: Spark stores the offsets in its checkpoint.
+    3. The initial offset is the same each time Spark asks for it.
+Raises: FailedError if retention removed data that was not read yet (with fail_on_data_loss), if a
+    shard is missing, or if a store was replaced by an older state.
 """
 
 import logging
@@ -49,31 +51,31 @@ _log = logging.getLogger("timerstore.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream of one table."""
+    """Read one table as a stream."""
 
     def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
         if options.table not in _STREAMED:
             raise ConfigError(
-                f"table: streams are of {', '.join(_STREAMED)}; {options.table} has no order to "
-                "go on in"
+                f"table: wanted one of {', '.join(_STREAMED)} for a stream, got {options.table}, "
+                "which has no order"
             )
         if options.as_of is not None:
-            raise ConfigError("as_of: a stream goes on; its first position is starting_offsets")
+            raise ConfigError("as_of: not for streams; use starting_offsets")
         if "cancelled" in wanted.columns:
             raise ConfigError(
-                "column cancelled: a stream of timers tells what was linked, not what becomes of "
-                "it; leave the column out (columns=...), or read the table as a batch"
+                "column cancelled: not for streams of timers, because a cancel can follow later; "
+                "leave the column out (columns=...), or read the table as a batch"
             )
         since = options.starting_offsets.removeprefix("timestamp:")
         if since != options.starting_offsets:
-            # Whole segments are left out by the offset, single rows by this bound.
+            # The offset skips whole segments, and this bound single rows.
             wanted = replace(wanted, bounds=both(wanted.bounds, Bounds(stored_from_ms=int(since))))
         self._options = options.absolute_path()
         self._wanted = wanted
         self._target: Ends | None = None
         self._stores: dict[int, Snapshot] = {}
 
-    # --- where the stores are ---
+    # --- stores ---
 
     def _roots(self) -> dict[int, Path]:
         asked = self._options.shards
@@ -81,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {n: root for n, root in stores.items() if asked is None or n in asked}
 
     def _look(self) -> dict[int, Snapshot]:
-        """Look at every shard; cheap once they are known."""
+        """Take or refresh the snapshots of all shards. A refresh is cheap."""
         if not self._stores:
             self._stores = {
                 n: take_shard(root, self._options.precision_ms) for n, root in self._roots().items()
@@ -99,12 +101,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> Ends:
         return {n: self._end(store) for n, store in self._look().items()}
 
-    # --- what Spark asks ---
+    # --- methods that Spark calls ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Give the first offset. `earliest` is 0: the place where a log once began stays the same,
-        though retention moves the place where it does.
-        """
+        """Return the first offset. `earliest` is 0, which stays valid when retention runs."""
         given, step_ms = self._options.starting_offsets, self._options.clock_step_ms
         if given == "earliest":
             return offsets.make(dict.fromkeys(self._roots(), 0))
@@ -121,20 +121,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = dict.fromkeys(self._roots(), 0)
         for n, at in positions.items():
             if n not in starts:
-                raise ConfigError(f"starting_offsets: there is no shard {n}")
+                raise ConfigError(f"starting_offsets: shard {n} does not exist")
             starts[n] = at.p
             if self._options.table == "timers":
                 if at.t is None:
-                    raise ConfigError(f"starting_offsets: shard {n} has no t, which timers need")
+                    raise ConfigError(f"starting_offsets: shard {n} has no t (table timers)")
                 starts[n] = at.t
         return offsets.make(starts)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note how far this run goes."""
+        """Fix the end of this run."""
         self._target = self._ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Give the limit that the options set."""
+        """Return the read limit set by the options."""
         if self._options.max_records_per_trigger is not None:
             return ReadMaxRows(self._options.max_records_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -142,19 +142,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Give how far the next batch goes."""
+        """Return the end of the next batch."""
         begins = offsets.ends_of(start)
         ends = self._ends() if self._target is None else self._target
         lost = sorted(begins.keys() - ends.keys())
         if lost:
-            self._lose(f"shards {lost} are gone from {self._options.paths}")
+            self._lose(f"shards {lost} are missing from {self._options.paths}")
         for n in sorted(begins.keys() & ends.keys()):
             if ends[n] < begins[n]:
                 self._lose(
-                    f"shard {n} was set back: the stream has read up to {begins[n]}, and its store "
-                    f"ends at {ends[n]}; to read another store begin with another checkpoint"
+                    f"shard {n} was set back: the stream has read up to {begins[n]}, but the store "
+                    f"ends at {ends[n]}; to read another store, use another checkpoint"
                 )
-        # A shard that is gone keeps its place: the offsets of a stream never lose a key.
+        # A missing shard keeps its position, because stream offsets must not lose a key.
         goals = {n: max(begin, ends.get(n, begin)) for n, begin in begins.items()}
         goals.update({n: end for n, end in ends.items() if n not in begins})
         if isinstance(limit, ReadMaxRows):
@@ -165,11 +165,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.make(goals)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Give how far the stores reach."""
+        """Return the current ends of the stores."""
         return offsets.make(self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan one batch."""
+        """Return the partitions of one batch."""
         begins, ends = offsets.ends_of(start), offsets.ends_of(end)
         stores = self._look()
         found: list[InputPartition] = []
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin >= stop:
                 continue
             if n not in stores:
-                self._lose(f"shard {n} is gone from {self._options.paths}")
+                self._lose(f"shard {n} is missing from {self._options.paths}")
                 continue
             store = stores[n]
             begin = self._checked(n, store, begin, stop)
@@ -192,11 +192,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options.max_partition_bytes
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one partition."""
+        """Yield the record batches of one partition."""
         return read_task(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept for a stream: its checkpoint knows where it is."""
+        """Do nothing: Spark's checkpoint has the position of the stream."""
 
     # --- limits ---
 
@@ -206,27 +206,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(store, log_end=end)
 
     def _checked(self, shard: int, store: Snapshot, begin: int, end: int) -> int:
-        """Give where a batch really begins."""
+        """Return the start of a batch, after retention. Raise FailedError if it is not a record."""
         if end > self._end(store):
             raise FailedError(
-                f"shard {shard} was set back: the stream is further than its store",
+                f"shard {shard} was set back: the stream is ahead of the store",
                 where=store.root,
-                wanted=f"an end of {end} at least",
+                wanted=f"an end of at least {end}",
                 got=self._end(store),
             )
         first = self._begin(store)
         if 0 < begin < first:
             self._lose(
-                f"shard {shard}: retention removed {first - begin} bytes of {store.root} from "
-                f"offset {begin} on, before the stream had read them"
+                f"shard {shard}: retention removed {first - begin} bytes of {store.root} at "
+                f"offset {begin} before the stream read them"
             )
         begin = min(max(begin, first), end)
         if self._options.table != "timers" and first < begin < end:
             windows = store.log(verify=False)
             if not is_record(windows, begin):
                 raise FailedError(
-                    f"shard {shard}: no record begins where the stream goes on: its store is "
-                    "another than the one it has read; begin with another checkpoint",
+                    f"shard {shard}: no record begins at the position of the stream: this is not "
+                    "the store that it has read; begin with another checkpoint",
                     where=windows.path(begin),
                     got=f"offset {begin}",
                 )
@@ -234,13 +234,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise FailedError(f"{what}; fail_on_data_loss=false goes on without it")
+            raise FailedError(f"{what}; fail_on_data_loss=false continues without the data")
         _log.warning("data loss: %s", what)
 
     def _share(
         self, begins: Ends, goals: Ends, rows_max: int | None, bytes_max: int | None
     ) -> Ends:
-        """Share a limit among the shards by what each has left; at least one item in all."""
+        """Divide a limit among the shards by their backlogs. Take at least one item in all."""
         backlog = {n: goal - begins.get(n, 0) for n, goal in goals.items()}
         rows_left, bytes_left, backlog_left = rows_max, bytes_max, sum(backlog.values())
         shared: Ends = {}
@@ -271,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows: int | None,
         size: int | None,
     ) -> tuple[int, int]:
-        """Go on by at most so many items and bytes: (how many, where the next begins)."""
+        """Advance by at most `rows` items and `size` bytes; return (items, next position)."""
         if rows == 0 or size == 0:
             return 0, begin
         stop = goal if size is None else min(goal, begin + size)
@@ -287,24 +287,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return count, self._edge(shard, store, begin, end, goal)
 
     def _edge(self, shard: int, store: Snapshot, begin: int, at: int, goal: int) -> int:
-        """Give where a batch that goes from `begin` to `at` really ends: not before damage, since
-        no next one could begin there.
+        """Return the end of a batch from `begin` to `at`, moved past damaged bytes at its end.
+
+        The next batch could not begin in damaged bytes.
         """
         windows = store.log(verify=False, end=goal)
         on_corrupt = self._options.on_corrupt
         if at >= goal or is_record(windows, at) or (at > begin and on_corrupt == "fail"):
-            return at  # what comes before the damage is read before it is an error
+            return at  # records before the damage are read first; the next batch raises
         try:
             skip_records(windows, at, 1)
         except CorruptError as error:
             if windows.native.fault == lib.TS_FAULT_NONE:
-                raise  # not the bytes: a file is missing or short
+                raise  # a file is missing or short
             return Damage(on_corrupt, shard, store).in_records(windows, error)
         return at
 
 
 def _again(store: Snapshot) -> Snapshot:
-    """Look at a store again; at one that was never opened, from scratch."""
+    """Refresh a snapshot. Take a new one if the store had never been opened."""
     return (
         take_shard(store.root) if not store.log_end and store.store_id is None else refreshed(store)
     )
@@ -315,8 +316,10 @@ def _part_of(limit: int | None, mine: int, all_of_it: int) -> int | None:
 
 
 def _segment_before(store: Snapshot, wanted: Wanted, clock_step_ms: int) -> int:
-    """Give the start of the last segment that begins before the time by more than a clock's step; 0
-    where none does.
+    """Return the start of the segment to begin with, or 0.
+
+    It is the last segment whose first record was stored more than clock_step_ms before the
+    requested time.
     """
     since = wanted.bounds.stored_from_ms
     size = store.log_segment_bytes

@@ -1,17 +1,21 @@
-"""Writing to shards from Spark: a batch write, and a stream's sink. One protocol for both.
+"""Write to shards from Spark, in a batch or as the sink of a stream, with one protocol for both.
 
     rows.write.format("timerstore").mode("append").option("write_id", "import-7").save(path)
 
-A task stages its rows, `commit` makes all of them visible by one manifest, the shards' owners take
-them in (timerstore/shards: staging.py, manifest.py, ingest.py). Options: shards/write_options.py.
+Each task stages its rows. `commit` makes the rows of all tasks visible with one manifest. The
+owners of the shards then ingest them.
 
-Threads:  Spark's workers; a writer is pickled into each of them, and into the one that commits.
-Holds:    (1) a row is in its shard once, whatever attempts, zombies, replays and deaths there were:
-          of a batch write under one write_id, of a stream under one query id and batch id; (2) once
-          committed a write never fails: what is not ingested yet is left to the owners.
-Fails:    ConfigError from the driver, before any task: columns, options, path, mode. Errors carry
-          all they say in their text: Spark keeps no more of them.
-Source:   docs/decisions/0008-deduplication-and-ingest.md.
+Thread safety: runs in Spark's workers. A writer is pickled into each worker, and into the worker
+    that commits.
+Invariants:
+    1. A row is stored once in its shard, in spite of repeated attempts, replays and killed
+       processes. A batch write is identified by its write_id, a batch of a stream by its query id
+       and batch id.
+    2. A committed write never fails. Rows that are not ingested yet are left to the owners.
+Raises: ConfigError on the driver, before any task, for invalid columns, options, path or mode. The
+    text of an error contains everything, because Spark passes on only the text.
+See also: timerstore/shards (row_staging.py, manifest.py, shard_ingest.py, write_options.py) and
+    docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import logging
@@ -50,45 +54,51 @@ _log = logging.getLogger("timerstore.spark")
 
 @dataclass
 class StagedPart(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The result of a task, sent to the driver: the files it staged."""
 
     staged: Staged
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows go, and how; checked, and pickled into every task."""
+    """The checked target directory and options of a write, pickled into every task."""
 
     root: str
     options: WriteOptions
 
     def stage(self, source: str, version: int, batches: Iterator[Any]) -> StagedPart:
-        """Stage a task's rows; nobody sees them yet."""
+        """Stage the rows of a task. They are not visible before `commit`."""
         task = TaskContext.get()
         if task is None:
-            raise MessageError("write: not inside a Spark task")
+            raise MessageError("write: must be called in a Spark task")
         attempt = f"{task.partitionId()}-{task.taskAttemptId()}"
         return StagedPart(stage(self.root, source, version, attempt, batches, self.options))
 
     def ingest(self) -> None:
-        """Have shards that nobody has open take what is committed; what fails, owners do again."""
+        """Ingest committed rows into shards that are not open. Log a failure instead of raising."""
         try:
             report = ingest(self.root)
-        except Exception as error:  # noqa: BLE001 - whatever it is:
-            # The write is committed. An error here would have it written again, under a new id.
+        except Exception as error:  # noqa: BLE001 - see below
+            # The write is committed. After an error Spark would write it again, under a new id.
+            # The owners of the shards repeat the ingest.
             _log.warning("event=ingest_left root=%s error=%r", self.root, error)
         else:
             _log.info("event=ingested rows=%d locked=%s", report.row_count, report.locked)
 
 
 def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Target:
-    """Check what a writer was told; on the driver, before any task. A reader's options are passed
-    over, for a temporary view has both.
+    """Check the options and columns of a write on the driver, before any task.
+
+    Reader options are ignored, because a temporary view has the options of both.
+
+    Raises:
+        ConfigError: an option or column is invalid, the path is not a shard directory, or the mode
+            is overwrite.
     """
     if overwrite:
         raise ConfigError(
-            "mode: timerstore does not overwrite, for what waits would be gone; use "
-            '.mode("append"), or cancel, or write to another directory'
+            "mode: timerstore does not overwrite, because waiting messages would be lost; use "
+            '.mode("append"), cancel the messages, or write to another directory'
         )
     known = {name: value for name, value in given.items() if name.lower() not in READER_OPTIONS}
     options = parse_options(known)
@@ -99,66 +109,66 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
 
 def _root_of(given: Mapping[str, str]) -> Path:
-    """Give the directory of shards that a path means: on the driver's host and on every other."""
+    """Return the shard directory of the option `path`, as an absolute path for every host."""
     path = given.get("path")
     if not path:
         raise ConfigError(
-            "path: there is none; .save(path), or .option('path', ...) (a table that was made by "
-            "CREATE TABLE loses its options: use a temporary view)"
+            "path: missing; use .save(path) or .option('path', ...). Spark drops the options of "
+            "CREATE TABLE: use a temporary view"
         )
     return root_of(path).resolve()
 
 
 def _arrow_schema(schema: StructType) -> Any:
-    """Spark's columns as pyarrow's; what has no such type is of type null, and refused by name."""
+    """Convert to a pyarrow schema. A type without equivalent becomes null, and is then rejected."""
     arrow = pyarrow()
     fields = []
     for one in schema.fields:
         try:
             kind = to_arrow_type(one.dataType, timezone="UTC")
-        except Exception:  # noqa: BLE001 - pyspark's own, of several kinds
+        except Exception:  # noqa: BLE001 - pyspark raises several classes
             kind = arrow.null()
         fields.append(arrow.field(one.name, kind))
     return arrow.schema(fields)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One batch write: source is its write_id, version 0."""
+    """A batch write. Its manifest has the write_id as source, and version 0."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # Drawn once, on the driver: the same in every task.
+        # Generated on the driver, so that all tasks use the same name.
         self._source = target.options.write_id or draw_name()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage a task's rows."""
+        """Stage the rows of a task."""
         return self._target.stage(self._source, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make them visible, all at once."""
+        """Make the rows of all tasks visible together."""
         parts = [one.staged for one in messages if isinstance(one, StagedPart)]
         commit(Path(self._target.root), self._source, 0, parts, same_rows=True)
         if self._target.options.ingest != "none":
             self._target.ingest()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged, unless it is committed."""
+        """Remove the staged files, unless they are committed."""
         abort(Path(self._target.root), [m.staged for m in messages if isinstance(m, StagedPart)])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream's sink: source is the query's id (or write_id), version the batch's."""
+    """The sink of a stream. Its manifests have the query id or write_id, and the batch id."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage a task's rows of a batch."""
+        """Stage the rows of a task of one batch."""
         task = TaskContext.get()
         query = None if task is None else task.getLocalProperty(_QUERY_ID)
         batch = None if task is None else task.getLocalProperty(_BATCH_ID)
         if query is None or batch is None:
-            raise MessageError("write: no query id and batch id: not inside a micro-batch")
+            raise MessageError("write: no query id and batch id: must be called in a micro-batch")
         source = self._target.options.write_id or query
         return self._target.stage(source, int(batch), iterator)
 
@@ -167,17 +177,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's
     ) -> None:
-        """Make a batch visible; one that was committed before is left as it is."""
+        """Make the rows of a batch visible. Do nothing if the batch was committed before."""
         parts = [one.staged for one in messages if isinstance(one, StagedPart)]
         sources = {one.source for one in parts}
         versions = {one.version for one in parts} | {batchId}
         if len(sources) > 1 or len(versions) > 1:
             raise MessageError(
-                f"commit: parts of several batches; wanted one source and batch {batchId}, "
+                f"commit: parts of several batches: wanted one source and batch {batchId}, "
                 f"got {sorted(sources)} and {sorted(versions)}"
             )
         source = self._target.options.write_id or next(iter(sources), "")
-        if source:  # else there were no tasks, hence no rows
+        if source:  # an empty source: no tasks, hence no rows
             commit(Path(self._target.root), source, batchId, parts)
         if self._target.options.ingest == "inline":
             self._target.ingest()
@@ -187,5 +197,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803, ARG002 - Spark's
     ) -> None:
-        """Drop what was staged, unless it is committed."""
+        """Remove the staged files, unless they are committed."""
         abort(Path(self._target.root), [m.staged for m in messages if isinstance(m, StagedPart)])

@@ -53,7 +53,7 @@ def partitions_of_tasks(partitions: list[Any]) -> list[list[int]]:
     """Which partitions of a source each Spark task reads."""
     from timerstore.spark.jobs import source_tasks
 
-    return source_tasks._together(partitions)
+    return source_tasks._group_small(partitions)
 
 
 def event_stream_count(app: Any) -> int:

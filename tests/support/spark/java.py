@@ -1,7 +1,7 @@
-"""Whether there is a Java for Spark, and how to get one.
+"""Find the Java runtime for Spark, or install one.
 
-As a program: says what is there; exit status 1 where it is no JRE 17 or newer. `--install` gets one
-by apt, as root or with sudo.
+As a program this prints a message and exits with status 1 if there is no JRE 17 or newer.
+`--install` installs one with apt, as root or with sudo.
 """
 
 import os
@@ -15,7 +15,7 @@ PACKAGE = "openjdk-17-jre-headless"
 
 
 def version() -> int | None:
-    """Major version of the Java that Spark would start; None without one."""
+    """Return the major version of the Java that Spark would start, or None."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if program is None:
@@ -26,7 +26,7 @@ def version() -> int | None:
 
 
 def complaint() -> str | None:
-    """What is wrong with it; None where it will do."""
+    """Return why Java cannot be used, or None if it can."""
     found = version()
     if found is None:
         return "no Java was found (JAVA_HOME, PATH)"
@@ -34,7 +34,7 @@ def complaint() -> str | None:
 
 
 def install() -> int:
-    """Get one by apt; exit status."""
+    """Install a JRE with apt. Return the exit status."""
     apt = shutil.which("apt-get")
     sudo = [] if os.geteuid() == 0 else [shutil.which("sudo")]
     if apt is None or None in sudo:
@@ -49,7 +49,7 @@ def install() -> int:
 
 
 def main() -> int:
-    """Say what is there, or install."""
+    """Check Java, or install it with --install."""
     if "--install" in sys.argv[1:]:
         return install()
     wrong = complaint()

@@ -1,4 +1,4 @@
-"""Small stores in shards, played on a clock turned by hand, and jobs run on them as by a shell."""
+"""Run jobs as from a shell, on small shards whose stores use a manual clock."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ from timerstore.spark.jobs.names import module_of
 from timerstore.testing import ManualClock, Stepper
 
 START_MS = 2_000_000_000_000
-"""Ahead of the machine's clock: what a job puts by that one waits."""
+"""Later than the machine's clock, so that rows scheduled by a job wait."""
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+
+END_MS = START_MS + 10_000_000
+COLUMNS = ("--topic-column", "topic", "--key-column", "key")
+"""The column options for the rows of `some_rows`."""
 
 SMALL = (
     "commit_log_segment_bytes=1048576", "queue_segment_bytes=80000",
@@ -34,7 +38,7 @@ SMALL = (
 
 
 def run(job: str, *argv: object, tmp: Path) -> tuple[int, dict[str, Any]]:
-    """Run a job; its exit status and its report."""
+    """Run a job. Return its exit status and its report."""
     report = tmp / "reports" / f"{job}.json"
     report.unlink(missing_ok=True)
     module = import_module(module_of(job))
@@ -43,7 +47,7 @@ def run(job: str, *argv: object, tmp: Path) -> tuple[int, dict[str, Any]]:
 
 
 def make_shards(root: Path, count: int, tmp: Path) -> Path:
-    """Small shards."""
+    """Create small shards."""
     settings = [part for one in SMALL for part in ("--set", one)]
     status, report = run("init-shards", "--path", root, "--shards", count, *settings, tmp=tmp)
     assert status == 0, report
@@ -51,7 +55,7 @@ def make_shards(root: Path, count: int, tmp: Path) -> Path:
 
 
 def write_table(path: Path, rows: Iterable[dict[str, Any]], group: int = 100) -> Path:
-    """Rows as Parquet; `deliver_at` becomes a timestamp, `body` binary."""
+    """Write rows as Parquet, `deliver_at` as timestamp and `body` as binary."""
     table = pa.Table.from_pylist(list(rows))
     for name, kind in (("deliver_at", pa.timestamp("ms", tz="UTC")), ("body", pa.binary())):
         if name in table.column_names:
@@ -63,7 +67,7 @@ def write_table(path: Path, rows: Iterable[dict[str, Any]], group: int = 100) ->
 
 
 def some_rows(count: int, first: int = 0, step_ms: int = 1000) -> list[dict[str, Any]]:
-    """Row k is due k + 1 steps after START_MS."""
+    """Return rows; row k is due k + 1 steps after START_MS."""
     return [
         {
             "message_id": f"m{k:05d}",
@@ -78,7 +82,7 @@ def some_rows(count: int, first: int = 0, step_ms: int = 1000) -> list[dict[str,
 
 @contextmanager
 def opened(root: Path, now_ms: int) -> Iterator[dict[int, TimerStore]]:
-    """The shards' stores on one clock, without threads; what is committed was taken in."""
+    """Open the stores of all shards on one manual clock, without threads, and ingest."""
     count = require(Disk(), root).shard_count
     clock = ManualClock(now_ms)
     stores: dict[int, TimerStore] = {}
@@ -97,7 +101,7 @@ def opened(root: Path, now_ms: int) -> Iterator[dict[int, TimerStore]]:
 
 
 def play(root: Path, begin_ms: int, end_ms: int, step_ms: int = 1000) -> None:
-    """Turn the clock from one time to another, and deliver what is due."""
+    """Advance the clock in steps, and deliver due messages."""
     with opened(root, begin_ms) as stores:
         for store in stores.values():
             clock = store.clock
@@ -109,18 +113,34 @@ def play(root: Path, begin_ms: int, end_ms: int, step_ms: int = 1000) -> None:
 
 
 def waiting(root: Path, now_ms: int = START_MS) -> dict[str, tuple[str, int]]:
-    """Message id to topic and due time, of all that waits in all shards."""
+    """Return message id to topic and due time of all waiting messages in all shards."""
     with opened(root, now_ms) as stores:
         found = [one for store in stores.values() for one in store.pending()]
-    assert len({one.message_id for one in found}) == len(found), "twice"
+    assert len({one.message_id for one in found}) == len(found), "an id occurs twice"
     return {one.message_id: (one.topic, one.due_ms) for one in found}
 
 
 def delivered(root: Path, topic: str, now_ms: int = START_MS) -> list[Message]:
-    """All messages of a topic."""
+    """Return all messages of a topic."""
     found: list[Message] = []
     with opened(root, now_ms) as stores:
         for store in stores.values():
             for queue_id in range(store.topics().get(topic, 0)):
                 found += store.pull(topic, queue_id, 0, max_count=10_000).messages
     return found
+
+
+def schedule(tmp: Path, shards: Path, table: Path, *more: object) -> dict[str, Any]:
+    """Run bulk-schedule without ingest, and return its figures."""
+    status, report = run(
+        "bulk-schedule", "--input", table, "--path", shards, "--fast", "--rows-per-task", 150,
+        "--run-id", table.stem, "--no-ingest", *COLUMNS, *more, tmp=tmp,
+    )  # fmt: skip
+    assert status == 0, report["problems"]
+    figures: dict[str, Any] = report["figures"]
+    return figures
+
+
+def expected_of(rows: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
+    """Return message id to topic and due time of rows, as `waiting` does."""
+    return {row["message_id"]: (row["topic"], row["deliver_at"]) for row in rows}

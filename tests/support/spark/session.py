@@ -1,8 +1,8 @@
-"""The Spark sessions of the tests: all settings stand here.
+"""The Spark sessions of the tests, with all their settings.
 
-Holds:    local[2,3]: two slots, three attempts a task, as on a cluster; UTC; no web page; what a
-          JVM compiles only for speed it leaves. Workers find this checkout, and the module by which
-          Spark finds the data source, through PYTHONPATH, which is set before the JVM starts.
+A session has two slots and three attempts per task (local[2,3]), uses UTC, and has no web page. The
+JVM uses only its fast compiler. PYTHONPATH is set before the JVM starts, so that workers find this
+checkout and Spark finds the data source.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ _QUIET = ROOT / "tests" / "spark" / "log4j2.properties"
 
 
 def missing() -> str | None:
-    """Why no Spark test can run here; None where they can."""
+    """Return why no Spark test can run here, or None."""
     absent = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed: pip install 'timerstore[spark]'"
@@ -28,7 +28,7 @@ def missing() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """What a process that starts a JVM has in its environment."""
+    """Return the environment variables of a process that starts a JVM."""
     path = [str(ROOT), str(AUTOLOAD), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
 
 
 def settings(scratch: Path) -> dict[str, str]:
-    """Settings of a session, beside those of timerstore.spark.configure."""
+    """Return the settings of a session, in addition to those of timerstore.spark.configure."""
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -57,7 +57,7 @@ def settings(scratch: Path) -> dict[str, str]:
 
 
 def start(scratch: Path, *, master: str = "local[2,3]", **more: str) -> Any:
-    """Start a session; one a process. `more`: settings with `__` for a dot."""
+    """Start the session of this process. `more` has settings with `__` for a dot."""
     from pyspark.sql import SparkSession
 
     from timerstore.spark import configure

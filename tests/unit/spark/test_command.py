@@ -1,4 +1,4 @@
-"""timerstore-spark: choosing a job, wrong arguments, exit statuses, reports. No JVM."""
+"""The command `timerstore-spark` without a JVM: jobs, arguments, exit statuses and reports."""
 
 import json
 import subprocess
@@ -36,36 +36,36 @@ def test_every_job_is_listed_and_has_a_file(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_every_job_explains_itself(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_job_has_help(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
     assert command.main([job, "--help"]) == 0
     text = said(capsys)
     assert "--report" in text
     assert "--run-id" in text
-    assert "Data:" not in text
+    assert "Invariants:" not in text
 
 
-def test_no_job_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_without_job_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 1
     assert "usage:" in said(capsys)
 
 
 @pytest.mark.parametrize("argv", [["audits"], ["which", "audits"]])
-def test_a_job_that_is_none(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_job_is_rejected(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(argv) == 1
     text = said(capsys)
     assert "no job is named 'audits'; did you mean audit?" in text
     assert "bulk-schedule" in text
 
 
-def test_which_wants_one_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_requires_one_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["which"]) == 1
     assert command.main(["which", "audit", "export"]) == 1
     assert "wanted one job" in said(capsys)
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "click"])
-def test_without_what_jobs_need(missing: str) -> None:
+def test_job_reports_missing_package(missing: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from timerstore.spark.jobs.command import main\n"
@@ -87,7 +87,7 @@ def test_without_what_jobs_need(missing: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_import_that_fails_for_another_reason_is_not_hidden(
+def test_command_raises_unrelated_import_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "module_of", lambda job: "timerstore.no_such_room")
@@ -118,7 +118,7 @@ def job(outcome: Any) -> Any:
     return Job("audit", Args, work, (option,))
 
 
-def test_a_fine_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_writes_report_on_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "new" / "report.json"
     assert job([]).main(["--number", "5", "--report", str(report), "--run-id", "r1"]) == 0
     told = json.loads(report.read_text("utf-8"))
@@ -131,7 +131,7 @@ def test_a_fine_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.name for one in report.parent.iterdir()] == ["report.json"]
 
 
-def test_a_check_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_exits_2_when_check_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     assert job(["lost: 5"]).main(["--number", "5", "--report", str(report), "--quiet"]) == 2
     assert json.loads(report.read_text("utf-8"))["outcome"] == "check failed"
@@ -147,7 +147,7 @@ def test_a_check_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (KeyError(), "KeyError"),
     ],
 )
-def test_an_error(
+def test_job_exits_1_and_reports_error(
     error: Exception, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
@@ -167,12 +167,14 @@ def test_an_error(
     [[], ["--number", "-1"], ["--number", "x"], ["--number", "5", "more"], ["--numbers", "5"],
      ["--number", "5", "--report"]],
 )  # fmt: skip
-def test_wrong_arguments(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_exits_1_for_invalid_arguments(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert job([]).main(argv) == 1
     assert "Error: " in capsys.readouterr().err
 
 
-def test_settings() -> None:
+def test_parse_settings_splits_at_first_equals_sign() -> None:
     pytest.importorskip("pyspark")
     from timerstore.spark.jobs.job import parse_settings
 
@@ -182,12 +184,12 @@ def test_settings() -> None:
     assert len(error.value.problems) == 2
 
 
-def test_modules_of_jobs() -> None:
+def test_module_of_converts_job_name() -> None:
     assert module_of("bulk-schedule") == "timerstore.spark.jobs.bulk_schedule"
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "--5", "-", "1.5", "\u0661"])
-def test_settings_that_are_no_numbers(
+def test_init_shards_rejects_invalid_numbers(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyspark")

@@ -1,4 +1,4 @@
-"""The cold lake's books: what counts, who claimed it, and that nobody claims it twice."""
+"""The records of a cold lake: runs, claims, and durability after a power loss."""
 
 import multiprocessing
 from datetime import date
@@ -30,12 +30,12 @@ def claim_all(lake: Lake, day: date = DAY) -> Claim | None:
 # ---------------------------------------------------------------- the folder
 
 
-def test_a_lake_keeps_its_id(lake: Lake) -> None:
+def test_lake_keeps_id_when_reopened(lake: Lake) -> None:
     assert open_lake(lake.root).id == lake.id
     assert open_lake(lake.root, create=True).id == lake.id
 
 
-def test_a_folder_that_is_no_lake(tmp_path: Path) -> None:
+def test_open_lake_rejects_other_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a cold lake"):
         open_lake(tmp_path)
     (tmp_path / "thing").write_text("here")
@@ -44,7 +44,7 @@ def test_a_folder_that_is_no_lake(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["thing"]
 
 
-def test_a_lake_that_was_killed_while_it_was_made_is_made(
+def test_open_lake_completes_killed_creation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*_given: object) -> bool:
@@ -60,7 +60,7 @@ def test_a_lake_that_was_killed_while_it_was_made_is_made(
     assert open_lake(tmp_path / "lake", create=True).id == open_lake(tmp_path / "lake").id
 
 
-def test_a_lake_of_another_format(lake: Lake) -> None:
+def test_open_lake_rejects_unknown_format(lake: Lake) -> None:
     (lake.root / "_lake.json").write_text('{"format": 2, "id": "x"}')
     with pytest.raises(FormatVersionError, match="wanted 1; got 2"):
         open_lake(lake.root)
@@ -70,17 +70,17 @@ def test_a_lake_of_another_format(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", ".a", "a/b", "../a", "a b", "x" * 101, "_a"])
-def test_a_run_id_that_names_no_file(run_id: str) -> None:
+def test_run_id_rejects_unsafe_file_name(run_id: str) -> None:
     with pytest.raises(ConfigError, match="--run-id"):
         check_run_id(run_id)
 
 
-def test_run_ids_at_the_edge() -> None:
+def test_run_id_accepts_limits() -> None:
     assert check_run_id("x" * 100)
     assert check_run_id("2026-11-21_a.b")
 
 
-def test_days_of_folders() -> None:
+def test_day_of_parses_directory_name() -> None:
     assert day_of("deliver_day=2026-11-21") == DAY
     assert day_of("deliver_day=2026-13-01") is None
     assert day_of("_runs") is None
@@ -89,20 +89,20 @@ def test_days_of_folders() -> None:
 # ---------------------------------------------------------------- appends
 
 
-def test_a_run_counts_from_its_record_on(lake: Lake) -> None:
+def test_run_counts_after_its_record(lake: Lake) -> None:
     assert lake.run("one") is None
     assert list(lake.files()) == []
     lake.commit_run("one", [file("b"), file("a", NEXT)])
     assert set(lake.files()) == {file("b"), file("a", NEXT)}
 
 
-def test_a_run_that_is_committed_again_stays_as_it_was(lake: Lake) -> None:
+def test_second_commit_of_run_changes_nothing(lake: Lake) -> None:
     first = lake.commit_run("one", [file("a")])
     assert lake.commit_run("one", [file("b", rows=99)]) == first
     assert list(lake.files()) == [file("a")]
 
 
-def test_an_empty_run_counts_too(lake: Lake) -> None:
+def test_empty_run_counts(lake: Lake) -> None:
     assert lake.commit_run("none", []) == ()
     assert lake.run("none") == ()
 
@@ -112,7 +112,7 @@ def test_an_empty_run_counts_too(lake: Lake) -> None:
     ['{"format": 1}', '{"format": 1, "files": [{"day": "x", "name": "a", "rows": 1, "bytes": 1}]}',
      '{"format": 1, "files": [{"day": "2026-11-21", "name": 5, "rows": 1, "bytes": 1}]}', "[]", ""],
 )  # fmt: skip
-def test_a_run_record_that_is_not_readable(lake: Lake, text: str) -> None:
+def test_unreadable_run_record_is_corrupt(lake: Lake, text: str) -> None:
     lake.commit_run("one", [file("a")])
     path = lake.root / "_runs" / "one.json"
     path.write_text(text)
@@ -123,7 +123,7 @@ def test_a_run_record_that_is_not_readable(lake: Lake, text: str) -> None:
 # ---------------------------------------------------------------- claims
 
 
-def test_each_file_is_claimed_once(lake: Lake) -> None:
+def test_claim_takes_each_file_once(lake: Lake) -> None:
     lake.commit_run("one", [file("a"), file("b"), file("c", NEXT)])
     claim = claim_all(lake)
     assert claim == Claim(DAY, 0, ("a", "b"), 20)
@@ -131,7 +131,7 @@ def test_each_file_is_claimed_once(lake: Lake) -> None:
     assert claim_all(lake, NEXT) == Claim(NEXT, 0, ("c",), 10)
 
 
-def test_a_late_file_is_a_claim_of_its_own(lake: Lake) -> None:
+def test_late_file_gets_own_claim(lake: Lake) -> None:
     lake.commit_run("one", [file("a")])
     first = claim_all(lake)
     lake.commit_run("two", [file("b")])
@@ -140,19 +140,19 @@ def test_a_late_file_is_a_claim_of_its_own(lake: Lake) -> None:
     assert lake.claims(DAY) == (first, second)
 
 
-def test_a_promotion_that_was_killed_is_found(lake: Lake) -> None:
+def test_unfinished_lists_killed_promotion(lake: Lake) -> None:
     lake.commit_run("one", [file("a"), file("b", NEXT)])
     first, second = claim_all(lake), claim_all(lake, NEXT)
     assert first is not None
     assert lake.unfinished() == [first, second]
     lake.finish(first, {"rows": 10})
-    lake.finish(first, {"rows": 11})  # repeated: the first note stays
+    lake.finish(first, {"rows": 11})  # repeated: the first record stays
     assert lake.is_done(first)
     assert lake.unfinished() == [second]
     assert '"rows": 10' in (lake.root / "_promotions/2026-11-21/0000000000.done").read_text()
 
 
-def test_claims_with_a_gap_are_not_gone_on_from(lake: Lake) -> None:
+def test_claims_with_gap_are_corrupt(lake: Lake) -> None:
     lake.commit_run("one", [file("a")])
     claim_all(lake)
     lake.commit_run("two", [file("b")])
@@ -162,7 +162,7 @@ def test_claims_with_a_gap_are_not_gone_on_from(lake: Lake) -> None:
         lake.claims(DAY)
 
 
-def test_what_was_claimed_and_taken_may_be_removed(lake: Lake) -> None:
+def test_purge_removes_files_of_finished_claim(lake: Lake) -> None:
     lake.day_folder(DAY).mkdir()
     (lake.day_folder(DAY) / "a").write_bytes(b"x")
     (lake.day_folder(DAY) / "late").write_bytes(b"x")
@@ -175,7 +175,7 @@ def test_what_was_claimed_and_taken_may_be_removed(lake: Lake) -> None:
     assert lake.purge(claim) == 1
     assert lake.purge(claim) == 0
     assert (lake.day_folder(DAY) / "late").exists()
-    assert claim_all(lake) is None  # gone, and still claimed
+    assert claim_all(lake) is None  # removed, but still claimed
 
 
 def _race(root: Path, name: str, barrier: object, told: object) -> None:
@@ -185,7 +185,7 @@ def _race(root: Path, name: str, barrier: object, told: object) -> None:
     told.put(claim.files if claim else ())  # type: ignore[attr-defined]
 
 
-def test_of_two_processes_that_claim_at_once_one_gets_it(lake: Lake) -> None:
+def test_concurrent_claims_have_one_winner(lake: Lake) -> None:
     context = multiprocessing.get_context("spawn")
     lake.commit_run("one", [file(f"f{k}") for k in range(50)])
     barrier, told = context.Barrier(2), context.Queue()
@@ -205,10 +205,10 @@ def test_of_two_processes_that_claim_at_once_one_gets_it(lake: Lake) -> None:
 # ---------------------------------------------------------------- power cuts
 
 
-def test_what_a_killed_process_wrote_is_durable_before_anything_is_done_by_it(
+def test_lake_records_are_durable_before_use_when_writer_was_killed(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim that a power cut took back would be made again, of other files, under its number."""
+    """A claim lost in a power failure would be created again under its number with other files."""
     (lake.root / "_runs").mkdir()
     (lake.root / "_promotions" / DAY.isoformat()).mkdir(parents=True)
     names = DurableNames(tmp_path, monkeypatch)

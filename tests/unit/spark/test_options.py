@@ -1,4 +1,4 @@
-"""Options and offsets: what is taken, what is refused and how that is said."""
+"""Reader options and stream offsets: accepted and rejected values, and the error messages."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import parse
 
 
-def test_defaults() -> None:
+def test_parse_returns_defaults() -> None:
     got = parse({"path": "/s"})
     assert got.paths == (Path("/s"),)
     assert (got.table, got.columns, got.shards, got.as_of) == ("messages", None, None, None)
@@ -24,7 +24,7 @@ def test_defaults() -> None:
     assert (got.verify_crc, got.fail_on_data_loss) == (True, True)
 
 
-def test_everything_is_taken() -> None:
+def test_parse_accepts_all_options() -> None:
     got = parse(
         {
             "PATHS": '["/a", "/b"]', "Table": "deliveries", "shards": "0-2, 7",
@@ -50,7 +50,7 @@ def test_everything_is_taken() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("tabel", "timers", "tabel: no such option"),
+        ("tabel", "timers", "tabel: unknown option"),
         ("table", "x", "table: wanted one of messages"),
         ("shards", "3-1", "shards: wanted"),
         ("shards", "", "shards: wanted"),
@@ -70,17 +70,17 @@ def test_everything_is_taken() -> None:
         ("starting_offsets", "{}", "starting_offsets: wanted"),
         ("as_of", '{"format":1,"shards":{"0":{"p":-1}}}', "as_of: shard 0: wanted a whole number"),
         ("as_of", '{"format":1,"shards":{"0":{"p":true}}}', "wanted a whole number"),
-        ("as_of", '{"format":1,"shards":{"x":{"p":1}}}', "wanted a shard's number"),
+        ("as_of", '{"format":1,"shards":{"x":{"p":1}}}', "wanted a shard number"),
         ("as_of", '{"format":1,"shards":{"0":{"q":1}}}', 'wanted {"p"'),
     ],
 )
-def test_what_is_wrong_is_said(name: str, value: str, text: str) -> None:
+def test_parse_rejects_invalid_option(name: str, value: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"path": "/s", name: value})
     assert text in str(caught.value)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_parse_lists_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"table": "timers", "topics": "a", "batch_rows": "0"})
     assert len(caught.value.problems) == 3
@@ -97,7 +97,7 @@ ENDS = st.dictionaries(st.integers(0, 99_999), st.integers(0, 2**63 - 1), max_si
 
 
 @given(ends=ENDS)
-def test_an_offset_is_the_same_text_however_it_was_made(ends: dict[int, int]) -> None:
+def test_stream_offset_text_is_independent_of_key_order(ends: dict[int, int]) -> None:
     import json
 
     one = offsets.make(ends)
@@ -114,10 +114,10 @@ def test_an_offset_is_the_same_text_however_it_was_made(ends: dict[int, int]) ->
         max_size=4,
     )
 )
-def test_positions_come_back(at: dict[int, Position]) -> None:
+def test_positions_survive_json_round_trip(at: dict[int, Position]) -> None:
     assert offsets.read("as_of", offsets.text(at)) == at
 
 
-def test_a_shard_of_thousands_of_digits_is_none() -> None:
-    with pytest.raises(ConfigError, match="as_of: wanted a shard's number"):
+def test_as_of_rejects_shard_number_of_thousands_of_digits() -> None:
+    with pytest.raises(ConfigError, match="as_of: wanted a shard number"):
         offsets.read("as_of", '{"format": 1, "shards": {"%s": {"p": 0}}}' % ("9" * 5000))

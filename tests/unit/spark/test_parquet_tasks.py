@@ -1,4 +1,4 @@
-"""Parquet cut into tasks: every row in exactly one, whatever the row groups are."""
+"""Parquet files divided into tasks: each row is in exactly one task, for any row groups."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def rows_of(task: tasks.Task) -> list[int]:
     sizes=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), min_size=1, max_size=4),
     per_task=st.integers(1, 40),
 )
-def test_every_row_is_in_one_task_in_order(
+def test_tasks_contain_every_row_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]], per_task: int
 ) -> None:
     root = tmp_path_factory.mktemp("parquet")
@@ -44,7 +44,7 @@ def test_every_row_is_in_one_task_in_order(
     assert all(sum(piece.rows for piece in task) <= max(per_task, largest) for task in cut)
 
 
-def test_neighbouring_groups_are_one_piece(tmp_path: Path) -> None:
+def test_adjacent_row_groups_form_one_piece(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet", 0, 10, 2)
     assert tasks.tasks_of([file], 4) == [
         (tasks.Piece(str(file), 0, 2, 4),),
@@ -53,7 +53,7 @@ def test_neighbouring_groups_are_one_piece(tmp_path: Path) -> None:
     ]
 
 
-def test_files_below_a_folder(tmp_path: Path) -> None:
+def test_parquet_files_skips_hidden_names(tmp_path: Path) -> None:
     file = write(tmp_path / "d" / "a.parquet", 0, 1, 1)
     write(tmp_path / "_staging" / "b.parquet", 0, 1, 1)
     write(tmp_path / ".c.parquet", 0, 1, 1)
@@ -61,7 +61,7 @@ def test_files_below_a_folder(tmp_path: Path) -> None:
     assert tasks.parquet_files(str(file)) == [file]
 
 
-def test_what_is_no_parquet(tmp_path: Path) -> None:
+def test_parquet_files_rejects_other_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         tasks.parquet_files(str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="no Parquet files"):
@@ -71,7 +71,7 @@ def test_what_is_no_parquet(tmp_path: Path) -> None:
         tasks.tasks_of(tasks.parquet_files(str(tmp_path)))
 
 
-def test_columns_that_are_missing_or_of_another_type(tmp_path: Path) -> None:
+def test_schema_of_rejects_missing_and_mismatched_columns(tmp_path: Path) -> None:
     one = write(tmp_path / "1.parquet", 0, 2, 2, x=pa.array([1, 2], pa.int64()))
     two = write(tmp_path / "2.parquet", 0, 2, 2, x=pa.array(["a", "b"]))
     assert tasks.schema_of([one], ["n", "x"]).names == ["n", "x"]
@@ -82,7 +82,7 @@ def test_columns_that_are_missing_or_of_another_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old_kind", [True, False])
-def test_timestamps_of_spark_are_moments(tmp_path: Path, old_kind: bool) -> None:
+def test_int96_and_int64_timestamps_are_read_as_utc(tmp_path: Path, old_kind: bool) -> None:
     kind = pa.timestamp("us", tz="UTC")
     times = [1_700_000_000_123_456, None, -1]
     path = tmp_path / "a.parquet"

@@ -1,7 +1,5 @@
-"""Plans without a JVM: shards, parts, what is left out, what is pinned."""
+"""Planning a read without a JVM: shards, parts, bounds and pinned states."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
-from tests.support.spark.session import AUTOLOAD, ROOT
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records, units
 from timerstore._engine.snapshot.position import take
 from timerstore.errors import ConfigError, TimerStoreError
@@ -31,7 +28,7 @@ def tasks(path: Path, **given: Any) -> list[plan.Task]:
 
 
 def offsets_of(found: list[plan.Task]) -> list[tuple[int, int]]:
-    """(shard, log offset) of every record that the tasks read."""
+    """Return (shard, log offset) of every record that the tasks read."""
     return [
         (task.part.shard, int(at))
         for task in found
@@ -42,7 +39,7 @@ def offsets_of(found: list[plan.Task]) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of several segments, several topics, and times that go on."""
+    """A store with several segments and topics, whose store times increase."""
     root = tmp_path_factory.mktemp("plan") / "store"
     bench = Bench(root, small(commit_log_segment_bytes=256 * 1024))
     for n in range(60):
@@ -59,7 +56,7 @@ def all_offsets(root: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("size", ["64k", "100k", "300k", "1g"])
-def test_parts_are_the_log_once(filled: Path, size: str) -> None:
+def test_parts_cover_log_once(filled: Path, size: str) -> None:
     found = tasks(filled, max_partition_bytes=size)
     wanted = all_offsets(filled)
     assert offsets_of(found) == wanted
@@ -68,11 +65,11 @@ def test_parts_are_the_log_once(filled: Path, size: str) -> None:
     bytes_max = {"64k": 64 << 10, "100k": 100 << 10, "300k": 300 << 10, "1g": 1 << 30}[size]
     total = wanted[-1][1]
     assert len(found) >= total // bytes_max
-    # Cut where the target wanted, give or take a record and a blank.
+    # A cut is at most one record and one blank away from its target.
     assert all(one.part.end - one.part.begin <= bytes_max + 4096 for one in found)
 
 
-def test_without_queues_parts_begin_with_segments(filled: Path, tmp_path: Path) -> None:
+def test_parts_begin_at_segments_when_queues_are_missing(filled: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy"
@@ -85,7 +82,7 @@ def test_without_queues_parts_begin_with_segments(filled: Path, tmp_path: Path) 
     assert offsets_of(found) == all_offsets(filled)
 
 
-def test_queue_units_that_lie_are_not_believed(filled: Path, tmp_path: Path) -> None:
+def test_plan_ignores_wrong_queue_units(filled: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy"
@@ -95,7 +92,7 @@ def test_queue_units_that_lie_are_not_believed(filled: Path, tmp_path: Path) -> 
             raw = path.read_bytes()
             wrong = bytearray(raw)
             for at in range(7, len(raw), 20):
-                wrong[at] = (raw[at] + 1) % 256  # each log offset one off
+                wrong[at] = (raw[at] + 1) % 256  # changes each log offset by one
             path.write_bytes(bytes(wrong))
     found = tasks(copy, max_partition_bytes="64k")
     assert offsets_of(found) == all_offsets(filled)
@@ -108,7 +105,7 @@ def test_queue_units_that_lie_are_not_believed(filled: Path, tmp_path: Path) -> 
     topics=st.none()
     | st.lists(st.sampled_from(["t", "orders", "mail", "none", "../t"]), min_size=1, max_size=3),
 )
-def test_what_is_left_out_was_not_asked_for(
+def test_plan_drops_only_rows_outside_bounds(
     filled: Path, low: int | None, high: int | None, topics: list[str] | None
 ) -> None:
     times = [None if one is None else NOW + one * 600_000 for one in (low, high)]
@@ -130,7 +127,7 @@ def test_what_is_left_out_was_not_asked_for(
     assert got == wanted
 
 
-def test_less_is_read_where_less_is_asked_for(filled: Path) -> None:
+def test_bounds_reduce_bytes_read(filled: Path) -> None:
     def read(**given: Any) -> int:
         found = tasks(filled, max_partition_bytes="64k", **given)
         return sum(task.part.end - task.part.begin for task in found)
@@ -143,8 +140,10 @@ def test_less_is_read_where_less_is_asked_for(filled: Path) -> None:
     assert read(deliver_from_ms=5, deliver_to_ms=5) == 0
 
 
-@pytest.mark.parametrize("what", ["all queues", "one topic", "behind", "queues and topics.json"])
-def test_queues_that_are_gone_or_behind_hide_no_row(
+@pytest.mark.parametrize(
+    "what", ["all queues", "one topic", "incomplete", "queues and topics.json"]
+)
+def test_plan_keeps_all_rows_when_queues_are_incomplete(
     filled: Path, tmp_path: Path, what: str
 ) -> None:
     import shutil
@@ -152,7 +151,7 @@ def test_queues_that_are_gone_or_behind_hide_no_row(
     copy = tmp_path / "copy"
     shutil.copytree(filled, copy)
     queues = copy / "consumequeue"
-    if what == "behind":  # as a copy that was taken earlier: each queue without its last units
+    if what == "incomplete":  # like an older copy: each queue lacks its last units
         for path in queues.rglob("0*"):
             if path.is_file():
                 raw = path.read_bytes()
@@ -169,7 +168,7 @@ def test_queues_that_are_gone_or_behind_hide_no_row(
     assert offsets_of(found) == wanted
 
 
-def test_a_clock_that_was_set_back_within_the_hour_hides_nothing(tmp_path: Path) -> None:
+def test_plan_keeps_all_rows_when_clock_goes_back_less_than_hour(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024))
     for n in range(60):
         bench.store.put_many("t", [b"x" * 900] * 8)
@@ -190,10 +189,8 @@ def test_a_clock_that_was_set_back_within_the_hour_hides_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize("parts_ahead", [1, 40])
-def test_rows_of_a_clock_that_ran_ahead_for_a_day_are_planned(
-    tmp_path: Path, parts_ahead: int
-) -> None:
-    """Inside one part only the option tells how far it ran; over several their edges do, too."""
+def test_plan_keeps_rows_when_clock_ran_ahead_a_day(tmp_path: Path, parts_ahead: int) -> None:
+    """In one part only the option shows how far the clock ran; over several, their edges do too."""
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024))
     for n in range(120):
         is_ahead = 40 <= n < 40 + parts_ahead
@@ -211,7 +208,7 @@ def test_rows_of_a_clock_that_ran_ahead_for_a_day_are_planned(
     bench.store.close()
 
 
-def test_timer_parts_are_the_timer_log_once(tmp_path: Path) -> None:
+def test_timer_parts_cover_timer_log_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=4096))
     for n in range(300):
         bench.store.put("t", b"x", delay=10 + n % 50)
@@ -232,7 +229,7 @@ def test_timer_parts_are_the_timer_log_once(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_parts_of_nothing_are_none(filled: Path) -> None:
+def test_empty_range_has_no_parts(filled: Path) -> None:
     store = take(filled)
     assert split_log(0, store, store.log_end, store.log_end, 1) == []
     assert split_timers(0, store, 0, 0, 1) == []
@@ -251,7 +248,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bench.root
 
 
-def test_a_shard_that_is_just_being_made_is_empty(cluster: Path, tmp_path: Path) -> None:
+def test_shard_under_creation_is_empty(cluster: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy"
@@ -261,7 +258,7 @@ def test_a_shard_that_is_just_being_made_is_empty(cluster: Path, tmp_path: Path)
     (copy / "shard-00001" / "lock").write_bytes(b"lock")
     wanted = [one for one in offsets_of(tasks(cluster)) if one[0] != 1]
     assert offsets_of(tasks(copy)) == wanted
-    # What lost its log is no new one, and a lock alone makes no shard.
+    # A shard without its log is not new, and a lock file alone is not a shard.
     (copy / "shard-00001" / "config").mkdir()
     with pytest.raises(ConfigError, match="holds no store"):
         tasks(copy)
@@ -271,7 +268,7 @@ def test_a_shard_that_is_just_being_made_is_empty(cluster: Path, tmp_path: Path)
         tasks(copy / "store")
 
 
-def test_a_directory_of_shards_is_one_table(cluster: Path) -> None:
+def test_plan_covers_all_shards_of_directory(cluster: Path) -> None:
     wanted = {
         (shard, record.log_offset)
         for shard in range(3)
@@ -284,19 +281,19 @@ def test_a_directory_of_shards_is_one_table(cluster: Path) -> None:
     assert set(offsets_of(tasks(cluster, shards="1"))) == wanted - some
 
 
-def test_a_shard_that_is_not_there_is_said(cluster: Path) -> None:
+def test_unknown_shard_is_rejected(cluster: Path) -> None:
     with pytest.raises(ConfigError, match="shards 0 to 2, got"):
         tasks(cluster, shards="2-3")
 
 
-def test_several_paths_are_counted_on(cluster: Path, filled: Path) -> None:
+def test_shard_numbers_continue_across_paths(cluster: Path, filled: Path) -> None:
     found = plan.find_stores((filled, cluster))
     assert list(found) == [0, 1, 2, 3]
     assert found[0] == filled
     assert found[3].name == "shard-00002"
 
 
-def test_a_shard_that_nobody_opened_is_empty(tmp_path: Path) -> None:
+def test_shard_never_opened_is_empty(tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "c", 2)
     bench.close()
     import shutil
@@ -310,7 +307,7 @@ def test_a_shard_that_nobody_opened_is_empty(tmp_path: Path) -> None:
 # --- as of ----------------------------------------------------------------------------------------
 
 
-def test_as_of_pins_what_is_read(bench: Bench) -> None:
+def test_as_of_pins_state_of_read(bench: Bench) -> None:
     bench.store.put("t", b"1")
     bench.store.flush()
     pinned = latest_offsets(bench.root)
@@ -321,7 +318,7 @@ def test_as_of_pins_what_is_read(bench: Bench) -> None:
     assert len(offsets_of(tasks(bench.root))) == 2
 
 
-def test_as_of_that_does_not_fit_is_refused(bench: Bench, cluster: Path) -> None:
+def test_invalid_as_of_is_rejected(bench: Bench, cluster: Path) -> None:
     bench.store.put("t", b"1")
     bench.store.flush()
     end = take(bench.root).log_end
@@ -329,7 +326,7 @@ def test_as_of_that_does_not_fit_is_refused(bench: Bench, cluster: Path) -> None
         f'{{"format":1,"shards":{{"00000":{{"p":{end + 1}}}}}}}': "asked for",
         '{"format":1,"shards":{"00003":{"p":0}}}': "got \\[3\\]",
         '{"format":2,"shards":{}}': "format 1",
-        "nonsense": "no JSON",
+        "nonsense": "not valid JSON",
     }
     for text, message in wrong.items():
         with pytest.raises(TimerStoreError, match=message):
@@ -338,7 +335,7 @@ def test_as_of_that_does_not_fit_is_refused(bench: Bench, cluster: Path) -> None
         tasks(bench.root, table="timers", as_of='{"format":1,"shards":{"00000":{"p":0}}}')
 
 
-def test_a_shard_that_as_of_does_not_name_is_left_out(cluster: Path) -> None:
+def test_as_of_skips_shards_it_does_not_name(cluster: Path) -> None:
     pinned = latest_offsets(cluster, shards="1")
     assert {shard for shard, _ in offsets_of(tasks(cluster, as_of=pinned))} == {1}
 
@@ -351,7 +348,7 @@ BOUNDS = st.builds(Bounds, EDGE, EDGE, EDGE, EDGE, TOPICS)
 
 
 @given(one=BOUNDS, other=BOUNDS, due=st.integers(-4, 4), topic=st.sampled_from("abcd"))
-def test_both_bounds_are_their_intersection(
+def test_both_returns_intersection_of_bounds(
     one: Bounds, other: Bounds, due: int, topic: str
 ) -> None:
     def passes(bounds: Bounds) -> bool:
@@ -368,48 +365,7 @@ def test_both_bounds_are_their_intersection(
         assert not passes(stored) or stored.stored_from_ms is not None
 
 
-# --- without pyspark ------------------------------------------------------------------------------
-
-BLOCKED = """
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked}:
-            raise {error}("blocked: " + name)
-sys.meta_path.insert(0, Block())
-"""
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": f"{ROOT}:{AUTOLOAD}", "PATH": "/usr/bin:/bin"},
-    )
-
-
-def test_the_door_opens_without_pyspark_and_pyarrow() -> None:
-    blocked = BLOCKED.format(blocked={"pyspark", "pyarrow", "pandas"}, error="ImportError")
-    done = run(
-        f"{blocked}\nimport timerstore.spark as door\n"
-        "try:\n    door.register(None)\nexcept ImportError as error:\n    print(error)"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "pip install 'timerstore[spark]'" in done.stdout
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "OSError"])
-def test_the_autoload_module_never_raises(error: str) -> None:
-    for blocked in ({"pyspark"}, {"pyarrow"}, {"timerstore"}, {"numpy"}):
-        code = BLOCKED.format(blocked=blocked, error=error)
-        done = run(f"{code}\nimport pyspark_timerstore as m\nprint(hasattr(m, 'DefaultSource'))")
-        assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
-
-
-def test_a_part_travels_by_pickle(filled: Path) -> None:
+def test_task_survives_pickling(filled: Path) -> None:
     import pickle
 
     task = tasks(filled)[0]

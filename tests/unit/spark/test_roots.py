@@ -1,4 +1,4 @@
-"""Where a path leads, for readers and writers alike; what a writer does once it has committed."""
+"""Paths and URIs of readers and writers, and errors of a writer after its commit."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ from timerstore.spark.read_options import parse
         ("file:///a%20b/c%23d#e?f", "/a b/c#d#e?f"),
     ],
 )
-def test_a_path_means_one_directory_to_all(text: str, wanted: str) -> None:
+def test_path_means_same_directory_to_reader_and_writer(text: str, wanted: str) -> None:
     assert parse({"path": text}).paths == (Path(wanted),)
     assert parse({"paths": json.dumps([text])}).paths == (Path(wanted),)
     assert root_of_write({"path": text}) == Path(wanted).resolve()
@@ -39,21 +39,21 @@ def test_a_path_means_one_directory_to_all(text: str, wanted: str) -> None:
     "text",
     ["hdfs:/x", "hdfs://host/x", "s3a://b/c", "file://host/x", "file:x", "file:////h/x", "file:"],
 )
-def test_what_is_no_directory_here_is_refused(text: str) -> None:
+def test_remote_uri_is_rejected(text: str) -> None:
     for call in (
         lambda: parse({"path": text}),
         lambda: parse({"paths": json.dumps([text])}),
         lambda: root_of_write({"path": text}),
     ):
         with pytest.raises(
-            ConfigError, match=r"path.*wanted a directory that every host"
+            ConfigError, match=r"path.*wanted a directory mounted on every host"
         ) as caught:
             call()
         assert text in str(caught.value)
 
 
 @pytest.mark.parametrize("error", [OSError(5, "I/O error"), MemoryError(), ValueError("Arrow's")])
-def test_once_committed_a_write_never_fails(
+def test_ingest_error_after_commit_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     def broken(_root: str) -> None:

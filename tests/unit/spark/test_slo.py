@@ -1,4 +1,4 @@
-"""What an audit is held to: parsing, comparing, and every mistake at once."""
+"""SLO conditions of an audit: parsing, comparing, and complete lists of mistakes."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def wrong(text: str) -> list[str]:
         "max<1ms", "scheduled>=10", "crc=0", "phantom=0", slo.DEFAULT.replace("dup=0", "dup=3"),
     ],
 )  # fmt: skip
-def test_holds(text: str) -> None:
+def test_satisfied_condition_reports_nothing(text: str) -> None:
     assert wrong(text) == []
 
 
@@ -41,13 +41,13 @@ def test_holds(text: str) -> None:
     "text",
     ["lost>0", "dup=0", "dup<3", "dup>3", "p99<999ms", "p99.9<1s", "p99>1s", "scheduled<10"],
 )
-def test_does_not_hold(text: str) -> None:
+def test_violated_condition_is_reported(text: str) -> None:
     (said,) = wrong(text)
     assert text in said
     assert "got" in said
 
 
-def test_every_condition_that_does_not_hold_is_told() -> None:
+def test_all_violated_conditions_are_reported() -> None:
     assert len(wrong("lost=1,dup=0,p99<1ms,early=0")) == 3
 
 
@@ -60,20 +60,20 @@ def test_every_condition_that_does_not_hold_is_told() -> None:
         ("lost=0,,dup=0", "wanted a name"),
         ("gone=0", "'gone'"),
         ("lost!=0", "wanted a name"),
-        ("lost=0ms", "is a count"),
+        ("lost=0ms", "wanted a count"),
         ("p99<1000us", "'us'"),
         ("p99<1.2.3s", "'1.2.3'"),
         ("p99<.", "'.'"),
         ("lost=-1", "wanted a name"),
     ],
 )
-def test_a_condition_that_is_none(text: str, said: str) -> None:
+def test_invalid_condition_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match="slo: ") as error:
         slo.parse(text)
     assert said in str(error.value)
 
 
-def test_all_that_is_wrong_is_listed_at_once() -> None:
+def test_parse_lists_all_invalid_conditions() -> None:
     with pytest.raises(ConfigError) as error:
         slo.parse("gone=0,lost=0,p99<5parsecs")
     assert len(error.value.problems) == 2

@@ -1,4 +1,4 @@
-"""Which partitions one task reads."""
+"""Grouping of partitions into tasks."""
 
 from types import SimpleNamespace as Space
 from typing import Any
@@ -23,7 +23,9 @@ MIB = 1 << 20
         ([63, 2, 100, 100, 1, 1], [[0], [1], [2], [3], [4, 5]]),
     ],
 )
-def test_small_neighbours_share_a_task(sizes_mib: list[int], groups: list[list[int]]) -> None:
+def test_small_adjacent_partitions_share_task(
+    sizes_mib: list[int], groups: list[list[int]]
+) -> None:
     begin = 5 * MIB
     partitions: list[Any] = [
         Space(value=Space(part=Space(begin=begin, end=begin + size * MIB))) for size in sizes_mib

@@ -1,4 +1,4 @@
-"""What jobs do in executors, without Spark: counting, inflating, renaming, pictures."""
+"""The code of the executors without Spark: count, inflate and rename; also plots."""
 
 import zlib
 from pathlib import Path
@@ -37,7 +37,7 @@ def units(rows: list[Any]) -> Any:
     bucket=st.sampled_from([1, 7, 1000, 3_600_000]),
     begin=st.integers(-100, 100),
 )
-def test_counting_is_what_a_loop_counts(batches: list[Any], bucket: int, begin: int) -> None:
+def test_count_buckets_equals_simple_loop(batches: list[Any], bucket: int, begin: int) -> None:
     end = 2**44
     wanted: dict[tuple[int, int], list[int]] = {}
     for shard, due, size, rolled, cancelled in (row for rows in batches for row in rows):
@@ -55,7 +55,7 @@ def test_counting_is_what_a_loop_counts(batches: list[Any], bucket: int, begin: 
     assert got == wanted
 
 
-def test_deflated_bodies_are_inflated_and_others_left() -> None:
+def test_inflate_changes_only_compressed_bodies() -> None:
     whole = b"body " * 1000
     bodies = [whole, zlib.compress(whole), None, b""]
     batch = pa.RecordBatch.from_arrays(
@@ -70,21 +70,21 @@ def test_deflated_bodies_are_inflated_and_others_left() -> None:
         list(inflate(iter([broken])))
 
 
-def test_columns_are_renamed_and_may_be_read_twice() -> None:
+def test_renaming_may_use_column_twice() -> None:
     renaming = Renaming((("body", "text"), ("key", "id"), ("message_id", "id")))
     assert renaming.read == ["text", "id"]
     batch = pa.RecordBatch.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "id"])
     assert renaming.apply(batch).to_pylist() == [{"body": "x", "key": "y", "message_id": "y"}]
 
 
-def test_what_was_staged_travels_to_the_driver() -> None:
+def test_staged_files_survive_json_round_trip() -> None:
     file = StagedFile("_ingest/a", 3, 10, 100, 2**32 - 1, -5, 2**62, 2**64 - 1)
     staged = Staged("source", 4, (file, file._replace(shard=-1)))
     assert staged_of("source", 4, files_text(staged)) == staged
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_pictures(tmp_path: Path, is_empty: bool) -> None:
+def test_plots_are_png_files(tmp_path: Path, is_empty: bool) -> None:
     pytest.importorskip("matplotlib")
     from timerstore.spark.jobs import plots
 
@@ -102,7 +102,7 @@ def test_pictures(tmp_path: Path, is_empty: bool) -> None:
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_spans_of_a_picture() -> None:
+def test_plot_labels_spans_with_units() -> None:
     pytest.importorskip("matplotlib")
     assert [span_text(ms) for ms in (1, 1000, 90_000, 7_200_000, 86_400_000)] == [
         "1 ms", "1 s", "1.5 min", "2 h", "1 d",

@@ -14,7 +14,7 @@
 timer_arrays.py            the arrays that the services pass to one another
 pipeline.py                builds the six services, starts and stops them
 wheel.py                   the ring of slots; wheel_check_file.py has its checksums
-far_wheel.py               coarse slots past the roll window; far_chains.py, far_log.py, far_tidying.py
+far_wheel.py               coarse slots past the window; far_chains.py, far_log.py, far_tidying.py
 timer_log.py               the linked units; expired_segments.py, chain_compaction.py
 timer_states.py            pending, delivered or cancelled, for each timer id
 checkpoint.py              the state that recovery starts from; checkpoint_counts.py

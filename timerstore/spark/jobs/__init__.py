@@ -1,8 +1,9 @@
-"""The jobs: `timerstore-spark <job>`, one file a job, each submittable by itself.
+"""The jobs of the command `timerstore-spark`, one file per job.
 
-A job is `build(spark, args)`, which plans, and `main(argv)`, which runs: exit status 0 fine, 2 a
-check failed, 1 an error. What they share stands in job.py (options, session, report), what is pure
-in slo.py, lake.py, and parquet_tasks.py, what runs in executors in the files
-named *_worker.py: a function of `__main__` would be pickled with the whole job, one of a module by
-name.
+Each file can also be passed to spark-submit. A job has `build(spark, args)`, which plans, and
+`main(argv)`, which runs. Exit status 0 is success, 2 a failed check, 1 an error.
+
+job.py has the common options, the session and the report. slo.py, lake.py and parquet_tasks.py do
+not use Spark. Code for the executors is in files named *_worker.py: Spark pickles a function of
+`__main__` with the whole job, but a function of another module by name.
 """

@@ -1,14 +1,16 @@
-"""Compare what was scheduled with what was delivered, message by message, and judge it by an SLO.
+"""Compare scheduled with delivered messages, one by one, and check the result against an SLO.
 
-Exit status 2 where a condition of --slo does not hold. With --scheduled, a Parquet table is what
-was meant to be scheduled; without it, the store's own log says so. --now says until when things
-should have been delivered: now (this machine's clock), log (the newest record of each store: for
-one that does not run), epoch ms, or a time with its zone.
+The exit status is 2 if a condition of --slo does not hold. --scheduled names a Parquet table of the
+scheduled messages; without it, they are taken from the store's own log. --now is the time until
+which messages should have been delivered: now (the clock of this machine), log (the newest record,
+for a store that is not running), epoch ms, or a time with a zone.
 
-Data:     table `messages` of one store or of all shards; reads only. With --out: Parquet of the
-          offenders, the figures by hour as CSV, two plots.
-Holds:    the figures of one run are of one state of the stores, also where they are written to.
-Source:   audit_frames.py says what counts as what.
+The job only reads the store. --out receives the offenders as Parquet, the figures by hour as CSV,
+and two plots.
+
+Invariants:
+    All figures of a run come from one state of the stores, even if they are written to.
+See also: audit_frames.py for the definitions of all counts.
 """
 
 import csv
@@ -37,7 +39,7 @@ _OFFENDERS_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """What an audit is of, and what it is held to."""
+    """Options of the job."""
 
     path: str
     scheduled: str | None = None
@@ -53,7 +55,7 @@ class Args:
 
 
 class Plan(NamedTuple):
-    """What `build` gives."""
+    """The plans of an audit, and the properties of its stores."""
 
     verdicts: DataFrame
     cube: DataFrame
@@ -63,8 +65,8 @@ class Plan(NamedTuple):
 
 
 def build(spark: SparkSession, args: Args) -> Plan:
-    """Plan it: one row an identity, and all figures in one table. Looks at each shard's files."""
-    # Pinned, so that every pass over a store that is written to sees the same.
+    """Plan the verdicts on all identities, and the table of all figures."""
+    # Pinned, so that every pass reads the same state of a store that is written to.
     pinned = latest_offsets(args.path)
     messages = read_messages(spark, args.path, frames.MESSAGE_COLUMNS, as_of=pinned)
     stores = snapshots(parse({"path": args.path, "as_of": pinned}))
@@ -85,7 +87,7 @@ def build(spark: SparkSession, args: Args) -> Plan:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Run it and tell."""
+    """Audit the store, and check the conditions."""
     conditions = slo.parse(args.slo)
     read_now(args.now)
     need_there(args.path, *([args.scheduled] if args.scheduled else []))
@@ -104,12 +106,12 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def read_now(text: str) -> int | None:
-    """Epoch ms of --now; None for the newest record of the log."""
+    """Return --now in epoch ms, or None for the newest record of the log."""
     return None if text == "log" else read_time_ms("--now", text)
 
 
 def figures_of(rows: list[Row], plan: Plan) -> dict[str, Any]:
-    """What stands in the report."""
+    """Return the figures of the report."""
     (everything,) = (row for row in rows if row["grouping"] == frames.GROUPINGS["all"])
     found: dict[str, Any] = _line(everything)
     found["now"] = told_ms(plan.now_ms)
@@ -147,7 +149,7 @@ def _hour(number: int) -> str:
 
 
 def _keep_offenders(plan: Plan, args: Args, run: Run) -> dict[str, Any]:
-    """Write all offenders where it was asked for; give the first few."""
+    """Write all offenders if requested. Return their path and the first few."""
     wrong = frames.offenders(plan.verdicts)
     where = args.offenders or (args.out / "offenders" if args.out is not None else None)
     if where is not None:
@@ -163,7 +165,7 @@ def _keep_offenders(plan: Plan, args: Args, run: Run) -> dict[str, Any]:
 
 
 def write_files(out: Path, rows: list[Row]) -> dict[str, str]:
-    """Figures by hour, lateness and due counts as pictures."""
+    """Write the figures by hour as CSV, and plots of lateness and due counts."""
     out.mkdir(parents=True, exist_ok=True)
     table = out / "by_hour.csv"
     hours = _grouped(rows, "hour")
@@ -176,12 +178,12 @@ def write_files(out: Path, rows: list[Row]) -> dict[str, str]:
     return {
         "by_hour": str(table),
         "lateness": str(plots.lateness_plot(out / "lateness.png", late, "Deliveries by lateness")),
-        "due_per_day": str(plots.due_plot(out / "due_per_day.png", due, "Due, a day")),
+        "due_per_day": str(plots.due_plot(out / "due_per_day.png", due, "Due per day")),
     }
 
 
 def summary(figures: dict[str, Any]) -> str:
-    """One line for a person."""
+    """Return the main figures in one line."""
     counts = ", ".join(
         f"{name} {figures[name]:,}" for name in frames.COUNTS if name != "sourceless"
     )
@@ -203,20 +205,19 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(
-            ["--path"], required=True, type=PLACE, help="A store, or a directory of shards."
-        ),
-        click.Option(
-            ["--scheduled"], type=PLACE, help="Parquet of what was meant to be scheduled."
-        ),
+        click.Option(["--path"], required=True, type=PLACE, help="A store, or a shard directory."),
+        click.Option(["--scheduled"], type=PLACE, help="Parquet with the scheduled messages."),
         *projection_options(("topic", "topic_column", "id_column", "due_column")),
-        click.Option(["--now"], default="now", help="now, log, epoch ms, or a time with its zone."),
+        click.Option(["--now"], default="now", help="now, log, epoch ms, or a time with a zone."),
         click.Option(
-            ["--grace-ms"], type=click.IntRange(0), default=10_000, help="Late by more is lost."
+            ["--grace-ms"],
+            type=click.IntRange(0),
+            default=10_000,
+            help="A message later than this is lost.",
         ),
         click.Option(["--slo"], default=slo.DEFAULT, help='As "lost=0,dup=0,p99<1000ms".'),
-        click.Option(["--out"], type=FOLDER, help="Folder for files and plots."),
-        click.Option(["--offenders"], type=FOLDER, help="Parquet of offenders."),
+        click.Option(["--out"], type=FOLDER, help="Directory for files and plots."),
+        click.Option(["--offenders"], type=FOLDER, help="Directory for Parquet of offenders."),
     ),
 )
 main = JOB.main

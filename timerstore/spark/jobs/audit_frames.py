@@ -1,38 +1,42 @@
-"""Audit, planned: what a store's log says went in, and what it says came out, compared.
+"""Compare the scheduled messages in a store's log with the delivered ones, as Spark plans.
 
-    messages ---> events: one row a record that schedules, cancels or delivers
-    a table  -----^  (optionally: what was meant to be scheduled, not what the log says)
-    events   ---> verdicts: one row an identity, with counts ---> figures, offenders
+    messages ---> events: one row per record that schedules, cancels or delivers
+    a table  -----^  (optional: replaces the log as the source of scheduled messages)
+    events   ---> verdicts: one row per identity, with counts ---> figures, offenders
 
-An identity is (shard, topic, message id, mark), the mark being the slot time for a timer and the
-level for a fixed level: every copy of a message carries all of them. What counts as scheduled:
+An identity is (shard, topic, message id, mark). The mark is the slot time of a timer, or the level
+of a fixed delay. Every copy of a message has all four. These records schedule or cancel:
 
-| record in the timer's topic            | counts as                                            |
-|----------------------------------------|------------------------------------------------------|
-| not rolled, no TS_ID or its own TS_ID  | one message                                          |
-| rolled, or moved (TS_ID of another)    | none; one if nothing else of its identity is left    |
-| TIMER_DEL_UNIQKEY with our TS_ID       | one message of the identity it names is cancelled    |
-| the same, a broker's                   | all messages of it that a broker took are cancelled  |
+| record in the timer topic                       | counts as                                   |
+|-------------------------------------------------|---------------------------------------------|
+| not rolled, without TS_ID or with its own TS_ID | one message                                 |
+| rolled, or moved (TS_ID of another record)      | nothing, or one message if no other record  |
+|                                                 | of its identity is left                     |
+| TIMER_DEL_UNIQKEY with a TS_ID of timerstore    | a cancel of one message of the identity     |
+| TIMER_DEL_UNIQKEY written by a broker           | a cancel of all messages of the identity    |
+|                                                 | that a broker accepted                      |
 
-Every record with TIMER_OUT_MS or DELAY in a real topic is a delivery. The engine's own bookkeeping
-is not asked: neither its state file nor its fold, so that it cannot hide its own mistake.
+Every record with TIMER_OUT_MS or DELAY in a real topic is a delivery. The audit does not read the
+engine's own state (its state file and folded state), so that an engine error cannot hide itself.
 
-With a table the mark is empty: an identity is (topic, message id), over all shards, so that a
-message which stands in two shards shows as doubled.
+With a table the mark is empty. An identity is then (topic, message id) over all shards, so that a
+message stored in two shards is reported as duplicated.
 
-Threads:  none; plans only. No sparkContext.
-Holds:    each message is in exactly one of: cancelled, delivered, pending, lost.
-Known:    (1) of n equal messages that are late one after the other only the last one's lateness
-          counts; (2) a delete by bare key (RocketMQ up to 5.3.1) is taken to mean the topic it was
-          sent to; (3) messages without an id count as one identity with n copies; (4) with a table
-          a message that was put to another time is early or late by the table's.
+The functions only plan, and use no sparkContext.
+
+Invariants:
+    1. Each message counts as exactly one of cancelled, delivered, pending and lost.
+    2. If n equal messages are late one after another, only the lateness of the last one counts.
+    3. A delete by key without a topic (RocketMQ up to 5.3.1) applies to the topic it was sent to.
+    4. Messages without an id count as one identity with n copies.
+    5. With a table, a rescheduled message is early or late relative to the time in the table.
 See also: docs/file-format.md, docs/exactly-once.md.
 """
 
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses it writes it
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 LEVEL_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -41,7 +45,7 @@ MESSAGE_COLUMNS = (
     "shard int, topic string, queue_offset long, log_offset long, msg_id binary, stored_at long, "
     "deliver_at long, properties map<string,string>, body_crc int"
 )
-"""What `events` reads of the table `messages`, with time_type=long."""
+"""The columns of the table `messages` that `events` reads, with time_type=long."""
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -50,7 +54,7 @@ COUNTS = (
     "scheduled", "delivered", "cancelled", "pending", "lost", "duplicated", "early", "phantom",
     "crc_mismatch", "uncancelled", "sourceless",
 )  # fmt: skip
-"""What is counted; an offender is an identity with one of FAULTS."""
+"""The counts of a verdict. An offender is an identity with one of FAULTS."""
 
 FAULTS = ("lost", "duplicated", "early", "phantom", "crc_mismatch", "uncancelled")
 
@@ -58,10 +62,10 @@ STEPS_MS = (
     0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 2 * 60_000,
     5 * 60_000, 10 * 60_000, 30 * 60_000, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS,
 )  # fmt: skip
-"""Lateness by steps: a delivery is in the first that it is not later than, else in the last."""
+"""Steps of lateness. A delivery counts in the first step that is not below its lateness."""
 
 GROUPINGS = {"all": 31, "shard": 15, "topic": 23, "hour": 27, "day": 29, "step": 30}
-"""What a row of `cube` is grouped by, as Spark's grouping_id of these five tells it."""
+"""The groupings of `cube`, as values of Spark's grouping_id over its five columns."""
 
 PERCENTILES = {
     "lateness_p50_ms": 0.5,
@@ -72,7 +76,7 @@ PERCENTILES = {
 
 
 def events(messages: DataFrame) -> DataFrame:
-    """One row a record that matters: what it does (s, c, d), to which identity, when."""
+    """Return one row per record that schedules (s), cancels (c) or delivers (d) a message."""
     has = F.col("properties")
     is_timer = F.col("topic") == TIMER_TOPIC
     is_level = F.col("topic") == LEVEL_TOPIC
@@ -131,19 +135,19 @@ def events(messages: DataFrame) -> DataFrame:
 
 
 def _mark(is_level: Column) -> Column:
-    """The slot time, or the level. A record with both waited for a level, last."""
+    """Return the slot time or the level. A record with both has waited for a level last."""
     level = F.concat(F.lit("level "), F.col("level"))
     return F.when(is_level, level).otherwise(F.coalesce(level, F.col("out_ms")))
 
 
 def _timer_id(text: Column) -> Column:
-    """The low 48 bits of a TS_ID (native/format/timer_id.h), as a number."""
+    """Return the low 48 bits of a TS_ID (native/format/timer_id.h) as a number."""
     low = F.unbase64(F.translate(F.substring(text, 9, 8), "-_", "+/"))
     return F.conv(F.hex(low), 16, 10).cast("long")
 
 
 def events_of_table(table: DataFrame) -> DataFrame:
-    """What was meant to be scheduled: topic, msg_id (binary), due_ms, and crc where known."""
+    """Return events for a table with topic, msg_id (binary), due_ms and, if present, crc."""
     crc = F.col("crc").cast("int") if "crc" in table.columns else F.lit(None).cast("int")
     return table.select(
         F.lit(None).cast("int").alias("shard"),
@@ -160,9 +164,9 @@ def events_of_table(table: DataFrame) -> DataFrame:
 
 
 def events_against_table(messages: DataFrame, table: DataFrame) -> DataFrame:
-    """The table's rows, and the log's cancels and every message in a real topic that the table has.
+    """Return events from the table, the cancels of the log, and all messages in the table's topics.
 
-    What the table schedules may have been due when it was put: then it never waited.
+    A message of the table may have been due when it was put. It was then delivered at once.
     """
     from_log = events(messages).where("kind <> 'd'").drop("place", "log_offset")
     is_cancel = F.col("kind") == "c"
@@ -192,7 +196,7 @@ _OWN, _COUNTS = 0b0100, 0b1000
 
 
 def _does() -> Column:
-    """What a record does: its kind in the two low bits, then `own` and `counts`."""
+    """Encode a record as a number: its kind in the two low bits, then `own` and `counts`."""
     number = F.lit(0)
     for at, kind in enumerate(_KINDS_OF_RECORD):
         number = F.when(F.col("kind") == kind, at).otherwise(number)
@@ -203,15 +207,15 @@ def _does() -> Column:
 def verdicts(
     found: DataFrame, now_ms: int, grace_ms: int, *, by_shard: bool = True, is_whole: bool = True
 ) -> DataFrame:
-    """One row an identity: how often it was scheduled, cancelled, delivered, and what is wrong.
+    """Return one row per identity: counts of scheduled, cancelled and delivered, and its faults.
 
-    `is_whole`: the log begins at its beginning. Where retention has dropped a prefix, a delivery
-    without a source is told as `sourceless`, not as a phantom.
+    `is_whole`: retention has not removed the beginning of the log. Otherwise a delivery without
+    a source counts as `sourceless`, not as a phantom.
     """
     identity = ["shard", "topic", "msg_id", "mark"] if by_shard else ["topic", "msg_id", "mark"]
     shard = [] if by_shard else [F.max("shard").alias("shard")]
-    # Before the shuffle what tells records apart becomes one number, and nothing is added up: most
-    # identities have a record or two, far from one another.
+    # The shuffle gets one number per record. Aggregating before it saves nothing: most identities
+    # have one or two records, which are far apart in the log.
     does = F.col("does")
     s, c, d, r = (does.bitwiseAND(0b11) == number for number in range(len(_KINDS_OF_RECORD)))
     own, counts = does.bitwiseAND(_OWN) > 0, does.bitwiseAND(_COUNTS) > 0
@@ -242,7 +246,7 @@ def verdicts(
     deleted = F.col("own_deletes") + F.when(
         F.col("foreign_deletes") > 0, F.col("foreign")
     ).otherwise(0)
-    # To put a message to another time is to cancel it and to put it again.
+    # A reschedule is a cancel and a second put.
     again = F.greatest(F.col("in_log") - F.col("scheduled"), F.lit(0))
     net = F.greatest(deleted - again, F.lit(0))
     counted = groups.withColumn("deletes", F.least("scheduled", net))
@@ -253,7 +257,7 @@ def verdicts(
 
 
 def _judged(counted: DataFrame, now_ms: int, grace_ms: int, *, is_whole: bool) -> DataFrame:
-    """Say of each identity what is wrong with it."""
+    """Return the verdict on each identity."""
     known = F.col("scheduled") > 0
     over = F.greatest(F.col("over"), F.lit(0))
     uncancelled = F.when(known, F.least(over, F.col("deletes"))).otherwise(0)
@@ -289,16 +293,16 @@ def _judged(counted: DataFrame, now_ms: int, grace_ms: int, *, is_whole: bool) -
 
 
 def offenders(judged: DataFrame) -> DataFrame:
-    """The identities with a fault."""
+    """Return the identities with a fault."""
     return judged.where(reduce(Column.__or__, (F.col(name) > 0 for name in FAULTS)))
 
 
 def cube(judged: DataFrame) -> DataFrame:
-    """All figures in one pass: over everything, and by shard, topic, hour, day, lateness.
+    """Return all figures in one pass: in total, and by shard, topic, hour, day and lateness step.
 
-    First by lateness and shard and topic, or hour: few groups each, so that nearly nothing is
-    shuffled. What else is told follows from these; percentiles are exact, of each lateness with how
-    often it was.
+    The first aggregation groups by lateness with shard and topic, or by lateness with hour. It has
+    few groups, so that almost nothing is shuffled, and all other figures follow from it.
+    Percentiles are exact, because they are weighted by the number of deliveries of each lateness.
     """
     names = ("shard", "topic", "hour", "lateness_ms")
     shard, topic, hour, lateness = (F.col(name) for name in names)
@@ -327,7 +331,7 @@ _KINDS = {"shard": "int", "topic": "string", "hour": "long", "day": "long", "ste
 
 
 def _places() -> Column:
-    """What a row by lateness is counted in."""
+    """Return the groups in which a row of the first aggregation counts."""
     lateness = F.col("lateness_ms")
     edges = F.array(*(F.lit(edge).cast("long") for edge in STEPS_MS))
     step = F.get(F.filter(edges, lambda edge: edge >= lateness), F.lit(0))

@@ -1,14 +1,16 @@
-"""Schedule a table's rows into the shards, each once.
+"""Schedule the rows of a table into the shards, each once.
 
---fast reads Parquet in the executors and stages it there, without Spark's rows: by columns as they
-are. Otherwise any format that Spark reads, through the data source's writer; --sql may make the
-rows: a SELECT of topic, body, deliver_at or deliver_ms, key, tags, message_id, properties FROM
-input. Rows that no store would take fail the run, or are set aside with --on-invalid quarantine. A
-time that has passed is delivered at once.
+By default the input has any format that Spark reads, and is written with the data source's writer.
+--sql can compute the rows: a SELECT of topic, body, deliver_at or deliver_ms, key, tags,
+message_id, properties FROM input. --fast reads Parquet columns as they are and stages them in the
+executors, without Spark rows.
 
-Data:     the input is read only; _ingest of the shards' directory.
-Holds:    (1) all rows become visible together; (2) again under the same --run-id: nothing is
-          scheduled twice, and what a killed run left is finished.
+Invalid rows fail the run, or are set aside with --on-invalid quarantine. A row whose time has
+passed is delivered at once.
+
+Invariants:
+    1. All rows become visible together.
+    2. A repeated run with the same --run-id schedules nothing twice, and completes a killed run.
 """
 
 import sys
@@ -50,7 +52,7 @@ _VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Which rows, which shards, which way."""
+    """Options of the job."""
 
     input: str
     path: Path
@@ -72,7 +74,7 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """The rows as the data source's writer takes them."""
+    """Return the rows in the form of the data source's writer."""
     table = spark.read.format(args.format).load(args.input)
     if args.sql is not None:
         table.createOrReplaceTempView("input")
@@ -89,12 +91,14 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Schedule, and let the shards take it."""
+    """Schedule the rows, and ingest them unless --no-ingest is given."""
     source = check_run_id(run.run_id)
     need_there(args.input, str(args.path))
     require(Disk(), args.path)
     if args.fast and (args.sql is not None or args.format != "parquet"):
-        raise ConfigError("--fast: reads Parquet columns as they are; leave out --sql and --format")
+        raise ConfigError(
+            "--fast: not with --sql or --format; it reads Parquet columns as they are"
+        )
     if args.dry_run:
         return _count(run, args, source)
     done = _fast(run, args, source) if args.fast else _by_writer(run, args, source)
@@ -129,12 +133,12 @@ def _by_writer(run: Run, args: Args, source: str) -> Scheduled:
         options = _writer_options(args, rows, source)
         rows.write.format("timerstore").mode("append").options(**options).save()
     found = committed(args.path, source, _VERSION)
-    assert found is not None, "a write that returned is committed"
+    assert found is not None, "a completed write is committed"
     return scheduled_of(found, is_replay=known is not None)
 
 
 def _writer_options(args: Args, rows: DataFrame, source: str) -> dict[str, str]:
-    """What the data source's writer is told."""
+    """Return the options of the data source's writer."""
     options = {
         "path": str(args.path),
         "write_id": source,
@@ -148,7 +152,7 @@ def _writer_options(args: Args, rows: DataFrame, source: str) -> dict[str, str]:
 
 
 def _count(run: Run, args: Args, source: str) -> Outcome:
-    """What would be scheduled: nothing is written. Columns are refused as they would be then."""
+    """Check the columns and count the rows as a real run would, but write nothing."""
     rows = build(run.spark, args)
     if args.fast:
         _check_fast(args, source)
@@ -167,7 +171,7 @@ def _count(run: Run, args: Args, source: str) -> Outcome:
 
 
 def _check_fast(args: Args, source: str) -> None:
-    """Refuse columns as staging does, which takes them as they are."""
+    """Check the columns in the way that staging does."""
     files, renaming = parquet_files(args.input), renaming_of(args)
     schema_of(files, renaming.read)
     for task in tasks_of(files, args.rows_per_task)[:1]:
@@ -176,12 +180,12 @@ def _check_fast(args: Args, source: str) -> None:
 
 
 def projection_of(args: Args) -> Projection:
-    """Which column is what."""
+    """Return the column names for the data source's writer."""
     return Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
 
 
 def renaming_of(args: Args) -> Renaming:
-    """The same for the executors."""
+    """Return the column names for staging in the executors."""
     if (args.topic is None) == (args.topic_column is None):
         raise ConfigError("topic: wanted one of --topic and --topic-column")
     pairs = (
@@ -211,23 +215,23 @@ JOB = Job(
     work,
     (
         click.Option(
-            ["--input"], required=True, type=PLACE, help="What to schedule: a file or a folder."
+            ["--input"], required=True, type=PLACE, help="File or directory with the rows."
         ),
         click.Option(
             ["--path"],
             required=True,
             type=FOLDER,
-            help="The shards' directory.",
+            help="The shard directory.",
         ),
-        click.Option(["--fast"], is_flag=True, help="Read Parquet in the executors themselves."),
-        click.Option(["--format"], default="parquet", help="As Spark names it."),
-        click.Option(["--sql"], help="SELECT ... FROM input that makes the rows."),
+        click.Option(["--fast"], is_flag=True, help="Read and stage Parquet in the executors."),
+        click.Option(["--format"], default="parquet", help="A Spark input format."),
+        click.Option(["--sql"], help="A SELECT ... FROM input that computes the rows."),
         click.Option(["--on-invalid"], type=click.Choice(["fail", "quarantine"]), default="fail"),
-        click.Option(["--shard-by"], default="key", help="key, msg_id, or a column."),
+        click.Option(["--shard-by"], default="key", help="Route by key, msg_id, or a column."),
         click.Option(
-            ["--ingest/--no-ingest"], default=True, help="Let the shards take it at once."
+            ["--ingest/--no-ingest"], default=True, help="Ingest into the shards at once."
         ),
-        click.Option(["--dry-run"], is_flag=True, help="Count, write nothing."),
+        click.Option(["--dry-run"], is_flag=True, help="Count rows, write nothing."),
         click.Option(["--rows-per-task"], type=click.IntRange(1), default=ROWS_PER_TASK),
         *projection_options(PROJECTION_FIELDS),
     ),

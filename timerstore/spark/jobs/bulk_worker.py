@@ -1,10 +1,12 @@
-"""What scheduling does in an executor: stages a task's rows, or takes what is committed into a
-shard.
+"""Run in executors: stage the rows of a task, or ingest committed rows into a shard.
 
-Staging reads Parquet by itself, splits by shard and syncs its files, so rows never pass through the
-JVM and are not shuffled: 2.5 times as fast as a DataFrame's write (docs/spark.md).
+Staging reads Parquet in the executor, divides the rows by shard, and syncs its files. Rows do not
+pass through the JVM and are not shuffled. This is 2.5 times as fast as writing a DataFrame
+(docs/spark.md).
 
-Holds:    an attempt has a folder of its own; what it staged is durable before it is told of.
+Invariants:
+    Each attempt stages into its own directory. Its files are durable before the driver gets their
+    names.
 """
 
 import json
@@ -29,25 +31,25 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Renaming:
-    """Columns of a table to the names that rows have; all else is left out."""
+    """A mapping of table columns to the row names of the writer. Other columns are dropped."""
 
     columns: tuple[tuple[str, str], ...]
-    """(name of a row's column, the table's) each."""
+    """Pairs of (row name, table column)."""
 
     @property
     def read(self) -> list[str]:
-        """The table's columns that are needed, each once."""
+        """The table columns to read, each once."""
         return list(dict.fromkeys(given for _, given in self.columns))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch under the rows' names."""
+        """Return the batch with row names."""
         columns = [batch.column(given) for _, given in self.columns]
         return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.columns])
 
 
 @dataclass(frozen=True)
 class StageTasks:
-    """Stage tasks by their numbers."""
+    """Stage the tasks whose numbers are the input rows."""
 
     root: str
     source: str
@@ -56,10 +58,10 @@ class StageTasks:
     renaming: Renaming
     options: WriteOptions
     without: frozenset[str] = frozenset()
-    """Message ids that are left out."""
+    """Message ids to skip."""
 
     def __call__(self, numbers: Batches) -> Batches:
-        """One row a task."""
+        """Yield one result row per task."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield self._stage(number)
@@ -80,12 +82,12 @@ class StageTasks:
 
 @dataclass(frozen=True)
 class IngestShards:
-    """Take what is committed into shards by their numbers."""
+    """Ingest committed rows into the shards whose numbers are the input rows."""
 
     root: str
 
     def __call__(self, numbers: Batches) -> Batches:
-        """One row a shard."""
+        """Yield one result row per shard."""
         for batch in numbers:
             for shard in batch.column(0).to_pylist():
                 report = ingest(self.root, shards=[shard])
@@ -94,12 +96,12 @@ class IngestShards:
 
 
 def files_text(staged: Staged) -> str:
-    """What was staged, to send to the driver."""
+    """Encode the names of the staged files for the driver."""
     return json.dumps([one._asdict() for one in staged.files])
 
 
 def staged_of(source: str, version: int, text: str) -> Staged:
-    """Read it back."""
+    """Decode the result of `files_text`."""
     return Staged(source, version, tuple(StagedFile(**one) for one in json.loads(text)))
 
 
@@ -107,7 +109,7 @@ _KINDS = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "boolean
 
 
 def _table(ddl: str, row: Sequence[Any]) -> pa.RecordBatch:
-    """One row, with the columns that a Spark schema text names."""
+    """Return a batch of one row with the columns of a Spark schema text."""
     fields = [pa.field(name, _KINDS[kind]) for name, kind in map(str.split, ddl.split(", "))]
     columns = [pa.array([value], one.type) for value, one in zip(row, fields, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

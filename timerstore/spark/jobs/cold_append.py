@@ -1,18 +1,18 @@
-"""Put far timers into a Parquet lake by day of delivery, from where `promote` takes them when they
-come near.
+"""Append far timers to a Parquet lake by day of delivery, from which `promote` moves near days.
 
-Rows that are due sooner than --beyond from now do not belong there: they go to --near as Parquet of
-the same columns, for bulk-schedule; without --near they are an error and nothing is appended. Rows
-without a due time, a topic or a message id are an error too: a promotion could not tell them apart.
-So are rows due after the year 9999, where days end: mostly such a column is no column of ms.
+Rows due sooner than --beyond from now are written to --near, as Parquet with the same columns for
+bulk-schedule. Without --near they are an error, and nothing is appended. Rows without a due time,
+topic or message id are also errors, because a promotion could not identify them. So are rows due
+after the year 9999: such a column is probably not in ms.
 
-Data:     lake.py has the layout. Spark writes into the run's staging folder, one file a day; the
-          files are then moved beside those of other runs under names that start with the run's id;
-          the record of the run is written last.
-Holds:    (1) a run counts whole or not at all; (2) again under the same --run-id: nothing is
-          appended.
-Fails:    a killed run leaves files that no record names; the same run id takes their place.
-          CorruptError on a staged folder that is no day: its rows would be left out.
+On-disk format: see lake.py. Spark writes one file per day into the staging directory of the run.
+    The files are then moved into the directories of their days, under names that begin with the
+    run id. The record of the run is written last.
+Invariants:
+    1. A run counts as a whole or not at all. A killed run leaves files that no record names, and
+       a run with the same id replaces them.
+    2. A repeated run with the same --run-id appends nothing.
+Raises: CorruptError if a staged directory is not a day, since its rows would be lost.
 """
 
 import sys
@@ -43,7 +43,7 @@ from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projecti
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Which rows, which lake, how far away they must be."""
+    """Options of the job."""
 
     input: str
     lake: Path
@@ -60,7 +60,7 @@ class Args:
 
 
 class Plan(NamedTuple):
-    """What `build` gives."""
+    """The input rows, by their destination."""
 
     far: DataFrame
     near: DataFrame
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 
 
 def build(spark: SparkSession, args: Args) -> Plan:
-    """The rows by where they go."""
+    """Divide the rows by destination."""
     projection = Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
     table = spark.read.parquet(args.input)
     rows = rows_of(table, projection)
@@ -91,7 +91,7 @@ def build(spark: SparkSession, args: Args) -> Plan:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Append, unless this run did before."""
+    """Append the rows, unless a run with this id has done so."""
     check_run_id(run.run_id)
     need_there(args.input)
     read_span_ms("--beyond", args.beyond)
@@ -99,7 +99,7 @@ def work(run: Run, args: Args) -> Outcome:
     lake = open_lake(args.lake, create=True)
     done = lake.run(run.run_id)
     if done is not None:
-        run.tell("this run was appended before; nothing to do")
+        run.tell("a run with this id has appended before; nothing to do")
         return Outcome({**_figures(lake, done), "is_replay": True})
     plan = build(run.spark, args)
     _refuse(plan, args)
@@ -107,7 +107,7 @@ def work(run: Run, args: Args) -> Outcome:
         plan.near.write.mode("overwrite").parquet(str(args.near))
         run.tell(f"near rows: {args.near}")
     staging = lake.staging(run.run_id)
-    # Not by a timestamp's date: that is one of the session's zone, which a notebook may have set.
+    # The date of a timestamp would depend on the session's zone, which a notebook may have set.
     day = F.expr(f"date_from_unix_date(cast(deliver_ms div {DAY_MS} as int))")
     by_day = plan.far.withColumn("deliver_day", day)
     by_day.repartition("deliver_day").sortWithinPartitions("deliver_day", "deliver_ms").write.mode(
@@ -138,23 +138,24 @@ def _refuse(plan: Plan, args: Args) -> None:
         assert first is not None, "an aggregate has a row"
         problems.append(
             f"{near:,} rows are due sooner than {args.beyond} from now, the first at "
-            f"{told_ms(first[0])}; --near FOLDER keeps them apart for bulk-schedule"
+            f"{told_ms(first[0])}; --near FOLDER writes them for bulk-schedule"
         )
     if problems:
         raise ConfigError(problems)
 
 
 def move_in(lake: Lake, run_id: str, disk: Disk | None = None) -> Iterator[LakeFile]:
-    """Move a run's staged files into the days' folders, durably; again after a kill: the rest.
+    """Move the staged files of a run durably into the directories of their days.
 
-    A name that is taken already was moved by an attempt that was killed, and holds what that one
-    wrote; the same input gives the same rows, and only one record ever names the file.
+    After a kill, a repeated call moves the remaining files. A file that already has the target name
+    was moved by a killed attempt, and is replaced. The same input gives the same rows, and only
+    one record ever names the file.
     """
     disk = disk or Disk()
     staging = lake.staging(run_id)
     for folder in disk.list(staging):
         if not folder.startswith(DAY_PREFIX):
-            continue  # Spark's own notes
+            continue  # files of Spark's own, such as _SUCCESS
         day = day_of(folder)
         if day is None:
             given = folder.removeprefix(DAY_PREFIX)
@@ -191,9 +192,9 @@ JOB = Job(
     (
         click.Option(["--input"], required=True, type=PLACE, help="Parquet with the rows."),
         click.Option(["--lake"], required=True, type=FOLDER, help="The lake."),
-        click.Option(["--beyond"], default="7d", help="Only what is due later than this from now."),
-        click.Option(["--now"], default="now", help="now, epoch ms, or a time with its zone."),
-        click.Option(["--near"], type=FOLDER, help="Folder for nearer rows."),
+        click.Option(["--beyond"], default="7d", help="Append rows due later than this from now."),
+        click.Option(["--now"], default="now", help="now, epoch ms, or a time with a zone."),
+        click.Option(["--near"], type=FOLDER, help="Directory for nearer rows."),
         *projection_options(PROJECTION_FIELDS),
     ),
 )

@@ -1,7 +1,8 @@
-"""timerstore-spark <job> [options]; `timerstore-spark which <job>` names the file for spark-submit.
+"""The command `timerstore-spark <job> [options]`.
 
-Holds:    needs click only until a job is chosen: listing and asking for help starts no JVM.
-Fails:    exit status 1 and one message: an unknown job, no pyspark, no click.
+`timerstore-spark which <job>` prints the file of a job for spark-submit. Listing the jobs needs
+neither pyspark nor click, and starts no JVM. An unknown job or a missing package gives one message
+and exit status 1.
 """
 
 import importlib
@@ -17,12 +18,12 @@ _OPTIONAL = {"pyspark", "py4j", "pyarrow", "pandas", "click", "matplotlib"}
 
 
 def usage() -> str:
-    """List the jobs."""
+    """Return the usage text with all jobs."""
     width = max(map(len, JOBS))
     lines = [f"  {name:{width}}  {text}" for name, text in JOBS.items()]
     return "\n".join(
         [
-            "usage: timerstore-spark <job> [options]      (<job> --help tells them)",
+            "usage: timerstore-spark <job> [options]      (see <job> --help)",
             "       spark-submit $(timerstore-spark which <job>) [options]",
             "",
             *lines,
@@ -31,7 +32,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a job by its name; the exit status: 0 fine, 2 a check failed, 1 an error."""
+    """Run a job by name. Return exit status 0 for success, 2 for a failed check, 1 for an error."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] in {"-h", "--help", "help"}:
         _say(usage(), sys.stdout)
@@ -54,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _which(names: Sequence[str]) -> int:
     if len(names) != 1:
-        return _fail("which: wanted one job")
+        return _fail(f"which: wanted one job, got {len(names)}")
     if names[0] not in JOBS:
         return _unknown(names[0])
-    # The parent package is imported to find it, so a missing pyspark shows here as well.
+    # find_spec imports the parent package only.
     spec = importlib.util.find_spec(module_of(names[0]))
     assert spec is not None, names[0]
     assert spec.origin is not None, names[0]

@@ -1,11 +1,13 @@
-"""Write the messages of a store, or another of its tables, to Parquet.
+"""Write the messages or another table of a store to Parquet.
 
-The files are written in the executors, without Spark's writer. Times are epoch ms.
+The executors write the files without Spark's writer. Times are epoch ms. A killed run can leave
+files in --out; a run with the same --run-id replaces them.
 
-Data:     --out: <run>-00000.parquet ..., and _runs/<run>.json, which names the files of a run.
-Holds:    (1) a run's files are of one state of the store; (2) again under the same --run-id:
-          nothing is written, the same is told.
-Fails:    a killed run leaves files, in --out, too; the same run id takes them away and writes anew.
+On-disk format: --out has <run>-00000.parquet and further files, and _runs/<run>.json, which lists
+    the files of a run.
+Invariants:
+    1. The files of a run contain one state of the store.
+    2. A repeated run with the same --run-id writes nothing and reports the same figures.
 """
 
 import json
@@ -46,7 +48,7 @@ SCHEMAS = {
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """What is exported, and where to."""
+    """Options of the job."""
 
     path: str
     out: Path
@@ -56,20 +58,20 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args, folder: Path) -> DataFrame:
-    """One row a file, once they are written into the folder."""
+    """Return one row per written file. The files are written when the rows are read."""
     options = {"topics": args.topics} if args.topics else {}
     source = plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
     return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT)
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Export, unless this run did before."""
+    """Export the table, unless a run with this id has done so."""
     need_there(args.path)
     disk = Disk()
     record = args.out / "_runs" / f"{check_run_id(run.run_id)}.json"
     done = disk.read_created(record)
     if done is not None:
-        run.tell("this run was exported before; nothing to do")
+        run.tell("a run with this id has exported before; nothing to do")
         return Outcome({**json.loads(done), "is_replay": True})
     staging = args.out / "_staging" / run.run_id
     shutil.rmtree(staging, ignore_errors=True)
@@ -96,8 +98,9 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def _files_of(disk: Disk, out: Path, run_id: str) -> list[str]:
-    """Files of a run that was killed: whoever reads the folder would take their rows, too. A day
-    behind a name, as in june-20260601.parquet, is no file's number.
+    """Return the files left by a killed run, whose rows a reader of the directory would read too.
+
+    A date in a name, as in june-20260601.parquet, is not a file number.
     """
     wanted = re.compile(rf"{re.escape(run_id)}-([0-9]{{5}}|[1-9][0-9]{{5}})\.parquet")
     return [name for name in disk.list(out) if wanted.fullmatch(name)]
@@ -108,12 +111,10 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(
-            ["--path"], required=True, type=PLACE, help="A store, or a directory of shards."
-        ),
-        click.Option(["--out"], required=True, type=FOLDER, help="Folder."),
+        click.Option(["--path"], required=True, type=PLACE, help="A store, or a shard directory."),
+        click.Option(["--out"], required=True, type=FOLDER, help="Output directory."),
         click.Option(["--table"], type=click.Choice(list(SCHEMAS)), default="messages"),
-        click.Option(["--topics"], help="Only these topics, a comma between."),
+        click.Option(["--topics"], help="Only these topics, separated by commas."),
         click.Option(
             ["--compression"], type=click.Choice(["zstd", "snappy", "none"]), default="zstd"
         ),

@@ -1,6 +1,7 @@
-"""What an export does in an executor: writes a partition's batches to one Parquet file.
+"""Run in executors: write the batches of a partition to one Parquet file.
 
-Holds:    a file has a name that no other attempt has, and is on the disk before it is told of.
+Invariants:
+    Each attempt uses a file name of its own. The file is durable before the driver gets its name.
 """
 
 import os
@@ -28,14 +29,14 @@ _GROUP_ROWS = 262_144
 
 
 class WriteParquet:
-    """Write partitions into a folder."""
+    """Write partitions as Parquet files into a directory."""
 
     def __init__(self, folder: Path, compression: str) -> None:
         self.folder = folder
         self.compression = compression
 
     def __call__(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """One file a partition; none where it has no rows."""
+        """Write one file and yield its result row. Write no file if the partition has no rows."""
         name = f"{number:05d}-{os.getpid()}-{uuid.uuid4().hex[:8]}.parquet"
         path = self.folder / name
         writer: Any = None

@@ -1,13 +1,15 @@
-"""Count what is due from now on, by time and shard, and find the peak.
+"""Count due messages by time and shard, and find the peak.
 
-Counted are timer units: each message that waits has one. One that is farther than the roll window
-stands at the place where it rolls, not where it is due; `rolls` says how many these are, and --lake
-adds what still lies in a cold lake, by day. A message whose cancel was not yet met when its slot
-was read counts, too. What waits on the far wheel is not counted before it comes near: those two
-days before it is due (`store.histogram` has all).
+The job counts timer units. Each waiting message has one unit. A message beyond the roll window
+counts at the time when it rolls, not at its due time; `rolls` is the number of these messages. A
+message also counts if its cancel was not found before its slot was read.
 
-Data:     table `timers`; --out: counts as CSV, a plot.
-Holds:    the sum of all buckets is `due`.
+Messages on the far wheel are not counted until two days before their due time. The method
+`store.histogram` counts all messages. --lake adds the unclaimed messages of a cold lake by day.
+--out receives the counts as CSV and a plot.
+
+Invariants:
+    The sum of all buckets is `due`.
 """
 
 import csv
@@ -35,7 +37,7 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Of which store, from when, how far, how finely."""
+    """Options of the job."""
 
     path: str
     bucket: str = "1h"
@@ -46,7 +48,7 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """Counts by shard and bucket, one row each that has something."""
+    """Return one row per shard and non-empty bucket."""
     bucket_ms = read_span_ms("--bucket", args.bucket)
     begin_ms = read_time_ms("--begin", args.begin)
     end_ms = begin_ms + read_span_ms("--horizon", args.horizon)
@@ -64,7 +66,7 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Run it and tell."""
+    """Count the messages, and write the files."""
     bucket_ms = read_span_ms("--bucket", args.bucket)
     need_there(args.path)
     rows = build(run.spark, args).orderBy("bucket", "shard").collect()
@@ -78,7 +80,7 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def figures_of(rows: Sequence[dict[str, Any]], bucket_ms: int) -> dict[str, Any]:
-    """Sums, sums by shard, the fullest buckets."""
+    """Return the totals, the totals by shard, and the largest buckets."""
     totals: dict[int, int] = {}
     shards: dict[int, dict[str, int]] = {}
     for row in rows:
@@ -99,7 +101,7 @@ def figures_of(rows: Sequence[dict[str, Any]], bucket_ms: int) -> dict[str, Any]
 
 
 def lake_counts(root: Path) -> dict[str, Any]:
-    """What lies in a cold lake and nobody has claimed, by day: from its books, no file is read."""
+    """Count the unclaimed messages of a cold lake by day, from its records alone."""
     lake = open_lake(root)
     files = list(lake.files())
     left: dict[str, int] = {}
@@ -111,7 +113,7 @@ def lake_counts(root: Path) -> dict[str, Any]:
 
 
 def days_of_lake(counts: dict[str, int]) -> dict[int, int]:
-    """The same with days as numbers since 1970."""
+    """Return the counts with days as numbers since 1970."""
     return {(date.fromisoformat(day) - _EPOCH).days: rows for day, rows in counts.items()}
 
 
@@ -128,16 +130,16 @@ def _write(out: Path, rows: Sequence[dict[str, Any]], bucket_ms: int) -> dict[st
     for row in rows:
         totals[row["bucket"]] = totals.get(row["bucket"], 0) + row["due"]
     times = [at * bucket_ms for at in sorted(totals)]
-    plots.line_plot(picture, times, [totals[at] for at in sorted(totals)], "Due, a bucket")
+    plots.line_plot(picture, times, [totals[at] for at in sorted(totals)], "Due per bucket")
     return {"counts": str(table), "plot": str(picture)}
 
 
 OPTIONS = (
-    click.Option(["--path"], required=True, type=PLACE, help="A store, or a directory of shards."),
-    click.Option(["--begin"], default="now", help="now, epoch ms, or a time with its zone."),
-    click.Option(["--horizon"], default="30d", help="How far to look, as 7d."),
-    click.Option(["--lake"], type=FOLDER, help="A cold lake, added by day."),
-    click.Option(["--out"], type=FOLDER, help="Folder for counts and plot."),
+    click.Option(["--path"], required=True, type=PLACE, help="A store, or a shard directory."),
+    click.Option(["--begin"], default="now", help="now, epoch ms, or a time with a zone."),
+    click.Option(["--horizon"], default="30d", help="Length of the forecast, as 7d."),
+    click.Option(["--lake"], type=FOLDER, help="A cold lake to add by day."),
+    click.Option(["--out"], type=FOLDER, help="Directory for counts and plot."),
 )
 
 JOB = Job(

@@ -1,7 +1,6 @@
-"""What a forecast does in an executor: counts timers by time as they are read, and sends the
-counts.
+"""Run in executors: count timers by shard and time bucket while reading them.
 
-Holds:    a count is by (shard, bucket); bytes are those of the records in the commit log.
+Only the counts are sent to Spark. The bytes are those of the records in the commit log.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +28,7 @@ _SCHEMA = pa.schema(
 
 
 class CountBuckets:
-    """Count what is due from `begin_ms` on, below `end_ms`, in buckets of `bucket_ms`."""
+    """Count timers due in [begin_ms, end_ms), in buckets of `bucket_ms`."""
 
     def __init__(self, bucket_ms: int, begin_ms: int, end_ms: int) -> None:
         self.bucket_ms = bucket_ms
@@ -37,7 +36,7 @@ class CountBuckets:
         self.end_ms = end_ms
 
     def __call__(self, _number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Add up a partition; one row a (shard, bucket) that has something."""
+        """Yield one row per non-empty (shard, bucket) of a partition."""
         sums: dict[tuple[int, int], list[int]] = {}
         for batch in batches:
             for key, add in self.of_batch(batch):
@@ -53,7 +52,7 @@ class CountBuckets:
             yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def of_batch(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
-        """((shard, bucket), (due, bytes, rolls)) of a batch."""
+        """Yield ((shard, bucket), (due, bytes, rolls)) for a batch."""
         due = _numbers(batch, "deliver_at")
         shard, sizes = _numbers(batch, "shard"), _numbers(batch, "size")
         rolls = _flags(batch, "rolled")
@@ -68,7 +67,7 @@ class CountBuckets:
         place = bucket - low
         if shards > 1:
             place += (shard - first) * span
-        if shards * span > 4 * len(place) + 65_536:  # sparse: sort instead
+        if shards * span > 4 * len(place) + 65_536:  # too sparse for an array of counters: sort
             known, place = np.unique(place, return_inverse=True)
         else:
             known = np.arange(int(place.max()) + 1)
@@ -82,9 +81,9 @@ class CountBuckets:
 
 
 def _sums(place: Int64, values: Int64 | Flags, total: Int64) -> NDArray[Any]:
-    """The sum of the values at each place; `total`: how many there are at each."""
+    """Return the sum of the values at each place. `total` is their number at each place."""
     one = values[0]
-    if values.min() == one == values.max():  # most often: bodies of one size, nothing that rolled
+    if values.min() == one == values.max():  # usual: equal body sizes, no rolled timers
         return total * int(one)
     return np.bincount(place, weights=values, minlength=len(total))
 

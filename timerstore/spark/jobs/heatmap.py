@@ -1,7 +1,4 @@
-"""Draw what is due by day and hour; counted as in `forecast`.
-
-Data:     table `timers`; --out: heatmap.png.
-"""
+"""Plot due messages by day and hour, counted as in `forecast`, to heatmap.png in --out."""
 
 import sys
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Of which store, from when, how far, and where the picture goes."""
+    """Options of the job."""
 
     path: str
     out: Path
@@ -26,12 +23,12 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """Counts by shard and hour."""
+    """Return counts by shard and hour."""
     return forecast.build(spark, _hours(args))
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Count, draw and tell."""
+    """Count the messages, and write the plots."""
     need_there(args.path)
     rows = [row.asDict() for row in build(run.spark, args).collect()]
     figures = forecast.figures_of(rows, 3_600_000)
@@ -58,7 +55,7 @@ JOB = Job(
     Args,
     work,
     tuple(
-        click.Option(["--out"], required=True, type=FOLDER, help="Folder.")
+        click.Option(["--out"], required=True, type=FOLDER, help="Output directory.")
         if option.name == "out"
         else option
         for option in forecast.OPTIONS

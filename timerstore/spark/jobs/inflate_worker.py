@@ -1,7 +1,8 @@
-"""Bodies as their producers sent them: a client deflates large ones, and says so in bit 0 of the
-flags.
+"""Run in executors: inflate message bodies that a client has compressed.
 
-Fails:    MessageError on LZ4 and ZSTD, CorruptError on a stream that is broken.
+Bit 0 of the flags marks a compressed body.
+
+Raises: MessageError for LZ4 and ZSTD. CorruptError if the compressed data is damaged.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
 
 
 def inflate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Inflate column `body` where `flags` says so; drop `flags`."""
+    """Yield batches with the column `body` inflated where `flags` says so, and without `flags`."""
     for batch in batches:
         flags = batch.column("flags").fill_null(0)
         body = batch.column("body")

@@ -1,10 +1,10 @@
-"""Take what is committed into each shard that nobody has open; one task a shard.
+"""Ingest committed rows into each shard that is not open, in one task per shard.
 
-A shard that is open is left to its owner, and told. What is due is delivered when a shard's owner
-opens it, not here.
+An open shard is left to its owner, and is reported. Due messages are delivered when the owner opens
+the shard, not by this job.
 
-Data:     the manifests below _ingest, and the shards' logs.
-Holds:    a version comes into a shard once, however often this is run.
+Invariants:
+    A shard ingests each committed version once, even if this job is repeated.
 """
 
 import sys
@@ -23,20 +23,20 @@ from timerstore.spark.jobs.scheduling import take
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Which shards."""
+    """Options of the job."""
 
     path: Path
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """One row a shard, once it has taken what was committed."""
+    """Return one row per shard. The shards ingest when the rows are read."""
     count = require(Disk(), args.path).shard_count
     shards = spark.range(0, count, 1, count)
     return shards.mapInArrow(IngestShards(str(args.path)), INGEST_RESULT)
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Run it and tell."""
+    """Ingest, and report rows and open shards."""
     need_there(str(args.path))
     require(Disk(), args.path)
     taken = take(run, run.spark, args.path)
@@ -52,7 +52,7 @@ JOB = Job(
             ["--path"],
             required=True,
             type=FOLDER,
-            help="The shards' directory.",
+            help="The shard directory.",
         ),
     ),
 )

@@ -1,10 +1,11 @@
-"""Create N shards and their cluster.json. Needs no Spark.
+"""Create N shards and their cluster.json, without Spark.
 
-Settings are fields of StoreConfig, as --set precision_ms=100; what makes the files' sizes is kept
-by the files, limits by cluster.json.
+--set gives a field of StoreConfig, as --set precision_ms=100. Settings that determine file sizes
+are stored in the files of a shard, limits in cluster.json. Each shard is opened once, which creates
+its files.
 
-Data:     a new directory; each shard is opened once, so that its files are there.
-Holds:    again on the same directory with the same number: nothing is changed.
+Invariants:
+    A repeated run on the same directory with the same number of shards changes nothing.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, parse_settings
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Where, how many, and what is not as by default."""
+    """Options of the job."""
 
     path: Path
     shards: int
@@ -32,12 +33,12 @@ class Args:
 
 
 def build(args: Args) -> StoreConfig:
-    """The configuration of every shard."""
+    """Return the configuration of every shard."""
     return config_of(args.settings)
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Make them."""
+    """Create the shards."""
     config = build(args)
     with timerstore.open_shards(args.path, args.shards, config, threads=False):
         pass
@@ -46,14 +47,14 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def config_of(settings: Sequence[str]) -> StoreConfig:
-    """Read `name=value` texts; ConfigError names all that is wrong."""
+    """Parse `name=value` texts. Raise ConfigError, which lists all problems."""
     kinds = {one.name: type(one.default) for one in dataclasses.fields(StoreConfig)}
     given: dict[str, object] = {}
     problems = []
     for name, text in parse_settings(settings).items():
         kind = kinds.get(name)
         if kind is None:
-            problems.append(f"--set: {name} is no setting of a store; known: {', '.join(kinds)}")
+            problems.append(f"--set: {name}: unknown setting; known: {', '.join(kinds)}")
         elif kind is bool and text.lower() in {"true", "false"}:
             given[name] = text.lower() == "true"
         elif kind is int and re.fullmatch(r"-?[0-9]{1,30}", text):
@@ -72,8 +73,8 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--path"], required=True, type=FOLDER, help="Directory."),
-        click.Option(["--shards"], required=True, type=click.IntRange(1), help="How many."),
+        click.Option(["--path"], required=True, type=FOLDER, help="The new directory."),
+        click.Option(["--shards"], required=True, type=click.IntRange(1), help="Number of shards."),
         click.Option(
             ["--set", "settings"],
             multiple=True,

@@ -1,13 +1,13 @@
-"""What every job has: common options, a session, progress on standard error, a report, an exit
-status.
+"""The base of all jobs: common options, session, progress messages, report and exit status.
 
-Data:     the report is JSON, written beside its place and renamed, so that it is whole or not
-          there.
-Threads:  the caller's.
-Holds:    (1) exit status 0 fine, 2 a check failed, 1 an error, a wrong argument too;
-          (2) nothing here asks for a sparkContext, so that all of it works on Spark Connect;
-          (3) a session that was there is used and left running, one that was made is stopped.
-Fails:    what a job raises becomes one message and exit status 1; `--debug` shows where.
+Thread safety: runs on the caller's thread.
+Invariants:
+    1. Exit status 0 is success, 2 a failed check, 1 an error or a wrong argument.
+    2. No sparkContext is used, so that every job works with Spark Connect.
+    3. An active session is used and left running. A session created here is stopped.
+    4. The report is JSON. It is written to a temporary file and renamed, so it is never partial.
+Raises: nothing. An exception in a job becomes one message and exit status 1; `--debug` shows the
+    traceback.
 """
 
 import dataclasses
@@ -36,16 +36,18 @@ from timerstore.spark.session import SETTINGS, register
 FINE, ERROR, CHECK_FAILED = 0, 1, 2
 _OUTCOMES = {FINE: "fine", ERROR: "error", CHECK_FAILED: "check failed"}
 _OF_A_SESSION = "spark.sql."
-_ERROR_LINES_MAX = 12  # of Spark's errors: below come its own frames
+_ERROR_LINES_MAX = 12  # of a Spark error; the rest is its stack trace
 
 _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*(?:Error|Exception): )", re.MULTILINE)
+
+_HEADING = re.compile(r"\n\n(?:Thread safety|Locking|Invariants|Raises|On-disk format|See also):")
 
 Args = TypeVar("Args")
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """Options that all jobs have."""
+    """The options of every job."""
 
     master: str | None = None
     remote: str | None = None
@@ -57,7 +59,7 @@ class Common:
 
 
 def path(text: str) -> str:
-    """An option's path made absolute, since workers stand elsewhere; a URL is Spark's to know."""
+    """Return an absolute path, as workers run in other directories. Keep a URL as it is."""
     return text if "://" in text else str(Path(text).absolute())
 
 
@@ -66,29 +68,31 @@ FOLDER = click.Path(path_type=Path, resolve_path=True)
 
 COMMON_OPTIONS: tuple[click.Option, ...] = (
     click.Option(
-        ["--master"], help="Where to run, as local[2]; default: what submitted, or local[*]."
+        ["--master"], help="Spark master, as local[2]; default: of spark-submit, or local[*]."
     ),
     click.Option(["--remote"], help="A Spark Connect server, as sc://host:15002."),
-    click.Option(["--conf"], multiple=True, metavar="K=V", help="A Spark setting; may come again."),
-    click.Option(["--report"], type=FOLDER, help="Write all figures there, JSON."),
+    click.Option(["--conf"], multiple=True, metavar="K=V", help="A Spark setting; repeatable."),
+    click.Option(["--report"], type=FOLDER, help="Write all figures to this file as JSON."),
     click.Option(
-        ["--run-id"], default="", help="A run again under the same id does nothing twice."
+        ["--run-id"],
+        default="",
+        help="Run id; repeating a run with the same id does nothing twice.",
     ),
-    click.Option(["--quiet"], is_flag=True, help="No progress."),
-    click.Option(["--debug"], is_flag=True, help="Show where an error came from."),
+    click.Option(["--quiet"], is_flag=True, help="Print no progress messages."),
+    click.Option(["--debug"], is_flag=True, help="Print the traceback of an error."),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of a run, and each check that did not hold, as a sentence."""
+    """The figures of a run, and one sentence for each failed check."""
 
     figures: Mapping[str, Any]
     problems: tuple[str, ...] = ()
 
 
 class Run(Owner):
-    """One run of a job: its id, its session (made when it is first asked for), its voice."""
+    """One run of a job: its id, its progress messages, and its session, created on first use."""
 
     def __init__(self, name: str, common: Common) -> None:
         self.name = name
@@ -100,7 +104,7 @@ class Run(Owner):
 
     @property
     def spark(self) -> SparkSession:
-        """The session that is active here, else one made with the common options."""
+        """The active session, or a new one with the common options."""
         if self._session is None:
             active = SparkSession.getActiveSession()
             self._made = None if active is not None else make_session(self.name, self.common)
@@ -110,24 +114,24 @@ class Run(Owner):
         return self._session
 
     def tell(self, text: str) -> None:
-        """Say how far it is."""
+        """Print a progress message to standard error."""
         if not self.common.quiet:
             click.echo(f"{time.monotonic() - self._began:7.1f} s  {self.name}: {text}", err=True)
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.monotonic() - self._began
 
     def close(self) -> None:
-        """Stop the session if it was made here."""
+        """Stop the session if this run created it."""
         if self._made is not None:
             self._made.stop()
             self._made = self._session = None
 
 
 def make_session(name: str, common: Common) -> SparkSession:
-    """Begin a session in UTC, with this Python in its workers and unix sockets to them."""
+    """Create a session in UTC whose workers run this Python over Unix sockets."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"timerstore-{name}")
     if common.master:
@@ -136,7 +140,7 @@ def make_session(name: str, common: Common) -> SparkSession:
         builder = builder.remote(common.remote)
     show = str(sys.stderr.isatty() and not common.quiet).lower()
     settings = {**SETTINGS, "spark.ui.showConsoleProgress": show}
-    if common.remote:  # a server that runs takes no settings of its launch
+    if common.remote:  # a running server accepts no launch settings
         settings = {key: value for key, value in settings.items() if key.startswith(_OF_A_SESSION)}
     settings |= parse_settings(common.conf)
     for key, value in settings.items():
@@ -147,7 +151,7 @@ def make_session(name: str, common: Common) -> SparkSession:
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:
-    """Read `key=value` texts; ConfigError names each that is none."""
+    """Parse `key=value` texts. Raise ConfigError, which lists all invalid ones."""
     wrong = [one for one in given if not one.partition("=")[0].strip() or "=" not in one]
     if wrong:
         raise ConfigError([f"--conf: wanted KEY=VALUE, got {one!r}" for one in wrong])
@@ -156,7 +160,7 @@ def parse_settings(given: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[Args]):
-    """A job's name, its options, and what does the work. `JOB.main` is its `main(argv)`."""
+    """The name, options and work function of a job. `JOB.main` is its `main(argv)`."""
 
     name: str
     args: type[Args]
@@ -165,9 +169,9 @@ class Job(Generic[Args]):
 
     @property
     def command(self) -> click.Command:
-        """As click has it; the help is that of the table of jobs and of the file's docstring."""
+        """The click command. Its help is the job's module docstring up to the first heading."""
         module = sys.modules[self.work.__module__]
-        text = (module.__doc__ or JOBS[self.name]).split("\n\nData:")[0]
+        text = _HEADING.split(module.__doc__ or JOBS[self.name])[0]
         return click.Command(
             self.name,
             params=[*self.options, *COMMON_OPTIONS],
@@ -178,7 +182,7 @@ class Job(Generic[Args]):
         )
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run with these arguments, or the process' own; the exit status."""
+        """Run with these arguments, or those of the process. Return the exit status."""
         return run_command(self.command, f"timerstore-spark {self.name}", argv)
 
     def _call(self, **given: Any) -> int:
@@ -189,7 +193,7 @@ class Job(Generic[Args]):
         try:
             outcome = self.work(run, args)
             status = CHECK_FAILED if outcome.problems else FINE
-        except Exception as error:  # noqa: BLE001 - a door: it becomes a message and a status
+        except Exception as error:  # noqa: BLE001 - becomes a message and a status
             if common.debug:
                 traceback.print_exc()
             outcome = Outcome({}, (describe(error),))
@@ -204,7 +208,7 @@ class Job(Generic[Args]):
 
 
 def run_command(command: click.Command, name: str, argv: Sequence[str] | None) -> int:
-    """Run a click command; its exit status, 1 for wrong arguments."""
+    """Run a click command. Return its exit status, which is 1 for wrong arguments."""
     try:
         answer = command.main(
             args=None if argv is None else list(argv), prog_name=name, standalone_mode=False
@@ -218,7 +222,7 @@ def run_command(command: click.Command, name: str, argv: Sequence[str] | None) -
 
 
 def describe(error: BaseException) -> str:
-    """One message for a person; of Spark's, the lines that say what happened."""
+    """Return one readable message. Of a Spark error, keep only the informative lines."""
     if isinstance(error, TimerStoreError):
         return str(error)
     text = str(error).strip()
@@ -226,7 +230,7 @@ def describe(error: BaseException) -> str:
         return "Spark did not start; it needs Java 17 or newer in PATH or JAVA_HOME"
     if isinstance(error, PySparkException) or "Py4J" in type(error).__name__:
         in_worker = list(_RAISED.finditer(text))
-        if in_worker:  # what a worker raised: its own message stands behind the traceback
+        if in_worker:  # raised in a worker: the message follows the traceback
             return text[in_worker[-1].start(1) :].split(" SQLSTATE:")[0].strip()
         lines = [line for line in text.splitlines() if line.strip()]
         text = "\n".join(lines[:_ERROR_LINES_MAX])
@@ -234,7 +238,7 @@ def describe(error: BaseException) -> str:
 
 
 def report_of(run: Run, args: Any, outcome: Outcome, status: int) -> dict[str, Any]:
-    """What stands in a report."""
+    """Return the contents of the report."""
     return {
         "job": run.name,
         "run_id": run.run_id,
@@ -248,15 +252,15 @@ def report_of(run: Run, args: Any, outcome: Outcome, status: int) -> dict[str, A
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write it whole, or leave what was there."""
+    """Replace the report atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def need_there(*paths: str) -> None:
-    """Raise ConfigError for each local path that does not exist; a URL is Spark's to look for."""
+    """Raise ConfigError if a local path does not exist. URLs are not checked."""
     missing = [one for one in paths if "://" not in one and not Path(one).exists()]
     if missing:
         raise ConfigError([f"{one}: no such file or directory" for one in missing])

@@ -1,21 +1,23 @@
-"""The cold lake: far timers as Parquet by day of delivery, and who has taken what out of it.
+"""The cold lake: far timers as Parquet files by day of delivery, and the claims on these files.
 
-Data:     deliver_day=2026-11-21/<run>-00000.parquet   rows: see COLUMNS
-          _runs/<run>.json                             an append that counts: its files, by name
-          _promotions/2026-11-21/0000000000.json       a set of files of that day that was claimed
-          _promotions/2026-11-21/0000000000.done       the same, and the shards have its rows
-          _tombstones/*.parquet                        message_id: what was cancelled in the lake
-          _staging/<run>/                              an append that is not finished
-          _lake.json                                   format, and the lake's id
-Threads:  any number of processes; each file that decides something is made by create-if-absent,
-          and is durable before anything is done by it.
-Holds:    (1) a file counts from when its run's record is there, and the record names it;
-          (2) a file is in at most one claim of its day, so it is promoted once: a claim's rows go
-              to the shards under (source, version) = (promote/<lake id>/<day>, number of the
-              claim), and the shards take a version once, whoever repeats it;
-          (3) files that come late for a day that was promoted are a claim of their own;
-          (4) a day's claims are read whole before the next is made, in order, without a gap.
-Fails:    ConfigError where a folder is no lake, CorruptError where a record is not readable.
+On-disk format:
+    deliver_day=2026-11-21/<run>-00000.parquet   rows with the columns COLUMNS
+    _runs/<run>.json                             a committed append, with the names of its files
+    _promotions/2026-11-21/0000000000.json       a claim: a set of files of that day to promote
+    _promotions/2026-11-21/0000000000.done       the same claim after the shards have its rows
+    _tombstones/*.parquet                        message_id of messages cancelled in the lake
+    _staging/<run>/                              an unfinished append
+    _lake.json                                   the format, and the id of the lake
+Thread safety: any number of processes may use a lake. Each file that decides something is created
+    only if absent, and is durable before anything depends on it.
+Invariants:
+    1. A file counts as soon as the record of its run exists and names it.
+    2. A file is in at most one claim of its day, so it is promoted once. The rows of a claim are
+       scheduled under (source, version) = (promote.<lake id>.<day>, number of the claim), and
+       a shard ingests a version once.
+    3. Files appended to a day after its promotion are claimed separately.
+    4. All claims of a day are read before the next one is created. Their numbers have no gap.
+Raises: ConfigError if a directory is not a lake. CorruptError if a record is unreadable.
 """
 
 import json
@@ -34,7 +36,7 @@ from timerstore.errors import ConfigError, CorruptError, FormatVersionError
 
 FORMAT = 1
 COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")
-"""Text, text, int64, binary, text, text; a file may lack the last two."""
+"""Types: text, text, int64, binary, text, text. A file may lack the last two columns."""
 
 DAY_PREFIX = "deliver_day="
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -42,7 +44,7 @@ _CLAIM = re.compile(r"([0-9]{10})\.json")
 
 
 class LakeFile(NamedTuple):
-    """One Parquet file, by its name in its day's folder."""
+    """One Parquet file. `name` is its name in the directory of its day."""
 
     day: date
     name: str
@@ -52,7 +54,7 @@ class LakeFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A set of files of a day that are promoted together."""
+    """A set of files of one day that are promoted together."""
 
     day: date
     number: int
@@ -61,7 +63,7 @@ class Claim:
 
 
 class Lake:
-    """A lake; `open_lake` finds or makes it."""
+    """A cold lake. Use `open_lake` to open or create one."""
 
     def __init__(self, root: Path, lake_id: str, disk: Disk) -> None:
         self.root = root
@@ -71,10 +73,12 @@ class Lake:
     # --- appending ---
 
     def run(self, run_id: str) -> tuple[LakeFile, ...] | None:
-        """The files of an append that counts, None where it does not (yet)."""
+        """Return the files of a committed append, or None if it is not committed."""
         found = self._run(run_id)
         if found is not None:
-            self._disk.sync_directory(self._runs)  # its maker may have been killed before it did
+            self._disk.sync_directory(
+                self._runs
+            )  # its creator may have been killed before the sync
         return found
 
     def _run(self, run_id: str) -> tuple[LakeFile, ...] | None:
@@ -83,11 +87,11 @@ class Lake:
         return None if text is None else tuple(_files_of(_read(text, path), path))
 
     def staging(self, run_id: str) -> Path:
-        """Where an append writes; what a killed one left there is overwritten."""
+        """Return the staging directory of a run. Files left by a killed run are overwritten."""
         return self.root / "_staging" / check_run_id(run_id)
 
     def commit_run(self, run_id: str, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
-        """Let the files of a run count: those given, or those of whoever committed it first."""
+        """Commit the files of a run. Return its files, which may be those of an earlier commit."""
         path = self._run_path(run_id)
         told = sorted(files)
         table: Json = {
@@ -105,11 +109,11 @@ class Lake:
         return found
 
     def day_folder(self, day: date) -> Path:
-        """Where the files of a day of delivery are."""
+        """Return the directory of a day of delivery."""
         return self.root / f"{DAY_PREFIX}{day.isoformat()}"
 
     def files(self) -> Iterator[LakeFile]:
-        """Every file that counts."""
+        """Yield every file of a committed run."""
         names = self._disk.list(self._runs)
         if names:
             self._disk.sync_directory(self._runs)
@@ -120,24 +124,24 @@ class Lake:
     # --- promoting ---
 
     def claims(self, day: date) -> tuple[Claim, ...]:
-        """The claims of a day, in order; durable: rows are taken under a claim's number."""
+        """Return the claims of a day in order. They are durable, as rows are ingested by number."""
         folder = self._claims_folder(day)
         numbers = sorted(
             int(match[1]) for name in self._disk.list(folder) if (match := _CLAIM.fullmatch(name))
         )
         if numbers != list(range(len(numbers))):
-            raise CorruptError("claims with a gap", where=folder, got=numbers)
+            raise CorruptError("claim numbers with a gap", where=folder, got=numbers)
         if numbers:
             self._disk.sync_directory(folder)
         return tuple(self._claim(day, number) for number in numbers)
 
     def unclaimed(self, day: date, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
-        """Of these files, those of the day that nobody claimed."""
+        """Return the files of the day that are in no claim."""
         taken = {name for claim in self.claims(day) for name in claim.files}
         return tuple(one for one in files if one.day == day and one.name not in taken)
 
     def claim(self, day: date, files: Iterable[LakeFile]) -> Claim | None:
-        """Claim what is not claimed of a day; None where nothing is left, or others were faster."""
+        """Claim the unclaimed files of a day. Return None if none are left for this process."""
         listed = tuple(files)
         while left := self.unclaimed(day, listed):
             number = len(self.claims(day))
@@ -156,15 +160,15 @@ class Lake:
         return None
 
     def is_done(self, claim: Claim) -> bool:
-        """Whether the shards have its rows; if so, that is noted durably."""
+        """Return whether the shards have the rows of a claim. A positive result is durable."""
         return self._disk.read_created(self._done_path(claim)) is not None
 
     def finish(self, claim: Claim, figures: Json) -> None:
-        """Note that the shards have its rows; again does no harm."""
+        """Record that the shards have the rows of a claim. This may be repeated."""
         self._disk.create_small(self._done_path(claim), _text({"format": FORMAT, **figures}))
 
     def unfinished(self) -> list[Claim]:
-        """Claims whose rows the shards may not have: a promotion was killed, or runs."""
+        """Return the claims of a killed or running promotion, whose rows the shards may lack."""
         return [
             claim
             for day in self.claimed_days()
@@ -173,18 +177,18 @@ class Lake:
         ]
 
     def claimed_days(self) -> list[date]:
-        """Days of which something was claimed."""
+        """Return the days that have a claim."""
         return sorted(
             date.fromisoformat(name) for name in self._disk.list(self.root / "_promotions")
         )
 
     def tombstones(self) -> list[Path]:
-        """Parquet files of what was cancelled."""
+        """Return the Parquet files with the ids of cancelled messages."""
         folder = self.root / "_tombstones"
         return sorted(folder / one for one in self._disk.list(folder) if one.endswith(".parquet"))
 
     def purge(self, claim: Claim) -> int:
-        """Remove the files of a claim that is done; how many were still there."""
+        """Remove the files of a finished claim. Return the number of removed files."""
         assert self.is_done(claim), claim
         paths = [self.day_folder(claim.day) / name for name in claim.files]
         there = [path for path in paths if self._disk.exists(path)]
@@ -214,7 +218,7 @@ class Lake:
         path = self._claim_path(day, number)
         text = self._disk.read_small(path)
         if text is None:
-            raise CorruptError("a claim is gone", where=path)
+            raise CorruptError("claim file is missing", where=path)
         table = _read(text, path)
         try:
             names = _as_list(table.get("files"), "files")
@@ -226,36 +230,40 @@ class Lake:
 
 
 def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> Lake:
-    """Give the lake in a folder; with `create` make it where there is none."""
+    """Open the lake in a directory, or create it if `create` is true.
+
+    Raises:
+        ConfigError: the directory is not a lake, or it is not empty and cannot become one.
+    """
     disk, root = disk or Disk(), root.absolute()
     path = root / "_lake.json"
     text = disk.read_created(path)
     if text is None:
         if not create:
-            raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append makes one")
-        # Who was killed as he made it left a temporary file; who is quicker now, the lake itself.
+            raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append creates one")
+        # A killed process may have left a temporary file. Another may create the lake right now.
         others = [n for n in disk.list(root) if n != path.name and not is_temporary_of(n, path)]
         if others:
-            raise ConfigError(f"{root}: not empty and not a cold lake; give a new folder")
+            raise ConfigError(f"{root}: not empty and not a cold lake; use a new directory")
         disk.make_directory(root)
         disk.create_small(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
         text = disk.read_created(path)
-        assert text is not None, "written above, by us or by another"
+        assert text is not None, "created above, here or by another process"
     table = _read(text, path)
     return Lake(root, _as_text(table.get("id"), "id"), disk)
 
 
 def check_run_id(run_id: str) -> str:
-    """Give it back if it can name a file."""
+    """Return the run id. Raise ConfigError if it cannot be part of a file name."""
     if not _RUN_ID.fullmatch(run_id):
         raise ConfigError(
-            f"--run-id: wanted 1 to 100 letters, digits, _ . -, none of these first, got {run_id!r}"
+            f"--run-id: wanted 1 to 100 of A-Z a-z 0-9 _ . -, not _ . - first, got {run_id!r}"
         )
     return run_id
 
 
 def day_of(folder: str) -> date | None:
-    """The day of `deliver_day=2026-11-21`, None for another folder."""
+    """Return the day of a name like `deliver_day=2026-11-21`, or None for other names."""
     if not folder.startswith(DAY_PREFIX):
         return None
     try:

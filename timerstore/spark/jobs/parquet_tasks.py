@@ -1,9 +1,9 @@
-"""Parquet files cut into tasks by row groups, so that a worker reads its part without Spark.
+"""Divide Parquet files into tasks by row groups, so that workers read their parts without Spark.
 
-Holds:    the same files and the same `rows_per_task` give the same pieces in the same order, so
-          that a run that is repeated stages the same rows.
-Fails:    ConfigError where a path holds no Parquet file, or files disagree in the columns asked
-          for.
+Invariants:
+    The same files and the same `rows_per_task` give the same pieces in the same order, so that a
+    repeated run stages the same rows.
+Raises: ConfigError if a path has no Parquet file, or if files differ in the requested columns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ _BATCH_ROWS = 32_768
 
 
 class Piece(NamedTuple):
-    """Some row groups of one file, one behind the other."""
+    """Consecutive row groups of one file."""
 
     path: str
     first_group: int
@@ -32,7 +32,7 @@ Task = tuple[Piece, ...]
 
 
 def parquet_files(path: str) -> list[Path]:
-    """The file, or the Parquet files below a folder; names that begin with _ or . are left out."""
+    """Return the file, or all Parquet files below a directory. Skip names that begin with _ or ."""
     root = Path(path)
     if root.is_file():
         return [root]
@@ -44,12 +44,12 @@ def parquet_files(path: str) -> list[Path]:
         if not any(part[0] in "_." for part in one.relative_to(root).parts)
     )
     if not found:
-        raise ConfigError(f"{path}: no Parquet files below it")
+        raise ConfigError(f"{path}: the directory has no Parquet files")
     return found
 
 
 def schema_of(files: Sequence[Path], columns: Iterable[str]) -> pa.Schema:
-    """The first file's schema; each of the columns must be there, and of its type in every file."""
+    """Return the schema of the first file. Raise ConfigError if files differ in the columns."""
     schema: pa.Schema | None = None
     problems: list[str] = []
     wanted = sorted(set(columns))
@@ -70,17 +70,17 @@ def schema_of(files: Sequence[Path], columns: Iterable[str]) -> pa.Schema:
 
 
 def tasks_of(files: Iterable[Path], rows_per_task: int = ROWS_PER_TASK) -> list[Task]:
-    """Cut the files, in their order, into tasks of about so many rows; a row group stays whole."""
+    """Divide the files in order into tasks of about `rows_per_task` rows, by whole row groups."""
     tasks: list[list[Piece]] = []
-    room = 0
+    rows_left = 0
     for file in files:
         metadata = _open(file).metadata
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
-            if not tasks or rows > room:
+            if not tasks or rows > rows_left:
                 tasks.append([])
-                room = rows_per_task
-            room -= rows
+                rows_left = rows_per_task
+            rows_left -= rows
             _add(tasks[-1], Piece(str(file), group, 1, rows))
     return [tuple(task) for task in tasks]
 
@@ -100,23 +100,23 @@ def _add(task: list[Piece], piece: Piece) -> None:
 def read_task(
     task: Task, columns: Sequence[str], batch_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, a batch at a time."""
+    """Yield the rows of a task in batches."""
     for piece in task:
         groups = range(piece.first_group, piece.first_group + piece.group_count)
         file = _open(Path(piece.path))
-        moments = _int96_columns(file)
+        int96 = _int96_columns(file)
         for batch in file.iter_batches(batch_rows, row_groups=groups, columns=list(columns)):
-            yield _with_moments(batch, moments)
+            yield _with_utc(batch, int96)
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """Columns of the old kind of timestamp, which Spark writes unless it is told otherwise."""
+    """Return the columns of the deprecated type INT96, which Spark writes by default."""
     columns = (file.schema.column(number) for number in range(len(file.schema)))
     return frozenset(one.path for one in columns if one.physical_type == "INT96")
 
 
-def _with_moments(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
-    """Say of such columns that they are UTC, as they are by definition; pyarrow leaves it open."""
+def _with_utc(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
+    """Set the zone of INT96 columns to UTC. It is UTC by definition, but pyarrow omits it."""
     for place, name in enumerate(batch.schema.names):
         if name in names:
             kind = pa.timestamp("us", tz="UTC")

@@ -1,7 +1,8 @@
-"""Pictures that jobs write: lateness, what is due by day, what is due by day and hour.
+"""Plot lateness, due messages by day, and due messages by day and hour.
 
-Threads:  none; figures are made without pyplot, so that no global state or display is touched.
-Holds:    an empty table still gives a picture, which says that there was nothing.
+Thread safety: figures are created without pyplot, so no global state or display is used.
+Invariants:
+    An empty table also gives a file. It contains the word "nothing".
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def lateness_plot(path: Path, by_step: Mapping[int, int], title: str) -> Path:
-    """Deliveries by lateness, in steps: key 0 is in time, key n is up to n ms late."""
+    """Plot deliveries by lateness. Key 0 is in time, key n is at most n ms late."""
     figure, axes = _new(title)
     edges = sorted(by_step)
     if not edges:
@@ -36,7 +37,7 @@ def lateness_plot(path: Path, by_step: Mapping[int, int], title: str) -> Path:
 
 
 def due_plot(path: Path, by_day: Mapping[int, int], title: str) -> Path:
-    """What is due on each day; the key is the day's number since 1970, UTC."""
+    """Plot due messages by day. A key is a number of days since 1970, UTC."""
     figure, axes = _new(title)
     if not by_day:
         return _save(figure, axes, path, empty=True)
@@ -46,13 +47,13 @@ def due_plot(path: Path, by_day: Mapping[int, int], title: str) -> Path:
     axes.fill_between(np.array(dates), counts, step="mid", color=_FILL, alpha=0.6)
     axes.step(np.array(dates), counts, where="mid", color=_INK, linewidth=0.8)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("due, a day (UTC)")
+    axes.set_ylabel("due per day (UTC)")
     figure.autofmt_xdate()
     return _save(figure, axes, path)
 
 
 def line_plot(path: Path, times_ms: Sequence[int], counts: Sequence[int], title: str) -> Path:
-    """What is due in each bucket of time, against its beginning."""
+    """Plot due messages by time bucket, at the start of each bucket."""
     figure, axes = _new(title)
     if not times_ms:
         return _save(figure, axes, path, empty=True)
@@ -65,7 +66,7 @@ def line_plot(path: Path, times_ms: Sequence[int], counts: Sequence[int], title:
 
 
 def heat_plot(path: Path, by_hour: Mapping[int, int], title: str) -> Path:
-    """Day across, hour of the day (UTC) down; the key is the hour's number since 1970."""
+    """Plot due messages by day and hour of the day, UTC. A key is a number of hours since 1970."""
     figure, axes = _new(title)
     if not by_hour:
         return _save(figure, axes, path, empty=True)
@@ -76,7 +77,7 @@ def heat_plot(path: Path, by_hour: Mapping[int, int], title: str) -> Path:
     shown = axes.imshow(
         grid, aspect="auto", origin="lower", cmap="viridis", interpolation="nearest"
     )
-    figure.colorbar(shown, ax=axes, label="due, an hour")
+    figure.colorbar(shown, ax=axes, label="due per hour")
     places = np.unique(np.linspace(0, grid.shape[1] - 1, num=min(12, grid.shape[1]), dtype=int))
     dates = [_EPOCH + timedelta(days=int(first + place)) for place in places]
     axes.set_xticks(places, [f"{date:%Y-%m-%d}" for date in dates], rotation=30, ha="right")
@@ -112,5 +113,5 @@ def _span(ms: int) -> str:
 
 
 def figures_of(rows: Any, key: str, value: str) -> dict[int, int]:
-    """{key: value} of rows that have both."""
+    """Return {key: value} of the rows that have both."""
     return {int(row[key]): int(row[value]) for row in rows if row[key] is not None and row[value]}

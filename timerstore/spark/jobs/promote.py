@@ -1,15 +1,15 @@
-"""Move the lake's days that come near into the shards, each file once.
+"""Move near days of the lake into the shards, each file once.
 
-Takes every day up to --until, and what a promotion that was killed left. Files that came late for a
-day that was promoted are taken too, as a set of their own. Ids in the lake's _tombstones are left
-out. After the shards have a set's rows, they are counted by shard. --purge-after removes files of
-days that lie so far back and are done.
+The job promotes every day up to --until, and completes promotions of killed runs. Files appended
+to a day after its promotion are promoted as a separate set. Message ids in _tombstones are
+skipped. --purge-after removes the files of finished sets whose days are that old. If a shard is
+open elsewhere, the exit status is 2 and the set is not finished: run the job again.
 
-Data:     lake.py has the layout; a set's rows go to the shards under source promote.<lake>.<day>
-          and the set's number as version.
-Holds:    (1) a file is in one set, and a set is taken once by each shard, whoever is killed when;
-          (2) a set is noted as done when every shard has its rows.
-Fails:    exit status 2 where a shard is open elsewhere, so that a set is not done: run it again.
+On-disk format: see lake.py. The rows of a set have the source promote.<lake>.<day>, and the number
+    of the set as version.
+Invariants:
+    1. A file is in one set, and each shard ingests a set once, even if processes are killed.
+    2. A set is recorded as done when every shard has its rows.
 """
 
 import sys
@@ -40,7 +40,7 @@ _DAYS_AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Which lake, which shards, until when."""
+    """Options of the job."""
 
     lake: Path
     path: Path
@@ -50,7 +50,7 @@ class Args:
 
 
 def build(_spark: SparkSession, args: Args) -> list[Claim]:
-    """Claim what is to be promoted; what was claimed before and is not done comes first."""
+    """Claim the files to promote. Unfinished earlier claims come first."""
     lake = open_lake(args.lake)
     files = tuple(lake.files())
     until = until_of(args)
@@ -63,7 +63,7 @@ def build(_spark: SparkSession, args: Args) -> list[Claim]:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Promote, count, purge."""
+    """Promote the claims, ingest them, and purge old files."""
     need_there(str(args.lake), str(args.path))
     until_of(args)
     require(Disk(), args.path)
@@ -78,8 +78,8 @@ def work(run: Run, args: Args) -> Outcome:
         taken = take(run, run.spark, args.path)
         if taken.locked:
             text = (
-                f"shards {list(taken.locked)} are open elsewhere: {len(done)} sets are committed, "
-                "and not noted as done; run it again once their owners have taken them"
+                f"shards {list(taken.locked)} are open elsewhere: {len(done)} sets are committed "
+                "but not done; run the job again after the owners have ingested them"
             )
             problems = (text,)
         else:
@@ -100,7 +100,7 @@ def _promote(run: Run, lake: Lake, claim: Claim, root: Path, without: frozenset[
     rows = sum(piece.rows for task in tasks for piece in task)
     if rows != claim.rows:
         raise CorruptError(
-            "files of a claim", where=lake.day_folder(claim.day), wanted=claim.rows, got=rows
+            "row count of a claim", where=lake.day_folder(claim.day), wanted=claim.rows, got=rows
         )
     options = WriteOptions(shard_by="key", write_id=source, null_body="empty", ingest="none")
     done = stage_and_commit(run, root, source, claim.number, tasks, _RENAMING, options, without)
@@ -109,24 +109,24 @@ def _promote(run: Run, lake: Lake, claim: Claim, root: Path, without: frozenset[
 
 
 def source_of(lake: Lake, claim: Claim) -> str:
-    """The name under which the shards keep account of a day."""
+    """Return the ingest source of a day, under which shards count versions."""
     return f"promote.{lake.id}.{claim.day.isoformat()}"
 
 
 def until_of(args: Args) -> date:
-    """The last day that is promoted."""
+    """Return the last day to promote."""
     if args.until is not None:
         return read_day("--until", args.until)
     return today_of(args) + timedelta(days=_DAYS_AHEAD)
 
 
 def today_of(args: Args) -> date:
-    """The day of --now, UTC."""
+    """Return the day of --now in UTC."""
     return datetime.fromtimestamp(read_time_ms("--now", args.now) / 1000, UTC).date()
 
 
 def read_tombstones(files: Sequence[Path]) -> frozenset[str]:
-    """Message ids that were cancelled in the lake."""
+    """Return the message ids cancelled in the lake."""
     found: set[str] = set()
     for file in files:
         table = pq.read_table(file)
@@ -137,7 +137,7 @@ def read_tombstones(files: Sequence[Path]) -> frozenset[str]:
 
 
 def purge(lake: Lake, last: date) -> int:
-    """Remove the files of sets that are done and whose day is before this one; how many."""
+    """Remove the files of finished sets of days before `last`. Return their number."""
     old = (day for day in lake.claimed_days() if day < last)
     claims = (claim for day in old for claim in lake.claims(day) if lake.is_done(claim))
     return sum(map(lake.purge, claims))
@@ -169,13 +169,15 @@ JOB = Job(
             ["--path"],
             required=True,
             type=FOLDER,
-            help="The shards' directory.",
+            help="The shard directory.",
         ),
-        click.Option(["--until"], help="The last day, as 2026-11-21; default: in two days."),
+        click.Option(["--until"], help="Last day, as 2026-11-21; default: in two days."),
         click.Option(
-            ["--purge-after"], type=click.IntRange(0), help="Remove files of days so long ago."
+            ["--purge-after"],
+            type=click.IntRange(0),
+            help="Remove files older than this many days.",
         ),
-        click.Option(["--now"], default="now", help="now, epoch ms, or a time with its zone."),
+        click.Option(["--now"], default="now", help="now, epoch ms, or a time with a zone."),
     ),
 )
 main = JOB.main

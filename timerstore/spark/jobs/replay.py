@@ -1,12 +1,12 @@
-"""Schedule an export again, its times moved: what was delivered in June, next week, in another
-store.
+"""Schedule exported messages again, in this or another store, with their times shifted.
 
---start says when the first of the rows shall be due; --shift moves all by a span (with - before it:
-back). Rows are those of real topics that waited, each as it was delivered: --all also takes those
-that never waited. They keep their ids, keys, tags and their producers' properties.
+--start gives the new due time of the first message. --shift moves all due times by a span; a span
+that begins with - moves them back. --input is an export of the table messages. Only messages that
+were delayed are scheduled; --all adds those that were not. Messages keep their ids, keys, tags and
+the properties of their producers.
 
-Data:     --input: what `export` wrote of the table messages.
-Holds:    again under the same --run-id: nothing is scheduled twice.
+Invariants:
+    A repeated run with the same --run-id schedules nothing twice.
 """
 
 import sys
@@ -31,7 +31,7 @@ _SYSTEM_TOPICS = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_", "rmq_sys_", "%RETRY%")
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """Which export, into which shards, moved how."""
+    """Options of the job."""
 
     input: str
     path: Path
@@ -41,11 +41,11 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """The rows with their times moved. Looks at the first due time where --start is given."""
+    """Return the rows with shifted times. With --start, this reads the first due time."""
     table = spark.read.parquet(args.input)
     missing = {"topic", "properties", "deliver_at", "body", "flags"} - set(table.columns)
     if missing:
-        raise ConfigError(f"{args.input}: not an export of messages; without {sorted(missing)}")
+        raise ConfigError(f"{args.input}: not an export of messages; no columns {sorted(missing)}")
     real = table
     for prefix in _SYSTEM_TOPICS:
         real = real.where(~F.col("topic").startswith(prefix))
@@ -57,7 +57,7 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 
 def _shift_ms(rows: DataFrame, args: Args) -> int:
     if args.start is None:
-        assert args.shift is not None, "checked before"
+        assert args.shift is not None, "checked by work()"
         back = args.shift.startswith("-")
         span = read_span_ms("--shift", args.shift.removeprefix("-"))
         return -span if back else span
@@ -67,7 +67,7 @@ def _shift_ms(rows: DataFrame, args: Args) -> int:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Schedule it."""
+    """Schedule the rows, and ingest them."""
     source = check_run_id(run.run_id)
     if (args.start is None) == (args.shift is None):
         raise ConfigError("wanted one of --start and --shift")
@@ -90,18 +90,16 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--input"], required=True, type=PLACE, help="The export."),
+        click.Option(["--input"], required=True, type=PLACE, help="The exported Parquet files."),
         click.Option(
             ["--path"],
             required=True,
             type=FOLDER,
-            help="The shards' directory.",
+            help="The shard directory.",
         ),
-        click.Option(
-            ["--start"], help="When the first is due: now, epoch ms, a time with its zone."
-        ),
-        click.Option(["--shift"], help="Or move all by a span, as 7d or -1h."),
-        click.Option(["--all"], is_flag=True, help="Also what never waited."),
+        click.Option(["--start"], help="First due time: now, epoch ms, or a time with a zone."),
+        click.Option(["--shift"], help="Instead: shift by a span, as 7d or -1h."),
+        click.Option(["--all"], is_flag=True, help="Also messages that were not delayed."),
     ),
 )
 main = JOB.main

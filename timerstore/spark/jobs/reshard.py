@@ -1,17 +1,19 @@
-"""Move what still waits from N shards to M: another number of shards is another directory.
+"""Move waiting messages from N shards to M shards in another directory.
 
-The old shards must be closed, and must not be opened again for delivery: what they hold is
-delivered by the new ones. What was delivered stays where it is. Messages keep ids, keys, tags,
-properties and times; handles of the old shards do not work in the new ones, and what was put with
-replace=True is no more replaced there: the next put of its key waits beside it.
+--source is a store or a shard directory, which is only read. --path is the new shard directory,
+created by init-shards.
 
-Data:     --source: a store or a directory of shards, read only; --path: the new directory of shards
-          (init-shards makes it).
-Holds:    (1) each message that waits is scheduled once; (2) again under the same --run-id: nothing
-          is scheduled twice.
-Fails:    ConfigError where a store of --source is open or was not closed: its services may deliver;
-          where something is committed there that a shard has not taken in; where something recurs:
-          its definition would stay behind.
+Close the old shards first, and do not open them for delivery again: the new shards deliver their
+waiting messages. Delivered messages stay in the old shards. Messages keep their ids, keys, tags,
+properties and times. Handles of the old shards do not work in the new ones. A message put with
+replace=True is no longer replaced: the next put of its key adds a second message.
+
+Invariants:
+    1. Each waiting message is scheduled once.
+    2. A repeated run with the same --run-id schedules nothing twice.
+Raises: ConfigError if a store of --source is open or was not closed, since it may still deliver;
+    if it has committed rows that are not ingested; or if it has recurring messages, whose
+    definitions are not moved.
 """
 
 import sys
@@ -47,7 +49,7 @@ _ROW_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """From where, to where."""
+    """Options of the job."""
 
     source: Path
     path: Path
@@ -55,7 +57,7 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """The rows that wait."""
+    """Return the waiting messages as rows to put."""
     delays = read_level_delays(args.level_delays)
     messages = read_messages(spark, str(args.source), audit_frames.MESSAGE_COLUMNS)
     bodies = read_messages(spark, str(args.source), _ROW_COLUMNS)
@@ -64,13 +66,13 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Move it."""
+    """Check both directories, and move the waiting messages."""
     source = check_run_id(run.run_id)
     read_level_delays(args.level_delays)
     need_there(str(args.source), str(args.path))
     require(Disk(), args.path)
     if args.source.resolve() == args.path.resolve():
-        raise ConfigError("--path: wanted another directory than --source")
+        raise ConfigError("--path: must not be the directory of --source")
     refuse_open(args.source)
     refuse_pending(args.source)
     refuse_recurring(args.source)
@@ -80,7 +82,7 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def refuse_open(source: Path) -> None:
-    """Raise ConfigError where a store has its mark of being open."""
+    """Raise ConfigError if a store has the file that marks it as open."""
     disk = Disk()
     opened = [one for one in _stores(source) if disk.exists(Tree(one).abort)]
     if opened:
@@ -90,10 +92,10 @@ def refuse_open(source: Path) -> None:
 
 
 def refuse_recurring(source: Path) -> None:
-    """Raise ConfigError where a store has what recurs: only its next run could move."""
+    """Raise ConfigError if a store has recurring messages: only their next run could move."""
     problems = [
         f"{store}: {one.name!r} recurs, and would end with its next run; end it first (`timerstore "
-        "every PATH --cancel NAME`, cancel_every), and begin it again in the new shards"
+        "every PATH --cancel NAME` or cancel_every), and start it again in the new shards"
         for store in _stores(source)
         for one in recurring_json.read(Disk().read_small(Tree(store).recurring_json))
         if not one.is_ended
@@ -112,9 +114,9 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--source"], required=True, type=FOLDER, help="The old directory."),
-        click.Option(["--path"], required=True, type=FOLDER, help="The new shards."),
-        click.Option(["--level-delays"], default=LEVEL_DELAYS, help="As the old stores have them."),
+        click.Option(["--source"], required=True, type=FOLDER, help="The old store or shards."),
+        click.Option(["--path"], required=True, type=FOLDER, help="The new shard directory."),
+        click.Option(["--level-delays"], default=LEVEL_DELAYS, help="Delays of the old stores."),
     ),
 )
 main = JOB.main

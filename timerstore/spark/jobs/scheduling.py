@@ -1,9 +1,9 @@
-"""Rows into shards, once: stage in the executors, commit in the driver, let each shard take them.
+"""Schedule rows once: stage them in the executors, commit on the driver, and ingest per shard.
 
-Threads:  the driver's.
-Holds:    (1) what is committed under (source, version) is committed once, whoever repeats it; (2) a
-          repeat stages nothing where the commit is there, and always lets the shards take what they
-          miss.
+Thread safety: runs on the driver's thread.
+Invariants:
+    1. Each (source, version) is committed once, even if several processes try.
+    2. A repeated run stages nothing if the commit exists. It always ingests missing rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ from timerstore.spark.jobs.parquet_tasks import Task
 
 
 class Scheduled(NamedTuple):
-    """What a version has."""
+    """The row counts of a committed version."""
 
     rows: int
     quarantined: int
@@ -41,14 +41,14 @@ class Scheduled(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What the shards took; `locked`: those that others have open, whose owners take it."""
+    """The ingested rows. `locked` lists the open shards, whose owners ingest later."""
 
     rows: int
     locked: tuple[int, ...]
 
 
 def committed(root: Path, source: str, version: int) -> Manifest | None:
-    """The version's manifest, None where it is not committed."""
+    """Return the manifest of a version, or None if it is not committed."""
     return manifests.load(Disk(), ShardsTree(root), source, version)
 
 
@@ -62,7 +62,7 @@ def stage_and_commit(
     options: WriteOptions,
     without: Iterable[str] = (),
 ) -> Scheduled:
-    """Stage all tasks and make them visible together; nothing where that was done before."""
+    """Stage all tasks and make them visible together, unless the version is committed."""
     known = committed(root, source, version)
     if known is not None:
         run.tell(f"{source} version {version} was committed before")
@@ -81,7 +81,7 @@ def stage_and_commit(
 
 
 def scheduled_of(manifest: Manifest, *, is_replay: bool) -> Scheduled:
-    """Count a manifest's rows."""
+    """Return the row counts of a manifest."""
     by_shard: dict[int, int] = {}
     quarantined = 0
     for one in manifest.files:
@@ -93,7 +93,7 @@ def scheduled_of(manifest: Manifest, *, is_replay: bool) -> Scheduled:
 
 
 def take(run: Run, spark: SparkSession, root: Path) -> Taken:
-    """Let each shard that nobody has open take what is committed; one task a shard."""
+    """Ingest committed rows into each shard that is not open, in one task per shard."""
     count = require(Disk(), root).shard_count
     shards = spark.range(0, count, 1, count)
     rows = shards.mapInArrow(IngestShards(str(root)), INGEST_RESULT).collect()
@@ -101,8 +101,8 @@ def take(run: Run, spark: SparkSession, root: Path) -> Taken:
         sum(row["rows"] for row in rows),
         tuple(sorted(row["shard"] for row in rows if row["is_locked"])),
     )
-    text = f"{taken.rows:,} rows taken by {count} shards"
+    text = f"{taken.rows:,} rows ingested by {count} shards"
     if taken.locked:
-        text += f"; open elsewhere, so that their owners take theirs: {taken.locked}"
+        text += f"; open elsewhere, left to their owners: {taken.locked}"
     run.tell(text)
     return taken

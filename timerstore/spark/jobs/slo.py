@@ -1,7 +1,8 @@
-"""What an audit is held to: conditions on its figures, as in "lost=0,dup=0,p99<1000ms".
+"""Parse and check conditions on the figures of an audit, such as "lost=0,dup=0,p99<1000ms".
 
-Holds:    a Condition that exists names a known figure and a number in that figure's unit.
-Fails:    ConfigError that lists every part that is wrong.
+Invariants:
+    A Condition has a known figure, and a limit in the unit of that figure.
+Raises: ConfigError, which lists every invalid part.
 """
 
 import operator
@@ -29,7 +30,7 @@ NAMES = {
     "p99.9": "lateness_p99_9_ms",
     "max": "lateness_max_ms",
 }
-"""What may be named, and the figure of the audit that it is."""
+"""The names in conditions, and the figures of the audit that they stand for."""
 
 DEFAULT = "lost=0,dup=0,early=0,phantom=0,crc=0,uncancelled=0"
 
@@ -47,7 +48,7 @@ _PART = re.compile(
 
 
 class Condition(NamedTuple):
-    """One part: the figure, how it is compared, with what (lateness: ms), and as it was given."""
+    """One condition: a figure, a comparison, a limit (lateness in ms), and the given text."""
 
     figure: str
     how: str
@@ -55,7 +56,7 @@ class Condition(NamedTuple):
     text: str
 
     def problem(self, figures: Mapping[str, float | None]) -> str | None:
-        """Say what is wrong, or None. Lateness of no delivery at all meets every condition."""
+        """Return the violation as a sentence, or None. A missing lateness violates nothing."""
         got = figures[self.figure]
         if got is None or _COMPARE[self.how](got, self.limit):
             return None
@@ -63,7 +64,7 @@ class Condition(NamedTuple):
 
 
 def parse(text: str) -> tuple[Condition, ...]:
-    """Read conditions, one comma between. Lateness takes ms (also without a unit), s, m, h, d."""
+    """Parse conditions separated by commas. Units of lateness are ms (default), s, m, h and d."""
     found: list[Condition] = []
     problems: list[str] = []
     for part in text.split(","):
@@ -79,8 +80,8 @@ def parse(text: str) -> tuple[Condition, ...]:
 def problems_of(
     conditions: tuple[Condition, ...], figures: Mapping[str, float | None]
 ) -> list[str]:
-    """Every condition that does not hold, as a sentence."""
-    return [said for one in conditions if (said := one.problem(figures)) is not None]
+    """Return a sentence for every violated condition."""
+    return [text for one in conditions if (text := one.problem(figures)) is not None]
 
 
 def _condition(part: str) -> Condition:
@@ -100,5 +101,5 @@ def _condition(part: str) -> Condition:
             raise ValueError(f"{name}: wanted ms, s, m, h or d, got {unit!r}")
         limit *= _UNITS_MS[unit or "ms"]
     elif unit:
-        raise ValueError(f"{name}: is a count and has no unit, got {unit!r}")
+        raise ValueError(f"{name}: wanted a count without a unit, got {unit!r}")
     return Condition(figure, match["how"].replace("==", "="), limit, part)

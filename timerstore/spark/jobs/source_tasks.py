@@ -1,11 +1,12 @@
-"""A table of a store, read in tasks of our own: what leaves the worker is a result, not the rows.
+"""Process a table of a store in the executors, and return only results to Spark.
 
-The partitions are those that the data source plans; what reads them is the data source's reader, in
-an executor. Spark is only asked to run the tasks, so rows never pass through the JVM: counting is
-1.3 times, writing Parquet 5 times as fast (docs/spark.md).
+The data source plans the partitions, and its reader reads them in the executors. Spark only runs
+the tasks, so rows do not pass through the JVM. Counting is 1.3 times as fast, and writing Parquet
+5 times as fast (docs/spark.md).
 
-Threads:  each task in its own worker process.
-Holds:    partitions are planned once, at the state of that moment; a result is of one of them.
+Thread safety: each task runs in its own worker process.
+Invariants:
+    All partitions are planned together from one state of the store.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,25 +24,25 @@ _TASK_BYTES = 64 << 20
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[int, Batches], Iterable[pa.RecordBatch]]
-"""Number of the partition and its batches, to result batches."""
+"""A function from a partition number and its batches to result batches."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A planned scan. Travels to the executors."""
+    """A planned scan, pickled to the executors."""
 
     reader: DataSourceReader
     partitions: tuple[InputPartition, ...]
 
     def read(self, number: int) -> Batches:
-        """The rows of one partition."""
+        """Yield the rows of one partition."""
         for batch in self.reader.read(self.partitions[number]):
             assert isinstance(batch, pa.RecordBatch), type(batch)
             yield batch
 
 
 def plan_source(path: str, schema: str, **options: str) -> Source:
-    """Plan a scan of some columns of a table; options as those of the data source."""
+    """Plan a scan of the columns of `schema`. The options are those of the data source."""
     given: Mapping[str, str] = {"path": path, "time_type": "long", **options}
     source = TimerStoreDataSource(dict(given))
     columns = StructType.fromDDL(schema)
@@ -51,8 +52,8 @@ def plan_source(path: str, schema: str, **options: str) -> Source:
 
 
 def run_tasks(spark: SparkSession, source: Source, task: Task, result: str) -> DataFrame:
-    """The results as a table with the columns of `result`: one call of `task` a partition."""
-    groups = _together(source.partitions)
+    """Return the results of one call of `task` per partition, with the columns of `result`."""
+    groups = _group_small(source.partitions)
     numbers = spark.range(0, len(groups), 1, max(len(groups), 1))
 
     def work(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
@@ -64,15 +65,15 @@ def run_tasks(spark: SparkSession, source: Source, task: Task, result: str) -> D
     return numbers.mapInArrow(work, result)
 
 
-def _together(partitions: Sequence[InputPartition]) -> list[list[int]]:
-    """Small neighbours in one task: a task of Python's costs 50 ms, as much as to read 30 MiB."""
+def _group_small(partitions: Sequence[InputPartition]) -> list[list[int]]:
+    """Group small adjacent partitions: a Python task costs 50 ms, as much as reading 30 MiB."""
     groups: list[list[int]] = []
-    room = 0
+    bytes_left = 0
     for number, one in enumerate(partitions):
         size = one.value.part.end - one.value.part.begin
-        if not groups or size > room:
+        if not groups or size > bytes_left:
             groups.append([])
-            room = _TASK_BYTES
+            bytes_left = _TASK_BYTES
         groups[-1].append(number)
-        room -= size
+        bytes_left -= size
     return groups

@@ -1,6 +1,6 @@
-"""Times and spans of time as options: "90s", "2h", "7d"; "2026-11-21"; now.
+"""Parse options with times, days and time spans, such as "90s", "7d", "2026-11-21" or "now".
 
-Fails:    ConfigError names the option, what was wanted and what came.
+Raises: ConfigError with the option, the wanted form and the given text.
 """
 
 import re
@@ -13,11 +13,11 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _MS_MAX = 2**62
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, where days and times that can be told end."""
+"""The end of the year 9999, the last time that Python and Spark can format."""
 
 
 def read_span_ms(option: str, text: str) -> int:
-    """A span in whole ms, above 0."""
+    """Parse a span of time. Return whole milliseconds, at least 1."""
     match = _SPAN.fullmatch(text.strip())
     ms = float(match[1]) * _UNITS_MS[match[2]] if match else 0
     if not 1 <= ms < _MS_MAX:
@@ -26,7 +26,7 @@ def read_span_ms(option: str, text: str) -> int:
 
 
 def read_time_ms(option: str, text: str) -> int:
-    """Epoch ms of `now`, of epoch ms, or of a time with its zone."""
+    """Parse `now`, epoch ms, or an ISO 8601 time with a zone. Return epoch ms."""
     if text == "now":
         return int(datetime.now(UTC).timestamp() * 1000)
     if text.isdecimal() and len(text) < 20 and int(text) <= LAST_MS:
@@ -36,13 +36,13 @@ def read_time_ms(option: str, text: str) -> int:
     except ValueError:
         given = None
     ms = None if given is None or given.tzinfo is None else int(given.timestamp() * 1000)
-    if ms is None or not 0 <= ms <= LAST_MS:  # by UTC, which may be another year than its zone's
+    if ms is None or not 0 <= ms <= LAST_MS:  # the year in UTC can differ from the zone's
         raise ConfigError(f"{option}: wanted now, epoch ms, or a time with its zone, got {text!r}")
     return ms
 
 
 def read_day(option: str, text: str) -> date:
-    """A day, UTC."""
+    """Parse a day in UTC."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -50,5 +50,5 @@ def read_day(option: str, text: str) -> date:
 
 
 def told_ms(ms: int) -> str:
-    """A time for a person, UTC."""
+    """Format epoch ms as an ISO 8601 time in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,9 +1,11 @@
-"""Stream what was delivered to Parquet, Kafka or the console.
+"""Stream delivered messages to Parquet, Kafka or the console.
 
-Data:     table `deliveries`; with --bodies table `messages`, of what was delivered. --checkpoint is
-          Spark's.
-Holds:    into Parquet each delivery is written once, as long as checkpoint and --out are kept; into
-          Kafka at least once.
+The job reads the table `deliveries`. With --bodies it reads the delivered messages of the table
+`messages`. --checkpoint is Spark's checkpoint.
+
+Invariants:
+    Each delivery is written once to Parquet, as long as checkpoint and --out are kept. It is
+    written at least once to Kafka.
 """
 
 import sys
@@ -30,7 +32,7 @@ _BODIES = (
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """From which store, where to."""
+    """Options of the job."""
 
     path: str
     to: str
@@ -45,7 +47,7 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """The deliveries as a stream."""
+    """Return the deliveries as a stream."""
     table, schema = ("messages", _BODIES) if args.bodies else ("deliveries", _SCHEMA)
     reader = spark.readStream.format("timerstore").option("path", args.path)
     reader = reader.option("table", table).schema(schema)
@@ -61,12 +63,12 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Run it."""
+    """Check the options, and run the stream."""
     need_there(args.path)
     options = read_pairs("--option", args.options)
     if args.to == "parquet":
         if args.out is None:
-            raise ConfigError("--out: Parquet needs a folder")
+            raise ConfigError("--out: missing; --to parquet needs a directory")
         options["path"] = args.out
     writer = build(run.spark, args).writeStream.format(args.to).outputMode("append")
     figures = run_stream(
@@ -85,18 +87,16 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(
-            ["--path"], required=True, type=PLACE, help="A store, or a directory of shards."
-        ),
+        click.Option(["--path"], required=True, type=PLACE, help="A store, or a shard directory."),
         click.Option(
             ["--to"], type=click.Choice(["parquet", "kafka", "console", "noop"]), required=True
         ),
-        click.Option(["--out"], type=PLACE, help="Folder of Parquet."),
+        click.Option(["--out"], type=PLACE, help="Directory for Parquet."),
         click.Option(
             ["--option", "options"], multiple=True, metavar="K=V", help="An option of the sink."
         ),
-        click.Option(["--topics"], help="Only these topics, a comma between."),
-        click.Option(["--bodies"], is_flag=True, help="The messages themselves."),
+        click.Option(["--topics"], help="Only these topics, separated by commas."),
+        click.Option(["--bodies"], is_flag=True, help="Write whole messages with their bodies."),
         *TRIGGER_OPTIONS,
     ),
 )

@@ -1,13 +1,13 @@
-"""Schedule a stream's rows into the shards, exactly once: Kafka, files, another store, rate.
+"""Schedule the rows of a stream into the shards exactly once, from Kafka, files or another store.
 
---sql makes the rows: a SELECT of topic, body, deliver_at or deliver_ms, key, tags, message_id,
-properties FROM input. What a batch brought is committed with the batch's number, so that a batch
-that Spark repeats after a crash adds nothing.
+--sql computes the rows: a SELECT of topic, body, deliver_at or deliver_ms, key, tags, message_id,
+properties FROM input. Each batch is committed under its number, so a batch that Spark repeats after
+a crash adds nothing. --checkpoint is Spark's checkpoint. With a new one the same input is another
+stream, and its rows are scheduled again.
 
-Data:     --checkpoint is Spark's; with a new one the same input is another stream, and its rows
-          come again.
-Holds:    each row of the input is scheduled once, whoever is killed when, as long as the checkpoint
-          is kept.
+Invariants:
+    Each input row is scheduled once as long as the checkpoint is kept, even if processes are
+    killed.
 """
 
 import sys
@@ -28,7 +28,7 @@ _FILES = {"parquet", "json", "csv", "orc", "text"}
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """From which stream, into which shards."""
+    """Options of the job."""
 
     path: Path
     format: str
@@ -45,7 +45,7 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """The rows as a stream."""
+    """Return the rows as a stream."""
     reader = spark.readStream.format(args.format)
     reader = reader.options(**read_pairs("--option", args.options))
     if args.schema is not None:
@@ -58,12 +58,12 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Run it."""
+    """Check the options, and run the stream."""
     need_there(str(args.path))
     require(Disk(), args.path)
     read_pairs("--option", args.options)
     if args.format in _FILES and args.schema is None:
-        raise ConfigError(f"--schema: a stream of {args.format} files needs the files' schema")
+        raise ConfigError(f"--schema: missing; a stream of {args.format} files needs it")
     rows = build(run.spark, args)
     options = {
         "path": str(args.path),
@@ -93,16 +93,16 @@ JOB = Job(
             ["--path"],
             required=True,
             type=FOLDER,
-            help="The shards' directory.",
+            help="The shard directory.",
         ),
-        click.Option(["--format"], required=True, help="kafka, parquet, json, rate ..."),
+        click.Option(["--format"], required=True, help="Source: kafka, parquet, json, rate, ..."),
         click.Option(
             ["--option", "options"], multiple=True, metavar="K=V", help="An option of the source."
         ),
-        click.Option(["--schema"], help="Of files, as 'body string, deliver_ms long'."),
-        click.Option(["--sql"], help="SELECT ... FROM input that makes the rows."),
+        click.Option(["--schema"], help="Schema of files: 'body string, deliver_ms long'."),
+        click.Option(["--sql"], help="A SELECT ... FROM input that computes the rows."),
         click.Option(["--topic"], help="The topic of all rows."),
-        click.Option(["--shard-by"], default="key", help="key, msg_id, or a column."),
+        click.Option(["--shard-by"], default="key", help="Route by key, msg_id, or a column."),
         click.Option(["--on-invalid"], type=click.Choice(["fail", "quarantine"]), default="fail"),
         *TRIGGER_OPTIONS,
     ),

@@ -1,7 +1,7 @@
-"""Running a stream: until its input ends, for a time, or until it is stopped; told now and then.
+"""Run a stream until its input ends, for a limited time, or until it is stopped.
 
-Threads:  the driver's waits; Spark's own run the query.
-Fails:    what ended the query is raised.
+Thread safety: the driver's thread waits, and Spark's threads run the query.
+Raises: the exception that ended the query.
 """
 
 import time
@@ -21,11 +21,11 @@ _TELL_S = 10.0
 
 TRIGGER_OPTIONS: tuple[click.Option, ...] = (
     click.Option(
-        ["--checkpoint"], required=True, type=PLACE, help="Where Spark notes how far it is."
+        ["--checkpoint"], required=True, type=PLACE, help="Directory of Spark's checkpoint."
     ),
-    click.Option(["--every"], default="1s", help="Time between two batches, as 10s."),
-    click.Option(["--once"], is_flag=True, help="Take what is there, then end."),
-    click.Option(["--run-for"], help="End after this time, as 1h; default: never."),
+    click.Option(["--every"], default="1s", help="Time between batches, as 10s."),
+    click.Option(["--once"], is_flag=True, help="Read the available input, then end."),
+    click.Option(["--run-for"], help="End after this time, as 1h. By default never."),
 )
 
 
@@ -38,7 +38,7 @@ def run_stream(
     once: bool,
     run_for: str | None,
 ) -> dict[str, Any]:
-    """Start it and wait; batches and rows that this run took."""
+    """Run the stream, print progress, and return the batches and rows of this run."""
     read_span_ms("--every", every)
     end_s = None if run_for is None else time.monotonic() + read_span_ms("--run-for", run_for) / 1e3
     writer = writer.option("checkpointLocation", checkpoint).queryName(run.name)
@@ -66,14 +66,14 @@ def run_stream(
 
 
 def _look(query: StreamingQuery, seen: dict[int, int]) -> None:
-    """Note the batches that Spark still tells of."""
+    """Record the rows of the batches that Spark still reports."""
     for progress in query.recentProgress:
         if progress["numInputRows"]:
             seen[int(progress["batchId"])] = int(progress["numInputRows"])
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """`key=value` texts of a source or a sink."""
+    """Parse the `key=value` options of a source or sink. Raise ConfigError for invalid ones."""
     wrong = [one for one in given if "=" not in one or one.startswith("=")]
     if wrong:
         raise ConfigError([f"{option}: wanted KEY=VALUE, got {one!r}" for one in wrong])

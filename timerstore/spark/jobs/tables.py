@@ -1,7 +1,8 @@
-"""Tables in and out: a store's messages, and a table whose columns are named by options.
+"""Read the messages of a store, and tables whose columns are named by options.
 
-Threads:  none; plans only.
-Fails:    ConfigError names each column that is missing or of a type that says no time.
+The functions only plan a read.
+
+Raises: ConfigError for each missing column, and for due times of a type that is not a time.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from timerstore.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Which column of a table is what. A topic for all rows, or a column of topics."""
+    """The column names of a table. `topic` applies to all rows, instead of a topic column."""
 
     topic: str | None = None
     topic_column: str | None = None
@@ -45,14 +46,14 @@ _OPTIONS = {
     "due_column": _Option(
         "--due-column", "deliver_at", "Column of due times: a timestamp, or epoch ms."
     ),
-    "id_column": _Option("--id-column", "message_id", "Column of message ids; empty: none."),
-    "key_column": _Option("--key-column", None, "Column of keys; the shard goes by it."),
+    "id_column": _Option("--id-column", "message_id", "Column of message ids; empty for none."),
+    "key_column": _Option("--key-column", None, "Column of keys; determines the shard."),
     "tags_column": _Option("--tags-column", None, "Column of tags."),
 }
 
 
 def projection_options(names: Sequence[str]) -> tuple[click.Option, ...]:
-    """The options of these fields of Projection."""
+    """Return the click options for these fields of Projection."""
     chosen = (_OPTIONS[name] for name in names)
     return tuple(
         click.Option([one.name], default=one.default, callback=_or_none, help=one.help)
@@ -61,14 +62,14 @@ def projection_options(names: Sequence[str]) -> tuple[click.Option, ...]:
 
 
 def _or_none(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
-    """An empty name is no column."""
+    """Return None for an empty name."""
     return given or None
 
 
 def read_messages(
     spark: SparkSession, path: str, schema: str, *, as_of: str | None = None
 ) -> DataFrame:
-    """Some columns of `messages` of one store or of all shards; times are epoch ms."""
+    """Return columns of the table `messages` of a store or of all shards. Times are epoch ms."""
     reader = spark.read.format("timerstore").option("path", path).option("time_type", "long")
     if as_of is not None:
         reader = reader.option("as_of", as_of)
@@ -76,11 +77,11 @@ def read_messages(
 
 
 def read_table(spark: SparkSession, path: str, projection: Projection) -> DataFrame:
-    """Topic, msg_id (binary), due_ms of a Parquet table."""
+    """Return topic, msg_id (binary) and due_ms of a Parquet table."""
     table = spark.read.parquet(path)
     check_columns(table, projection, ("topic_column", "id_column", "due_column"))
     if projection.id_column is None:
-        raise ConfigError("id_column: rows are compared by message id, got none")
+        raise ConfigError("id_column: missing; rows are compared by message id")
     return table.select(
         topic_of(projection).alias("topic"),
         F.col(projection.id_column).cast("binary").alias("msg_id"),
@@ -89,7 +90,7 @@ def read_table(spark: SparkSession, path: str, projection: Projection) -> DataFr
 
 
 def rows_of(table: DataFrame, projection: Projection) -> DataFrame:
-    """Topic, message_id, deliver_ms, body, key, tags of a table; what has no column is null."""
+    """Return topic, message_id, deliver_ms, body, key and tags, null where there is no column."""
     check_columns(
         table,
         projection,
@@ -110,24 +111,24 @@ def rows_of(table: DataFrame, projection: Projection) -> DataFrame:
 
 
 def topic_of(projection: Projection) -> Column:
-    """The topic's column."""
+    """Return the topic as a Spark column."""
     if projection.topic_column is not None:
         return F.col(projection.topic_column)
     return F.lit(projection.topic)
 
 
 def due_ms(table: DataFrame, column: str) -> Column:
-    """A due time as epoch ms, rounded up: never early."""
+    """Return a due time in epoch ms, rounded up so that no message is early."""
     if isinstance(table.schema[column].dataType, TimestampType):
         at = F.col(column)
-        # No division: Spark's makes doubles, a ms late from the year 2255 on, early from 4253 on.
+        # Spark divides as doubles: a ms late after the year 2255, early after 4253.
         has_rest = F.pmod(F.unix_micros(at), F.lit(1000)) > 0
         return F.unix_millis(at) + has_rest.cast("long")
     return F.col(column).cast("long")
 
 
 def check_columns(table: DataFrame, projection: Projection, names: Sequence[str]) -> None:
-    """Raise ConfigError unless the columns named are there and times are times."""
+    """Raise ConfigError if a column is missing, or if due times have a wrong type."""
     problems: list[str] = []
     if (projection.topic is None) == (projection.topic_column is None):
         problems.append("topic: wanted one of --topic and --topic-column")

@@ -1,15 +1,16 @@
-"""Which records of a log still wait, each message once: planned as the audit is, from the log
-alone.
+"""Find the waiting messages of a log, each once, from the log alone.
 
-A message is one source: its `place` is its timer id, or for what a broker wrote its queue offset.
-What carries our TS_ID takes away the source that it names; what a broker delivered takes away the
-earliest one of its identity, and a broker's delete all that a broker took. Of the copies of a
-source the last in the log is given.
+A message is one source. Its `place` is its timer id, or its queue offset if a broker wrote it.
+A delivery or cancel with a TS_ID of timerstore removes the source that it names. A delivery by
+a broker removes the earliest source of its identity, and a broker's delete removes all sources that
+a broker accepted. Of several copies of a source, the last one in the log is returned.
 
-Threads:  none; plans only. No sparkContext.
-Holds:    as many records as the audit counts pending and lost, but for identities of which nothing
-          but copies is left: one.
-Source:   audit_frames.py (identity), docs/file-format.md.
+The functions only plan, and use no sparkContext.
+
+Invariants:
+    The result has as many records as the audit counts as pending and lost. An identity of which
+    only copies are left gives one record.
+See also: audit_frames.py (identity), docs/file-format.md.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -20,7 +21,7 @@ from timerstore.spark.jobs.spans import read_span_ms
 
 _IDENTITY = ("shard", "topic", "msg_id", "mark")
 
-# RocketMQ's levels, in ms; a store with others says so by an option.
+# The default levels of RocketMQ. A store with other levels needs the option --level-delays.
 LEVEL_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 OWN_PROPERTIES = (
@@ -28,11 +29,11 @@ OWN_PROPERTIES = (
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "DELAY",
     "UNIQ_KEY", "KEYS", "TAGS", "TS_ID", "TS_LEVEL", "TS_GROUP", "__CRC32#",
 )  # fmt: skip
-"""What the engine or a broker sets: not a producer's."""
+"""Properties set by the engine or a broker, not by a producer."""
 
 
 def waiting_places(messages: DataFrame) -> DataFrame:
-    """(shard, log_offset) of each message that waits."""
+    """Return (shard, log_offset) of each waiting message."""
     found = events(messages)
     s, c, d = (F.col("kind") == kind for kind in "scd")
     own = F.col("own")
@@ -53,7 +54,7 @@ def waiting_places(messages: DataFrame) -> DataFrame:
         .where(F.col("is_source") | ~F.col("has_source"))
         .where(F.col("is_own") | (F.col("deleted") == 0))
     )
-    # A broker delivers the earliest first. Where only copies are left they are one message.
+    # A broker delivers the earliest first. If only copies are left, they are one message.
     later = Window.partitionBy(*_IDENTITY).orderBy(F.col("place").desc())
     missing = F.count("*").over(everyone) - F.col("delivered")
     last = F.lit(1) - F.least(F.col("delivered"), F.lit(1))
@@ -67,8 +68,10 @@ def _count(condition: Column) -> Column:
 
 
 def rows_to_put(messages: DataFrame, level_delays_ms: list[int]) -> DataFrame:
-    """What a writer of rows takes, of records that wait or that were delivered: topic, message_id,
-    deliver_ms, body, key, tags, properties; and flags, whose bit 0 says that the body is deflated.
+    """Convert waiting or delivered records to rows for the writer.
+
+    The columns are topic, message_id, deliver_ms, body, keys, tags, properties and flags. Bit 0 of
+    flags marks a compressed body.
     """
     properties = F.col("properties")
     level = F.least(properties["DELAY"].try_cast("int"), F.lit(len(level_delays_ms)))
@@ -80,7 +83,7 @@ def rows_to_put(messages: DataFrame, level_delays_ms: list[int]) -> DataFrame:
         F.col("msg_id").cast("string").alias("message_id"),
         F.coalesce("deliver_at", due, "stored_at").cast("long").alias("deliver_ms"),
         "body",
-        # A broker takes keys as one text: with two spaces between, or none in it.
+        # A broker accepts keys as one text, possibly empty or with several spaces.
         F.array_remove(F.split(F.col("key").cast("string"), " "), "").alias("keys"),
         F.col("tags"),
         F.map_filter(properties, lambda name, _: ~name.isin(*OWN_PROPERTIES)).alias("properties"),
@@ -89,5 +92,5 @@ def rows_to_put(messages: DataFrame, level_delays_ms: list[int]) -> DataFrame:
 
 
 def read_level_delays(text: str) -> list[int]:
-    """Delays of the fixed levels in ms, as StoreConfig.level_delays writes them."""
+    """Parse the delays of the fixed levels, written as in StoreConfig.level_delays. Return ms."""
     return [read_span_ms("--level-delays", one) for one in text.split()]

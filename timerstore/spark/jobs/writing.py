@@ -1,6 +1,7 @@
-"""Rows that a plan makes, into shards by the data source's writer.
+"""Write the rows of a DataFrame to shards once, with the data source's writer.
 
-Holds:    again under the same source: nothing is written twice.
+Invariants:
+    Repeating a write with the same source writes nothing twice.
 """
 
 from pathlib import Path
@@ -18,7 +19,7 @@ ROWS = (
 
 
 def write_rows(run: Run, rows: DataFrame, root: Path, source: str) -> Scheduled:
-    """Inflate bodies, write, let the shards take it. `rows` has the columns of ROWS, and flags."""
+    """Inflate bodies, write the rows, and ingest. `rows` has the columns of ROWS, and flags."""
     known = committed(root, source, 0)
     if known is None:
         whole = rows.mapInArrow(inflate, ROWS)
@@ -31,6 +32,6 @@ def write_rows(run: Run, rows: DataFrame, root: Path, source: str) -> Scheduled:
         }
         whole.write.format("timerstore").mode("append").options(**options).save()
     found = committed(root, source, 0)
-    assert found is not None, "a write that returned is committed"
+    assert found is not None, "a completed write is committed"
     take(run, run.spark, root)
     return scheduled_of(found, is_replay=known is not None)

@@ -1,7 +1,7 @@
-"""Makes `format("timerstore")` known: Spark imports every top-level module named pyspark_*.
+"""Register `format("timerstore")`: Spark imports every top-level module named pyspark_*.
 
-Holds:    never raises: an error here would hide every other source that is found this way. What is
-          wrong is said again, aloud, by `timerstore.spark.register`.
+Raises: nothing, because an error here would hide all other sources found in this way. The function
+    `timerstore.spark.register` raises the import error instead.
 """
 
 try:

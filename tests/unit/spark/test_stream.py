@@ -1,4 +1,4 @@
-"""Streams without a JVM: what Spark would ask, asked by hand, over logs with damage and holes."""
+"""Streams without a JVM: call the reader as Spark does, over damaged and truncated logs."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def reader(root: Path, **given: Any) -> StreamReader:
 
 
 def streamed(stream: StreamReader) -> tuple[list[int], int]:
-    """Log offsets of all that comes, batch after batch, and in how many batches."""
+    """Read all batches; return the log offsets of the rows, and the number of batches."""
     start, found, count = stream.initialOffset(), [], 0
     while True:
         end = stream.latestOffset(start, stream.getDefaultReadLimit())
@@ -44,7 +44,7 @@ def streamed(stream: StreamReader) -> tuple[list[int], int]:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> tuple[Path, list[int], int]:
-    """A store with a record whose head is damaged: its root, the offsets of all, which one."""
+    """A store with one damaged record header: its root, all offsets, and the damaged one."""
     bench = Bench(tmp_path / "s")
     for n in range(40):
         bench.store.put("t", b"%d" % n * 100)
@@ -68,7 +68,7 @@ def damaged(tmp_path: Path) -> tuple[Path, list[int], int]:
         {},
     ],
 )
-def test_a_limited_stream_goes_on_behind_damage(
+def test_limited_stream_continues_after_damage(
     damaged: tuple[Path, list[int], int], limit: dict[str, int]
 ) -> None:
     root, offsets, bad = damaged
@@ -77,7 +77,7 @@ def test_a_limited_stream_goes_on_behind_damage(
     assert count > 1 or not limit or max(limit.values()) >= 100
 
 
-def test_a_limited_stream_that_may_not_skip_reads_up_to_damage_and_says_so(
+def test_limited_stream_raises_at_damage_when_skip_is_off(
     damaged: tuple[Path, list[int], int],
 ) -> None:
     root, offsets, bad = damaged
@@ -92,7 +92,7 @@ def test_a_limited_stream_that_may_not_skip_reads_up_to_damage_and_says_so(
     assert offsets.index(bad) == 17
 
 
-def test_timers_that_retention_removed_are_data_loss_not_a_missing_file(tmp_path: Path) -> None:
+def test_timers_removed_by_retention_are_data_loss(tmp_path: Path) -> None:
     root = tmp_path / "s"
     bench = Bench(root, small(timer_log_segment_bytes=4096))
     for n in range(300):
@@ -120,4 +120,4 @@ def test_timers_that_retention_removed_are_data_loss_not_a_missing_file(tmp_path
     ]
     assert found == [one.pos for one in disk.timer_units(root) if one.pos >= 4096]
     with pytest.raises(FailedError, match="moved, or replaced"):
-        bench.store.close()  # for it was not retention
+        bench.store.close()  # the test removed the segment, not retention

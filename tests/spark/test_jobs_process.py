@@ -1,4 +1,4 @@
-"""Jobs as they are started outside: over Spark Connect, by spark-submit; each a process."""
+"""Jobs in separate processes: started by spark-submit, and over Spark Connect."""
 
 import json
 import os
@@ -41,9 +41,7 @@ def confs(scratch: Path) -> list[str]:
     return [part for key, value in given for part in ("--conf", f"{key}={value}")]
 
 
-def test_spark_submit_runs_the_file_of_a_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spark_submit_runs_job_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = broker.unpack("doubled-by-broker", tmp_path)
     assert main(["which", "audit"]) == 0
     file = capsys.readouterr().out.strip()

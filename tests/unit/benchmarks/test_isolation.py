@@ -1,4 +1,4 @@
-"""How a benchmark ends that does not come to its end."""
+"""Benchmarks ended by a signal or an error."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from benchmarks import harness
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run behind a shell
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
 
 def job(root: Path) -> None:
     (root / "file").write_bytes(b"x")
@@ -31,7 +31,7 @@ with harness.workspace(None) as root:
 
 @pytest.mark.parametrize("call", ["harness.isolated(partial(job, root))", "job(root)"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_parent_alone_leaves_nothing_behind(
+def test_signal_to_parent_ends_child_and_removes_directory(
     tmp_path: Path, call: str, number: signal.Signals
 ) -> None:
     with subprocess.Popen(
@@ -58,7 +58,7 @@ def test_a_signal_to_the_parent_alone_leaves_nothing_behind(
         (signal.SIGUSR1, "ended by SIGUSR1$"),
     ],
 )
-def test_a_child_that_a_signal_ended_is_told_as_such(
+def test_isolated_reports_signal_of_child(
     tmp_path: Path, number: signal.Signals, told: str
 ) -> None:
     def job() -> harness.Result:
@@ -69,15 +69,15 @@ def test_a_child_that_a_signal_ended_is_told_as_such(
         harness.isolated(job, folder=tmp_path)
 
 
-def test_a_child_that_ends_by_itself_is_told_by_its_status(tmp_path: Path) -> None:
+def test_isolated_reports_exit_status_of_child(tmp_path: Path) -> None:
     def job() -> harness.Result:
         os._exit(7)
 
-    with pytest.raises(harness.WorkError, match="ended with 7 and without a result"):
+    with pytest.raises(harness.WorkError, match="ended with status 7 and without a result"):
         harness.isolated(job, folder=tmp_path)
 
 
-def test_whoever_heeds_a_signal_himself_goes_on_doing_so() -> None:
+def test_workspace_keeps_existing_signal_handler() -> None:
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
     try:

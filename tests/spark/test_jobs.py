@@ -103,7 +103,7 @@ def test_bulk_schedule_rejects_or_quarantines_invalid_rows(tmp_path: Path, shard
     argv = ("--input", table, "--path", shards, "--fast", *jobs.COLUMNS, "--run-id", "wrong")
     status, report = run("bulk-schedule", *argv, tmp=tmp_path)
     assert status == 1
-    assert "2 of 20 rows are wrong" in report["problems"][0]
+    assert "2 of 20 rows are invalid" in report["problems"][0]
     assert jobs.waiting(shards) == {}
     status, report = run("bulk-schedule", *argv, "--on-invalid", "quarantine", tmp=tmp_path)
     assert status == 0, report["problems"]

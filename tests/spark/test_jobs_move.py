@@ -93,7 +93,7 @@ def test_reshard_rejects_rows_not_ingested(tmp_path: Path, shards: Path, table: 
     argv = ("--source", shards, "--path", other, "--run-id", "two")
     status, report = run("reshard", *argv, tmp=tmp_path)
     assert status == 1
-    assert "1 committed version was not taken in: run ingest first" in report["problems"][0]
+    assert "1 committed version was not ingested: run ingest first" in report["problems"][0]
     assert "source 'rows' version 0 is not in shards [0, 1, 2]" in report["problems"][0]
     with jobs.timerstore.open(shards / "shard-00001", threads=False):
         run("ingest", "--path", shards, tmp=tmp_path)  # all shards but one

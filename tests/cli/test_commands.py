@@ -70,11 +70,11 @@ def test_cancel_and_move(ts: CommandLine) -> None:
     assert ts.fine("cancel", path, "--topic", "orders", "--key", "k").out.startswith("CANCELLED ")
     nothing = ts("cancel", path, "--topic", "orders", "--key", "k")
     assert (nothing.code, nothing.out) == (Exit.NOT_SO, "")
-    assert "nothing waits for topic 'orders' with the key 'k'" in nothing.err
+    assert "no pending message of topic 'orders' has the key 'k'" in nothing.err
     assert ts.fine("count", path).out == "0\n"
     wrong = ts("cancel", path, "nonsense")
     assert wrong.code == Exit.ERROR
-    assert "  do     give the handle as `put` told it" in wrong.err
+    assert "  do     give the handle that `put` printed" in wrong.err
 
 
 def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None:
@@ -85,7 +85,7 @@ def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None
     )
     refused = ts("cancel", path, "--topic", "orders", "--key", "k")
     assert refused.code == Exit.NOT_SO
-    assert "fixed level" in refused.err
+    assert "of a delay level" in refused.err
 
 
 def test_spread(ts: CommandLine) -> None:
@@ -147,7 +147,7 @@ def test_explain(ts: CommandLine) -> None:
     told = ts.fine("explain", path, put["handle"])
     assert told.out.startswith(f"{put['message_id']} of orders: waiting\n  why ")
     assert re.search(
-        r"^  slot +[\d,]+, read at .*; place 1 of 1 in its chain$", told.out, re.MULTILINE
+        r"^  slot +[\d,]+, read at .*; entry 1 of 1 in its chain$", told.out, re.MULTILINE
     )
     assert re.search(r"^  put +\d{4}-.*, log offset 0$", told.out, re.MULTILINE)
     ts.fine("cancel", path, put["handle"])
@@ -220,7 +220,7 @@ def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
         assert ts("get", path, "orders", "--tag", "u").code == Exit.NOT_SO
         followed = ts.fine("follow", path, "orders", "--all", "-n", "1", "--json")
         assert followed.row["body"] == "now"
-        assert "reading beside it" in followed.err
+        assert "reading a snapshot" in followed.err
         assert ts.fine("verify", path).code == 0
         assert ts.fine("top", path, "--once", "--json").row["stores"][0]["open_in"] == pid
         for refused in (
@@ -277,7 +277,7 @@ def test_a_brokers_store_is_read_and_left_as_it_is(ts: CommandLine) -> None:
     assert {row["arrived"] for row in listed} == {None}
     topic = next(row["topic"] for row in ts.fine("dump", path, "deliveries").rows)
     got = ts.fine("get", path, topic, "--json")
-    assert "a broker wrote it" in got.err
+    assert "a broker wrote the store" in got.err
     assert all(row["topic"] == topic for row in got.rows)
     assert ts.fine("follow", path, topic, "--all", "-n", "3", "--json").rows == got.rows[:3]
     pulse = ts.fine("top", path, "--once", "--json").row

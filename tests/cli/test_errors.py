@@ -116,9 +116,9 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
         (["receive", "t", "--group", "a|b"], "group: wanted no |"),
         (["receive", "t", "--group", "g", "-n", "10001"], "10001 is not in the range"),
         (["ack"], "Missing argument 'RECEIPTS...'"),
-        (["ack", "nonsense"], "give the receipt as `receive` told it"),
-        (["nack", "nonsense"], "give the receipt as `receive` told it"),
-        (["extend", "nonsense"], "give the receipt as `receive` told it"),
+        (["ack", "nonsense"], "give the receipt that `receive` printed"),
+        (["nack", "nonsense"], "give the receipt that `receive` printed"),
+        (["extend", "nonsense"], "give the receipt that `receive` printed"),
         (["pace"], "Missing argument 'TOPIC=RATE...'"),
         (["pace", "t"], "topic_rates: wanted topic=messages a second"),
         (["pace", "t=0"], "topic_rates: wanted 0.001 to 1000000, got t=0.0"),
@@ -129,7 +129,7 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
         (["every", "t", "x", "--cron", "often"], "cron: wanted minute hour day month weekday"),
         (["every", "t", "x", "--every", "1m", "--name", "a b"], "name: wanted 1 to 64"),
         (["every", "--name", "beat"], "wanted TOPIC and BODY"),
-        (["every", "t", "--cancel", "beat"], "--cancel: ends what recurs"),
+        (["every", "t", "--cancel", "beat"], "--cancel: ends a recurring message"),
         (["every", "--missed", "some"], "'some' is not one of"),
     ],
 )
@@ -154,7 +154,7 @@ def test_sizes_of_init_stay(ts: CommandLine) -> None:
 
 def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
     path = ts.init()
-    assert "there is one already" in ts("init", path).err
+    assert "the directory already has a store" in ts("init", path).err
     full = ts.folder / "full"
     full.mkdir()
     (full / "letter").write_text("dear")

@@ -73,7 +73,7 @@ def test_an_answer_that_cannot_be_written_is_told_as_such(
     given: list[object] = [one.replace("STORE", str(store)) for one in words]
     code, _, told = run(given, OUT, unbuffered=unbuffered)
     assert code == Exit.ERROR
-    assert "error: the answer cannot be written" in told
+    assert "error: the result cannot be written" in told
     assert "where  standard output" in told
     assert "Traceback" not in told
     assert run(given, OUT, ERR, unbuffered=unbuffered)[0] == Exit.ERROR

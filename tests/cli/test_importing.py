@@ -13,13 +13,16 @@ from timerstore.cli.exits import Exit
 def test_import_names_the_line(ts: CommandLine) -> None:
     path, file = ts.init(), ts.folder / "rows.jsonl"
     for line, text in (
-        ('{"topic": "a", "body": "x", "delivr_at": 1}', "delivr_at: not known; known are body"),
-        ('{"topic": "a"}', "body: there is none"),
+        ('{"topic": "a", "body": "x", "delivr_at": 1}', "unknown: delivr_at; known: body"),
+        ('{"topic": "a"}', "body: wanted body or body_base64, got neither"),
         (
             '{"topic": "a", "body": "x", "deliver_at": "2026-01-01T00:00"}',
             "wanted a time with its zone",
         ),
-        ('{"topic": "a", "body": "x", "body_base64": "eA=="}', "wanted one of the two"),
+        (
+            '{"topic": "a", "body": "x", "body_base64": "eA=="}',
+            "body, body_base64: wanted one of them, got both",
+        ),
         (
             '{"topic": "a", "body": "x", "deliver_at": 123456789012345678901234567890}',
             "deliver_at: wanted a time, or epoch ms",
@@ -28,13 +31,13 @@ def test_import_names_the_line(ts: CommandLine) -> None:
             '{"topic": "a", "body": "x", "deliver_ms": -9223372036854775809}',
             "deliver_ms: wanted a time, or epoch ms",
         ),
-        ('{"topic": "a", "body": "x", "keys": 5}', "no message"),
-        ('{"topic": "a", "body": "x", "keys": ["k", 5]}', "no message"),
-        ('{"topic": "a", "body": "x", "tags": "\\ud800"}', "no message"),
-        ('{"topic": "a", "body": "x", "properties": {"a": "\\ud800"}}', "no message"),
-        ("[" * 200_000, "no message: nested too deep"),
+        ('{"topic": "a", "body": "x", "keys": 5}', "is not a message"),
+        ('{"topic": "a", "body": "x", "keys": ["k", 5]}', "is not a message"),
+        ('{"topic": "a", "body": "x", "tags": "\\ud800"}', "is not a message"),
+        ('{"topic": "a", "body": "x", "properties": {"a": "\\ud800"}}', "is not a message"),
+        ("[" * 200_000, "not a message: nested too deeply"),
         ("[]", "wanted an object, got list"),
-        ("{", "no message"),
+        ("{", "is not a message"),
     ):
         file.write_text('{"topic": "a", "body": "x"}\n' + line + "\n")
         answer = ts("import", path, file)
@@ -57,7 +60,7 @@ def test_import_refuses_or_leaves_out_rows_that_are_wrong(ts: CommandLine) -> No
     assert "row 2: topic" in refused.err
     assert ts.fine("count", path).out == "0\n"
     taken = ts.fine("import", path, file, "--on-invalid", "skip", *config)
-    assert "1 row left out, the first: row 2: topic" in taken.err
+    assert "1 row skipped, the first: row 2: topic" in taken.err
     assert ts.fine("count", path).out == "2\n"
 
 
@@ -69,7 +72,7 @@ def test_other_rows_under_a_used_run_id_are_refused(ts: CommandLine, kind: tuple
         answer = ts("import", path, file, "--run-id", "daily")
         assert answer.code == code, answer
         assert ("other rows" in answer.err) == (code != 0)
-    assert "1 row were there already" in answer.out
+    assert "already imported, 1 row" in answer.out
     assert [row["body"] for row in ts.fine("dump", path, "--topic", "a").rows] == ["one"]
 
 
@@ -95,7 +98,7 @@ def test_import_tells_what_it_left_out(ts: CommandLine, kind: tuple[str, ...]) -
             assert (told.row["rows"], told.row["skipped"]) == (9001, 2)
             assert told.row["first_skipped"].startswith("row 9,001: topic")
         else:
-            assert "2 rows left out, the first: row 9,001: topic" in told.err
+            assert "2 rows skipped, the first: row 9,001: topic" in told.err
 
 
 @pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])

@@ -75,12 +75,15 @@ def test_convert_for_a_broker_and_back(ts: CommandLine) -> None:
     wheel = Path(path) / "timerwheel"
     longer = wheel.stat().st_size  # a broker takes no other length than its own
     told = ts.fine("convert", path, "--to", "rocketmq").out
-    assert told == f"a broker may open {path}\n  1 message waiting, 1 moved to the wheel\n"
+    assert (
+        told
+        == f"converted {path} for a RocketMQ broker\n  1 message pending, 1 moved to the wheel\n"
+    )
     assert wheel.stat().st_size == longer - 32
     again = ts.fine("convert", path, "--to", "rocketmq", "--json").row
     assert again == {"path": str(path), "to": "rocketmq", "waiting": 1, "moved": 0, "far": 0}
     back = ts.fine("convert", path, "--to", "timerstore").out
-    assert back == f"{path} is ours\n  1 message waiting, 0 moved to the wheel\n"
+    assert back == f"converted {path} for timerstore\n  1 message pending, 0 moved to the wheel\n"
     assert ts.fine("count", path).out == "1\n"
 
 

@@ -30,7 +30,7 @@ def test_a_lease_from_receiving_to_its_end(ts: CommandLine) -> None:
         ts.fine("put", path, "orders", body, "--key", body)
     told = ts.fine("receive", path, "orders", "--group", "g", "--lease", "1h").out
     found = re.fullmatch(
-        r".*  key=one  one\n  attempt 1; held until .* \(in .*\)\n  receipt (\S+)\n", told
+        r".*  key=one  one\n  attempt 1; leased until .* \(in .*\)\n  receipt (\S+)\n", told
     )
     assert found is not None
     [two, three] = ts.fine("receive", path, "orders", *ALL, "--lease", "1h").rows
@@ -164,7 +164,7 @@ def test_a_crowd_comes_at_its_rate(ts: CommandLine, kind: str) -> None:
     assert mail == {"topic": "mail", "per_second": 5, "came": 0, "waiting": 1}
     assert "pacing orders=2 mail=5: " in some.err
     rest = ts.fine("pace", path, "orders=1000", "--drain")
-    assert rest.out == f"orders: {orders['waiting']} came, 0 wait\n"
+    assert rest.out == f"orders: {orders['waiting']} delivered, 0 pending\n"
 
 
 # --- every ----------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_a_crowd_comes_at_its_rate(ts: CommandLine, kind: str) -> None:
 def test_what_recurs_is_begun_listed_and_ended(ts: CommandLine) -> None:
     path = ts.init()
     listed = ts.fine("every", path)
-    assert (listed.out, listed.err) == ("", "nothing recurs\n")
+    assert (listed.out, listed.err) == ("", "no recurring messages\n")
     told = ts.fine("every", path, "jobs", "tidy up", "--every", "90s", "--name", "tidy").out
     assert re.fullmatch(r"tidy: every 1m 30s to jobs\n  next .* \(in .*\)\n", told)
     ts.fine(
@@ -230,5 +230,5 @@ def test_definitions_that_are_damaged_are_named(ts: CommandLine) -> None:
     file.write_text(json.dumps({"format": 1}))
     answer = ts("every", path)
     assert (answer.code, answer.out) == (Exit.NOT_SO, "")
-    assert "what recurs cannot be read" in answer.err
+    assert "the definitions of recurring messages cannot be read" in answer.err
     assert f"where  {file}" in answer.err

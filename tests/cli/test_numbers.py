@@ -15,7 +15,7 @@ from tests.support.answers import Answers
 from tests.support.command_line import CommandLine
 from timerstore.cli.command import COMMANDS, cli
 from timerstore.cli.exits import Exit
-from timerstore.cli.params import DUE, MOMENT, SETTING, SPAN
+from timerstore.cli.params import DUE, INSTANT, SETTING, SPAN
 
 ANSWERS = Answers(Path(__file__).with_name("numbers.json"))
 HUGE = "9" * 20
@@ -45,7 +45,7 @@ WAITS = {"--wait", "--for"}
 def values_of(kind: click.ParamType) -> list[str]:  # type: ignore[type-arg]
     if kind is SPAN:
         return SPANS
-    if kind in (MOMENT, DUE):
+    if kind in (INSTANT, DUE):
         return TIMES
     if kind is SETTING:
         return SETTINGS

@@ -41,7 +41,7 @@ def test_top_shows_what_waits_and_turns(store: Path) -> None:
         open_store.put("invoices", b"x", delay=7200)
         open_store.flush()
         top = Terminal("top", store, "--every", "300ms")
-        screen = top.wait_until(r"(?s)1 min +\d+ █.* a by itself")  # with the next checkpoint
+        screen = top.wait_until(r"(?s)1 min +\d+ █.* a automatic")  # with the next checkpoint
         lines = screen.splitlines()
         assert f"open in process {os.getpid()}" in lines[0]
         assert "the next 60 seconds" in screen
@@ -136,7 +136,7 @@ def test_an_answer_that_cannot_be_written_is_no_error_of_the_store(
                 check=False,
             )
         assert done.returncode == Exit.ERROR
-        assert "the answer cannot be written" in done.stderr
+        assert "the result cannot be written" in done.stderr
         assert "standard output" in done.stderr
     assert ts.fine("get", store, "orders", "--json").rows[-1]["body"] == "x"
 
@@ -172,7 +172,7 @@ def test_completion_offers_commands_and_options(store: Path) -> None:
 def test_lines_of_standard_input(store: Path) -> None:
     lines = b"one\ntwo\r\n\nthree"
     done = in_shell(["put", store, "orders", "--lines", "--tag", "t"], given=lines)
-    assert done == Answer(0, "put 3 messages to orders\n", "1 empty line left out\n")
+    assert done == Answer(0, "put 3 messages to orders\n", "1 empty line skipped\n")
     got = in_shell(["get", store, "orders", "--body"])
     assert got.out == "one\ntwo\nthree\n"
     many = b"".join(b"%d\n" % k for k in range(25_000))
@@ -208,7 +208,7 @@ def test_a_line_that_is_too_large_is_told_with_its_place(store: Path) -> None:
     lines = b"a\n" + b"x" * 2_000_000 + b"\n"
     done = in_shell(["put", store, "orders", "--lines"], given=lines)
     assert done.code == Exit.ERROR
-    assert re.search(r"of lines [12] to 2 none is put", done.err)
+    assert re.search(r"lines [12] to 2 were not put", done.err)
     # What came in an earlier read is put, and told.
     assert in_shell(["get", store, "orders", "--body"]).out in ("", "a\n")
 

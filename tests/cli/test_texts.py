@@ -78,7 +78,7 @@ def test_input_that_is_no_utf8_is_a_line_that_is_wrong(
     strict = Speaking(monkeypatch, "utf-8")
     code, out, err = strict(command, ts.init(), "-", given=b"\xff\xfe\n")
     assert (code, out) == (Exit.ERROR, b"")
-    assert re.search(rb"do +give the (receipt|handle) as", err)
+    assert re.search(rb"do +give the (receipt|handle) that", err)
 
 
 def test_input_that_is_nested_too_deep_is_a_line_that_is_wrong(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore._engine.recurring.rule import CronRule
-from timerstore.cli.params import DUE, MOMENT, PAIR, SETTING, SPAN, ms_of
+from timerstore.cli.params import DUE, INSTANT, PAIR, SETTING, SPAN, ms_of
 from timerstore.cli.stopping import Stop
 from timerstore.cli.text import (
     body_fields,
@@ -63,14 +63,14 @@ def test_what_is_no_span(text: str) -> None:
     ],
 )
 def test_times(text: str, ms: int) -> None:
-    assert ms_of(MOMENT.convert(text, None, None)) == ms
+    assert ms_of(INSTANT.convert(text, None, None)) == ms
 
 
 def test_a_time_without_a_zone_is_this_machines() -> None:
-    found = MOMENT.convert("2026-12-24 18:00", None, None)
+    found = INSTANT.convert("2026-12-24 18:00", None, None)
     assert found.tzinfo is not None
     assert found.replace(tzinfo=None) == datetime(2026, 12, 24, 18)  # noqa: DTZ001
-    assert abs((MOMENT.convert("now", None, None) - datetime.now(UTC)).total_seconds()) < 60
+    assert abs((INSTANT.convert("now", None, None) - datetime.now(UTC)).total_seconds()) < 60
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_local_time_is_the_first_or_the_end_of_a_gap_when_clocks_change(
     zone: Callable[[str], None], name: str, text: str, utc: str
 ) -> None:
     zone(name)
-    assert MOMENT.convert(text, None, None) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+    assert INSTANT.convert(text, None, None) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
@@ -118,13 +118,13 @@ def test_local_time_in_a_gap_agrees_with_cron(zone: Callable[[str], None], name:
         wall = datetime(2026, 1, 1, 2, 15) + timedelta(days=day)  # noqa: DTZ001 - as it is given
         noon = (wall - timedelta(hours=14)).replace(tzinfo=place)
         run = CronRule("15 2 * * *", name).after(int(noon.timestamp() * 1000))
-        assert ms_of(MOMENT.convert(wall.isoformat(), None, None)) == run, wall
+        assert ms_of(INSTANT.convert(wall.isoformat(), None, None)) == run, wall
 
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "-5", "1.5", "9" * 30, "\u0665"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        MOMENT.convert(text, None, None)
+        INSTANT.convert(text, None, None)
 
 
 @given(st.datetimes(timezones=st.just(UTC)))

@@ -92,7 +92,7 @@ def cancel_command(
     _check_target(handles, topic, key)
     results = set()
     with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
-        for handle in _until(stop, _handles(store, handles, topic, key)):
+        for handle in _checking_stop(stop, _handles(store, handles, topic, key)):
             result = _cancel(store, handle)
             results.add(result)
             if as_json:
@@ -143,7 +143,7 @@ def move_command(
         raise click.UsageError("wanted --in or --at")
     all_moved = True
     with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
-        for handle in _until(stop, list(_handles(store, handles, topic, key))):
+        for handle in _checking_stop(stop, list(_handles(store, handles, topic, key))):
             all_moved &= _move(store, handle, due, as_json=as_json)
     _exit_unless(all_moved)
 
@@ -167,10 +167,11 @@ def _move(store: Store, handle: str, due: dict[str, Any], *, as_json: bool) -> b
     return True
 
 
-def _until(stop: Stop, handles: Iterable[str]) -> Iterator[str]:
-    for one in handles:
+def _checking_stop(stop: Stop, handles: Iterable[str]) -> Iterator[str]:
+    """Yield the handles. Raise Stopped before the next one if a signal arrived."""
+    for handle in handles:
         stop.check()
-        yield one
+        yield handle
 
 
 def _exit_unless(is_fine: bool) -> None:

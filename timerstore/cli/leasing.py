@@ -174,7 +174,7 @@ def ack_command(
     "--in",
     "within",
     type=SPAN,
-    help="Delay before the next delivery; default: by --backoff.",
+    help="Delay before the next delivery; default: by `receive --backoff`.",
 )
 @config_option
 @json_option
@@ -215,7 +215,7 @@ def extend_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Extend leases, counted from now. Each message gets a new receipt, and the old one is used up.
+    """Extend leases, counted from now. Each message gets a new receipt, which replaces the old one.
 
     RECEIPTS are printed by `receive`; - reads receipts, or the output of `receive --json`, from
     standard input. Each result is EXTENDED, or EXPIRED, SETTLED or UNKNOWN as for `ack`. The

@@ -53,7 +53,7 @@ def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
         return
     _note_store(path, found)
     if rows:
-        names = ("shard", "topic", "queues", "waiting", "arrived")
+        names = ("shard", "topic", "queues", "pending", "delivered")
         skip = 1 if found[0].shard is None else 0
         table(names[skip:], [row[skip:] for row in rows])
     else:
@@ -132,7 +132,7 @@ def count_command(
         number = sum(one.waiting(topic) or 0 for one in found)
         holders = [one.holder for one in found]
         if topic is not None and not any(topic in one.topics for one in found):
-            note(f"no topic is named {topic!r} yet")
+            note(f"the store has no topic {topic!r} yet")
     if as_json:
         emit(
             {

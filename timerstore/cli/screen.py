@@ -87,7 +87,7 @@ def _wheel(stats: LiveStats, turn: Turn) -> Panel:
     ahead = stats.due_ms[(stats.counts > 0) & (stats.due_ms > stats.now_ms - stats.precision_ms)]
     middle = [
         "-" if stats.waiting is None else f"{stats.waiting:,}",
-        "waiting",
+        "pending",
         "",
         f"{int(counts.sum()):,} in {turn.name}",
         _next(int(ahead[0]) - stats.now_ms) if len(ahead) else "",
@@ -131,7 +131,7 @@ class Bar:
 
 def _rates(stats: LiveStats) -> Panel:
     late = stats.lateness
-    lines = [f"put {stats.put_per_s:,.0f}/s  arrive {stats.arrived_per_s:,.0f}/s"]
+    lines = [f"put {stats.put_per_s:,.0f}/s  delivered {stats.arrived_per_s:,.0f}/s"]
     if late is None:
         lines.append("late: no delivery seen yet")
     else:
@@ -162,7 +162,7 @@ class Spark:
 def _topics(stats: LiveStats, rows: int) -> Panel:
     grid = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     grid.add_column("topic", ratio=1, no_wrap=True, overflow="ellipsis")
-    for name in ("waiting", "arrived", "/s"):
+    for name in ("pending", "delivered", "/s"):
         grid.add_column(name, justify="right", no_wrap=True)
     # The busiest topics first; topics without deliveries in order of their pending messages.
     order = sorted(stats.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))

@@ -83,7 +83,7 @@ def _table_options(command: Any) -> Any:
     return command
 
 
-def _asked(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorrupt) -> Request:
+def _request(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorrupt) -> Request:
     names = tuple(one.strip() for one in columns.split(",") if one.strip())
     if table == WAITING and names:
         raise click.UsageError("--columns: table waiting has a fixed set of columns")
@@ -93,7 +93,7 @@ def _asked(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorr
         raise click.UsageError(f"--topic: half a surrogate pair in {topics}")
     request = Request(table, topics, names, on_corrupt)
     if table != WAITING:
-        chosen(table, names or None)  # raises
+        chosen(table, names or None)  # raises for an unknown column
     return request
 
 
@@ -172,7 +172,7 @@ def dump_command(
     transactions  ingested versions
     waiting       pending messages, as `import` reads them
     """  # noqa: D301 - click needs the character \b
-    request = _asked(table, topics, columns, on_corrupt)
+    request = _request(table, topics, columns, on_corrupt)
     left = max_count
     for batch in _batches(path, request, lambda _done, _total: None):
         for row in batch.to_pylist():
@@ -212,7 +212,7 @@ def export_command(
     TARGET appears when it is complete, and is durable on return. The export of pending messages
     from shards fails while their owners have not ingested all committed rows.
     """
-    request = _asked(table, topics, columns, on_corrupt)
+    request = _request(table, topics, columns, on_corrupt)
     open_writer = _WRITERS.get(target.suffix.lower())
     if open_writer is None:
         raise CommandError(
@@ -266,10 +266,7 @@ def _locked(part: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = os.path.samestat(part.stat(), os.fstat(file.fileno()))
-        except (
-            BlockingIOError,
-            FileNotFoundError,
-        ):  # an export runs, or has just ended
+        except (BlockingIOError, FileNotFoundError):  # locked, or just renamed
             is_ours = False
         except OSError:
             is_ours = True
@@ -284,13 +281,13 @@ def _locked(part: Path) -> Iterator[None]:
 
 
 def _opened(part: Path) -> BinaryIO:
-    """Open the file without blocking, as opening a FIFO without a reader would."""
+    """Open the file without blocking: opening a FIFO without a reader would block."""
 
-    def without_waiting(path: str, flags: int) -> int:
+    def open_nonblocking(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
     try:
-        return open(part, "ab", opener=without_waiting)
+        return open(part, "ab", opener=open_nonblocking)
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise _not_a_file(part) from error

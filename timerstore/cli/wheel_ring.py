@@ -47,8 +47,7 @@ def draw(
 def _glyph(count: int, top: int) -> tuple[str, str]:
     if not count:
         return _EMPTY, "dim"
-    share = math.log1p(count) / math.log1p(
-        top
-    )  # logarithmic: one message is visible next to a million
+    # The scale is logarithmic, so that one message is visible next to a million.
+    share = math.log1p(count) / math.log1p(top)
     step = min(len(_GLYPHS) - 1, int(share * len(_GLYPHS)))
     return _GLYPHS[step], _STYLES[step]

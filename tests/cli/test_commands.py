@@ -1,4 +1,4 @@
-"""Each command, by what it answers and by its exit code."""
+"""Results and exit codes of the commands."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from timerstore.cli.exits import Exit
 from timerstore.store import TimerStore
 
 
-def test_the_first_five_minutes(ts: CommandLine) -> None:
+def test_commands_of_a_first_session_put_follow_count_and_verify(ts: CommandLine) -> None:
     path = ts.init()
     put = ts.fine("put", path, "orders", "hello", "--in", "100ms", "--key", "4711").out
     assert re.search(r"^put \w{32}: due .*\n  handle \S+$", put)
@@ -30,7 +30,7 @@ def test_the_first_five_minutes(ts: CommandLine) -> None:
     assert ts.fine("verify", path).out.startswith(f"{path}: clean\n")
 
 
-def test_json_says_what_text_says(ts: CommandLine) -> None:
+def test_json_output_has_the_fields_of_the_message(ts: CommandLine) -> None:
     path = ts.init("--json")
     put = ts.fine(
         *("put", path, "orders", "hi", "--in", "1h", "--key", "a", "--key", "b"),
@@ -52,7 +52,7 @@ def test_json_says_what_text_says(ts: CommandLine) -> None:
     assert ts.fine("count", path, "--topic", "orders", "--json").row["waiting"] == 1
 
 
-def test_cancel_and_move(ts: CommandLine) -> None:
+def test_cancel_and_move_report_each_message(ts: CommandLine) -> None:
     path = ts.init()
     first, second = (
         ts.fine("put", path, "orders", body, "--in", "1h", "--key", "k", "--json").row["handle"]
@@ -70,25 +70,25 @@ def test_cancel_and_move(ts: CommandLine) -> None:
     assert ts.fine("cancel", path, "--topic", "orders", "--key", "k").out.startswith("CANCELLED ")
     nothing = ts("cancel", path, "--topic", "orders", "--key", "k")
     assert (nothing.code, nothing.out) == (Exit.NOT_SO, "")
-    assert "nothing waits for topic 'orders' with the key 'k'" in nothing.err
+    assert "no pending message of topic 'orders' has the key 'k'" in nothing.err
     assert ts.fine("count", path).out == "0\n"
     wrong = ts("cancel", path, "nonsense")
     assert wrong.code == Exit.ERROR
-    assert "  do     give the handle as `put` told it" in wrong.err
+    assert "  do     give the handle that `put` printed" in wrong.err
 
 
-def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None:
+def test_cancel_reports_a_delay_level_message_without_handle(ts: CommandLine) -> None:
     path = ts.init()
     assert (
         ts.fine("put", path, "orders", "x", "--level", "5", "--key", "k", "--json").row["handle"]
         == ""
     )
-    refused = ts("cancel", path, "--topic", "orders", "--key", "k")
-    assert refused.code == Exit.NOT_SO
-    assert "fixed level" in refused.err
+    answer = ts("cancel", path, "--topic", "orders", "--key", "k")
+    assert answer.code == Exit.NOT_SO
+    assert "of a delay level" in answer.err
 
 
-def test_spread(ts: CommandLine) -> None:
+def test_put_spread_draws_due_times_in_the_span(ts: CommandLine) -> None:
     path = ts.init()
     for _ in range(5):
         ts.fine("put", path, "mail", "x", "--at", "2030-01-01T00:00Z", "--spread", "1h")
@@ -97,7 +97,7 @@ def test_spread(ts: CommandLine) -> None:
     assert all(0 <= one <= 3_600_000 for one in due)
 
 
-def test_replace(ts: CommandLine) -> None:
+def test_put_replace_keeps_one_pending_message_per_key(ts: CommandLine) -> None:
     path = ts.init()
     for body in ("first", "second"):
         ts.fine(
@@ -109,7 +109,7 @@ def test_replace(ts: CommandLine) -> None:
     assert "only with --replace" in ts("put", path, "mail", "x", "--at-most", "1s").err
 
 
-def test_histogram(ts: CommandLine) -> None:
+def test_histogram_counts_pending_messages_by_due_time(ts: CommandLine) -> None:
     path = ts.init()
     due = [
         "2030-01-01T00:00Z",
@@ -133,23 +133,23 @@ def test_histogram(ts: CommandLine) -> None:
     assert sum(row["count"] for row in today) == 1
     with timerstore.open(path):
         for more in ((), ("--topic", "t1"), ("--by", "day")):
-            beside = ts.fine(*words, *more, "--json").rows
-            assert sum(row["count"] for row in beside) == (1 if "t1" in more else 3)
+            snapshot = ts.fine(*words, *more, "--json").rows
+            assert sum(row["count"] for row in snapshot) == (1 if "t1" in more else 3)
         assert ts.fine(*words, "--json").rows == rows
-        beside = ts.fine("histogram", path, "--json").rows
-        assert sum(row["count"] for row in beside) == 1
+        snapshot = ts.fine("histogram", path, "--json").rows
+        assert sum(row["count"] for row in snapshot) == 1
         assert ts("explain", path, "x", "--topic", "t0").code == Exit.LOCKED
 
 
-def test_explain(ts: CommandLine) -> None:
+def test_explain_shows_state_and_history(ts: CommandLine) -> None:
     path = ts.init()
     put = ts.fine("put", path, "orders", "x", "--in", "1m", "--json").row
-    told = ts.fine("explain", path, put["handle"])
-    assert told.out.startswith(f"{put['message_id']} of orders: waiting\n  why ")
+    answer = ts.fine("explain", path, put["handle"])
+    assert answer.out.startswith(f"{put['message_id']} of orders: waiting\n  why ")
     assert re.search(
-        r"^  slot +[\d,]+, read at .*; place 1 of 1 in its chain$", told.out, re.MULTILINE
+        r"^  slot +[\d,]+, read at .*; entry 1 of 1 in its chain$", answer.out, re.MULTILINE
     )
-    assert re.search(r"^  put +\d{4}-.*, log offset 0$", told.out, re.MULTILINE)
+    assert re.search(r"^  put +\d{4}-.*, log offset 0$", answer.out, re.MULTILINE)
     ts.fine("cancel", path, put["handle"])
     row = ts.fine("explain", path, put["message_id"], "--topic", "orders", "--json").row
     assert row["state"] == "cancelled"
@@ -158,13 +158,13 @@ def test_explain(ts: CommandLine) -> None:
     assert (
         "  where    queue 0, offset 0\n" in ts.fine("explain", path, now, "--topic", "orders").out
     )
-    nobody = ts("explain", path, "nobody", "--topic", "orders")
-    assert nobody.code == Exit.NOT_SO
-    assert "unknown" in nobody.out
-    assert "or a message id and --topic" in ts("explain", path, "nobody").err
+    unknown = ts("explain", path, "nothing", "--topic", "orders")
+    assert unknown.code == Exit.NOT_SO
+    assert "unknown" in unknown.out
+    assert "or a message id and --topic" in ts("explain", path, "nothing").err
 
 
-def test_groups_commit_what_they_were_given(ts: CommandLine) -> None:
+def test_group_commits_the_messages_it_read(ts: CommandLine) -> None:
     path = ts.init()
     for body in "abc":
         ts.fine("put", path, "orders", body)
@@ -176,7 +176,7 @@ def test_groups_commit_what_they_were_given(ts: CommandLine) -> None:
     assert row == {"topic": "orders", "group": "billing", "queue": 0, "committed": 3, "behind": 0}
 
 
-def test_follow_without_a_group_leaves_no_trace(ts: CommandLine) -> None:
+def test_follow_without_a_group_stores_no_offset(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "a")
     assert ts.fine("follow", path, "orders", "--for", "10ms").out == ""
@@ -186,7 +186,7 @@ def test_follow_without_a_group_leaves_no_trace(ts: CommandLine) -> None:
     assert ts.fine("ls", path, "--groups").out == ""
 
 
-def test_filters(ts: CommandLine) -> None:
+def test_get_filters_by_tag_sql_and_offset(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "a", "--tag", "paid", "--property", "amount=7")
     ts.fine("put", path, "orders", "b", "--tag", "late")
@@ -197,7 +197,7 @@ def test_filters(ts: CommandLine) -> None:
     assert ts("get", path, "orders", "--queue", "7").code == Exit.ERROR
 
 
-def test_what_a_message_holds_steers_no_terminal(ts: CommandLine) -> None:
+def test_get_escapes_control_characters_of_a_body(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "a\x1b[2Jb\u202ec\nd")
     line = ts.fine("get", path, "orders").out
@@ -205,7 +205,7 @@ def test_what_a_message_holds_steers_no_terminal(ts: CommandLine) -> None:
     assert ts.fine("get", path, "orders", "--json").row["body"] == "a\x1b[2Jb\u202ec\nd"
 
 
-def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
+def test_commands_when_another_process_has_the_store_open(ts: CommandLine) -> None:
     path = ts.init()
     with timerstore.open(path) as store:
         handle = store.put("orders", b"later", delay=3600, keys="k").handle
@@ -220,10 +220,10 @@ def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
         assert ts("get", path, "orders", "--tag", "u").code == Exit.NOT_SO
         followed = ts.fine("follow", path, "orders", "--all", "-n", "1", "--json")
         assert followed.row["body"] == "now"
-        assert "reading beside it" in followed.err
+        assert "reading a snapshot" in followed.err
         assert ts.fine("verify", path).code == 0
         assert ts.fine("top", path, "--once", "--json").row["stores"][0]["open_in"] == pid
-        for refused in (
+        for words in (
             ("put", path, "orders", "x"),
             ("cancel", path, handle),
             ("get", path, "orders", "--group", "g"),
@@ -238,13 +238,13 @@ def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
             ("every", path, "orders", "x", "--every", "1m"),
             ("every", path, "--cancel", "beat"),
         ):
-            answer = ts(*refused)
-            assert (answer.code, answer.out) == (Exit.LOCKED, ""), refused
+            answer = ts(*words)
+            assert (answer.code, answer.out) == (Exit.LOCKED, ""), words
             assert "these commands work while it runs: ls, count, get" in answer.err
         assert store.cancel(handle) == "CANCELLED"
 
 
-def test_of_another_process_the_pid_is_told(ts: CommandLine) -> None:
+def test_locked_error_reports_owner_pid(ts: CommandLine) -> None:
     path = ts.init()
     program = (
         "import sys, timerstore\n"
@@ -257,16 +257,16 @@ def test_of_another_process_the_pid_is_told(ts: CommandLine) -> None:
         other.stdout.readline()
         answer = ts("put", path, "orders", "x", "--json")
         assert answer.code == Exit.LOCKED
-        told = json.loads(answer.err)
-        assert told["error"] == "LockedError"
-        assert told["got"] == f"process {other.pid}"
-        assert told["exit"] == 3
+        error = json.loads(answer.err)
+        assert error["error"] == "LockedError"
+        assert error["got"] == f"process {other.pid}"
+        assert error["exit"] == 3
         assert ts.fine("count", path, "--json").row["open_in"] == other.pid
         other.communicate()
     ts.fine("put", path, "orders", "x")
 
 
-def test_a_brokers_store_is_read_and_left_as_it_is(ts: CommandLine) -> None:
+def test_store_of_a_broker_is_read_and_not_changed(ts: CommandLine) -> None:
     path = broker_fixtures.unpack("clean-small-segments", ts.folder / "broker")
     before = {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
     waiting = len(ts.fine("dump", path, "waiting").rows)
@@ -277,20 +277,20 @@ def test_a_brokers_store_is_read_and_left_as_it_is(ts: CommandLine) -> None:
     assert {row["arrived"] for row in listed} == {None}
     topic = next(row["topic"] for row in ts.fine("dump", path, "deliveries").rows)
     got = ts.fine("get", path, topic, "--json")
-    assert "a broker wrote it" in got.err
+    assert "a broker wrote the store" in got.err
     assert all(row["topic"] == topic for row in got.rows)
     assert ts.fine("follow", path, topic, "--all", "-n", "3", "--json").rows == got.rows[:3]
-    pulse = ts.fine("top", path, "--once", "--json").row
-    assert pulse["waiting"] is None
+    stats = ts.fine("top", path, "--once", "--json").row
+    assert stats["waiting"] is None
     assert ts.fine("verify", path).code == 0
     assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
 
 
-def test_shards(ts: CommandLine) -> None:
+def test_commands_work_on_shards(ts: CommandLine) -> None:
     path = ts.init("--shards", "2")
     handles = [
         ts.fine("put", path, "orders", f"b{k}", "--in", "1h", "--key", key, "--json").row["handle"]
-        for k, key in enumerate("adbe")  # two go to either of two shards
+        for k, key in enumerate("adbe")  # two keys per shard
     ]
     ts.fine("put", path, "orders", "now", "--key", "a")
     rows = ts.fine("ls", path, "--json").rows
@@ -317,7 +317,7 @@ def test_shards(ts: CommandLine) -> None:
     assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
 
 
-def test_bench_and_demo(ts: CommandLine) -> None:
+def test_bench_and_demo_report_their_counts(ts: CommandLine) -> None:
     lines = ts.fine("bench", "-n", "1000", "--json").rows
     assert [one["n"] for one in lines] == [50, 1000, 1000, 1000]
     demo = ts.fine("demo", "-n", "500", "--seconds", "0.6", "--json").row
@@ -325,7 +325,7 @@ def test_bench_and_demo(ts: CommandLine) -> None:
     assert demo["scheduled"] == demo["delivered"] == 500
 
 
-def test_demo_says_fail_where_one_is_missing(
+def test_demo_reports_fail_when_a_message_is_lost(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_many = TimerStore.put_many
@@ -342,7 +342,7 @@ def test_demo_says_fail_where_one_is_missing(
     assert answer.out.endswith("FAIL\n")
 
 
-def test_demo_keeps_a_folder_that_was_named(ts: CommandLine) -> None:
+def test_demo_keeps_a_named_directory(ts: CommandLine) -> None:
     kept = ts.folder / "kept.store"
     ts.fine("demo", "-n", "10", "--seconds", "0.6", "--directory", kept, "--plain")
     assert ts.fine("ls", kept, "--json").row["arrived"] == 10

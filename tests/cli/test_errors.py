@@ -1,4 +1,4 @@
-"""Errors that teach: what, where, wanted, got, what to do, and the exit code."""
+"""Error messages of the command line, with all their parts, and their exit codes."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from timerstore.cli.exits import TABLE, Exit
 from timerstore.errors import FullError
 
 
-def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) -> None:
+def test_command_suggests_init_when_there_is_no_store(ts: CommandLine) -> None:
     nowhere, file = ts.folder / "nowhere", ts.folder / "file"
     file.write_text("x")
     more = {
@@ -52,8 +52,7 @@ def _link(path: Path) -> None:
     path.symlink_to("away")
 
 
-def test_what_stays_as_it_is_is_not_tried_again(ts: CommandLine) -> None:
-    """Opening it once more finds the same."""
+def test_permanent_error_does_not_advise_to_try_again(ts: CommandLine) -> None:
     path, file = ts.init(), ts.folder / "afile"
     file.write_text("x")
     answers = [ts("init", file / "x")]
@@ -76,7 +75,9 @@ def test_what_stays_as_it_is_is_not_tried_again(ts: CommandLine) -> None:
     ts.fine("put", path, "t", "x")
 
 
-def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_error_advises_to_try_again(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -116,9 +117,9 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
         (["receive", "t", "--group", "a|b"], "group: wanted no |"),
         (["receive", "t", "--group", "g", "-n", "10001"], "10001 is not in the range"),
         (["ack"], "Missing argument 'RECEIPTS...'"),
-        (["ack", "nonsense"], "give the receipt as `receive` told it"),
-        (["nack", "nonsense"], "give the receipt as `receive` told it"),
-        (["extend", "nonsense"], "give the receipt as `receive` told it"),
+        (["ack", "nonsense"], "give the receipt that `receive` printed"),
+        (["nack", "nonsense"], "give the receipt that `receive` printed"),
+        (["extend", "nonsense"], "give the receipt that `receive` printed"),
         (["pace"], "Missing argument 'TOPIC=RATE...'"),
         (["pace", "t"], "topic_rates: wanted topic=messages a second"),
         (["pace", "t=0"], "topic_rates: wanted 0.001 to 1000000, got t=0.0"),
@@ -129,11 +130,13 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
         (["every", "t", "x", "--cron", "often"], "cron: wanted minute hour day month weekday"),
         (["every", "t", "x", "--every", "1m", "--name", "a b"], "name: wanted 1 to 64"),
         (["every", "--name", "beat"], "wanted TOPIC and BODY"),
-        (["every", "t", "--cancel", "beat"], "--cancel: ends what recurs"),
+        (["every", "t", "--cancel", "beat"], "--cancel: ends a recurring message"),
         (["every", "--missed", "some"], "'some' is not one of"),
     ],
 )
-def test_wrong_arguments_say_what_was_wanted(ts: CommandLine, words: list[str], text: str) -> None:
+def test_invalid_argument_error_shows_the_expected_value(
+    ts: CommandLine, words: list[str], text: str
+) -> None:
     path = ts.init()
     answer = ts(words[0], path, *words[1:])
     assert (answer.code, answer.out) == (Exit.ERROR, "")
@@ -141,20 +144,20 @@ def test_wrong_arguments_say_what_was_wanted(ts: CommandLine, words: list[str], 
     assert ts.fine("count", path).out == "0\n"
 
 
-def test_sizes_of_init_stay(ts: CommandLine) -> None:
+def test_init_fixes_the_sizes_of_files(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "a", "--in", "1s")
     for folder, size in (("commitlog", 1 << 20), ("timerlog", 1 << 16)):
         [file] = (path / folder).iterdir()
         assert file.stat().st_size == size
     assert (path / "timerwheel").stat().st_size == 2048 * 32
-    told = ts("put", path, "orders", "a", "-c", "commit_log_segment_bytes=2097152")
-    assert "configured 2097152, but" in told.err
+    answer = ts("put", path, "orders", "a", "-c", "commit_log_segment_bytes=2097152")
+    assert "configured 2097152, but" in answer.err
 
 
-def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
+def test_init_rejects_a_directory_in_use(ts: CommandLine) -> None:
     path = ts.init()
-    assert "there is one already" in ts("init", path).err
+    assert "the directory already has a store" in ts("init", path).err
     full = ts.folder / "full"
     full.mkdir()
     (full / "letter").write_text("dear")
@@ -162,10 +165,10 @@ def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
     assert [one.name for one in full.iterdir()] == ["letter"]
 
 
-def test_an_init_that_was_cut_off_may_be_given_again(
+def test_init_can_be_repeated_after_a_failure(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, here; a kill leaves the same."""
+    """The failure is a full disk. A killed command leaves the same files."""
     path, shards_path = ts.folder / "orders.store", ts.folder / "shards"
     make = Disk.make_directory
 
@@ -182,7 +185,9 @@ def test_an_init_that_was_cut_off_may_be_given_again(
             full.setattr(Disk, "make_directory", full_at(name))
             assert ts("init", *words).code == Exit.LATER
     assert [one.name for one in path.iterdir()] == ["lock"]
-    (shards_path / ".cluster.json.17.0a0b0c0d.tmp").touch()  # of one killed a step later
+    (
+        shards_path / ".cluster.json.17.0a0b0c0d.tmp"
+    ).touch()  # left by a command that was killed one step later
     for words in ([path], [shards_path, "--shards", "2"]):
         ts.fine("init", *words)
         ts.fine("put", words[0], "orders", "a")
@@ -190,10 +195,8 @@ def test_an_init_that_was_cut_off_may_be_given_again(
     assert "shards with something in them" in ts("init", ts.folder / "other", "--shards", "2").err
 
 
-def test_no_path_at_all_is_not_the_working_directory(
-    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of a script whose variable is not set."""
+def test_empty_path_is_rejected(ts: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script passes an empty path if its variable is not set."""
     path = ts.init()
     monkeypatch.chdir(path)
     for words in (["init", ""], ["put", "", "t", "x"], ["count", ""], ["backup", path, ""]):
@@ -203,7 +206,7 @@ def test_no_path_at_all_is_not_the_working_directory(
     assert ts.fine("count", ".").out == "0\n"
 
 
-def test_help_of_every_command_and_the_table_of_codes(ts: CommandLine) -> None:
+def test_help_lists_every_command_and_exit_code(ts: CommandLine) -> None:
     whole = ts.fine("--help").out
     for code, text in TABLE.items():
         assert f"{int(code):3}  {text}" in whole
@@ -216,7 +219,7 @@ def test_help_of_every_command_and_the_table_of_codes(ts: CommandLine) -> None:
     assert "--json" in ts.fine("bench", "--help").out
 
 
-def test_debug_shows_where_an_error_came_from(ts: CommandLine) -> None:
+def test_debug_shows_a_traceback(ts: CommandLine) -> None:
     assert "Traceback" in ts("--debug", "ls", ts.folder / "nowhere").err
     assert "Traceback" not in ts("ls", ts.folder / "nowhere").err
 
@@ -236,8 +239,8 @@ def test_unexpected_error_is_one_message(
     assert first == f"error: unexpected error: {error!r}"
     assert rest == ["  do     report it as a bug, with the output of `timerstore --debug ...`"]
     assert "Traceback" in ts("--debug", "ls", path).err
-    told = json.loads(ts("ls", path, "--json").err)
-    assert (told["error"], told["exit"]) == (type(error).__name__, 2)
+    reported = json.loads(ts("ls", path, "--json").err)
+    assert (reported["error"], reported["exit"]) == (type(error).__name__, 2)
 
 
 def test_put_lines_counts_what_is_stored_when_the_disk_is_full(

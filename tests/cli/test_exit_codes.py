@@ -1,4 +1,4 @@
-"""Every public error, and the exit code of a command that ends with it."""
+"""The exit code of a command for each public error."""
 
 import importlib
 import pkgutil
@@ -32,7 +32,7 @@ EXITS = {
     "ReadOnlyError": Exit.ERROR,
     "ReentrantCallError": Exit.ERROR,
 }
-"""A new error needs a row here, and maybe one in timerstore/cli/exits.py."""
+"""A new error needs a row here, and in timerstore/cli/exits.py if its code is not 2."""
 
 _OPTIONAL = ("timerstore.spark", "timerstore.cli.__main__")  # spark needs pyspark
 
@@ -62,7 +62,7 @@ def test_each_error_has_a_row() -> None:
 
 
 def test_each_error_is_exported() -> None:
-    inner = {"GoneError"}  # a caller meets it as a CorruptError, or as an offset that moved on
+    inner = {"GoneError"}  # a caller gets CorruptError, or a later offset
     assert ERRORS.keys() - inner <= set(timerstore.__all__)
     assert all(one.__module__ == errors.__name__ for one in ERRORS.values())
 
@@ -93,7 +93,7 @@ def test_error_that_may_be_tried_again_says_so(name: str) -> None:
     assert not error.retryable or "again" in report_of(error).do
 
 
-def test_codes_are_the_documented_ones(ts: CommandLine) -> None:
+def test_exit_codes_match_the_documentation(ts: CommandLine) -> None:
     guide = (files("timerstore") / "docs" / "operations.md").read_text(encoding="utf-8")
     table = guide.partition("## Exit codes")[2].partition("\n## ")[0]
     rows = {

@@ -1,4 +1,4 @@
-"""Standard output or error on a full device: the exit code says what became of the command."""
+"""The exit code of a command whose standard output or error is a full device."""
 
 import subprocess
 from pathlib import Path
@@ -15,7 +15,7 @@ OUT, ERR = "stdout", "stderr"
 
 
 def run(words: list[object], *full: str, unbuffered: bool = False) -> tuple[int, str, str]:
-    """Exit code, output and error; a stream that is full says nothing."""
+    """Return the exit code, output and error; a full stream is returned as empty text."""
     with Path("/dev/full").open("wb") as device:
         streams = {name: device if name in full else subprocess.PIPE for name in (OUT, ERR)}
         env = {key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"}
@@ -39,7 +39,7 @@ def store(ts: CommandLine) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "expected"),
     [
         (["ls", "STORE"], Exit.FINE, "orders"),
         (["histogram", "STORE"], Exit.FINE, "due, by hour"),
@@ -52,13 +52,13 @@ def store(ts: CommandLine) -> Path:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("unbuffered", [False, True])
-def test_what_cannot_be_said_beside_the_answer_changes_nothing(
-    store: Path, words: list[str], code: Exit, said: str, unbuffered: bool
+def test_full_standard_error_does_not_change_the_result(
+    store: Path, words: list[str], code: Exit, expected: str, unbuffered: bool
 ) -> None:
     given: list[object] = [one.replace("STORE", str(store)) for one in words]
     got, out, _ = run(given, ERR, unbuffered=unbuffered)
     assert got == code == run(given)[0]
-    assert said in out
+    assert expected in out
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,17 @@ def test_what_cannot_be_said_beside_the_answer_changes_nothing(
             ["ls", "STORE"], ["dump", "STORE"]],
 )  # fmt: skip
 @pytest.mark.parametrize("unbuffered", [False, True])
-def test_an_answer_that_cannot_be_written_is_told_as_such(
-    store: Path, words: list[str], unbuffered: bool
-) -> None:
+def test_full_standard_output_is_reported(store: Path, words: list[str], unbuffered: bool) -> None:
     given: list[object] = [one.replace("STORE", str(store)) for one in words]
-    code, _, told = run(given, OUT, unbuffered=unbuffered)
+    code, _, errors = run(given, OUT, unbuffered=unbuffered)
     assert code == Exit.ERROR
-    assert "error: the answer cannot be written" in told
-    assert "where  standard output" in told
-    assert "Traceback" not in told
+    assert "error: the result cannot be written" in errors
+    assert "where  standard output" in errors
+    assert "Traceback" not in errors
     assert run(given, OUT, ERR, unbuffered=unbuffered)[0] == Exit.ERROR
 
 
-def test_who_calls_main_in_his_own_process_keeps_his_streams(store: Path) -> None:
+def test_main_restores_the_streams_of_its_caller(store: Path) -> None:
     script = (
         "import sys\nfrom timerstore.cli import main\nout, err = sys.stdout, sys.stderr\n"
         f"assert main(['count', {str(store)!r}]) == 0\n"

@@ -1,4 +1,4 @@
-"""import: rows of a file, and those of them that are wrong."""
+"""Command `import`: valid and invalid rows, run ids and replays."""
 
 import json
 
@@ -10,16 +10,19 @@ from tests.support.command_line import CommandLine
 from timerstore.cli.exits import Exit
 
 
-def test_import_names_the_line(ts: CommandLine) -> None:
+def test_import_error_names_the_line(ts: CommandLine) -> None:
     path, file = ts.init(), ts.folder / "rows.jsonl"
     for line, text in (
-        ('{"topic": "a", "body": "x", "delivr_at": 1}', "delivr_at: not known; known are body"),
-        ('{"topic": "a"}', "body: there is none"),
+        ('{"topic": "a", "body": "x", "delivr_at": 1}', "unknown: delivr_at; known: body"),
+        ('{"topic": "a"}', "body: wanted body or body_base64, got neither"),
         (
             '{"topic": "a", "body": "x", "deliver_at": "2026-01-01T00:00"}',
             "wanted a time with its zone",
         ),
-        ('{"topic": "a", "body": "x", "body_base64": "eA=="}', "wanted one of the two"),
+        (
+            '{"topic": "a", "body": "x", "body_base64": "eA=="}',
+            "body, body_base64: wanted one of them, got both",
+        ),
         (
             '{"topic": "a", "body": "x", "deliver_at": 123456789012345678901234567890}',
             "deliver_at: wanted a time, or epoch ms",
@@ -28,13 +31,13 @@ def test_import_names_the_line(ts: CommandLine) -> None:
             '{"topic": "a", "body": "x", "deliver_ms": -9223372036854775809}',
             "deliver_ms: wanted a time, or epoch ms",
         ),
-        ('{"topic": "a", "body": "x", "keys": 5}', "no message"),
-        ('{"topic": "a", "body": "x", "keys": ["k", 5]}', "no message"),
-        ('{"topic": "a", "body": "x", "tags": "\\ud800"}', "no message"),
-        ('{"topic": "a", "body": "x", "properties": {"a": "\\ud800"}}', "no message"),
-        ("[" * 200_000, "no message: nested too deep"),
+        ('{"topic": "a", "body": "x", "keys": 5}', "is not a message"),
+        ('{"topic": "a", "body": "x", "keys": ["k", 5]}', "is not a message"),
+        ('{"topic": "a", "body": "x", "tags": "\\ud800"}', "is not a message"),
+        ('{"topic": "a", "body": "x", "properties": {"a": "\\ud800"}}', "is not a message"),
+        ("[" * 200_000, "not a message: nested too deeply"),
         ("[]", "wanted an object, got list"),
-        ("{", "no message"),
+        ("{", "is not a message"),
     ):
         file.write_text('{"topic": "a", "body": "x"}\n' + line + "\n")
         answer = ts("import", path, file)
@@ -44,7 +47,7 @@ def test_import_names_the_line(ts: CommandLine) -> None:
     assert ts.fine("count", path).out == "0\n"
 
 
-def test_import_refuses_or_leaves_out_rows_that_are_wrong(ts: CommandLine) -> None:
+def test_import_rejects_or_skips_invalid_rows(ts: CommandLine) -> None:
     path, file = ts.init(), ts.folder / "rows.jsonl"
     rows = [
         {"topic": topic, "body": "x", "deliver_at": "2100-01-01T00:00Z"}
@@ -52,28 +55,30 @@ def test_import_refuses_or_leaves_out_rows_that_are_wrong(ts: CommandLine) -> No
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = ("-c", "delay_ms_max=31_000_000_000_000")
-    refused = ts("import", path, file, *config)
-    assert refused.code == Exit.ERROR
-    assert "row 2: topic" in refused.err
+    failed = ts("import", path, file, *config)
+    assert failed.code == Exit.ERROR
+    assert "row 2: topic" in failed.err
     assert ts.fine("count", path).out == "0\n"
-    taken = ts.fine("import", path, file, "--on-invalid", "skip", *config)
-    assert "1 row left out, the first: row 2: topic" in taken.err
+    skipped = ts.fine("import", path, file, "--on-invalid", "skip", *config)
+    assert "1 row skipped, the first: row 2: topic" in skipped.err
     assert ts.fine("count", path).out == "2\n"
 
 
 @pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])
-def test_other_rows_under_a_used_run_id_are_refused(ts: CommandLine, kind: tuple[str, ...]) -> None:
+def test_import_rejects_other_rows_under_a_used_run_id(
+    ts: CommandLine, kind: tuple[str, ...]
+) -> None:
     path, file = ts.init(*kind), ts.folder / "rows.jsonl"
     for rows, code in ((["one"], 0), (["two", "three"], Exit.ERROR), (["one"], 0)):
         file.write_text("".join(f'{{"topic": "a", "body": "{body}"}}\n' for body in rows))
         answer = ts("import", path, file, "--run-id", "daily")
         assert answer.code == code, answer
         assert ("other rows" in answer.err) == (code != 0)
-    assert "1 row were there already" in answer.out
+    assert "already imported, 1 row" in answer.out
     assert [row["body"] for row in ts.fine("dump", path, "--topic", "a").rows] == ["one"]
 
 
-def test_a_run_id_into_shards_is_no_nameless_writes(ts: CommandLine) -> None:
+def test_import_into_shards_rejects_a_generated_run_id(ts: CommandLine) -> None:
     path, file = ts.init("--shards", "2"), ts.folder / "rows.jsonl"
     file.write_text('{"topic": "a", "body": "x"}\n')
     run_id = "batch-0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
@@ -84,22 +89,22 @@ def test_a_run_id_into_shards_is_no_nameless_writes(ts: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])
-def test_import_tells_what_it_left_out(ts: CommandLine, kind: tuple[str, ...]) -> None:
+def test_import_reports_skipped_rows(ts: CommandLine, kind: tuple[str, ...]) -> None:
     path, file = ts.init(*kind), ts.folder / "rows.parquet"
-    topics = ["a"] * 9000 + ["!", "b", "?"]  # the first wrong one in the second batch
+    topics = ["a"] * 9000 + ["!", "b", "?"]  # the first invalid row is in the second batch
     rows = pa.table({"topic": topics, "body": [b"x"] * len(topics)})
     pq.write_table(rows, file)
     for words in ((), ("--json",)):
-        told = ts.fine("import", path, file, "--on-invalid", "skip", *words)
+        answer = ts.fine("import", path, file, "--on-invalid", "skip", *words)
         if words:
-            assert (told.row["rows"], told.row["skipped"]) == (9001, 2)
-            assert told.row["first_skipped"].startswith("row 9,001: topic")
+            assert (answer.row["rows"], answer.row["skipped"]) == (9001, 2)
+            assert answer.row["first_skipped"].startswith("row 9,001: topic")
         else:
-            assert "2 rows left out, the first: row 9,001: topic" in told.err
+            assert "2 rows skipped, the first: row 9,001: topic" in answer.err
 
 
 @pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])
-def test_import_gives_parquet_rows_the_topic_that_they_have_not(
+def test_import_topic_applies_to_rows_without_a_topic(
     ts: CommandLine, kind: tuple[str, ...]
 ) -> None:
     path, file = ts.init(*kind), ts.folder / "rows.parquet"

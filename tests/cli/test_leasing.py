@@ -1,4 +1,4 @@
-"""receive, ack, nack, extend, pace, every: what each answers, and its exit code."""
+"""Commands `receive`, `ack`, `nack`, `extend`, `pace` and `every`."""
 
 import io
 import json
@@ -24,13 +24,13 @@ def _shards(ts: CommandLine, count: int = 3) -> Path:
 # --- leases ---------------------------------------------------------------------------------------
 
 
-def test_a_lease_from_receiving_to_its_end(ts: CommandLine) -> None:
+def test_lease_commands_report_each_result(ts: CommandLine) -> None:
     path = ts.init()
     for body in ("one", "two", "three"):
         ts.fine("put", path, "orders", body, "--key", body)
-    told = ts.fine("receive", path, "orders", "--group", "g", "--lease", "1h").out
+    answer = ts.fine("receive", path, "orders", "--group", "g", "--lease", "1h").out
     found = re.fullmatch(
-        r".*  key=one  one\n  attempt 1; held until .* \(in .*\)\n  receipt (\S+)\n", told
+        r".*  key=one  one\n  attempt 1; leased until .* \(in .*\)\n  receipt (\S+)\n", answer
     )
     assert found is not None
     [two, three] = ts.fine("receive", path, "orders", *ALL, "--lease", "1h").rows
@@ -57,21 +57,21 @@ def test_a_lease_from_receiving_to_its_end(ts: CommandLine) -> None:
     assert [row["result"] for row in mixed.rows] == ["ACKED", "ACKED", "SETTLED"]
 
 
-def test_what_dies_comes_again_and_then_is_a_dead_letter(ts: CommandLine) -> None:
+def test_expired_message_is_delivered_again_and_then_dead_lettered(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "x")
     how = ("--lease", "1ms", "--max-attempts", "2", "--wait", "5s")
     for attempt in (1, 2):
         row = ts.fine("receive", path, "orders", *ALL, *how).row
         assert (row["attempt"], row["is_last_attempt"]) == (attempt, attempt == 2)
-    told = ts.fine("follow", path, "%DLQ%g", "--all", "-n", "1", "--body")
-    assert told.out == "x\n"
+    answer = ts.fine("follow", path, "%DLQ%g", "--all", "-n", "1", "--body")
+    assert answer.out == "x\n"
     assert ts("ack", path, row["receipt"]).out.startswith("EXPIRED ")
     lost = ts("extend", path, row["receipt"], "--json")
     assert (lost.code, lost.row["result"]) == (Exit.NOT_SO, "EXPIRED")
 
 
-def test_back_off_and_filters(ts: CommandLine) -> None:
+def test_receive_applies_backoff_and_filters(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "a", "--tag", "paid")
     ts.fine("put", path, "orders", "b", "--tag", "late")
@@ -87,8 +87,8 @@ def test_back_off_and_filters(ts: CommandLine) -> None:
     assert wrong.code == Exit.ERROR
 
 
-def test_a_pipe_from_receive_to_ack(ts: CommandLine) -> None:
-    """ack opens the store when receive has closed it: it reads to the end before."""
+def test_ack_reads_the_output_of_receive(ts: CommandLine) -> None:
+    """`ack` reads its input to the end before it opens the store, so `receive` has closed it."""
     path = ts.init()
     for k in range(5):
         ts.fine("put", path, "orders", f"{k}")
@@ -99,7 +99,7 @@ def test_a_pipe_from_receive_to_ack(ts: CommandLine) -> None:
     assert [row["result"] for row in done.rows] == ["ACKED"] * 5
 
 
-def test_lines_that_are_no_receipts_are_named(
+def test_ack_names_the_line_without_a_receipt(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ts.init()
@@ -112,7 +112,7 @@ def test_lines_that_are_no_receipts_are_named(
     assert "receipt: wanted `l1`, a checksum" in ts("ack", path, "-").err
 
 
-def test_leases_over_shards(ts: CommandLine) -> None:
+def test_leases_work_on_shards(ts: CommandLine) -> None:
     path = _shards(ts)
     for k in range(9):
         ts.fine("put", path, "orders", f"{k}", "--key", f"k{k}")
@@ -125,12 +125,12 @@ def test_leases_over_shards(ts: CommandLine) -> None:
     assert [row["receipt"] for row in acked] == receipts[:7]
     ts.fine("extend", path, receipts[7])
     ts.fine("nack", path, receipts[8])
-    refused = ts("ack", path, receipts[0].partition(".")[2])
-    assert refused.code == Exit.ERROR
-    assert "wanted one that names its shard" in refused.err
+    failed = ts("ack", path, receipts[0].partition(".")[2])
+    assert failed.code == Exit.ERROR
+    assert "wanted one that names its shard" in failed.err
 
 
-def test_shards_take_what_a_store_takes(ts: CommandLine) -> None:
+def test_put_options_work_on_shards(ts: CommandLine) -> None:
     path = _shards(ts)
     for body in ("first", "second"):
         ts.fine("put", path, "mail", body, "--in", "1h", "--key", "u7", "--replace")
@@ -146,7 +146,7 @@ def test_shards_take_what_a_store_takes(ts: CommandLine) -> None:
 
 @pytest.mark.more
 @pytest.mark.parametrize("kind", ["store", "shards"])
-def test_a_crowd_comes_at_its_rate(ts: CommandLine, kind: str) -> None:
+def test_pace_delivers_a_burst_at_its_rate(ts: CommandLine, kind: str) -> None:
     path = ts.init() if kind == "store" else _shards(ts, 2)
     words = dict(word.split("=") for word in SMALL[1::2])
     still = StoreConfig(**{k: int(v) for k, v in words.items()}, stop_dequeue=True)
@@ -159,23 +159,23 @@ def test_a_crowd_comes_at_its_rate(ts: CommandLine, kind: str) -> None:
     orders, mail = some.rows
     assert orders["topic"] == "orders"
     assert orders["per_second"] == 2
-    assert 1 <= orders["came"] <= 15  # which take 7 s
+    assert 1 <= orders["came"] <= 15  # 15 deliveries take 7 s at this rate
     assert orders["came"] + orders["waiting"] == 30
     assert mail == {"topic": "mail", "per_second": 5, "came": 0, "waiting": 1}
     assert "pacing orders=2 mail=5: " in some.err
     rest = ts.fine("pace", path, "orders=1000", "--drain")
-    assert rest.out == f"orders: {orders['waiting']} came, 0 wait\n"
+    assert rest.out == f"orders: {orders['waiting']} delivered, 0 pending\n"
 
 
 # --- every ----------------------------------------------------------------------------------------
 
 
-def test_what_recurs_is_begun_listed_and_ended(ts: CommandLine) -> None:
+def test_every_starts_lists_and_ends_recurring_messages(ts: CommandLine) -> None:
     path = ts.init()
     listed = ts.fine("every", path)
-    assert (listed.out, listed.err) == ("", "nothing recurs\n")
-    told = ts.fine("every", path, "jobs", "tidy up", "--every", "90s", "--name", "tidy").out
-    assert re.fullmatch(r"tidy: every 1m 30s to jobs\n  next .* \(in .*\)\n", told)
+    assert (listed.out, listed.err) == ("", "no recurring messages\n")
+    answer = ts.fine("every", path, "jobs", "tidy up", "--every", "90s", "--name", "tidy").out
+    assert re.fullmatch(r"tidy: every 1m 30s to jobs\n  next .* \(in .*\)\n", answer)
     ts.fine(
         *("every", path, "jobs", "report", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin"),
         *("--missed", "skip", "--name", "nightly", "--key", "k", "--tag", "t", "--property", "a=b"),
@@ -201,7 +201,7 @@ def test_what_recurs_is_begun_listed_and_ended(ts: CommandLine) -> None:
     assert ts.fine("count", path).out == "0\n"
 
 
-def test_runs_come_out(ts: CommandLine) -> None:
+def test_recurring_messages_are_delivered(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("every", path, "jobs", "x", "--every", "1s", "--start", "2020-01-01T00:00Z")
     assert ts.fine("follow", path, "jobs", "-n", "1", "--body").out == "x\n"
@@ -211,7 +211,7 @@ def test_runs_come_out(ts: CommandLine) -> None:
     assert odd.startswith("odd: every 1h 30m 30s to jobs\n")
 
 
-def test_over_shards_a_name_has_its_shard(ts: CommandLine) -> None:
+def test_every_works_on_shards(ts: CommandLine) -> None:
     path = _shards(ts)
     made = [
         ts.fine("every", path, "jobs", "x", "--every", "1h", "--name", name, "--json").row
@@ -223,12 +223,12 @@ def test_over_shards_a_name_has_its_shard(ts: CommandLine) -> None:
     assert [row["name"] for row in ts.fine("every", path, "--json").rows] == list("abd")
 
 
-def test_definitions_that_are_damaged_are_named(ts: CommandLine) -> None:
+def test_every_reports_damaged_definitions(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("every", path, "jobs", "x", "--every", "1h", "--name", "a")
     file = Path(path) / "config" / "timerstoreRecurring.json"
     file.write_text(json.dumps({"format": 1}))
     answer = ts("every", path)
     assert (answer.code, answer.out) == (Exit.NOT_SO, "")
-    assert "what recurs cannot be read" in answer.err
+    assert "the definitions of recurring messages cannot be read" in answer.err
     assert f"where  {file}" in answer.err

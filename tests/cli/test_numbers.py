@@ -1,6 +1,6 @@
-"""Numbers, spans and times at their edges, for each option of each command that takes one.
+"""Exit codes for the bounds of each number, span and time option of each command.
 
-The options are found by looking at the commands, so a new one needs no line here.
+The options are read from the commands, so a new option needs no change here.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.answers import Answers
 from tests.support.command_line import CommandLine
 from timerstore.cli.command import COMMANDS, cli
 from timerstore.cli.exits import Exit
-from timerstore.cli.params import DUE, MOMENT, SETTING, SPAN
+from timerstore.cli.params import DUE, INSTANT, SETTING, SPAN
 
 ANSWERS = Answers(Path(__file__).with_name("numbers.json"))
 HUGE = "9" * 20
@@ -36,7 +36,7 @@ BASE: dict[str, list[str]] = {
     "cancel": ["STORE", "HANDLE"], "move": ["STORE", "HANDLE"],
     "pace": ["STORE", "t=5", "--drain"], "dump": ["STORE"], "verify": ["STORE"],
 }  # fmt: skip
-"""What is given beside the option. Of other commands only what is refused is tried."""
+"""The other arguments of a command. For commands without a row only rejected values are tried."""
 NEVER_RUN = {"bench", "demo", "serve", "top", "import", "export"}
 
 WAITS = {"--wait", "--for"}
@@ -45,7 +45,7 @@ WAITS = {"--wait", "--for"}
 def values_of(kind: click.ParamType) -> list[str]:  # type: ignore[type-arg]
     if kind is SPAN:
         return SPANS
-    if kind in (MOMENT, DUE):
+    if kind in (INSTANT, DUE):
         return TIMES
     if kind is SETTING:
         return SETTINGS
@@ -73,7 +73,7 @@ def is_refused_by_click(name: str, option: str, value: str) -> bool:
 
 
 @pytest.mark.parametrize(("name", "option"), sample(options(), "options of commands"))
-def test_each_edge_of_a_number_has_its_exit_code(ts: CommandLine, name: str, option: str) -> None:
+def test_option_bounds_have_their_exit_codes(ts: CommandLine, name: str, option: str) -> None:
     path = ts.init()
     row = ts.fine("put", path, "t", "work", "--in", "1h", "--json").row
     command = cli.get_command(click.Context(cli), name)
@@ -91,15 +91,15 @@ def test_each_edge_of_a_number_has_its_exit_code(ts: CommandLine, name: str, opt
         given = [f"{option}={value}"] if option.startswith("--") else [option, value]
         answer = ts(name, *words, *given)
         codes[value[:40]] = int(answer.code)
-        said = f"{name} {option}={value[:40]}: {answer}"
-        assert "unexpected error" not in answer.err, said
-        assert "Traceback" not in answer.err, said
+        context = f"{name} {option}={value[:40]}: {answer}"
+        assert "unexpected error" not in answer.err, context
+        assert "Traceback" not in answer.err, context
         if answer.code == Exit.ERROR:
-            assert answer.err.startswith("error: "), said
+            assert answer.err.startswith("error: "), context
     ANSWERS.check(f"{name} {option}", codes)
 
 
-def test_count_beyond_a_machine_number_is_a_usage_error(ts: CommandLine) -> None:
+def test_count_above_64_bits_is_a_usage_error(ts: CommandLine) -> None:
     path = ts.init()
     for words in (["get", path, "t", "-n"], ["follow", path, "t", "-n"], ["dump", path, "-n"]):
         answer = ts(*words, HUGE)

@@ -1,4 +1,4 @@
-"""timerstore serve, as a script and as a person who presses Ctrl-C."""
+"""Command `serve`: addresses, tokens, errors and signals."""
 
 import importlib
 import json
@@ -40,7 +40,7 @@ def ended(child: "subprocess.Popen[str]", number: int = signal.SIGINT) -> tuple[
     return child.returncode, errors
 
 
-def test_ctrl_c_closes_the_store(store: Path) -> None:
+def test_serve_closes_the_store_on_ctrl_c(store: Path) -> None:
     with serving(store) as child:
         assert child.stdout is not None
         url = child.stdout.readline().strip()
@@ -53,17 +53,17 @@ def test_ctrl_c_closes_the_store(store: Path) -> None:
         code, errors = ended(child)
     assert code == Exit.INTERRUPTED
     assert errors == "anyone with this address has access while this command runs; Ctrl-C ends it\n"
-    assert not (store / "abort").exists(), "it was closed, not torn off"
+    assert not (store / "abort").exists(), "the store was not closed"
 
 
-def test_json_and_a_token_of_the_environment(store: Path) -> None:
+def test_serve_json_shows_the_token_of_the_environment(store: Path) -> None:
     token = "of-the-environment"
     with serving(store, "--json", "--read-only", TIMERSTORE_TOKEN=token) as child:
         assert child.stdout is not None
-        told = json.loads(child.stdout.readline())
-        assert told == {
-            "url": f"http://127.0.0.1:{told['port']}/?token={token}",
-            "port": told["port"],
+        address = json.loads(child.stdout.readline())
+        assert address == {
+            "url": f"http://127.0.0.1:{address['port']}/?token={token}",
+            "port": address["port"],
             "token": token,
             "mode": "open",
             "read_only": True,
@@ -80,10 +80,10 @@ def test_serve_shows_a_snapshot_when_another_process_owns_the_store(store: Path)
     assert errors.startswith("another process has the store open: showing a snapshot")
 
 
-def test_errors_teach(ts: CommandLine, store: Path, tmp_path: Path) -> None:
-    told = ts("serve", store)
-    assert told.code == Exit.ERROR
-    assert "wanted --ui" in told.err
+def test_serve_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_path: Path) -> None:
+    answer = ts("serve", store)
+    assert answer.code == Exit.ERROR
+    assert "wanted --ui" in answer.err
     assert "init" in ts("serve", tmp_path / "nowhere", "--ui").err
     assert "give a token" in ts("serve", store, "--ui", "--host", "0.0.0.0").err
     assert "wanted 16 to 256" in ts("serve", store, "--ui", "--token", "short").err
@@ -91,7 +91,7 @@ def test_errors_teach(ts: CommandLine, store: Path, tmp_path: Path) -> None:
     assert not (store / "abort").exists()
 
 
-def test_without_the_extra_it_says_how_to_get_it(
+def test_serve_without_the_extra_shows_the_install_command(
     ts: CommandLine, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = importlib.import_module
@@ -102,14 +102,14 @@ def test_without_the_extra_it_says_how_to_get_it(
         return load(name, *more)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    told = ts("serve", store, "--ui", "--json")
-    assert told.code == Exit.ERROR
-    error = json.loads(told.err)
+    answer = ts("serve", store, "--ui", "--json")
+    assert answer.code == Exit.ERROR
+    error = json.loads(answer.err)
     assert "starlette and uvicorn" in error["what"]
     assert error["do"] == "pip install 'timerstore[serve]'"
 
 
-def test_importing_it_without_the_extra(store: Path) -> None:
+def test_dashboard_import_without_the_extra_raises_config_error(store: Path) -> None:
     program = (
         "import sys\n"
         "sys.modules['uvicorn'] = None\n"

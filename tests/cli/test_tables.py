@@ -1,4 +1,4 @@
-"""dump and export: tables of a store, into files."""
+"""Commands `dump` and `export`: tables of a store."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from timerstore.cli.exits import Exit
 
 
 @pytest.mark.parametrize("name", ["waiting.parquet", "waiting.jsonl"])
-def test_what_waits_goes_into_another_store(ts: CommandLine, name: str) -> None:
+def test_exported_messages_can_be_imported_into_another_store(ts: CommandLine, name: str) -> None:
     path, target = ts.init(), ts.folder / "other.store"
     for k in range(3):
         ts.fine(
@@ -45,7 +45,7 @@ def test_what_waits_goes_into_another_store(ts: CommandLine, name: str) -> None:
     assert ts.fine("dump", path, "waiting", "--topic", "t1").rows[0]["body"] == "body 1"
 
 
-def test_tables(ts: CommandLine) -> None:
+def test_dump_and_export_write_each_table(ts: CommandLine) -> None:
     path = ts.init()
     ts.fine("put", path, "orders", "a", "--in", "1m")
     ts.fine("put", path, "orders", "b")
@@ -67,40 +67,38 @@ def test_tables(ts: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("name", ["w.parquet", "w.jsonl"])
-def test_an_export_that_finds_no_room_says_where_and_may_be_tried_again(
-    ts: CommandLine, name: str
-) -> None:
+def test_export_reports_a_full_disk_as_retryable(ts: CommandLine, name: str) -> None:
     path, file = ts.init(), ts.folder / name
     ts.fine("put", path, "orders", "b" * 2000, "--in", "1h")
     words = [*COMMAND, "export", str(path), str(file), "--json"]
-    said = subprocess.run(
+    done = subprocess.run(
         ["/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *words], capture_output=True, check=False
     )
-    error = json.loads(said.stderr.splitlines()[-1])
-    assert (said.returncode, error["do"]) == (Exit.LATER, "free space and try again")
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert (done.returncode, error["do"]) == (Exit.LATER, "free space and try again")
     assert error["where"] == f"{file}.part"
     assert list(ts.folder.iterdir()) == [path]
 
 
-def test_two_exports_into_one_file_do_not_mix(
+def test_second_export_to_the_same_file_is_rejected(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a job that takes longer than its hour: the second is refused, the first is whole."""
+    """The first export, which takes longer, is complete."""
     path, file = ts.init(), ts.folder / "w.jsonl"
     ts.fine("put", path, "orders", "a", "--in", "1h")
-    said: list[Answer] = []
+    second: list[Answer] = []
     export = export_sync()
     sync = export.value
 
-    def meanwhile(part: Path) -> None:
-        said.append(in_shell(["export", path, file]))
+    def export_again(part: Path) -> None:
+        second.append(in_shell(["export", path, file]))
         assert part.exists()
         sync(part)
 
-    monkeypatch.setattr(*export, meanwhile)
+    monkeypatch.setattr(*export, export_again)
     assert ts.fine("export", path, file, "--json").row["rows"] == 1
-    assert said[0].code == Exit.LATER
-    assert "another export writes the same file" in said[0].err
+    assert second[0].code == Exit.LATER
+    assert "another export writes the same file" in second[0].err
     assert file.read_text().count("\n") == 1
     assert sorted(one.name for one in ts.folder.iterdir()) == [path.name, "w.jsonl"]
     assert in_shell(["export", path, file]).code == Exit.FINE
@@ -108,7 +106,7 @@ def test_two_exports_into_one_file_do_not_mix(
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
 @pytest.mark.parametrize("is_read", [False, True])
-def test_an_export_does_not_wait_for_a_fifo_beside_its_target(
+def test_export_rejects_a_fifo_at_its_partial_file(
     ts: CommandLine, name: str, is_read: bool
 ) -> None:
     store = ts.init()
@@ -116,27 +114,27 @@ def test_an_export_does_not_wait_for_a_fifo_beside_its_target(
     part = ts.folder / f"{name}.part"
     os.mkfifo(part)
     reader = os.open(part, os.O_RDONLY | os.O_NONBLOCK) if is_read else -1
-    refused = in_shell(["export", store, ts.folder / name])
-    assert refused.code == Exit.ERROR
-    assert "something else stands" in refused.err
-    assert str(part) in refused.err
-    assert part.is_fifo(), "it is somebody's"
+    answer = in_shell(["export", store, ts.folder / name])
+    assert answer.code == Exit.ERROR
+    assert "it is not a regular file" in answer.err
+    assert str(part) in answer.err
+    assert part.is_fifo(), "the FIFO was removed"
     if is_read:
         os.close(reader)
     part.unlink()
     ts.fine("export", store, ts.folder / name)
 
 
-def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:
+def test_export_fails_while_committed_rows_are_not_ingested(ts: CommandLine) -> None:
     path, file = ts.init("--shards", "2"), ts.folder / "w.parquet"
     ts.fine("put", path, "a", "put", "--in", "1h")
     rows = {"topic": ["a"] * 9, "body": [b"x"] * 9, "deliver_ms": [2_900_000_000_000] * 9}
     part = shards.stage(path, "query", 7, "p", pa.table(rows).to_batches())
     shards.commit(path, "query", 7, [part])
-    refused = ts("export", path, file)
-    assert refused.code == Exit.ERROR
-    assert "1 committed version was not ingested: run ingest first" in refused.err
-    assert "source 'query' version 7 is not in shards [0, 1]" in refused.err
+    answer = ts("export", path, file)
+    assert answer.code == Exit.ERROR
+    assert "1 committed version was not ingested: run ingest first" in answer.err
+    assert "source 'query' version 7 is not in shards [0, 1]" in answer.err
     assert not file.exists()
     ts.fine("export", path, file, "--table", "messages")  # a table of the files, as they are
     shards.ingest(path)

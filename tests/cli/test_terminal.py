@@ -1,4 +1,4 @@
-"""As a person at a terminal, and as a script with pipes: screens, keys, signals, broken pipes."""
+"""Commands on a terminal and with pipes: screens, keys, signals and broken pipes."""
 
 import json
 import os
@@ -34,14 +34,14 @@ def store(ts: CommandLine) -> Path:
 # --- top ------------------------------------------------------------------------------------------
 
 
-def test_top_shows_what_waits_and_turns(store: Path) -> None:
+def test_top_shows_pending_messages_and_moves_its_hand(store: Path) -> None:
     with timerstore.open(store) as open_store:
         for k in range(40):
             open_store.put("orders", b"x", delay=25 + 0.8 * k, flush="async")
         open_store.put("invoices", b"x", delay=7200)
         open_store.flush()
         top = Terminal("top", store, "--every", "300ms")
-        screen = top.wait_until(r"(?s)1 min +\d+ █.* a by itself")  # with the next checkpoint
+        screen = top.wait_until(r"(?s)1 min +\d+ █.* a automatic")  # after the next checkpoint
         lines = screen.splitlines()
         assert f"open in process {os.getpid()}" in lines[0]
         assert "the next 60 seconds" in screen
@@ -53,7 +53,7 @@ def test_top_shows_what_waits_and_turns(store: Path) -> None:
         for _ in range(60):
             if _hand(screen := top.read()) != hand:
                 break
-        assert _hand(screen) != hand, "the hand stands still"
+        assert _hand(screen) != hand, "the hand does not move"
         top.child.send("h")
         hours = top.wait_for("the next 24 hours")
         assert "41 in 24 hours" in hours
@@ -71,7 +71,7 @@ def _hand(screen: str) -> tuple[int, int] | None:
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (160, 50)])
 def test_top_fits_its_terminal(store: Path, columns: int, lines: int) -> None:
     top = Terminal("top", store, columns=columns, lines=lines)
-    # The terminal has its size a moment after its program has begun.
+    # The terminal gets its size shortly after its program has started.
     screen = top.wait_until(rf"\A(.*\n){{{lines - 1}}} q quit").splitlines()
     assert "closed: nothing is delivered" in screen[0]
     assert re.search(r"\d\d:\d\d:\d\d$", screen[0])
@@ -82,11 +82,11 @@ def test_top_fits_its_terminal(store: Path, columns: int, lines: int) -> None:
     assert top.end() == Exit.INTERRUPTED
 
 
-def test_top_leaves_the_terminal_as_it_was(store: Path) -> None:
+def test_top_restores_the_terminal(store: Path) -> None:
     shell = Terminal("top", store, "-n", "1")
     assert shell.end() == 0
-    assert shell.raw.count(b"\x1b[?1049h") == 1, "a screen of its own"
-    assert shell.raw.rindex(b"\x1b[?1049l") > shell.raw.rindex(b"q quit"), "and back"
+    assert shell.raw.count(b"\x1b[?1049h") == 1, "the alternate screen"
+    assert shell.raw.rindex(b"\x1b[?1049l") > shell.raw.rindex(b"q quit"), "the main screen again"
     assert shell.raw.rindex(b"\x1b[?25h") > shell.raw.rindex(b"\x1b[?25l"), "the cursor shows"
 
 
@@ -102,16 +102,16 @@ def test_demo_passes_on_a_terminal() -> None:
 # --- text, colours, bars --------------------------------------------------------------------------
 
 
-def test_a_table_is_cut_to_a_terminal_and_not_to_a_pipe(ts: CommandLine, store: Path) -> None:
+def test_table_is_cut_to_a_terminal_but_not_to_a_pipe(ts: CommandLine, store: Path) -> None:
     topic = "t" * 120
     ts.fine("put", store, topic, "x")
     shown = Terminal("ls", store, columns=60)
     assert shown.end() == 0
     assert all(len(line) <= 60 for line in shown.read().splitlines())
-    assert f"{topic}       1        0        1\n" in in_shell(["ls", store]).out
+    assert f"{topic}       1        0          1\n" in in_shell(["ls", store]).out
 
 
-def test_errors_are_red_on_a_terminal_and_plain_in_a_pipe(tmp_path: Path) -> None:
+def test_errors_are_red_only_on_a_terminal(tmp_path: Path) -> None:
     shown = Terminal("ls", tmp_path / "nowhere")
     raw = shown.child.read()
     assert b"\x1b[1;31merror: no store at this path" in raw
@@ -119,10 +119,10 @@ def test_errors_are_red_on_a_terminal_and_plain_in_a_pipe(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("words", [["--json"], []])
-def test_an_answer_that_cannot_be_written_is_no_error_of_the_store(
+def test_full_output_is_not_reported_as_a_full_store(
     ts: CommandLine, store: Path, words: list[str]
 ) -> None:
-    """It said "No space left on device" of a message that was put."""
+    """The message is stored; only the output is lost."""
     put, get = ["put", store, "orders", "x"], ["get", store, "orders"]
     for command in (put, get, ["ls", store], ["top", store, "--once"]):
         with Path("/dev/full").open("wb") as full:
@@ -136,12 +136,12 @@ def test_an_answer_that_cannot_be_written_is_no_error_of_the_store(
                 check=False,
             )
         assert done.returncode == Exit.ERROR
-        assert "the answer cannot be written" in done.stderr
+        assert "the result cannot be written" in done.stderr
         assert "standard output" in done.stderr
     assert ts.fine("get", store, "orders", "--json").rows[-1]["body"] == "x"
 
 
-def test_a_bar_on_a_terminal_only(ts: CommandLine, store: Path) -> None:
+def test_progress_bar_is_shown_only_on_a_terminal(ts: CommandLine, store: Path) -> None:
     ts.fine("put", store, "orders", "x")
     assert b"reading" in Terminal("verify", store).child.read()
     assert in_shell(["verify", store]).err == ""
@@ -169,15 +169,15 @@ def test_completion_offers_commands_and_options(store: Path) -> None:
 # --- pipes ----------------------------------------------------------------------------------------
 
 
-def test_lines_of_standard_input(store: Path) -> None:
+def test_put_lines_reads_standard_input(store: Path) -> None:
     lines = b"one\ntwo\r\n\nthree"
     done = in_shell(["put", store, "orders", "--lines", "--tag", "t"], given=lines)
-    assert done == Answer(0, "put 3 messages to orders\n", "1 empty line left out\n")
+    assert done == Answer(0, "put 3 messages to orders\n", "1 empty line skipped\n")
     got = in_shell(["get", store, "orders", "--body"])
     assert got.out == "one\ntwo\nthree\n"
     many = b"".join(b"%d\n" % k for k in range(25_000))
-    told = in_shell(["put", store, "many", "--lines", "--in", "1h", "--json"], given=many)
-    assert json.loads(told.out) == {"topic": "many", "put": 25_000, "empty_lines": 0}
+    answer = in_shell(["put", store, "many", "--lines", "--in", "1h", "--json"], given=many)
+    assert json.loads(answer.out) == {"topic": "many", "put": 25_000, "empty_lines": 0}
     assert in_shell(["count", store]).out == "25000\n"
     receipts = in_shell(["put", store, "r", "--lines", "--in", "1h", "--receipts"], given=b"a\nb\n")
     handles = [line.split()[1] for line in receipts.out.splitlines()[:2]]
@@ -185,7 +185,7 @@ def test_lines_of_standard_input(store: Path) -> None:
     assert cancelled.out.count("CANCELLED") == 2
 
 
-def test_a_body_from_standard_input_is_kept_to_the_byte(store: Path) -> None:
+def test_body_from_standard_input_keeps_every_byte(store: Path) -> None:
     body = bytes(range(256)) * 4
     in_shell(["put", store, "orders"], given=body)
     raw = subprocess.run(
@@ -204,16 +204,16 @@ def test_a_body_from_standard_input_is_kept_to_the_byte(store: Path) -> None:
     assert again["body_base64"] == line.row["body_base64"]
 
 
-def test_a_line_that_is_too_large_is_told_with_its_place(store: Path) -> None:
+def test_put_lines_names_the_line_that_is_too_large(store: Path) -> None:
     lines = b"a\n" + b"x" * 2_000_000 + b"\n"
     done = in_shell(["put", store, "orders", "--lines"], given=lines)
     assert done.code == Exit.ERROR
-    assert re.search(r"of lines [12] to 2 none is put", done.err)
-    # What came in an earlier read is put, and told.
+    assert re.search(r"lines [12] to 2 were not put", done.err)
+    # The lines of an earlier read are stored.
     assert in_shell(["get", store, "orders", "--body"]).out in ("", "a\n")
 
 
-def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
+def test_broken_pipe_ends_a_command_without_a_message(store: Path) -> None:
     given = b"".join(b"line %d\n" % k for k in range(20_000))
     in_shell(["put", store, "orders", "--lines"], given=given)
     for command in (["dump", store], ["follow", store, "orders", "--all"]):
@@ -231,7 +231,7 @@ def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
         assert "BrokenPipe" not in done.stderr
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "wb") as gone:  # before it says a word
+    with os.fdopen(writer, "wb") as gone:  # closed before the first output
         words = [*COMMAND, "top", str(store), "--once"]
         status = subprocess.run(
             words, stdout=gone, env=environment(), timeout=60, check=False
@@ -260,7 +260,7 @@ def run_closed(closed: str, *words: object) -> Answer:
      ["receive", "STORE", "t", "--group", "g", "--json"], ["follow", "STORE", "t", "--all"],
      ["ack", "STORE", "-"], ["ls", "STORE"], ["--help"], ["nothing-such"], []],
 )  # fmt: skip
-def test_closed_output_is_an_error_and_nothing_is_done(store: Path, words: list[str]) -> None:
+def test_closed_output_is_rejected_before_anything_is_done(store: Path, words: list[str]) -> None:
     in_shell(["put", store, "t", "work"])
     given: list[object] = [one.replace("STORE", str(store)) for one in words]
     answer = run_closed(">&-", *given)
@@ -282,7 +282,7 @@ def test_closed_output_is_an_error_and_nothing_is_done(store: Path, words: list[
      ["cancel", "STORE", "-"], ["import", "STORE", "-"],
      ["every", "STORE", "t", "--every", "5s"]],
 )  # fmt: skip
-def test_closed_input_is_an_error_where_it_is_read(store: Path, words: list[str]) -> None:
+def test_closed_input_is_an_error_when_it_is_read(store: Path, words: list[str]) -> None:
     answer = run_closed("<&-", *[one.replace("STORE", str(store)) for one in words])
     assert answer.code == Exit.ERROR
     assert answer.out == ("put 0 messages to t\n" if "--lines" in words else "")
@@ -291,7 +291,7 @@ def test_closed_input_is_an_error_where_it_is_read(store: Path, words: list[str]
     assert in_shell(["get", store, "t"]).code == Exit.NOT_SO  # nothing was put
 
 
-def test_closed_input_and_error_change_nothing_where_they_are_not_needed(store: Path) -> None:
+def test_closed_unused_streams_change_nothing(store: Path) -> None:
     assert run_closed("<&-", "put", store, "t", "x").code == Exit.FINE
     for closed in ("2>&-", "<&- 2>&-"):
         assert run_closed(closed, "get", store, "t", "--body") == Answer(Exit.FINE, "x\n", "")
@@ -307,7 +307,7 @@ def test_closed_input_and_error_change_nothing_where_they_are_not_needed(store: 
     [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)],
 )
 @pytest.mark.parametrize("command", ["follow", "put"])
-def test_a_signal_closes_the_store(
+def test_signal_closes_the_store(
     ts: CommandLine, store: Path, command: str, number: int, code: Exit
 ) -> None:
     ts.fine("put", store, "orders", "x")
@@ -332,7 +332,7 @@ def test_a_signal_closes_the_store(
         _, errors = child.communicate(timeout=30)
     assert child.returncode == code
     assert b"Traceback" not in errors
-    assert not (store / "abort").exists(), "it was closed, not torn off"
+    assert not (store / "abort").exists(), "the store was not closed"
 
 
 def _wait_until_open(store: Path, child: subprocess.Popen[bytes]) -> None:
@@ -340,7 +340,7 @@ def _wait_until_open(store: Path, child: subprocess.Popen[bytes]) -> None:
         assert child.poll() is None
 
 
-def test_ctrl_c_at_a_terminal(store: Path) -> None:
+def test_ctrl_c_at_a_terminal_interrupts_follow(store: Path) -> None:
     follow = Terminal("follow", store, "orders")
     follow.wait_for("Ctrl-C ends")
     follow.child.sendintr()
@@ -348,7 +348,7 @@ def test_ctrl_c_at_a_terminal(store: Path) -> None:
     assert "Traceback" not in follow.read()
 
 
-def test_an_import_that_is_stopped_goes_on_where_it_was(store: Path) -> None:
+def test_interrupted_import_continues_when_repeated(store: Path) -> None:
     file = store.with_name("rows.jsonl")
     rows = (
         json.dumps({"topic": "t", "body": str(k), "deliver_at": "2100-01-01T00:00Z"})
@@ -367,11 +367,11 @@ def test_an_import_that_is_stopped_goes_on_where_it_was(store: Path) -> None:
     assert not (store / "abort").exists()
     assert in_shell(command).code == 0
     assert in_shell(["count", store]).out == "20000\n"
-    told = in_shell(["dump", store, "transactions"]).row
-    assert told["rows"] == 20_000
+    answer = in_shell(["dump", store, "transactions"]).row
+    assert answer["rows"] == 20_000
 
 
-def test_a_second_ctrl_c_ends_it_at_once(store: Path) -> None:
+def test_second_ctrl_c_ends_the_process_at_once(store: Path) -> None:
     program = (
         "import signal, sys, time\n"
         "from timerstore.cli.stopping import stopping\n"
@@ -386,6 +386,6 @@ def test_a_second_ctrl_c_ends_it_at_once(store: Path) -> None:
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
         time.sleep(0.2)
-        assert child.poll() is None, "the first one waits for a place to stop at"
+        assert child.poll() is None, "the first signal only sets a flag"
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == Exit.INTERRUPTED

@@ -4,7 +4,7 @@ command.py          the command: loads the module of a subcommand, turns errors 
 exits.py            exit codes, and what to do about an error
 params.py           types of options: times, delays, settings, pairs
 text.py             numbers, times and messages as text and JSON; output.py writes them
-opening.py          opens a store to change it; summaries.py reads one beside its owner
+opening.py          opens a store to change it; summaries.py reads one that may be open elsewhere
 streams.py          standard input, output and error; stopping.py handles Ctrl-C
 progress.py         progress bars on standard error
 
@@ -34,7 +34,7 @@ INSTALL = "pip install 'timerstore[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code (exits.py). Standard streams that are closed are opened."""
+    """Run one command and return its exit code (exits.py). Replace closed standard streams."""
     with ready():
         try:
             command = importlib.import_module("timerstore.cli.command")

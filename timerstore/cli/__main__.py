@@ -1,4 +1,4 @@
-"""`python -m timerstore.cli`: the same as `timerstore`."""
+"""Run the command line as `python -m timerstore.cli`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""cancel, move: messages that wait, by their handles or found by a key."""
+"""Commands `cancel` and `move`: change pending messages, by handle or by key."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -29,50 +29,50 @@ from timerstore.reports import CancelResult
 _FOUND_MAX = 100_000
 
 
-def _which(command: Any) -> Any:
-    """Add what says which messages."""
-    command = click.option("--key", help="Those of --topic that have this key or message id.")(
+def _target_options(command: Any) -> Any:
+    """Add the argument and the options that select messages."""
+    command = click.option("--key", help="Messages of --topic with this key or message id.")(
         command
     )
-    command = click.option("--topic", help="With --key.")(command)
+    command = click.option("--topic", help="The topic of --key.")(command)
     return click.argument("handles", nargs=-1)(command)
 
 
 def _handles(
-    store: Store, given: Iterable[str], topic: str | None, key: str | None
+    store: Store, handles: Iterable[str], topic: str | None, key: str | None
 ) -> Iterator[str]:
-    """Give the handles: those of the command line, of standard input for -, or those found."""
-    for one in given:
-        if one == "-":
+    """Yield the handles of the arguments (`-` reads standard input), then those found by key."""
+    for handle in handles:
+        if handle == "-":
             yield from (line.strip() for line in sys.stdin if line.strip())
         else:
-            yield one
+            yield handle
     if topic is not None and key is not None:
         found = [one for one in store.query(topic, key, max_count=_FOUND_MAX) if one.waits]
         if not found:
             raise CommandError(
-                f"nothing waits for topic {topic!r} with the key {key!r}", code=Exit.NOT_SO
+                f"no pending message of topic {topic!r} has the key {key!r}", code=Exit.NOT_SO
             )
-        unnamed = [one.message_id for one in found if not one.handle]
-        if unnamed:
+        without_handle = [one.message_id for one in found if not one.handle]
+        if without_handle:
             raise CommandError(
-                "a message of a fixed level (put --level) has no handle and stays as it is",
-                got=unnamed[0],
+                "a message of a delay level (put --level) has no handle and cannot be changed",
+                got=without_handle[0],
                 code=Exit.NOT_SO,
             )
         yield from (one.handle for one in found)
 
 
-def _check_which(handles: tuple[str, ...], topic: str | None, key: str | None) -> None:
+def _check_target(handles: tuple[str, ...], topic: str | None, key: str | None) -> None:
     if (topic is None) != (key is None):
         raise click.UsageError("--topic and --key go together")
     if not handles and key is None:
-        raise click.UsageError("wanted handles (- reads them), or --topic and --key")
+        raise click.UsageError("wanted handles (- reads standard input), or --topic and --key")
 
 
 @click.command("cancel")
 @path_argument
-@_which
+@_target_options
 @config_option
 @json_option
 def cancel_command(
@@ -83,15 +83,16 @@ def cancel_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Cancel messages that wait, by HANDLES as `put` told them, or by key.
+    """Cancel pending messages by handle, or by key.
 
-    What it answers is durable. Exit code 0 where every message is cancelled now, or was; 1 where
-    one was delivered before, or is not known.
+    HANDLES are printed by `put`; - reads them from standard input. The results are durable. The
+    exit code is 0 if each message is now cancelled, and 1 if one was delivered before or is
+    unknown.
     """
-    _check_which(handles, topic, key)
+    _check_target(handles, topic, key)
     results = set()
     with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
-        for handle in _until(stop, _handles(store, handles, topic, key)):
+        for handle in _checking_stop(stop, _handles(store, handles, topic, key)):
             result = _cancel(store, handle)
             results.add(result)
             if as_json:
@@ -105,18 +106,18 @@ def _cancel(store: Store, handle: str) -> CancelResult:
     try:
         return store.cancel(handle)
     except MessageError as error:
-        raise _no_handle(handle, error) from error
+        raise _handle_error(handle, error) from error
 
 
-def _no_handle(handle: str, error: MessageError) -> CommandError:
+def _handle_error(handle: str, error: MessageError) -> CommandError:
     return CommandError(
-        str(error), do="give the handle as `put` told it, or --topic and --key", got=handle[:80]
+        str(error), do="give the handle that `put` printed, or --topic and --key", got=handle[:80]
     )
 
 
 @click.command("move")
 @path_argument
-@_which
+@_target_options
 @when_options
 @config_option
 @json_option
@@ -130,18 +131,19 @@ def move_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Give messages that wait another time; each gets a new handle.
+    """Reschedule pending messages by handle, or by key. Each message gets a new handle.
 
-    The old handle counts as cancelled. One step: after any crash a message has its old time or its
-    new one. Exit code 1 where one does not wait any more.
+    HANDLES are printed by `put`; - reads them from standard input. The old handle then counts as
+    cancelled. Each change is atomic: after a crash a message has either its old due time or its new
+    one. The exit code is 1 if a message is no longer pending.
     """
-    _check_which(handles, topic, key)
+    _check_target(handles, topic, key)
     due = due_arguments(within, at)
     if not due:
         raise click.UsageError("wanted --in or --at")
     all_moved = True
     with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
-        for handle in _until(stop, list(_handles(store, handles, topic, key))):
+        for handle in _checking_stop(stop, list(_handles(store, handles, topic, key))):
             all_moved &= _move(store, handle, due, as_json=as_json)
     _exit_unless(all_moved)
 
@@ -156,7 +158,7 @@ def _move(store: Store, handle: str, due: dict[str, Any], *, as_json: bool) -> b
             say(f"{error.result} {safe(handle)}")
         return False
     except MessageError as error:
-        raise _no_handle(handle, error) from error
+        raise _handle_error(handle, error) from error
     if as_json:
         emit({"result": "MOVED", "was": handle, **receipt_fields(receipt)})
     else:
@@ -165,10 +167,11 @@ def _move(store: Store, handle: str, due: dict[str, Any], *, as_json: bool) -> b
     return True
 
 
-def _until(stop: Stop, handles: Iterable[str]) -> Iterator[str]:
-    for one in handles:
+def _checking_stop(stop: Stop, handles: Iterable[str]) -> Iterator[str]:
+    """Yield the handles. Raise Stopped before the next one if a signal arrived."""
+    for handle in handles:
         stop.check()
-        yield one
+        yield handle
 
 
 def _exit_unless(is_fine: bool) -> None:

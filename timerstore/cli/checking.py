@@ -1,4 +1,4 @@
-"""verify, repair: what is damaged, and what can be saved."""
+"""Commands `verify` and `repair`: find damage, and copy the readable part of a store."""
 
 import traceback
 from dataclasses import replace
@@ -22,14 +22,14 @@ from timerstore.shards.kinds import Kind
 @path_argument
 @json_option
 def verify_command(path: Path, as_json: bool) -> None:
-    """Read a whole store, directory of shards, or backup; name every damaged place.
+    """Check all of a store, a directory of shards or a backup, and report each damaged place.
 
-    Changes nothing and takes no lock. Beside a process that writes, what changes meanwhile may be
-    told as damage: look again. Exit code 1 where anything is damaged; of shards the highest of
-    each one's.
+    The command changes nothing and takes no lock. If another process writes to the store, a
+    concurrent change can be reported as damage; run the command again. The exit code is 1 if
+    anything is damaged. For shards it is the highest code of a shard.
     """
     if require(path, Kind.STORE, Kind.SHARDS, Kind.BACKUP) is Kind.BACKUP:
-        code = _tell(str(path), check_backup(path), as_json=as_json)
+        code = _write_report(str(path), check_backup(path), as_json=as_json)
     else:
         code = max(_verify(one, as_json=as_json) for one in stores_in(path).values())
     if code is not Exit.FINE:
@@ -37,21 +37,21 @@ def verify_command(path: Path, as_json: bool) -> None:
 
 
 def _verify(path: Path, *, as_json: bool) -> Exit:
-    """Read one; return its report at once, so that the following shards are read too."""
+    """Check one store. Write an error instead of raising it, so that later shards are checked."""
     try:
-        with progress(f"reading {path}") as tell:
-            report = verify_directory(path, progress=tell)
+        with progress(f"reading {path}") as on_progress:
+            report = verify_directory(path, progress=on_progress)
     except (TimerStoreError, OSError) as error:
         if click.get_current_context().find_root().params["debug"]:
             traceback.print_exc()
         found = report_of(error)
         emit_error(replace(found, where=found.where or str(path)), as_json=as_json)
         return found.code
-    return _tell(str(path), report, as_json=as_json)
+    return _write_report(str(path), report, as_json=as_json)
 
 
-def _tell(name: str, report: Report, *, as_json: bool) -> Exit:
-    """Tell what was found; the exit code."""
+def _write_report(name: str, report: Report, *, as_json: bool) -> Exit:
+    """Write a report and return its exit code."""
     code = Exit.FINE if report.clean else Exit.NOT_SO
     if as_json:
         names = ("what", "where", "wanted", "got")
@@ -61,8 +61,8 @@ def _tell(name: str, report: Report, *, as_json: bool) -> Exit:
         return code
     found = "clean" if report.clean else plural(len(report.problems), "problem")
     say(f"{name}: {found}")
-    looked = [f"{count:,} {what}" for what, count in report.counts.items() if count]
-    say(f"  looked at {', '.join(looked) or 'nothing'}")
+    checked = [f"{count:,} {what}" for what, count in report.counts.items() if count]
+    say(f"  checked {', '.join(checked) or 'nothing'}")
     for problem in report.problems:
         say(f"  {problem.what}\n    where  {problem.where}")
         say(f"    wanted {problem.wanted}\n    got    {problem.got}")
@@ -74,13 +74,14 @@ def _tell(name: str, report: Report, *, as_json: bool) -> Exit:
 @click.argument("target", type=FOLDER)
 @json_option
 def repair_command(path: Path, target: Path, as_json: bool) -> None:
-    """Save what reads of a damaged store into TARGET, a new folder; the store keeps every byte.
+    """Copy the readable part of a damaged store into TARGET, a new directory.
 
-    Exit code 1 where something was lost; it is named.
+    The damaged store is not changed. The exit code is 1 if something was lost; each loss is
+    reported.
     """
     require(path, Kind.STORE)
-    with progress(f"reading {path}") as tell:
-        report = repair_directory(path, target, progress=tell)
-    code = _tell(str(target), report, as_json=as_json)
+    with progress(f"reading {path}") as on_progress:
+        report = repair_directory(path, target, progress=on_progress)
+    code = _write_report(str(target), report, as_json=as_json)
     if code is not Exit.FINE:
         raise click.exceptions.Exit(code)

@@ -1,4 +1,4 @@
-"""convert: a closed directory for RocketMQ's broker, or for us alone."""
+"""Command `convert`: prepare a closed store for a RocketMQ broker, or undo that."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from timerstore.shards.kinds import Kind
     "--to",
     type=click.Choice(["rocketmq", "timerstore"]),
     required=True,
-    help="rocketmq: what is far gets slots on the wheel; timerstore: back again.",
+    help="rocketmq: move messages of the far wheel to the wheel; timerstore: use the far wheel.",
 )
 @config_option
 @json_option
@@ -30,10 +30,10 @@ def convert_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Make a closed store one that a RocketMQ broker opens, or one that is ours again.
+    """Convert a closed store so that a RocketMQ broker can open it, or convert it back.
 
-    Nothing is delivered meanwhile, no body is written. Cut off, it is as after a kill: the same
-    command goes on.
+    The command delivers no message and copies no body. After an interruption, run the same command
+    again: it continues.
     """
     config = config_of(settings)
     require(path, Kind.STORE)
@@ -42,7 +42,7 @@ def convert_command(
     if as_json:
         emit({"path": str(path), "to": to, **report._asdict()})
         return
-    say(f"a broker may open {path}" if to == "rocketmq" else f"{path} is ours")
-    say(f"  {plural(report.waiting, 'message')} waiting, {report.moved:,} moved to the wheel")
+    say(f"converted {path} for {'a RocketMQ broker' if to == 'rocketmq' else 'timerstore'}")
+    say(f"  {plural(report.waiting, 'message')} pending, {report.moved:,} moved to the wheel")
     if report.far:
         say(f"  {plural(report.far, 'unit')} on the far wheel")

@@ -132,7 +132,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     ),
     (FailedError, "try again; opening recovers the store from disk. Check the disk's own log"),
     (FileNotFoundError, "check the path"),
-    (PermissionError, "run it as the user who owns the files"),
+    (PermissionError, "run it as the owner of the files"),
 )
 
 

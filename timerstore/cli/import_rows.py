@@ -1,10 +1,12 @@
-"""Files of messages: read as Arrow batches, checked, and put once each.
+"""Put the rows of a file into a store, each once: check them as Arrow batches, and ingest them.
 
-Data:     Parquet, or JSON lines with the same names. Beside the columns of `timerstore.shards`,
-          JSON lines may have `body_base64`, and what `get --json` adds, which is left out.
-Holds:    the same file under the same run id gives the same rows in the same order, so that who
-          calls again after a crash goes on behind what is there.
-Fails:    CommandError that names file and line; ConfigError on columns; MessageError on rows.
+JSON lines have the columns that `timerstore.shards` reads from Parquet. They may also have
+`body_base64` and the output fields of `get --json`, which are ignored.
+
+Invariants: the same file under the same run id gives the same rows in the same order. An import
+    that is repeated after a crash therefore continues after the rows that are already stored.
+Raises: CommandError with the file and line of an invalid row; ConfigError for invalid columns;
+    MessageError for invalid rows.
 """
 
 import base64
@@ -29,7 +31,8 @@ from timerstore._engine.ingest.row_batch import RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import opened_single, require
-from timerstore.cli.progress import Tell
+from timerstore.cli.progress import OnProgress
+from timerstore.cli.text import plural
 from timerstore.clock import SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
@@ -44,7 +47,7 @@ from timerstore.shards.write_options import WriteOptions
 
 _BATCH_ROWS = 8192
 _STDIN = Path("-")
-_OURS = frozenset(
+_IGNORED = frozenset(
     {"shard", "queue_id", "queue_offset", "log_offset", "due", "delivered_ms", "lateness_ms"}
     | {"handle", "timer_id"}
 )
@@ -52,11 +55,11 @@ _NAMES = {"topic", "body", "body_base64", "deliver_at", "deliver_ms", "due_ms", 
 _NAMES |= {"tags", "message_id", "properties"}
 _WHEN = ("deliver_at", "deliver_ms", "due_ms")
 
-_WRONG = (ValueError, TypeError, binascii.Error, OverflowError, RecursionError)
-"""What a line may come to that is no message."""
+_LINE_ERRORS = (ValueError, TypeError, binascii.Error, OverflowError, RecursionError)
+"""The errors that a line can raise if it is not a message."""
 
 _Row = tuple[int, dict[str, Any]]
-"""A line's number, and what it says as a row of SCHEMA."""
+"""The number of a line, and its fields as a row of SCHEMA."""
 
 SCHEMA = pa.schema(
     [
@@ -69,11 +72,11 @@ SCHEMA = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())),
     ]
 )
-"""What rows of JSON lines become, and what `export` writes."""
+"""The schema of rows that are read from JSON lines, and of rows that `export` writes."""
 
 
 class Imported(NamedTuple):
-    """What became of a file."""
+    """The result of importing a file."""
 
     file: str
     run_id: str
@@ -85,7 +88,7 @@ class Imported(NamedTuple):
 
 @dataclass
 class Source:
-    """One file, and how it is read."""
+    """A file, and the options for reading it."""
 
     file: Path
     topic: str = ""
@@ -95,7 +98,10 @@ class Source:
     first_skipped: str = field(default="", init=False)
 
     def name(self) -> str:
-        """The run id: what was said, or the file's digest."""
+        """Return the run id: the given one, or a digest of the file and the topic.
+
+        Standard input gets a random run id.
+        """
         if self.run_id is not None:
             return self.run_id
         if self.file == _STDIN:
@@ -105,14 +111,14 @@ class Source:
         digest.update(self.topic.encode("utf-8", "surrogateescape"))
         return f"import-{digest.hexdigest()[:16]}"
 
-    def batches(self, tell: Tell) -> Iterator[Any]:
-        """Give the rows as pyarrow batches of one schema."""
+    def batches(self, on_progress: OnProgress) -> Iterator[Any]:
+        """Yield the rows as pyarrow batches of one schema."""
         if self.file != _STDIN and self.file.suffix.lower() in {".parquet", ".pq"}:
-            yield from self._parquet(tell)
+            yield from self._parquet(on_progress)
         else:
-            yield from self._lines(tell)
+            yield from self._lines(on_progress)
 
-    def _parquet(self, tell: Tell) -> Iterator[Any]:
+    def _parquet(self, on_progress: OnProgress) -> Iterator[Any]:
         try:
             opened = pq.ParquetFile(pa.OSFile(os.fsencode(self.file)))
         except pa.ArrowInvalid as error:
@@ -130,27 +136,27 @@ class Source:
                 batch = batch.append_column("topic", topics)  # noqa: PLW2901 - the same rows
             yield batch
             done += len(batch)
-            tell(done, total)
+            on_progress(done, total)
 
-    def _lines(self, tell: Tell) -> Iterator[Any]:
+    def _lines(self, on_progress: OnProgress) -> Iterator[Any]:
         done = 0
         for rows in _chunks(self._read_lines()):
             yield self._batch(rows)
             done += len(rows)
-            tell(done, 0)
+            on_progress(done, 0)
 
     def _batch(self, rows: list[_Row]) -> Any:
         try:
             return pa.RecordBatch.from_pylist([fields for _, fields in rows], schema=SCHEMA)
-        except _WRONG as error:
+        except _LINE_ERRORS as error:
             if len(rows) > 1:
-                for row in rows:  # which one is it?
+                for row in rows:  # find the invalid row
                     self._batch([row])
-            raise self._no_message(rows[0][0], error) from error
+            raise self._line_error(rows[0][0], error) from error
 
-    def _no_message(self, number: int, error: BaseException) -> CommandError:
-        why = "nested too deep" if isinstance(error, RecursionError) else error
-        return CommandError(f"a line that is no message: {why}", where=f"{self.file} line {number}")
+    def _line_error(self, number: int, error: BaseException) -> CommandError:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        return CommandError(f"a line is not a message: {why}", where=f"{self.file} line {number}")
 
     def _read_lines(self) -> Iterator[_Row]:
         stream = sys.stdin.buffer if self.file == _STDIN else self.file.open("rb")
@@ -160,8 +166,8 @@ class Source:
                     continue
                 try:
                     yield number, _row_of(json.loads(line), self.topic)
-                except _WRONG as error:
-                    raise self._no_message(number, error) from error
+                except _LINE_ERRORS as error:
+                    raise self._line_error(number, error) from error
 
 
 def _chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
@@ -179,14 +185,14 @@ def _chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
 
 
 def _row_of(given: Any, topic: str) -> dict[str, Any]:
-    """One line as a row of SCHEMA."""
+    """Return a line's object as a row of SCHEMA."""
     if not isinstance(given, dict):
         raise TypeError(f"wanted an object, got {type(given).__name__}")
-    unknown = sorted(given.keys() - _NAMES - _OURS)
+    unknown = sorted(given.keys() - _NAMES - _IGNORED)
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: not known; known are {', '.join(sorted(_NAMES))}")
+        raise ValueError(f"unknown: {', '.join(unknown)}; known: {', '.join(sorted(_NAMES))}")
     if "body" in given and "body_base64" in given:
-        raise ValueError("body, body_base64: wanted one of the two")
+        raise ValueError("body, body_base64: wanted one of them, got both")
     keys = given.get("keys", given.get("key"))
     return {
         "topic": _text(given, "topic") or topic or None,
@@ -206,7 +212,7 @@ def _body(given: dict[str, Any]) -> bytes | None:
     if isinstance(body, str):
         return body.encode()
     if body is None:
-        raise ValueError("body: there is none")
+        raise ValueError("body: wanted body or body_base64, got neither")
     return json.dumps(body, ensure_ascii=False).encode()
 
 
@@ -229,18 +235,18 @@ def _pairs(given: Any) -> list[tuple[str, str]] | None:
 
 
 def _when(given: dict[str, Any]) -> int:
-    """Epoch ms; 0: now."""
+    """Return the due time in epoch ms; 0 means now."""
     found = [name for name in _WHEN if given.get(name) is not None]
     if len(found) > 1:
-        raise ValueError(f"{', '.join(found)}: wanted one of them")
+        raise ValueError(f"{', '.join(found)}: wanted one of them, got {len(found)}")
     if not found:
         return 0
     value = given[found[0]]
     if isinstance(value, str):
-        moment = datetime.fromisoformat(value)
-        if moment.tzinfo is None:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is None:
             raise ValueError(f"{found[0]}: wanted a time with its zone, got {value!r}")
-        return moment_ms(found[0], moment)
+        return moment_ms(found[0], time)
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise TypeError(f"{found[0]}: wanted a time, or epoch ms, got {value!r:.80}")
     return value
@@ -249,33 +255,40 @@ def _when(given: dict[str, Any]) -> int:
 # --- putting --------------------------------------------------------------------------------------
 
 
-def import_file(path: Path, config: StoreConfig | None, source: Source, tell: Tell) -> Imported:
-    """Put a file's rows into a store, or hand them to the shards' owners; durable on return."""
+def import_file(
+    path: Path, config: StoreConfig | None, source: Source, on_progress: OnProgress
+) -> Imported:
+    """Put the rows of a file into a store, or stage them for the owners of shards.
+
+    The rows are durable on return.
+    """
     name = source.name()
     if require(path, Kind.STORE, Kind.SHARDS) is Kind.SHARDS:
-        count, is_replay = _into_shards(path, source, name, tell)
+        count, is_replay = _into_shards(path, source, name, on_progress)
     else:
         with opened_single(path, config) as store:
-            batches = _row_batches(source, store.config, tell)
+            batches = _row_batches(source, store.config, on_progress)
             receipt = store.ingest(name, 0, batches)
             count, is_replay = receipt.row_count, receipt.is_replay
             if is_replay:
-                count = sum(map(len, _row_batches(source, store.config, tell)))
+                count = sum(map(len, _row_batches(source, store.config, on_progress)))
     return Imported(str(source.file), name, count, source.skipped, source.first_skipped, is_replay)
 
 
-def _into_shards(path: Path, source: Source, name: str, tell: Tell) -> tuple[int, bool]:
+def _into_shards(
+    path: Path, source: Source, name: str, on_progress: OnProgress
+) -> tuple[int, bool]:
     on_invalid = "quarantine" if source.skip else "fail"
     config = require_cluster(Disk(), path).config
-    batches = source.batches(tell)
+    batches = source.batches(on_progress)
     if source.skip:
-        batches = _noting(source, config, batches)
+        batches = _counting_skipped(source, config, batches)
     try:
         options = WriteOptions(on_invalid=on_invalid, write_id=name)
         part = stage(path, name, 0, "cli", batches, options)
         committed = commit(path, name, 0, [part], same_rows=True)
     except (ConfigError, MessageError) as error:
-        # As it is said here: there an option of this name, and of that value.
+        # Use the names of the command line for the options of the write.
         text = str(error).replace("write_id", "--run-id")
         text = text.replace("on_invalid=quarantine", "--on-invalid skip")
         raise CommandError(text, where=source.file) from error
@@ -283,8 +296,8 @@ def _into_shards(path: Path, source: Source, name: str, tell: Tell) -> tuple[int
     return part.row_count, committed.is_replay
 
 
-def _noting(source: Source, config: StoreConfig, batches: Iterator[Any]) -> Iterator[Any]:
-    """Give the batches on, and note the rows that staging will set aside: it tells of none."""
+def _counting_skipped(source: Source, config: StoreConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches, and count the invalid rows, which staging does not report."""
     reader = Reader(config, WriteOptions())
     row = 0
     for k, batch in enumerate(batches):
@@ -292,23 +305,25 @@ def _noting(source: Source, config: StoreConfig, batches: Iterator[Any]) -> Iter
             check_columns(batch.schema, WriteOptions())
         rows = reader.read(batch, SystemClock().now_ms)
         if rows.invalid.any():
-            _left_out(source, rows, row)
+            _skip_invalid(source, rows, row)
         row += len(batch)
         yield batch
 
 
-def _row_batches(source: Source, config: StoreConfig, tell: Tell) -> Iterator[RowBatch]:
-    """Check each batch, and cut it where topic or properties change."""
+def _row_batches(
+    source: Source, config: StoreConfig, on_progress: OnProgress
+) -> Iterator[RowBatch]:
+    """Check each batch, and split it by topic and properties."""
     options = WriteOptions()
     reader = Reader(config, options)
     source.skipped, row = 0, 0
-    for k, batch in enumerate(source.batches(tell)):
+    for k, batch in enumerate(source.batches(on_progress)):
         if not k:
             check_columns(batch.schema, options)
         rows = reader.read(batch, SystemClock().now_ms)
         kept = np.flatnonzero(~rows.invalid)
         if len(kept) < len(rows):
-            _left_out(source, rows, row)
+            _skip_invalid(source, rows, row)
         group = rows.topic_of[kept].astype(np.int64) * len(rows.properties)
         group += rows.properties_of[kept]
         order = np.argsort(group, kind="stable")
@@ -319,18 +334,18 @@ def _row_batches(source: Source, config: StoreConfig, tell: Tell) -> Iterator[Ro
         row += len(rows)
 
 
-def _left_out(source: Source, rows: Rows, row: int) -> None:
-    """Count rows that no store would take, or refuse them."""
-    wrong = np.flatnonzero(rows.invalid)
-    shown = f"row {row + int(wrong[0]) + 1:,}: {rows.reason(int(wrong[0]))}"
+def _skip_invalid(source: Source, rows: Rows, row: int) -> None:
+    """Count the invalid rows; raise CommandError unless they are to be skipped."""
+    invalid = np.flatnonzero(rows.invalid)
+    first = f"row {row + int(invalid[0]) + 1:,}: {rows.reason(int(invalid[0]))}"
     if not source.skip:
         raise CommandError(
-            f"{len(wrong)} rows are wrong, the first is {shown}",
+            f"{plural(len(invalid), 'invalid row')}, the first: {first}",
             where=source.file,
-            do="mend them and give the file again; or --on-invalid skip",
+            do="correct the file and import it again, or use --on-invalid skip",
         )
-    source.first_skipped = source.first_skipped or shown
-    source.skipped += len(wrong)
+    source.first_skipped = source.first_skipped or first
+    source.skipped += len(invalid)
 
 
 def _row_batch(rows: Rows, at: Any) -> RowBatch:

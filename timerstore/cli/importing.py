@@ -1,4 +1,4 @@
-"""import: rows of files, each once."""
+"""Command `import`: put the rows of Parquet or JSON-lines files, each once."""
 
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from timerstore.cli.text import plural
 @click.command("import")
 @path_argument
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--topic", default="", help="Of all rows, where they have no column topic.")
-@click.option("--run-id", help="Name of this import; default: made of the file's bytes.")
+@click.option("--topic", default="", help="The topic of rows without a column topic.")
+@click.option("--run-id", help="Name of this import; default: a digest of the file.")
 @click.option(
     "--on-invalid",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="A row that the store would not take.",
+    help="Whether an invalid row fails the import or is skipped.",
 )
 @config_option
 @json_option
@@ -36,31 +36,36 @@ def import_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Put the rows of FILES, each row exactly once: Parquet, or JSON lines (- is standard input).
+    """Put the rows of FILES (Parquet or JSON lines), each row exactly once.
 
-    Cut off anywhere, the same command goes on; given again, it adds nothing. Columns: topic, body
-    (or body_base64), deliver_at (a time, or epoch ms; none: now), key or keys, tags, message_id,
-    properties.
+    A file named - is standard input. After an interruption, run the same command again: it
+    continues. After a completed import the same command adds nothing.
 
-    A directory of shards may be open elsewhere: rows are handed to its owners.
+    The columns are topic, body (or body_base64), deliver_at (a time or epoch ms; default: now), key
+    or keys, tags, message_id and properties.
+
+    A directory of shards can be open in other processes. The rows are then handed to the owners.
     """
     config = config_of(settings)
     if run_id is not None and len(files) > 1:
-        raise click.UsageError("--run-id: names one file, got " + str(len(files)))
+        raise click.UsageError("--run-id: wanted one file, got " + str(len(files)))
     for file in files:
         source = import_rows.Source(file, topic, skip=on_invalid == "skip", run_id=run_id)
-        with stopping() as stop, progress(f"importing {file}", of_bytes=False, stop=stop) as tell:
-            done = import_rows.import_file(path, config, source, tell)
-        _tell_import(done, as_json=as_json)
+        with (
+            stopping() as stop,
+            progress(f"importing {file}", of_bytes=False, stop=stop) as on_progress,
+        ):
+            done = import_rows.import_file(path, config, source, on_progress)
+        _write_result(done, as_json=as_json)
 
 
-def _tell_import(one: import_rows.Imported, *, as_json: bool) -> None:
+def _write_result(one: import_rows.Imported, *, as_json: bool) -> None:
     if as_json:
         emit(one._asdict())
         return
     if one.is_replay:
-        say(f"{one.file}: {plural(one.rows, 'row')} were there already (run id {one.run_id})")
+        say(f"{one.file}: already imported, {plural(one.rows, 'row')} (run id {one.run_id})")
     else:
         say(f"{one.file}: put {plural(one.rows, 'row')} (run id {one.run_id})")
     if one.skipped:
-        note(f"{one.file}: {plural(one.skipped, 'row')} left out, the first: {one.first_skipped}")
+        note(f"{one.file}: {plural(one.skipped, 'row')} skipped, the first: {one.first_skipped}")

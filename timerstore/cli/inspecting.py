@@ -1,4 +1,4 @@
-"""histogram, explain: what comes when, and one message's whereabouts."""
+"""Commands `histogram` and `explain`: count pending messages by due time; trace one message."""
 
 import importlib
 from datetime import datetime
@@ -14,7 +14,7 @@ from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
-    MOMENT,
+    INSTANT,
     config_of,
     config_option,
     json_option,
@@ -27,7 +27,7 @@ from timerstore.clock import SystemClock
 from timerstore.errors import LockedError, MessageError
 from timerstore.reports import Explanation, Histogram
 
-_SHOWN_MAX = 48  # buckets of a table, beyond which empty ones are left out
+_SHOWN_MAX = 48  # a longer table omits its empty buckets
 _BAR = 40
 
 
@@ -35,8 +35,8 @@ _BAR = 40
 @path_argument
 @topic_option
 @click.option("--by", type=click.Choice(list(UNIT_S)), default="hour", show_default=True)
-@click.option("--from", "begin", type=MOMENT, help="Default: now.")
-@click.option("--until", "end", type=MOMENT, help="Default: a day after --from.")
+@click.option("--from", "begin", type=INSTANT, help="Default: now.")
+@click.option("--until", "end", type=INSTANT, help="Default: a day after --from.")
 @config_option
 @json_option
 def histogram_command(
@@ -48,16 +48,17 @@ def histogram_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Count what waits by when it is due: exactly, by second, minute, hour or day of UTC.
+    """Count pending messages by due time, in exact buckets of a second, minute, hour or day (UTC).
 
-    Where another process has the store open, its log is read beside it, about a second a GB.
+    If another process has the store open, the command reads its log, which takes about a second for
+    each GB.
     """
     config = config_of(settings)
     try:
         with opened(path, config, threads=False) as store:
             found = store.histogram(ms_of(begin), ms_of(end), by, topic)
     except LockedError:
-        found = _beside(path, topic, by, begin, end)
+        found = _from_snapshot(path, topic, by, begin, end)
     edges = found.edges.tolist()
     rows = list(zip(edges[:-1], edges[1:], found.counts.tolist(), strict=True))
     if as_json:
@@ -82,11 +83,11 @@ def _width(count: int, top: int) -> int:
     return -(-count * _BAR // top) if top else 0
 
 
-def _beside(
+def _from_snapshot(
     path: Path, topic: str | None, by: str, begin: datetime | None, end: datetime | None
 ) -> Histogram:
-    """The same, from the log of a store that another process has open."""
-    # Loaded here: it needs pyarrow, which the other way does not.
+    """Count the pending messages in the log of a store that another process has open."""
+    # Imported here because it needs pyarrow, which an open store does not.
     due_times = importlib.import_module("timerstore.cli.waiting").due_times
     unit_s, first, size = buckets_of(SystemClock().now_ms, ms_of(begin), ms_of(end), by)
     edges = (first + np.arange(size + 1, dtype=np.int64)) * unit_s * 1000
@@ -98,7 +99,7 @@ def _beside(
 @click.command("explain")
 @path_argument
 @click.argument("message")
-@click.option("--topic", help="MESSAGE is a message id of this topic, no handle.")
+@click.option("--topic", help="MESSAGE is a message id of this topic, not a handle.")
 @config_option
 @json_option
 def explain_command(
@@ -108,21 +109,21 @@ def explain_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Tell where a message is, why it is not out, and what happened to it: by handle, or by id.
+    """Show where a message is, why it is not delivered yet, and its history.
 
-    Exit code 1 where nobody knows it.
+    MESSAGE is a handle, or with --topic a message id. The exit code is 1 if the message is unknown.
     """
     try:
         with opened(path, config_of(settings), threads=False) as store:
             found = store.explain(message, topic=topic)
     except MessageError as error:
         raise CommandError(
-            str(error), do="give a handle as `put` told it, or a message id and --topic"
+            str(error), do="give the handle that `put` printed, or a message id and --topic"
         ) from error
     if as_json:
         emit(_fields(found))
     else:
-        _tell(found)
+        _write_explanation(found)
     if found.state == "unknown":
         raise click.exceptions.Exit(Exit.NOT_SO)
 
@@ -133,7 +134,7 @@ def _fields(found: Explanation) -> dict[str, Any]:
     return {**{name: getattr(found, name) for name in names}, "history": history}
 
 
-def _tell(found: Explanation) -> None:
+def _write_explanation(found: Explanation) -> None:
     say(f"{safe(found.message_id)} of {safe(found.topic)}: {found.state}")
     rows = [("why", safe(found.why)), ("where", _place(found))]
     if found.due_ms:
@@ -141,7 +142,7 @@ def _tell(found: Explanation) -> None:
     if found.slot is not None and found.slot_ms is not None:
         text = f"{found.slot:,}, read at {time_text(found.slot_ms)}"
         if found.chain_place is not None:
-            text += f"; place {found.chain_place:,} of {found.chain_length:,} in its chain"
+            text += f"; entry {found.chain_place:,} of {found.chain_length:,} in its chain"
         rows.append(("slot", text))
     for name, text in rows:
         say(f"  {name:8} {text}")

@@ -1,7 +1,7 @@
-"""receive, ack, nack, extend: messages held for a time, and what becomes of them.
+"""Commands `receive`, `ack`, `nack` and `extend`: lease messages, and settle the leases.
 
-Holds:    (1) each opens the store, which nobody else may have open then; (2) what `receive` leased
-          and could not tell comes again when its lease is over.
+Locking: each command opens the store, so no other process may have it open.
+Invariants: a message that `receive` leased but could not print is delivered again after its lease.
 """
 
 import json
@@ -31,96 +31,108 @@ _PAGE = 256
 
 receipts_argument = click.argument("receipts", nargs=-1, required=True)
 lease_option = click.option(
-    "--lease", type=SPAN, default="30s", show_default=True, help="Hold each so long."
+    "--lease", type=SPAN, default="30s", show_default=True, help="Length of the lease."
 )
 
 
 @click.command("receive")
 @path_argument
 @click.argument("topic")
-@click.option("--group", required=True, help="For this group.")
+@click.option("--group", required=True, help="The group that gets the messages.")
 @click.option(
-    "-n", "--max", "max_count", type=click.IntRange(1, COUNT_MAX), default=1, show_default=True
+    "-n",
+    "--max",
+    "max_count",
+    type=click.IntRange(1, COUNT_MAX),
+    default=1,
+    show_default=True,
+    help="Lease at most so many messages.",
 )
 @lease_option
-@click.option("--wait", type=SPAN, help="Wait so long for the first one.")
+@click.option("--wait", type=SPAN, help="Wait for the first message for so long.")
 @click.option(
     "--max-attempts",
     type=click.IntRange(0, ATTEMPTS_MAX),
     default=16,
     show_default=True,
-    help="After so many to the topic %DLQ%GROUP; 0: never.",
+    help="Attempts before a message goes to the topic %DLQ%GROUP; 0: no limit.",
 )
 @click.option(
     "--backoff",
     "backoffs",
     type=SPAN,
     multiple=True,
-    help="What `nack` gives back waits so long; again for each next attempt. Default: 1s to 10m.",
+    help="Delay after a `nack`; repeat it for later attempts. Default: 1s to 10m.",
 )
-@click.option("--tag", "tags", help='Only those with one of these, as "paid || late".')
-@click.option("--sql", help='Only those whose properties meet this, as "amount > 5".')
+@click.option("--tag", "tags", help='Only messages with one of these tags, such as "paid || late".')
+@click.option("--sql", help='Only messages whose properties match, such as "amount > 5".')
 @config_option
 @json_option
-def receive_command(**given: Any) -> None:
-    """Lease the next messages of a topic to whoever calls, for a group; tell their receipts.
+def receive_command(**options: Any) -> None:
+    """Lease the next messages of a topic for a group, and print their receipts.
 
-    What is due is delivered first. A message comes again when its lease is over, unless `ack`
-    settles it; `nack` gives it back, `extend` holds it longer. Leases go on while nobody has the
-    store open. Needs the store for itself: a process that has it open calls
-    `store.receive(topic, group)`. Exit code 1 where there is none.
+    The command delivers due messages first. A message is delivered again when its lease ends,
+    unless `ack` settles it; `nack` returns it early, and `extend` extends the lease. Leases
+    continue while the store is closed. The exit code is 1 if there are no messages.
+
+    No other process may have the store open. A process that has it open calls
+    `store.receive(topic, group)`.
     """
-    config = config_of(given["settings"])
+    config = config_of(options["settings"])
     with (
         stopping() as stop,
-        opened(given["path"], config, threads=given["wait"] is not None) as store,
+        opened(options["path"], config, threads=options["wait"] is not None) as store,
     ):
-        if given["wait"] is None:
+        if options["wait"] is None:
             settle(store, stop)
-        found = _receive(store, given, stop)
+        found = _receive(store, options, stop)
         for message in found:
-            _tell_leased(message, as_json=given["as_json"])
+            _write_leased(message, as_json=options["as_json"])
     if not found:
-        note(f"no messages of {given['topic']} for {given['group']}")
+        note(f"no messages of {options['topic']} for {options['group']}")
         raise click.exceptions.Exit(Exit.NOT_SO)
 
 
-def _receive(store: Store, given: dict[str, Any], stop: Stop) -> list[LeasedMessage]:
-    left_s = given["wait"].total_seconds() if given["wait"] is not None else 0.0
-    asked = {
-        "lease": given["lease"],
-        "max_attempts": given["max_attempts"] or None,
-        "backoff": list(given["backoffs"]) or None,
-        "tags": given["tags"],
-        "sql": given["sql"],
+def _receive(store: Store, options: dict[str, Any], stop: Stop) -> list[LeasedMessage]:
+    left_s = options["wait"].total_seconds() if options["wait"] is not None else 0.0
+    request = {
+        "lease": options["lease"],
+        "max_attempts": options["max_attempts"] or None,
+        "backoff": list(options["backoffs"]) or None,
+        "tags": options["tags"],
+        "sql": options["sql"],
     }
     while True:
         step_s = min(left_s, _LOOK_S)
         found: list[LeasedMessage] = []
         found += store.receive(
-            given["topic"], given["group"], max_count=given["max_count"], wait=step_s, **asked
+            options["topic"],
+            options["group"],
+            max_count=options["max_count"],
+            wait=step_s,
+            **request,
         )
         if found or left_s <= step_s or stop.is_asked:
             return found
         left_s -= step_s
 
 
-def _tell_leased(message: LeasedMessage, *, as_json: bool) -> None:
+def _write_leased(message: LeasedMessage, *, as_json: bool) -> None:
     fields = message_fields(message)
     until_ms = message.lease_until_ms
     if as_json:
-        held = {
+        lease = {
             "receipt": message.receipt,
             "attempt": message.attempt,
             "is_last_attempt": message.is_last_attempt,
             "lease_until_ms": until_ms,
             "lease_until": iso(until_ms),
         }
-        emit({**fields, **held})
+        emit({**fields, **lease})
         return
     last = ", the last" if message.is_last_attempt else ""
     say(message_line(fields))
-    say(f"  attempt {message.attempt}{last}; held until {_until_text(until_ms)}")
+    say(f"  attempt {message.attempt}{last}; leased until {_until_text(until_ms)}")
     say(f"  receipt {message.receipt}")
 
 
@@ -128,7 +140,7 @@ def _until_text(until_ms: int) -> str:
     return time_text(until_ms, ahead_of=SystemClock().now_ms)
 
 
-# --- what becomes of them -------------------------------------------------------------------------
+# --- settle a lease -------------------------------------------------------------------------------
 
 
 @click.command("ack")
@@ -139,11 +151,13 @@ def _until_text(until_ms: int) -> str:
 def ack_command(
     path: Path, receipts: tuple[str, ...], settings: tuple[tuple[str, Any], ...], as_json: bool
 ) -> None:
-    """Settle leases, by RECEIPTS as `receive` told them: the group is done with their messages.
+    """Acknowledge leased messages: the group has processed them.
 
-    - reads them, or the JSON lines of `receive`, from standard input. ACKED; EXPIRED: too late, it
-      came again; SETTLED: this receipt was used before; UNKNOWN. Durable. Needs the store for
-    itself: a process that has it open calls `store.ack(receipt)`. Exit code 0 where each is ACKED.
+    RECEIPTS are printed by `receive`; - reads receipts, or the output of `receive --json`, from
+    standard input. Each result is ACKED, EXPIRED (the lease has ended), SETTLED (the receipt was
+    used before) or UNKNOWN. The results are durable. The exit code is 0 if each is ACKED.
+
+    No other process may have the store open. A process that has it open calls `store.ack(receipt)`.
     """
     given = _read(receipts)
 
@@ -156,7 +170,12 @@ def ack_command(
 @click.command("nack")
 @path_argument
 @receipts_argument
-@click.option("--in", "within", type=SPAN, help="Again after this; else by `receive --backoff`.")
+@click.option(
+    "--in",
+    "within",
+    type=SPAN,
+    help="Delay before the next delivery; default: by `receive --backoff`.",
+)
 @config_option
 @json_option
 def nack_command(
@@ -166,11 +185,14 @@ def nack_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Give leased messages back, by RECEIPTS: each comes again, or is a dead letter.
+    """Return leased messages: each is delivered again, or becomes a dead letter.
 
-    - reads them, or the JSON lines of `receive`, from standard input. NACKED, or what `ack` would
-    answer. Durable. Needs the store for itself: a process that has it open calls
-    `store.nack(receipt)`. Exit code 0 where each is NACKED.
+    RECEIPTS are printed by `receive`; - reads receipts, or the output of `receive --json`, from
+    standard input. Each result is NACKED, or EXPIRED, SETTLED or UNKNOWN as for `ack`. The results
+    are durable. The exit code is 0 if each is NACKED.
+
+    No other process may have the store open. A process that has it open calls
+    `store.nack(receipt)`.
     """
     given = _read(receipts)
 
@@ -193,35 +215,37 @@ def extend_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Hold leased messages longer, from now on; each gets a new receipt, the old one counts no
-    more.
+    """Extend leases, counted from now. Each message gets a new receipt, which replaces the old one.
 
-    - reads RECEIPTS, or the JSON lines of `receive`, from standard input. EXTENDED, or what `ack`
-    would answer. Durable. Needs the store for itself: a process that has it open calls
-    `store.extend(receipt)`. Exit code 0 where each is EXTENDED.
+    RECEIPTS are printed by `receive`; - reads receipts, or the output of `receive --json`, from
+    standard input. Each result is EXTENDED, or EXPIRED, SETTLED or UNKNOWN as for `ack`. The
+    results are durable. The exit code is 0 if each is EXTENDED.
+
+    No other process may have the store open. A process that has it open calls
+    `store.extend(receipt)`.
     """
-    given, all_held = _read(receipts), True
+    given, all_extended = _read(receipts), True
     with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
         for one in given:
             stop.check()
-            all_held &= _extend(store, one, lease, as_json=as_json)
-    _exit_unless(all_held)
+            all_extended &= _extend(store, one, lease, as_json=as_json)
+    _exit_unless(all_extended)
 
 
 def _extend(store: Store, receipt: str, lease: timedelta, *, as_json: bool) -> bool:
     try:
         longer = store.extend(receipt, lease=lease)
     except LeaseLostError as error:
-        _tell_result(receipt, str(error.result), as_json=as_json)
+        _write_result(receipt, str(error.result), as_json=as_json)
         return False
     except MessageError as error:
-        raise _refused(error) from error
+        raise _receipt_error(error) from error
     until_ms = read_receipt(longer.rpartition(".")[2]).until_ms
     if as_json:
         until = {"lease_until_ms": until_ms, "lease_until": iso(until_ms)}
         emit({"result": "EXTENDED", "was": receipt, "receipt": longer, **until})
     else:
-        say(f"EXTENDED: held until {_until_text(until_ms)}\n  receipt {longer}")
+        say(f"EXTENDED: leased until {_until_text(until_ms)}\n  receipt {longer}")
     return True
 
 
@@ -243,14 +267,14 @@ def _settle(
             try:
                 answers = call(store, part)
             except MessageError as error:
-                raise _refused(error) from error
+                raise _receipt_error(error) from error
             results |= set(answers)
             for one, result in zip(part, answers, strict=True):
-                _tell_result(one, result, as_json=as_json)
+                _write_result(one, result, as_json=as_json)
     _exit_unless(results <= {wanted})
 
 
-def _tell_result(receipt: str, result: str, *, as_json: bool) -> None:
+def _write_result(receipt: str, result: str, *, as_json: bool) -> None:
     if as_json:
         emit({"receipt": receipt, "result": result})
     else:
@@ -258,7 +282,7 @@ def _tell_result(receipt: str, result: str, *, as_json: bool) -> None:
 
 
 def _read(given: tuple[str, ...]) -> list[str]:
-    """Give the receipts, all of them before the store is opened: `receive` may have it still."""
+    """Return all receipts, read before the store is opened, since `receive` may have it open."""
     found: list[str] = []
     for one in given:
         found += _lines() if one == "-" else [one]
@@ -277,7 +301,7 @@ def _lines() -> Iterator[str]:
             receipt = json.loads(text)["receipt"]
         except (ValueError, KeyError, RecursionError) as error:
             raise CommandError(
-                "no receipt",
+                "a line has no receipt",
                 where=f"line {number} of standard input",
                 wanted="a receipt, or a line of `receive --json`",
                 got=text[:80],
@@ -285,8 +309,8 @@ def _lines() -> Iterator[str]:
         yield str(receipt)
 
 
-def _refused(error: MessageError) -> CommandError:
-    return CommandError(str(error), do="give the receipt as `receive` told it")
+def _receipt_error(error: MessageError) -> CommandError:
+    return CommandError(str(error), do="give the receipt that `receive` printed")
 
 
 def _exit_unless(is_fine: bool) -> None:

@@ -1,4 +1,7 @@
-"""ls, count: what is there, and what waits; read beside whoever has the store open."""
+"""Commands `ls` and `count`: list topics and groups, and count pending messages.
+
+Thread safety: both read a snapshot and take no lock, except `count` with a time range.
+"""
 
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +13,7 @@ from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
-    MOMENT,
+    INSTANT,
     config_of,
     config_option,
     json_option,
@@ -25,13 +28,13 @@ from timerstore.cli.text import plural, size_text
 @click.command("ls")
 @path_argument
 @click.option(
-    "--groups", "show_groups", is_flag=True, help="Groups instead: how far each has come."
+    "--groups", "show_groups", is_flag=True, help="List groups and their positions instead."
 )
 @json_option
 def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
-    """List the topics of a store: queues, what waits, what was delivered.
+    """List the topics of a store with their queues, pending and delivered messages.
 
-    As of the last checkpoint, half a second ago at most where the store is busy.
+    The numbers are those of the last checkpoint. In a busy store it is at most half a second old.
     """
     found = [look(one, shard) for shard, one in stores_in(path).items()]
     if show_groups:
@@ -48,21 +51,21 @@ def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
             of_shard = {} if shard is None else {"shard": shard}
             emit({"topic": topic, **of_shard, "queues": queues, "waiting": waiting, "arrived": end})
         return
-    _tell_store(path, found)
+    _note_store(path, found)
     if rows:
-        names = ("shard", "topic", "queues", "waiting", "arrived")
+        names = ("shard", "topic", "queues", "pending", "delivered")
         skip = 1 if found[0].shard is None else 0
         table(names[skip:], [row[skip:] for row in rows])
     else:
         note("no topics yet")
 
 
-def _tell_store(path: Path, found: list[StoreSummary]) -> None:
-    """One line on what it is, on standard error: the table alone is the answer."""
+def _note_store(path: Path, found: list[StoreSummary]) -> None:
+    """Describe the store in one line on standard error."""
     log = sum(one.store.log_end - one.store.log_begin for one in found)
     what = "a store" if found[0].shard is None else plural(len(found), "shard")
-    who = sorted({holder_text(one) for one in found})
-    note(f"{path}: {what}, log {size_text(log)}; {'; '.join(who)}")
+    holders = sorted({holder_text(one) for one in found})
+    note(f"{path}: {what}, log {size_text(log)}; {'; '.join(holders)}")
 
 
 def _list_groups(found: list[StoreSummary], *, as_json: bool) -> None:
@@ -88,14 +91,21 @@ def _list_groups(found: list[StoreSummary], *, as_json: bool) -> None:
     if rows:
         table(names[skip:], [row[skip:] for row in rows])
     else:
-        note("no group has committed yet")
+        note("no group has committed an offset yet")
 
 
 @click.command("count")
 @path_argument
 @topic_option
-@click.option("--from", "begin", type=MOMENT, help="Due at this time or later (takes the store).")
-@click.option("--until", "end", type=MOMENT, help="Due before this time (takes the store).")
+@click.option(
+    "--from",
+    "begin",
+    type=INSTANT,
+    help="Only messages due at this time or later; opens the store.",
+)
+@click.option(
+    "--until", "end", type=INSTANT, help="Only messages due before this time; opens the store."
+)
 @config_option
 @json_option
 def count_command(
@@ -106,10 +116,10 @@ def count_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Count the messages that wait: one number.
+    """Count pending messages.
 
-    Without times it is read beside whoever has the store open; with --from or --until the store is
-    opened, by this command alone.
+    Without --from and --until the command works while another process has the store open. With one
+    of them it opens the store itself.
     """
     if begin is not None or end is not None:
         config = config_of(settings)
@@ -122,7 +132,7 @@ def count_command(
         number = sum(one.waiting(topic) or 0 for one in found)
         holders = [one.holder for one in found]
         if topic is not None and not any(topic in one.topics for one in found):
-            note(f"no topic is named {topic!r} yet")
+            note(f"the store has no topic {topic!r} yet")
     if as_json:
         emit(
             {

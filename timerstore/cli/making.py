@@ -1,4 +1,4 @@
-"""init, backup, restore: folders that come to be."""
+"""Commands `init`, `backup` and `restore`: create a store or its backup."""
 
 from pathlib import Path
 from typing import Any
@@ -40,23 +40,28 @@ _GEOMETRY = (
 
 @click.command("init")
 @path_argument
-@click.option("--shards", "shard_count", type=int, help="Make a directory of so many shards.")
+@click.option("--shards", "shard_count", type=int, help="Create a directory of so many shards.")
 @config_option
 @json_option
 def init_command(
     path: Path, shard_count: int | None, settings: tuple[tuple[str, Any], ...], as_json: bool
 ) -> None:
-    """Make a store in a folder that is new or empty.
+    """Create a store in a new or empty directory.
 
-    Sizes (precision_ms, wheel_slot_count, commit_log_segment_bytes, timer_log_segment_bytes,
-    index_*) stay as they are set here; all other settings are those of each opening.
+    The sizes (precision_ms, wheel_slot_count, commit_log_segment_bytes, timer_log_segment_bytes,
+    index_*) are fixed at creation. All other settings apply each time the store is opened.
     """
     if kind_of(path) is not Kind.NOTHING:
         raise CommandError(
-            "there is one already", where=path, wanted="a new or empty folder", got=kind_of(path)
+            "the directory already has a store",
+            where=path,
+            wanted="a new or empty directory",
+            got=kind_of(path),
         )
     if path.exists() and (not path.is_dir() or _others_in(path, shard_count)):
-        raise CommandError("cannot make a store there", where=path, wanted="a new or empty folder")
+        raise CommandError(
+            "cannot create a store at this path", where=path, wanted="a new or empty directory"
+        )
     config = config_of(settings)
     with stopping():
         if shard_count is not None:
@@ -66,17 +71,18 @@ def init_command(
             with single.open(path, config) as store:
                 made = store.config
             _keep_sizes(path, made)
-    _tell_made(path, shard_count, made, as_json=as_json)
+    _write_created(path, shard_count, made, as_json=as_json)
 
 
 def _others_in(path: Path, shard_count: int | None) -> list[str]:
-    """Name what is in a folder, but for what an init leaves that was killed, or found the disk full
-    or the store locked, before there was a store: it may be given again.
+    """Return the names in a directory, without the files of an unfinished `init`.
+
+    An `init` that was killed, or that found the disk full or the store locked, can be repeated.
     """
     disk = Disk()
     if shard_count is None:
         return [name for name in disk.list(path) if name != "lock"]
-    # A shard's folder that is not empty is refused where the others are made (cluster.py).
+    # cluster.py rejects a shard's directory that is not empty.
     cluster_json = ShardsTree(path).cluster_json
     return [
         name
@@ -86,7 +92,7 @@ def _others_in(path: Path, shard_count: int | None) -> list[str]:
 
 
 def _keep_sizes(path: Path, config: StoreConfig) -> None:
-    """Make the first files of the logs, whose lengths tell their sizes to whoever opens it next."""
+    """Create the first segment of each log. A later open reads the segment size from its length."""
     disk, tree = Disk(), Tree(path)
     for folder, size in (
         (tree.commit_log, config.commit_log_segment_bytes),
@@ -99,17 +105,17 @@ def _keep_sizes(path: Path, config: StoreConfig) -> None:
             file.sync()
         disk.sync_directory(folder)
     if config.queue_segment_bytes != StoreConfig().queue_segment_bytes:
-        note("queue_segment_bytes is settled by the first message: give it with that put, too")
+        note("queue_segment_bytes is fixed by the first message: use it with the first put, too")
 
 
-def _tell_made(path: Path, shards: int | None, config: StoreConfig, *, as_json: bool) -> None:
+def _write_created(path: Path, shards: int | None, config: StoreConfig, *, as_json: bool) -> None:
     sizes = {name: getattr(config, name) for name in _GEOMETRY}
     if as_json:
         emit({"path": str(path), "shards": shards, **sizes})
         return
     what = "a store" if shards is None else plural(shards, "shard")
     ahead = config.wheel_slot_count * config.precision_ms / 86_400_000
-    say(f"made {what} in {path}")
+    say(f"created {what} in {path}")
     say(
         f"  the wheel has {config.wheel_slot_count:,} slots of {config.precision_ms} ms "
         f"({ahead:.3g} days); delivery is to the millisecond"
@@ -125,18 +131,19 @@ def _tell_made(path: Path, shards: int | None, config: StoreConfig, *, as_json: 
 def backup_command(
     path: Path, target: Path, settings: tuple[tuple[str, Any], ...], as_json: bool
 ) -> None:
-    """Copy a store into TARGET, or bring the backup there up to now; only what is new is copied.
+    """Copy a store to TARGET, or update the backup there. Only new data is copied.
 
-    Needs the store for itself: a process that has it open calls `store.backup(target)`.
+    No other process may have the store open. A process that has it open calls
+    `store.backup(target)`.
     """
     config = config_of(settings)
     with (
         stopping() as stop,
         opened_single(path, config) as store,
-        progress("copying", stop=stop) as tell,
+        progress("copying", stop=stop) as on_progress,
     ):
-        report = store.backup(target, progress=tell)
-    _tell_report(f"backed up {path} into {target}", report, as_json=as_json)
+        report = store.backup(target, progress=on_progress)
+    _write_report(f"backed up {path} to {target}", report, as_json=as_json)
 
 
 @click.command("restore")
@@ -144,19 +151,19 @@ def backup_command(
 @path_argument
 @json_option
 def restore_command(backup: Path, path: Path, as_json: bool) -> None:
-    """Make a store of a BACKUP in PATH, a new or empty folder; every byte is checked."""
+    """Restore a store from BACKUP to PATH, a new or empty directory. Every byte is checked."""
     require(backup, Kind.BACKUP)
-    with progress("copying") as tell:
-        report = restore(backup, path, progress=tell)
-    _tell_report(f"restored {backup} into {path}", report, as_json=as_json)
+    with progress("copying") as on_progress:
+        report = restore(backup, path, progress=on_progress)
+    _write_report(f"restored {backup} to {path}", report, as_json=as_json)
 
 
-def _tell_report(what: str, report: BackupReport, *, as_json: bool) -> None:
+def _write_report(what: str, report: BackupReport, *, as_json: bool) -> None:
     if as_json:
         names = ("log_begin", "log_end", "segment_count", "copied_bytes", "kept_bytes")
         emit({name: getattr(report, name) for name in names})
         return
     say(
         f"{what}: {plural(report.segment_count, 'segment')}, {size_text(report.copied_bytes)} "
-        f"copied, {size_text(report.kept_bytes)} were there"
+        f"copied, {size_text(report.kept_bytes)} unchanged"
     )

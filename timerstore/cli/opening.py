@@ -66,7 +66,7 @@ def opened_single(path: Path, config: StoreConfig | None = None) -> Iterator[Tim
 
 
 def stores_in(path: Path) -> dict[int | None, Path]:
-    """Return the directory of each store by shard number; the key of a single store is None."""
+    """Return the directory of each store by shard number; a single store has the key None."""
     if require(path, Kind.STORE, Kind.SHARDS) is Kind.STORE:
         return {None: path}
     tree = ShardsTree(path)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timerstore.cli.exits import ErrorReport
-from timerstore.cli.streams import answering
+from timerstore.cli.streams import writing_result
 from timerstore.cli.text import safe
 
 _PIPE_WIDTH = 100_000
@@ -31,14 +31,14 @@ def emit(value: Any) -> None:
 
 def say(text: str) -> None:
     """Write one line of the result, and flush."""
-    with answering():
+    with writing_result():
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
 def raw(data: bytes) -> None:
     """Write bytes unchanged, and a newline."""
-    with answering():
+    with writing_result():
         sys.stdout.flush()
         sys.stdout.buffer.write(data + b"\n")
         sys.stdout.buffer.flush()
@@ -61,7 +61,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         made.add_row(*(Text(_cell(value)) for value in row))
     on_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if on_terminal else _PIPE_WIDTH, highlight=False)
-    with answering():
+    with writing_result():
         with console.capture() as captured:
             console.print(made)
         for line in captured.get().splitlines():

@@ -1,4 +1,4 @@
-"""pace: deliver what is due, of some topics at most so fast, while the command runs."""
+"""Command `pace`: deliver due messages, with a rate limit for some topics."""
 
 from collections import Counter
 from dataclasses import replace
@@ -26,8 +26,8 @@ _LOOK_S = 0.25
 @click.command("pace")
 @path_argument
 @click.argument("rates", nargs=-1, required=True, metavar="TOPIC=RATE...")
-@click.option("--for", "within", type=SPAN, help="End after this time.")
-@click.option("--drain", is_flag=True, help="End when nothing of these topics is due any more.")
+@click.option("--for", "within", type=SPAN, help="Exit after this time.")
+@click.option("--drain", is_flag=True, help="Exit when no message of these topics is due.")
 @config_option
 @json_option
 def pace_command(
@@ -38,14 +38,16 @@ def pace_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Open the store and deliver, of each TOPIC at most RATE messages a second, until Ctrl-C.
+    """Open the store and deliver at most RATE messages a second of each TOPIC, until Ctrl-C.
 
-    For a crowd that came due while nobody had the store open. Later, never early, in order; all
-    other topics come when they are due. The store keeps no rate: it holds while this runs. A
-    process that has the store open calls `store.pace(topic, rate)`, or opens it with `topic_rates`;
-    this one gets exit code 3 then.
+    Use it for a burst that came due while the store was closed. The limit delays messages and keeps
+    their order; no message is early. Other topics are delivered when they are due. The limit
+    applies while the command runs; the store does not keep it.
+
+    No other process may have the store open. A process that has it open calls
+    `store.pace(topic, rate)`, or opens it with `topic_rates`.
     """
-    config = _paced(path, " ".join(rates), config_of(settings))
+    config = _with_rates(path, " ".join(rates), config_of(settings))
     topics = parse_topic_rates(config.topic_rates)
     with stopping() as stop:
         before, _ = _counts(path)
@@ -53,21 +55,21 @@ def pace_command(
             stop.end_within(within)
             waiting = store.stats()["pending_by_topic"]
             count = sum(waiting.get(topic, 0) for topic in topics)
-            note(f"pacing {config.topic_rates}: {plural(count, 'message')} to come; Ctrl-C ends")
+            note(f"pacing {config.topic_rates}: {plural(count, 'message')} pending; Ctrl-C ends")
             while not stop.wait(_LOOK_S):
                 if drain and not _is_any_due(store, topics):
                     break
-        came, left = _counts(path)
+        delivered, left = _counts(path)
         for topic, rate in topics.items():
-            told = {"came": came[topic] - before[topic], "waiting": left[topic]}
+            counts = {"came": delivered[topic] - before[topic], "waiting": left[topic]}
             if as_json:
-                emit({"topic": topic, "per_second": rate, **told})
+                emit({"topic": topic, "per_second": rate, **counts})
             else:
-                say(f"{topic}: {told['came']:,} came, {told['waiting']:,} wait")
+                say(f"{topic}: {counts['came']:,} delivered, {counts['waiting']:,} pending")
 
 
-def _paced(path: Path, rates: str, config: StoreConfig | None) -> StoreConfig:
-    """The configuration with these rates from the first moment on; ConfigError on what is none."""
+def _with_rates(path: Path, rates: str, config: StoreConfig | None) -> StoreConfig:
+    """Return the configuration with these rates; raise ConfigError if a rate is invalid."""
     if config is None:
         is_shards = require(path, Kind.STORE, Kind.SHARDS) is Kind.SHARDS
         config = cluster.require(Disk(), path).config if is_shards else StoreConfig()
@@ -75,15 +77,15 @@ def _paced(path: Path, rates: str, config: StoreConfig | None) -> StoreConfig:
 
 
 def _counts(path: Path) -> tuple[Counter[str], Counter[str]]:
-    """How many came to each topic so far, and how many wait, as of the last checkpoint."""
-    came: Counter[str] = Counter()
+    """Return the delivered and the pending messages of each topic at the last checkpoint."""
+    delivered: Counter[str] = Counter()
     left: Counter[str] = Counter()
     for one in stores_in(path).values():
         counts = look(one).counts
-        if counts is not None:  # else a broker's, or nothing was put yet
-            came.update({topic: sum(ends.values()) for topic, ends in counts.ends.items()})
+        if counts is not None:  # None: a broker's store, or an empty one
+            delivered.update({topic: sum(ends.values()) for topic, ends in counts.ends.items()})
             left.update({topic: sum(some.values()) for topic, some in counts.pending.items()})
-    return came, left
+    return delivered, left
 
 
 def _is_any_due(store: Store, topics: dict[str, float]) -> bool:

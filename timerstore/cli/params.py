@@ -1,6 +1,6 @@
 """Parameter types and shared options: paths, settings, delays (`30m`) and times.
 
-Raises: click's usage errors (exit code 2), with what was wanted and what was given.
+Raises: click's usage errors (exit code 2), with the expected and the given value.
 """
 
 import math
@@ -217,7 +217,7 @@ class NonEmptyPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-SPAN, MOMENT, DUE, SETTING, PAIR = Span(), Instant(), Due(), Setting(), Pair()
+SPAN, INSTANT, DUE, SETTING, PAIR = Span(), Instant(), Due(), Setting(), Pair()
 FOLDER = NonEmptyPath()
 WHOLE_MAX = 2**63 - 1
 COUNT, PLACE = click.IntRange(1, WHOLE_MAX), click.IntRange(0, WHOLE_MAX)

@@ -1,4 +1,4 @@
-"""Bars on standard error, where that is a terminal; nothing where it is not."""
+"""Progress bars on standard error. They are shown only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ from rich.progress import (
 
 from timerstore.cli.stopping import Stop
 
-Tell = Callable[[int, int], None]
-"""Told how much is done, and of how much (0: nobody knows)."""
+OnProgress = Callable[[int, int], None]
+"""Called with the amount done and the total (0: unknown)."""
 
 
 @contextmanager
-def progress(what: str, *, of_bytes: bool = True, stop: Stop | None = None) -> Iterator[Tell]:
-    """Show how far long work is; with `stop`, each step is a place where a signal ends it."""
+def progress(what: str, *, of_bytes: bool = True, stop: Stop | None = None) -> Iterator[OnProgress]:
+    """Show the progress of long work. With `stop`, each call raises Stopped after a signal."""
     amounts: list[ProgressColumn] = (
         [DownloadColumn(binary_units=True), TransferSpeedColumn()]
         if of_bytes
@@ -43,9 +43,9 @@ def progress(what: str, *, of_bytes: bool = True, stop: Stop | None = None) -> I
     ) as bars:
         task = bars.add_task(what, total=None)
 
-        def tell(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             if stop is not None:
                 stop.check()
             bars.update(task, completed=done, total=total or None)
 
-        yield tell
+        yield on_progress

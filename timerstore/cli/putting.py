@@ -1,4 +1,4 @@
-"""put: one message, or each line of standard input."""
+"""Command `put`: put a message, or each line of standard input."""
 
 import os
 import select
@@ -39,46 +39,48 @@ _LOOK_S = 0.2
 @click.argument("topic")
 @click.argument("body", required=False)
 @when_options
-@click.option("--level", type=int, help="Wait for the n-th of the fixed delays (level_delays).")
-@click.option("--key", "keys", multiple=True, help="To find it by; may come again.")
-@click.option("--tag", "tags", help="For consumers to filter by.")
-@click.option("--property", "properties", multiple=True, type=PAIR, help="May come again.")
-@click.option("--queue", "queue_id", type=int, help="The queue; 0 where nothing is said.")
-@click.option("--id", "message_id", help="Put again under this id it is not put twice.")
-@click.option("--spread", type=SPAN, help="Due at some moment of so long from its time on.")
-@click.option("--replace", is_flag=True, help="In place of what waits with the same --key.")
-@click.option("--at-most", type=SPAN, help="With --replace: out so long after the first of them.")
+@click.option("--level", type=int, help="Delay by delay level N, counted from 1 (level_delays).")
+@click.option("--key", "keys", multiple=True, help="Key for finding the message; repeatable.")
+@click.option("--tag", "tags", help="Tag for filtering by consumers.")
+@click.option("--property", "properties", multiple=True, type=PAIR, help="Property; repeatable.")
+@click.option("--queue", "queue_id", type=int, help="Queue number; default: 0.")
+@click.option("--id", "message_id", help="Message id; a second put with this id stores nothing.")
+@click.option("--spread", type=SPAN, help="Add a random delay of up to so long.")
+@click.option("--replace", is_flag=True, help="Replace the pending message with the same --key.")
+@click.option("--at-most", type=SPAN, help="With --replace: longest delay after the first put.")
 @click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
-@click.option("--receipts", is_flag=True, help="With --lines: tell each message's handle.")
+@click.option("--receipts", is_flag=True, help="With --lines: print the handle of each message.")
 @config_option
 @json_option
-def put_command(**given: Any) -> None:
-    """Put a message: BODY, or standard input where BODY is - or missing.
+def put_command(**options: Any) -> None:
+    """Put a message with the body BODY. If BODY is - or missing, read it from standard input.
 
-    Durable when it answers (`-c flush=async` does not wait for the disk). The handle that it tells
-    is what `cancel` and `move` take.
+    The message is durable when the command returns, unless it runs with `-c flush=async`. The
+    printed handle is an argument of `cancel` and `move`.
     """
-    path, topic, body, lines = (given[name] for name in ("path", "topic", "body", "lines"))
-    due = due_arguments(given["within"], given["at"])
-    if given["level"] is not None:
-        due["level"] = given["level"]
-    if lines and (body is not None or given["keys"] or given["message_id"]):
-        raise click.UsageError("--lines: each line is a message; no BODY, --key or --id beside it")
-    if given["replace"] and len(given["keys"]) != 1:
-        raise click.UsageError("--replace: wanted one --key, by which the one before is found")
-    if given["at_most"] is not None and not given["replace"]:
+    path, topic, body, lines = (options[name] for name in ("path", "topic", "body", "lines"))
+    due = due_arguments(options["within"], options["at"])
+    if options["level"] is not None:
+        due["level"] = options["level"]
+    if lines and (body is not None or options["keys"] or options["message_id"]):
+        raise click.UsageError("--lines: each line is a message; wanted no BODY, --key or --id")
+    if options["replace"] and len(options["keys"]) != 1:
+        raise click.UsageError("--replace: wanted one --key, which finds the earlier message")
+    if options["at_most"] is not None and not options["replace"]:
         raise click.UsageError("--at-most: only with --replace")
-    if given["receipts"] and not lines:
-        raise click.UsageError("--receipts: only with --lines; one message tells its handle anyway")
-    if lines and given["properties"]:
-        raise click.UsageError("--lines: no --property; `timerstore import` takes rows with them")
-    config = config_of(given["settings"])
-    if given["spread"] is not None:
-        due["spread"] = given["spread"]
+    if options["receipts"] and not lines:
+        raise click.UsageError("--receipts: only with --lines; a single put prints its handle")
+    if lines and options["properties"]:
+        raise click.UsageError(
+            "--lines: wanted no --property; `timerstore import` reads rows with properties"
+        )
+    config = config_of(options["settings"])
+    if options["spread"] is not None:
+        due["spread"] = options["spread"]
     if lines:
-        how = {**due, "tags": given["tags"], "queue_id": given["queue_id"]}
+        how = {**due, "tags": options["tags"], "queue_id": options["queue_id"]}
         with stopping() as stop, opened(path, config) as store:
-            _put_lines(store, topic, how, stop, given)
+            _put_lines(store, topic, how, stop, options)
         return
     data = (
         sys.stdin.buffer.read() if body in (None, "-") else body.encode("utf-8", "surrogateescape")
@@ -88,38 +90,38 @@ def put_command(**given: Any) -> None:
             topic,
             data,
             **due,
-            tags=given["tags"],
-            **_names(given),
-            properties=dict(given["properties"]) or None,
-            queue_id=given["queue_id"],
-            message_id=given["message_id"],
+            tags=options["tags"],
+            **_names(options),
+            properties=dict(options["properties"]) or None,
+            queue_id=options["queue_id"],
+            message_id=options["message_id"],
         )
-    _tell_receipt(receipt, as_json=given["as_json"])
+    _write_receipt(receipt, as_json=options["as_json"])
 
 
-def _names(given: dict[str, Any]) -> dict[str, Any]:
-    """The keys; or the one whose message it takes the place of."""
-    if not given["replace"]:
-        return {"keys": given["keys"]}
-    [key] = given["keys"]
-    return {"key": key, "replace": True, "wait_at_most": given["at_most"]}
+def _names(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `put` for the keys, or for the key of the replaced message."""
+    if not options["replace"]:
+        return {"keys": options["keys"]}
+    [key] = options["keys"]
+    return {"key": key, "replace": True, "wait_at_most": options["at_most"]}
 
 
-def _tell_receipt(receipt: Any, *, as_json: bool) -> None:
+def _write_receipt(receipt: Any, *, as_json: bool) -> None:
     if as_json:
         emit(receipt_fields(receipt))
         return
-    again = "was put before" if receipt.duplicate else "put"
+    verb = "already put" if receipt.duplicate else "put"
     now_ms = SystemClock().now_ms
-    waits = receipt.queue_offset is None
-    when = f"due {time_text(receipt.due_ms, ahead_of=now_ms)}" if waits else "is in its topic"
-    say(f"{again} {receipt.message_id}: {when}")
-    if receipt.handle and waits:
+    is_pending = receipt.queue_offset is None
+    when = f"due {time_text(receipt.due_ms, ahead_of=now_ms)}" if is_pending else "delivered"
+    say(f"{verb} {receipt.message_id}: {when}")
+    if receipt.handle and is_pending:
         say(f"  handle {receipt.handle}")
 
 
 def receipt_fields(receipt: Any) -> dict[str, Any]:
-    """A receipt as JSON has it."""
+    """Return the JSON fields of a receipt."""
     shard = getattr(receipt, "shard", None)
     return {
         "topic": receipt.topic,
@@ -139,9 +141,12 @@ def receipt_fields(receipt: Any) -> dict[str, Any]:
 
 
 def _put_lines(
-    store: Store, topic: str, how: dict[str, Any], stop: Stop, given: dict[str, Any]
+    store: Store, topic: str, how: dict[str, Any], stop: Stop, options: dict[str, Any]
 ) -> None:
-    """Put lines as they come; durable when the sum is told, or half a second after each."""
+    """Put lines as they arrive.
+
+    A line is durable half a second after it was read, or when the total is printed.
+    """
     done = line = empty = 0
     try:
         for batch in _lines(stop):
@@ -154,14 +159,14 @@ def _put_lines(
                     done += error.stored_count
                     raise
                 done += len(put)
-                if given["receipts"]:
-                    _tell_receipts(put, as_json=given["as_json"])
+                if options["receipts"]:
+                    _write_receipts(put, as_json=options["as_json"])
             line += len(batch)
     finally:
         store.flush()
         if empty:
-            note(f"{plural(empty, 'empty line')} left out")
-        if given["as_json"]:
+            note(f"{plural(empty, 'empty line')} skipped")
+        if options["as_json"]:
             emit({"topic": topic, "put": done, "empty_lines": empty})
         else:
             say(f"put {plural(done, 'message')} to {topic}")
@@ -174,8 +179,8 @@ def _put_batch(
         return _put_many(store, topic, bodies, how)
     except MessageError as error:
         raise CommandError(
-            f"of lines {line + 1:,} to {line + len(bodies):,} none is put: {error}",
-            do="what came before is put; mend the line and give these again",
+            f"lines {line + 1:,} to {line + len(bodies):,} were not put: {error}",
+            do="earlier lines were put; correct the line and put these lines again",
         ) from error
 
 
@@ -191,11 +196,11 @@ def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]
 
 
 def _lines(stop: Stop) -> Iterator[list[bytes]]:
-    """Lines of standard input without their ends, as many at a time as there are."""
+    """Yield lines of standard input without their line ends, as soon as they can be read."""
     rest, stdin = b"", input_descriptor()
     while not stop.is_asked:
         if not select.select([stdin], [], [], _LOOK_S)[0]:
-            continue  # was the end asked for meanwhile?
+            continue  # check again for a signal
         data = os.read(stdin, _READ_BYTES)
         if not data:
             break
@@ -206,7 +211,7 @@ def _lines(stop: Stop) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _tell_receipts(batch: Any, *, as_json: bool) -> None:
+def _write_receipts(batch: Any, *, as_json: bool) -> None:
     for receipt in batch:
         if as_json:
             emit(receipt_fields(receipt))

@@ -1,7 +1,7 @@
-"""get, follow: messages that are there, and messages as they come.
+"""Commands `get` and `follow`: read delivered messages, and new messages as they arrive.
 
-Holds:    with the store free, it is opened and what is due is delivered first; where another
-          process has it, both read beside that one, as of its last checkpoint.
+If no other process has the store open, the commands open it, so due messages are delivered.
+Otherwise they read a snapshot as of the last checkpoint (snapshot_follow.py).
 """
 
 import importlib
@@ -19,7 +19,7 @@ from timerstore.cli.opening import Store, opened, parts_of, stores_in
 from timerstore.cli.output import emit, note, raw, say
 from timerstore.cli.params import (
     COUNT,
-    MOMENT,
+    INSTANT,
     PLACE,
     SPAN,
     config_of,
@@ -39,27 +39,30 @@ _ENDS = {PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE}
 _ENDS |= {PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MATCHED_LOGIC_QUEUE}
 _LOOK_S = 0.25
 _PAGE = 256
+_MAX_HELP = "Read at most so many messages."
 _LATEST_MS = 1 << 62
 _FOLLOWER = "timerstore_follow"
-"""The group of `follow` without one: it never commits, so nothing is kept of it."""
+"""The group of `follow` without --group. It never commits, so the store keeps no offset for it."""
 
-Tell = Callable[[Fields], None]
+WriteMessage = Callable[[Fields], None]
 
 
 def _reading_options(command: Any) -> Any:
     for one in (
         json_option,
         config_option,
-        click.option("--body", "only_body", is_flag=True, help="Bodies as they are, a line each."),
-        click.option("--sql", help='Only those whose properties meet this, as "amount > 5".'),
-        click.option("--tag", "tags", help='Only those with one of these, as "paid || late".'),
-        click.option("--group", help="As this group: from where it has come, and commit."),
+        click.option("--body", "only_body", is_flag=True, help="Write bodies only, one per line."),
+        click.option("--sql", help='Only messages whose properties match, such as "amount > 5".'),
+        click.option(
+            "--tag", "tags", help='Only messages with one of these tags, such as "paid || late".'
+        ),
+        click.option("--group", help="Read from the position of this group, and commit."),
     ):
         command = one(command)
     return command
 
 
-def _teller(*, as_json: bool, only_body: bool) -> Tell:
+def _message_writer(*, as_json: bool, only_body: bool) -> WriteMessage:
     if as_json:
         return emit
     if only_body:
@@ -73,91 +76,95 @@ def _teller(*, as_json: bool, only_body: bool) -> Tell:
 @click.command("get")
 @path_argument
 @click.argument("topic")
-@click.option("-n", "--max", "max_count", type=COUNT, default=32, show_default=True)
-@click.option("--queue", "queue_id", type=PLACE, help="Of this queue only.")
-@click.option("--offset", type=PLACE, default=0, help="From this place in each queue.")
-@click.option("--key", help="Those with this key or message id, those that wait, too.")
-@click.option("--wait", type=SPAN, help="With --group: wait so long for the first one.")
+@click.option("-n", "--max", "max_count", type=COUNT, default=32, show_default=True, help=_MAX_HELP)
+@click.option("--queue", "queue_id", type=PLACE, help="Only this queue.")
+@click.option("--offset", type=PLACE, default=0, help="Start at this offset in each queue.")
+@click.option("--key", help="Only messages with this key or message id, including pending ones.")
+@click.option("--wait", type=SPAN, help="With --group: wait for the first message for so long.")
 @_reading_options
-def get_command(**given: Any) -> None:
-    """Give messages of a topic that are there, oldest first in each queue.
+def get_command(**options: Any) -> None:
+    """Read the delivered messages of a topic, oldest first in each queue.
 
-    What is due is delivered first, unless another process has the store open: then they are read
-    beside it. Exit code 1 where there is none.
+    The command delivers due messages first. If another process has the store open, it reads the
+    messages as of the last checkpoint. The exit code is 1 if there are no messages.
     """
-    path, topic, count = given["path"], given["topic"], given["max_count"]
-    tell = _teller(as_json=given["as_json"], only_body=given["only_body"])
-    _check_get(given)
-    given_config = config_of(given["settings"])
+    path, topic, count = options["path"], options["topic"], options["max_count"]
+    write = _message_writer(as_json=options["as_json"], only_body=options["only_body"])
+    _check_get(options)
+    config = config_of(options["settings"])
     with stopping() as stop:
         try:
-            _leave_brokers(given, [look(one) for one in stores_in(path).values()])
-            with opened(path, given_config, threads=given["wait"] is not None) as store:
-                found = _get_open(store, given, stop, tell)
+            _keep_broker_store(options, [look(one) for one in stores_in(path).values()])
+            with opened(path, config, threads=options["wait"] is not None) as store:
+                found = _get_open(store, options, stop, write)
         except LockedError:
-            if _needs_store(given):
+            if _needs_store(options):
                 raise
-            beside = importlib.import_module("timerstore.cli.snapshot_follow")
+            snapshot = importlib.import_module("timerstore.cli.snapshot_follow")
             found = 0
-            for fields in islice(beside.messages(path, topic, given), count):
+            for fields in islice(snapshot.messages(path, topic, options), count):
                 stop.check()
-                tell(fields)
+                write(fields)
                 found += 1
     if not found:
         note(f"no messages of {topic}")
         raise click.exceptions.Exit(Exit.NOT_SO)
 
 
-def _check_get(given: dict[str, Any]) -> None:
-    if given["key"] is not None and given["group"] is not None:
+def _check_get(options: dict[str, Any]) -> None:
+    if options["key"] is not None and options["group"] is not None:
         raise click.UsageError("--key and --group: wanted one of them")
-    if given["wait"] is not None and given["group"] is None:
-        raise click.UsageError("--wait: only with --group; `follow` waits without one")
+    if options["wait"] is not None and options["group"] is None:
+        raise click.UsageError("--wait: only with --group; use `follow` to wait without a group")
 
 
-def _leave_brokers(given: dict[str, Any], found: list[StoreSummary]) -> None:
-    """Read a broker's store as another process's: opening it would take it over."""
-    if not _needs_store(given) and any(one.is_brokers for one in found):
+def _keep_broker_store(options: dict[str, Any], found: list[StoreSummary]) -> None:
+    """Raise LockedError for the store of a broker, so that it is read without opening it.
+
+    Opening it would take the store over from the broker.
+    """
+    if not _needs_store(options) and any(one.is_brokers for one in found):
         note(
-            "a broker wrote it: read as it lies, nothing is delivered; put or --group take it over"
+            "a broker wrote the store: its files are read and no message is delivered; "
+            "put and --group take the store over"
         )
-        raise LockedError("a broker's")
+        raise LockedError("the store of a broker")
 
 
-def _needs_store(given: dict[str, Any]) -> bool:
-    """Whether it cannot be read beside another process."""
-    return bool(given["group"] or given.get("key") or given["sql"])
+def _needs_store(options: dict[str, Any]) -> bool:
+    """Return whether the command cannot use a snapshot."""
+    return bool(options["group"] or options.get("key") or options["sql"])
 
 
-def _get_open(store: Store, given: dict[str, Any], stop: Stop, tell: Tell) -> int:
-    topic, count = given["topic"], given["max_count"]
-    if given["wait"] is None:
+def _get_open(store: Store, options: dict[str, Any], stop: Stop, write: WriteMessage) -> int:
+    topic, count = options["topic"], options["max_count"]
+    if options["wait"] is None:
         settle(store, stop)
-    if given["key"] is not None:
-        found = store.query(topic, given["key"], max_count=count)
+    if options["key"] is not None:
+        found = store.query(topic, options["key"], max_count=count)
         for message in found:
-            tell(message_fields(message))
+            write(message_fields(message))
         return len(found)
-    if given["group"] is not None:
-        return _get_group(store, given, stop, tell)
+    if options["group"] is not None:
+        return _get_group(store, options, stop, write)
     done = 0
     for shard, one in parts_of(store).items():
-        for fields in islice(_pages(one, topic, given), count - done):
+        for fields in islice(_pages(one, topic, options), count - done):
             stop.check()
-            tell(fields if shard is None else {**fields, "shard": shard})
+            write(fields if shard is None else {**fields, "shard": shard})
             done += 1
     return done
 
 
-def _get_group(store: Store, given: dict[str, Any], stop: Stop, tell: Tell) -> int:
-    done, wait = 0, given["wait"].total_seconds() if given["wait"] is not None else 0.0
-    filters = {"tags": given["tags"], "sql": given["sql"]}
-    with store.consumer(given["topic"], given["group"], **filters) as consumer:
-        while done < given["max_count"]:
+def _get_group(store: Store, options: dict[str, Any], stop: Stop, write: WriteMessage) -> int:
+    done, wait = 0, options["wait"].total_seconds() if options["wait"] is not None else 0.0
+    filters = {"tags": options["tags"], "sql": options["sql"]}
+    with store.consumer(options["topic"], options["group"], **filters) as consumer:
+        while done < options["max_count"]:
             step = min(wait, _LOOK_S)
-            messages = consumer.poll(min(_PAGE, given["max_count"] - done), step)
+            messages = consumer.poll(min(_PAGE, options["max_count"] - done), step)
             for message in messages:
-                tell(message_fields(message))
+                write(message_fields(message))
             if messages:
                 consumer.commit()
                 done, wait = done + len(messages), 0.0
@@ -168,16 +175,16 @@ def _get_group(store: Store, given: dict[str, Any], stop: Stop, tell: Tell) -> i
     return done
 
 
-def _pages(store: TimerStore, topic: str, given: dict[str, Any]) -> Iterator[Fields]:
+def _pages(store: TimerStore, topic: str, options: dict[str, Any]) -> Iterator[Fields]:
     queues = store.topics().get(topic, 0)
-    if given["queue_id"] is not None:
-        check_queues([given["queue_id"]], queues)
+    if options["queue_id"] is not None:
+        check_queues([options["queue_id"]], queues)
     for queue_id in range(queues):
-        if given["queue_id"] not in (None, queue_id):
+        if options["queue_id"] not in (None, queue_id):
             continue
-        offset = given["offset"]
+        offset = options["offset"]
         while True:
-            filters = {"tags": given["tags"], "sql": given["sql"]}
+            filters = {"tags": options["tags"], "sql": options["sql"]}
             page = store.pull(topic, queue_id, offset, max_count=_PAGE, **filters)
             yield from map(message_fields, page.messages)
             if page.status in _ENDS or page.next_offset == offset:
@@ -186,7 +193,7 @@ def _pages(store: TimerStore, topic: str, given: dict[str, Any]) -> Iterator[Fie
 
 
 def settle(store: Store, stop: Stop) -> None:
-    """Step the services, of a store without threads, until all that is due is delivered."""
+    """Step the services of a store without threads until no message is due."""
     for one in parts_of(store).values():
         services = one.services().values()
         while any(service.step() for service in services):
@@ -199,106 +206,110 @@ def settle(store: Store, stop: Stop) -> None:
 @click.command("follow")
 @path_argument
 @click.argument("topic")
-@click.option("-n", "--max", "max_count", type=COUNT, help="End after so many.")
-@click.option("--from", "begin", type=MOMENT, help="Begin with what came at this time.")
-@click.option("--all", "from_start", is_flag=True, help="Begin with the first that is kept.")
-@click.option("--for", "within", type=SPAN, help="End after this time.")
+@click.option("-n", "--max", "max_count", type=COUNT, help="Exit after so many messages.")
+@click.option("--from", "begin", type=INSTANT, help="Start with messages delivered at this time.")
+@click.option("--all", "from_start", is_flag=True, help="Start with the oldest message.")
+@click.option("--for", "within", type=SPAN, help="Exit after this time.")
 @_reading_options
-def follow_command(**given: Any) -> None:
-    """Give messages of a topic as they come, until Ctrl-C.
+def follow_command(**options: Any) -> None:
+    """Read messages of a topic as they arrive, until Ctrl-C.
 
-    The store is opened, and delivers while this runs; where another process has it open, they are
-    read beside it, half a second late at most. With --group each is committed once it is written.
+    The command opens the store and delivers due messages while it runs. If another process has the
+    store open, the command reads its files; messages then arrive at most half a second later. With
+    --group each message is committed after it is written.
     """
-    if given["group"] and (given["begin"] or given["from_start"]):
-        raise click.UsageError("--group: goes on where it has come; no --from or --all beside it")
-    if given["begin"] and given["from_start"]:
+    if options["group"] and (options["begin"] or options["from_start"]):
+        raise click.UsageError(
+            "--group: starts at the position of the group; wanted no --from or --all"
+        )
+    if options["begin"] and options["from_start"]:
         raise click.UsageError("--from and --all: wanted one of them")
-    tell = _teller(as_json=given["as_json"], only_body=given["only_body"])
-    config = config_of(given["settings"])
-    before = [look(one, shard) for shard, one in stores_in(given["path"]).items()]
+    write = _message_writer(as_json=options["as_json"], only_body=options["only_body"])
+    config = config_of(options["settings"])
+    before = [look(one, shard) for shard, one in stores_in(options["path"]).items()]
     with stopping() as stop:
-        stop.end_within(given["within"])
-        tell = _counted(tell, given["max_count"], stop)
+        stop.end_within(options["within"])
+        write = _limited(write, options["max_count"], stop)
         try:
-            _leave_brokers(given, before)
-            _follow_open(given, config, before, stop, tell)
+            _keep_broker_store(options, before)
+            _follow_open(options, config, before, stop, write)
         except LockedError as error:
-            if _needs_store(given):
+            if _needs_store(options):
                 raise
             if not any(one.is_brokers for one in before):
-                who = error.got or "another process"
-                note(f"{who} has it open: reading beside it, half a second late at most")
-            beside = importlib.import_module("timerstore.cli.snapshot_follow")
-            beside.follow(given, before, stop, tell)
+                holder = error.got or "another process"
+                note(f"{holder} has the store open: reading a snapshot, at most half a second late")
+            snapshot = importlib.import_module("timerstore.cli.snapshot_follow")
+            snapshot.follow(options, before, stop, write)
 
 
-def _counted(tell: Tell, count: int | None, stop: Stop) -> Tell:
-    """Tell at most `count` messages, then ask for the end; all beyond are not told."""
+def _limited(write: WriteMessage, count: int | None, stop: Stop) -> WriteMessage:
+    """Return a writer that stops the command after `count` messages, and ignores later ones."""
     left = count
 
-    def tell_one(fields: Fields) -> None:
+    def write_one(fields: Fields) -> None:
         nonlocal left
         if left == 0:
             return
-        tell(fields)
+        write(fields)
         if left is not None:
             left -= 1
             if not left:
                 stop.finish()
 
-    return tell_one
+    return write_one
 
 
 def _follow_open(
-    given: dict[str, Any],
+    options: dict[str, Any],
     config: StoreConfig | None,
     before: list[StoreSummary],
     stop: Stop,
-    tell: Tell,
+    write: WriteMessage,
 ) -> None:
-    with opened(given["path"], config) as store:
-        _tell_open(store, given)
+    with opened(options["path"], config) as store:
+        _note_open(store, options)
         parts = parts_of(store)
-        filters = {"tags": given["tags"], "sql": given["sql"]}
-        group = given["group"] or _FOLLOWER
+        filters = {"tags": options["tags"], "sql": options["sql"]}
+        group = options["group"] or _FOLLOWER
         consumers = [
-            (shard, one.consumer(given["topic"], group, **filters)) for shard, one in parts.items()
+            (shard, one.consumer(options["topic"], group, **filters))
+            for shard, one in parts.items()
         ]
-        if not given["group"]:
+        if not options["group"]:
             for (_, consumer), known in zip(consumers, before, strict=True):
-                _place(consumer, known, given)
+                _seek(consumer, known, options)
         while not stop.is_asked:
             for shard, consumer in consumers:
-                _poll(consumer, shard, stop, tell, commit=bool(given["group"]), of=len(parts))
+                _poll(consumer, shard, stop, write, commit=bool(options["group"]), of=len(parts))
 
 
-def _tell_open(store: Store, given: dict[str, Any]) -> None:
-    waiting = store.stats()["pending_by_topic"].get(given["topic"], 0)
-    note(f"following {given['topic']}: {plural(waiting, 'message')} to come; Ctrl-C ends")
+def _note_open(store: Store, options: dict[str, Any]) -> None:
+    waiting = store.stats()["pending_by_topic"].get(options["topic"], 0)
+    note(f"following {options['topic']}: {plural(waiting, 'message')} pending; Ctrl-C ends")
 
 
-def _place(consumer: Consumer, known: StoreSummary, given: dict[str, Any]) -> None:
-    """Have it begin where it was asked to; else behind what was there before the store opened."""
-    if given["from_start"]:
+def _seek(consumer: Consumer, known: StoreSummary, options: dict[str, Any]) -> None:
+    """Set the start position: as requested, or after the messages of the unopened store."""
+    if options["from_start"]:
         return
-    if given["begin"] is not None:
-        consumer.seek(time_ms=ms_of(given["begin"]))
+    if options["begin"] is not None:
+        consumer.seek(time_ms=ms_of(options["begin"]))
     elif known.counts is None:
         consumer.seek(time_ms=_LATEST_MS)
     else:
-        ends = known.counts.ends.get(given["topic"], {})
+        ends = known.counts.ends.get(options["topic"], {})
         for queue_id in consumer.queues:
             consumer.seek(ends.get(queue_id, 0), queue_id=queue_id)
 
 
 def _poll(
-    consumer: Consumer, shard: int | None, stop: Stop, tell: Tell, *, commit: bool, of: int
+    consumer: Consumer, shard: int | None, stop: Stop, write: WriteMessage, *, commit: bool, of: int
 ) -> None:
     for message in consumer.poll(_PAGE, _LOOK_S / of):
         if stop.is_asked:
-            return  # not told, so it is not committed
+            return  # an unwritten message is not committed
         fields = message_fields(message)
-        tell(fields if shard is None else {**fields, "shard": shard})
+        write(fields if shard is None else {**fields, "shard": shard})
         if commit:
             consumer.commit(message)

@@ -1,7 +1,7 @@
-"""every: what is put again and again: list it, begin it, end it.
+"""Command `every`: list, start and end recurring messages.
 
-Holds:    to list takes no lock and changes nothing: the store's file of definitions is read, as of
-          the last checkpoint.
+Thread safety: listing takes no lock. It reads the store's file of definitions, which is as old as
+    the last checkpoint.
 """
 
 import sys
@@ -43,76 +43,80 @@ _PUT_ONLY = (
 @path_argument
 @click.argument("topic", required=False)
 @click.argument("body", required=False)
-@click.option("--every", "step", type=SPAN, help="A step of time, from 1s on: 90s, 1h, 1d.")
-@click.option("--cron", help='Or five fields: "30 2 * * *" (timerstore[cron]).')
-@click.option("--timezone", help="Of --cron, as Europe/Berlin.  [default: UTC]")
+@click.option("--every", "step", type=SPAN, help="Interval of at least 1s: 90s, 1h, 1d.")
+@click.option("--cron", help='Five cron fields: "30 2 * * *" (needs timerstore[cron]).')
+@click.option("--timezone", help="Time zone of --cron, such as Europe/Berlin.  [default: UTC]")
 @click.option(
     "--start",
     type=DUE,
-    help="Not before this time; steps count from it. Of one that has passed: from the next step.",
+    help="No run before this time; intervals count from it. If it has passed, runs start with "
+    "the next interval.",
 )
 @click.option(
     "--missed",
     type=click.Choice(MISSED),
-    help="Of runs that nobody was there for: none comes, one, or all.  [default: one]",
+    help="Runs to deliver of those missed while the store was closed.  [default: one]",
 )
-@click.option("--name", help="To say it again, and to end it by; drawn where none is given.")
-@click.option("--key", "keys", multiple=True, help="Of each run's message; may come again.")
-@click.option("--tag", "tags", help="Of each run's message.")
-@click.option("--property", "properties", multiple=True, type=PAIR, help="May come again.")
-@click.option("--queue", "queue_id", type=int, help="The queue; 0 where nothing is said.")
-@click.option("--cancel", "ended", multiple=True, metavar="NAME", help="End it; may come again.")
+@click.option("--name", help="Name of the recurring message; default: random.")
+@click.option("--key", "keys", multiple=True, help="Key of each message; repeatable.")
+@click.option("--tag", "tags", help="Tag of each message.")
+@click.option("--property", "properties", multiple=True, type=PAIR, help="Property; repeatable.")
+@click.option("--queue", "queue_id", type=int, help="Queue number; default: 0.")
+@click.option("--cancel", "ended", multiple=True, metavar="NAME", help="End this one; repeatable.")
 @config_option
 @json_option
-def every_command(**given: Any) -> None:
-    """List what is put again and again; or with TOPIC put BODY (- or missing: standard input)
-    again and again; or end it by its name.
+def every_command(**options: Any) -> None:
+    """List recurring messages, start one, or end one.
 
-    The same name with the same arguments again changes nothing. Runs come out while somebody has
-    the store open. The list is read beside the process that has it open; to begin and to end
-    needs the store for itself: that process calls `store.put_every` and `store.cancel_every`.
-    Exit code 1 where --cancel names what does not recur.
+    Without TOPIC and --cancel the command lists them. With TOPIC it starts one with the body BODY;
+    if BODY is - or missing, it is read from standard input. A repeated command with the same name
+    and arguments changes nothing. Messages are delivered while a process has the store open.
+
+    The list works while another process has the store open. To start or end a recurring message,
+    that process calls `store.put_every` or `store.cancel_every`. The exit code is 1 if --cancel
+    names an unknown one.
     """
-    asked = [name for name in _PUT_ONLY if given[name] not in (None, ())]
-    if given["ended"]:
-        if given["topic"] is not None or asked:
+    set_options = [name for name in _PUT_ONLY if options[name] not in (None, ())]
+    if options["ended"]:
+        if options["topic"] is not None or set_options:
             raise click.UsageError(
-                "--cancel: ends what recurs; no TOPIC and nothing else beside it"
+                "--cancel: ends a recurring message; wanted no TOPIC and no other option"
             )
-        _cancel(given)
-    elif given["topic"] is not None:
-        _put(given)
-    elif asked:
-        raise click.UsageError(
-            "wanted TOPIC and BODY: what is to be put again and again, and where"
-        )
+        _cancel(options)
+    elif options["topic"] is not None:
+        _put(options)
+    elif set_options:
+        raise click.UsageError("wanted TOPIC and BODY of the recurring message")
     else:
-        _list(given["path"], as_json=given["as_json"])
+        _list(options["path"], as_json=options["as_json"])
 
 
-def _put(given: dict[str, Any]) -> None:
-    if (given["step"] is None) == (given["cron"] is None):
+def _put(options: dict[str, Any]) -> None:
+    if (options["step"] is None) == (options["cron"] is None):
         raise click.UsageError("time: wanted one of --every and --cron")
-    body = given["body"]
+    body = options["body"]
     data = (
         sys.stdin.buffer.read() if body in (None, "-") else body.encode("utf-8", "surrogateescape")
     )
-    how = {name: given[name] for name in ("timezone", "missed") if given[name] is not None}
-    with stopping(), opened(given["path"], config_of(given["settings"]), threads=False) as store:
+    how = {name: options[name] for name in ("timezone", "missed") if options[name] is not None}
+    with (
+        stopping(),
+        opened(options["path"], config_of(options["settings"]), threads=False) as store,
+    ):
         made = store.put_every(
-            given["topic"],
+            options["topic"],
             data,
-            every=given["step"],
-            cron=given["cron"],
-            start=given["start"],
-            name=given["name"],
-            tags=given["tags"],
-            keys=given["keys"],
-            properties=dict(given["properties"]) or None,
-            queue_id=given["queue_id"],
+            every=options["step"],
+            cron=options["cron"],
+            start=options["start"],
+            name=options["name"],
+            tags=options["tags"],
+            keys=options["keys"],
+            properties=dict(options["properties"]) or None,
+            queue_id=options["queue_id"],
             **how,
         )
-    if given["as_json"]:
+    if options["as_json"]:
         emit(_fields(made, getattr(made, "shard", None)))
         return
     say(f"{made.name}: {_when(made)} to {safe(made.topic)}")
@@ -120,22 +124,22 @@ def _put(given: dict[str, Any]) -> None:
         say(f"  next {time_text(made.next_ms, ahead_of=SystemClock().now_ms)}")
 
 
-def _cancel(given: dict[str, Any]) -> None:
-    all_there = True
+def _cancel(options: dict[str, Any]) -> None:
+    all_found = True
     with (
         stopping() as stop,
-        opened(given["path"], config_of(given["settings"]), threads=False) as store,
+        opened(options["path"], config_of(options["settings"]), threads=False) as store,
     ):
-        for name in given["ended"]:
+        for name in options["ended"]:
             stop.check()
-            is_there = store.cancel_every(name)
-            all_there &= is_there
-            result = "ENDED" if is_there else "UNKNOWN"
-            if given["as_json"]:
+            is_found = store.cancel_every(name)
+            all_found &= is_found
+            result = "ENDED" if is_found else "UNKNOWN"
+            if options["as_json"]:
                 emit({"name": name, "result": result})
             else:
                 say(f"{result} {safe(name)}")
-    if not all_there:
+    if not all_found:
         raise click.exceptions.Exit(Exit.NOT_SO)
 
 
@@ -155,7 +159,7 @@ def _list(path: Path, *, as_json: bool) -> None:
         ]
         table(columns, rows)
     else:
-        note("nothing recurs")
+        note("no recurring messages")
 
 
 def _read(path: Path) -> Iterator[tuple[int | None, Recurring]]:
@@ -165,7 +169,9 @@ def _read(path: Path) -> Iterator[tuple[int | None, Recurring]]:
         try:
             definitions = recurring_json.read(Disk().read_small(file))
         except CorruptError as error:
-            raise CorruptError(f"what recurs cannot be read: {error}", where=file) from error
+            raise CorruptError(
+                f"the definitions of recurring messages cannot be read: {error}", where=file
+            ) from error
         for one in definitions:
             if not one.is_ended:
                 yield shard, describe(one, now_ms)
@@ -182,7 +188,7 @@ def _next_text(one: Recurring) -> str | None:
 
 
 def _fields(one: Recurring, shard: int | None) -> dict[str, Any]:
-    """What recurs as JSON has it."""
+    """Return the JSON fields of a recurring message."""
     return {
         "name": one.name,
         **({} if shard is None else {"shard": shard}),

@@ -1,6 +1,8 @@
-"""The screen of `top`, of one LiveStats.
+"""Lay out the screen of `top` from one LiveStats.
 
-Holds:    fits 80 by 24 and grows; nothing of a store reaches it as a control character.
+Invariants:
+    1. The screen fits 80 columns and 24 rows, and uses a larger terminal.
+    2. Text of a store contains no control character on the screen.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Turn(NamedTuple):
-    """What one turn of the ring is."""
+    """The time that one turn of the ring covers."""
 
     name: str
     unit_ms: int
@@ -38,57 +40,57 @@ TURNS = {
 }
 
 
-def choose_turn(pulse: LiveStats) -> Turn:
-    """The shortest turn in which anything is due."""
+def choose_turn(stats: LiveStats) -> Turn:
+    """Return the shortest turn in which a message is due."""
     for turn in TURNS.values():
-        if turn.unit_ms >= pulse.precision_ms and pulse.ring(turn.unit_ms, turn.places).any():
+        if turn.unit_ms >= stats.precision_ms and stats.ring(turn.unit_ms, turn.places).any():
             return turn
-    return TURNS["m" if pulse.precision_ms > 1000 else "s"]
+    return TURNS["m" if stats.precision_ms > 1000 else "s"]
 
 
-def make_screen(pulse: LiveStats, title: str, turn: Turn | None, *, height: int) -> Layout:
-    """Lay it all out."""
-    turn = turn or choose_turn(pulse)
+def make_screen(stats: LiveStats, title: str, turn: Turn | None, *, height: int) -> Layout:
+    """Lay out the screen. With `turn` None, choose the turn."""
+    turn = turn or choose_turn(stats)
     whole = Layout()
     whole.split_column(
-        Layout(_head(pulse, title), size=1),
+        Layout(_head(stats, title), size=1),
         Layout(name="body"),
-        Layout(Text(" q quit   s seconds   m minutes   h hours   a by itself", "dim"), size=1),
+        Layout(Text(" q quit   s seconds   m minutes   h hours   a automatic", "dim"), size=1),
     )
     right = Layout(name="right")
-    whole["body"].split_row(Layout(_wheel(pulse, turn), size=RING_WIDTH + 4), right)
+    whole["body"].split_row(Layout(_wheel(stats, turn), size=RING_WIDTH + 4), right)
     rows = max(3, height - 2 - 12 - 6)
     right.split_column(
-        Layout(_by_time(pulse), size=12),
-        Layout(_rates(pulse), size=6),
-        Layout(_topics(pulse, rows - 3)),
+        Layout(_by_time(stats), size=12),
+        Layout(_rates(stats), size=6),
+        Layout(_topics(stats, rows - 3)),
     )
     return whole
 
 
-def _head(pulse: LiveStats, title: str) -> Table:
+def _head(stats: LiveStats, title: str) -> Table:
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True, ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    who = sorted({holder_text(one) for one in pulse.looks})
-    style = "green" if all(one.holder is not None for one in pulse.looks) else "yellow"
+    holders = sorted({holder_text(one) for one in stats.looks})
+    style = "green" if all(one.holder is not None for one in stats.looks) else "yellow"
     left = Text.assemble(
-        (" timerstore ", "bold reverse"), " ", ("; ".join(who), style), f"  {safe(title)}"
+        (" timerstore ", "bold reverse"), " ", ("; ".join(holders), style), f"  {safe(title)}"
     )
-    head.add_row(left, Text(time_text(pulse.now_ms)[11:19] + " ", "dim"))
+    head.add_row(left, Text(time_text(stats.now_ms)[11:19] + " ", "dim"))
     return head
 
 
-def _wheel(pulse: LiveStats, turn: Turn) -> Panel:
-    counts = pulse.ring(turn.unit_ms, turn.places)
-    now = pulse.now_ms // turn.unit_ms % turn.places
-    ahead = pulse.due_ms[(pulse.counts > 0) & (pulse.due_ms > pulse.now_ms - pulse.precision_ms)]
+def _wheel(stats: LiveStats, turn: Turn) -> Panel:
+    counts = stats.ring(turn.unit_ms, turn.places)
+    now = stats.now_ms // turn.unit_ms % turn.places
+    ahead = stats.due_ms[(stats.counts > 0) & (stats.due_ms > stats.now_ms - stats.precision_ms)]
     middle = [
-        "-" if pulse.waiting is None else f"{pulse.waiting:,}",
-        "waiting",
+        "-" if stats.waiting is None else f"{stats.waiting:,}",
+        "pending",
         "",
         f"{int(counts.sum()):,} in {turn.name}",
-        _next(int(ahead[0]) - pulse.now_ms) if len(ahead) else "",
+        _next(int(ahead[0]) - stats.now_ms) if len(ahead) else "",
     ]
     ring = draw(counts.tolist(), now, middle, width=RING_WIDTH, height=RING_HEIGHT)
     return Panel(ring, title=f"the next {turn.name}", border_style="dim")
@@ -98,8 +100,8 @@ def _next(ms: int) -> str:
     return f"next slot in {span_text(ms)}" if ms > 0 else "a slot is open"
 
 
-def _by_time(pulse: LiveStats) -> Panel:
-    rows = pulse.by_time()
+def _by_time(stats: LiveStats) -> Panel:
+    rows = stats.by_time()
     top = max(count for _, count in rows)
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, justify="right")
@@ -112,7 +114,7 @@ def _by_time(pulse: LiveStats) -> Panel:
 
 
 class Bar:
-    """A bar as wide as there is room."""
+    """A bar as wide as its cell."""
 
     def __init__(self, count: int, top: int, style: str) -> None:
         self._share = count / top if top else 0.0
@@ -127,22 +129,22 @@ class Bar:
         return [Text("█" * whole + ("▏▎▍▌▋▊▉"[part - 1] if part else ""), self._style)]
 
 
-def _rates(pulse: LiveStats) -> Panel:
-    late = pulse.lateness
-    lines = [f"put {pulse.put_per_s:,.0f}/s  arrive {pulse.arrived_per_s:,.0f}/s"]
+def _rates(stats: LiveStats) -> Panel:
+    late = stats.lateness
+    lines = [f"put {stats.put_per_s:,.0f}/s  delivered {stats.arrived_per_s:,.0f}/s"]
     if late is None:
-        lines.append("late by: nothing seen come yet")
+        lines.append("late: no delivery seen yet")
     else:
         lines.append(f"late p50 {late.p50:,.0f}  p99 {late.p99:,.0f}  max {late.max:,.0f} ms")
     return Panel(
-        Group(*(Text(line, no_wrap=True) for line in lines), Spark(pulse.history)),
-        title=f"rates, log {size_text(int(pulse.log_per_s))}/s",
+        Group(*(Text(line, no_wrap=True) for line in lines), Spark(stats.history)),
+        title=f"rates, log {size_text(int(stats.log_per_s))}/s",
         border_style="dim",
     )
 
 
 class Spark:
-    """The last numbers, two lines high, the newest at the right."""
+    """A bar chart of the latest numbers, two rows high, with the newest at the right."""
 
     def __init__(self, numbers: Sequence[float]) -> None:
         self._numbers = numbers
@@ -157,15 +159,15 @@ class Spark:
         return [Text(upper, "green", no_wrap=True), Text(lower, "green", no_wrap=True)]
 
 
-def _topics(pulse: LiveStats, rows: int) -> Panel:
+def _topics(stats: LiveStats, rows: int) -> Panel:
     grid = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     grid.add_column("topic", ratio=1, no_wrap=True, overflow="ellipsis")
-    for name in ("waiting", "arrived", "/s"):
+    for name in ("pending", "delivered", "/s"):
         grid.add_column(name, justify="right", no_wrap=True)
-    # The busiest; what waits decides between quiet ones.
-    order = sorted(pulse.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))
+    # The busiest topics first; topics without deliveries in order of their pending messages.
+    order = sorted(stats.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))
     for name, (waiting, arrived, rate) in order[: max(1, rows)]:
         grid.add_row(safe(name), f"{waiting:,}", f"{arrived:,}", f"{rate:,.0f}")
-    beyond = len(order) - max(1, rows)
-    title = "topics" if beyond <= 0 else f"topics, {beyond} more"
+    hidden = len(order) - max(1, rows)
+    title = "topics" if hidden <= 0 else f"topics, {hidden} more"
     return Panel(grid, title=title, border_style="dim")

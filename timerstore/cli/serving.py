@@ -1,4 +1,4 @@
-"""serve: a store's page in a browser."""
+"""Command `serve`: serve the dashboard of a store over HTTP."""
 
 import importlib
 from pathlib import Path
@@ -51,8 +51,8 @@ def serve_command(
     """Serve the dashboard of a store until Ctrl-C: due messages, lateness, search, cancel.
 
     The store is opened and delivers while this command runs. If another process has it open, its
-    files are read instead. The printed address contains a token: anyone who knows it may see the
-    store and cancel pending messages.
+    files are read instead. The printed address contains a token, which gives access to the store
+    and permission to cancel pending messages.
     """
     if not ui:
         raise click.UsageError("wanted --ui: the dashboard is the only thing to serve")

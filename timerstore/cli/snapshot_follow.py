@@ -14,7 +14,7 @@ from timerstore._engine.snapshot.position import refreshed
 from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
-from timerstore.cli.reading import Tell
+from timerstore.cli.reading import WriteMessage
 from timerstore.cli.stopping import Stop
 from timerstore.cli.text import Fields, body_fields, iso, own_properties
 from timerstore.errors import TimerStoreError
@@ -39,21 +39,23 @@ _IN_TOPIC = {"ordinary", "delivered", "level_delivered"}
 _EVERY_S = 0.25
 
 
-def messages(path: Path, topic: str, given: dict[str, Any]) -> Iterator[Fields]:
+def messages(path: Path, topic: str, options: dict[str, Any]) -> Iterator[Fields]:
     """Return the messages that a topic has now, optionally of one queue and from an offset on."""
     for shard, one in stores_in(path).items():
         store = look(one).store
         for fields in _records(store, shard, Bounds(topics=(topic,)), store.log_begin):
-            if given["queue_id"] not in (None, fields["queue_id"]):
+            if options["queue_id"] not in (None, fields["queue_id"]):
                 continue
-            if fields["queue_offset"] >= given["offset"] and _has_tag(fields, given["tags"]):
+            if fields["queue_offset"] >= options["offset"] and _has_tag(fields, options["tags"]):
                 yield fields
 
 
-def follow(given: dict[str, Any], before: list[StoreSummary], stop: Stop, tell: Tell) -> None:
-    """Report new messages until the caller stops."""
-    bounds = Bounds(topics=(given["topic"],), stored_from_ms=ms_of(given["begin"]))
-    is_old = given["from_start"] or given["begin"] is not None
+def follow(
+    options: dict[str, Any], before: list[StoreSummary], stop: Stop, write: WriteMessage
+) -> None:
+    """Write new messages until `stop` is set."""
+    bounds = Bounds(topics=(options["topic"],), stored_from_ms=ms_of(options["begin"]))
+    is_old = options["from_start"] or options["begin"] is not None
     stores = [one.store for one in before]
     ends = [one.log_begin if is_old else one.log_end for one in stores]
     while True:
@@ -61,8 +63,8 @@ def follow(given: dict[str, Any], before: list[StoreSummary], stop: Stop, tell: 
             for fields in _records(stores[k], known.shard, bounds, ends[k]):
                 if stop.is_asked:
                     return
-                if _has_tag(fields, given["tags"]):
-                    tell(fields)
+                if _has_tag(fields, options["tags"]):
+                    write(fields)
             ends[k] = stores[k].log_end
             stores[k] = refreshed(stores[k])
         if stop.wait(_EVERY_S):

@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM: asked for between two steps, so that a store is closed, not torn off.
+"""Handle Ctrl-C and SIGTERM between two steps of a command, so that it closes its store.
 
-Threads:  signals come to the main thread.
-Holds:    inside `with stopping():` a first signal only sets a flag, which `Stop.check` raises; a
-          second one ends the process at once, which a store survives like any kill.
+Inside `with stopping():` the first signal only sets a flag, and `Stop.check` raises it. A second
+signal ends the process at once; the store then recovers as after any crash.
+
+Thread safety: signal handlers run on the main thread.
 """
 
 import os
@@ -21,7 +22,7 @@ _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
 class Stopped(BaseException):
-    """A signal asked for the end."""
+    """A signal requested the end of the command."""
 
     def __init__(self, code: Exit) -> None:
         super().__init__(code)
@@ -29,7 +30,7 @@ class Stopped(BaseException):
 
 
 class Stop(Owner):
-    """Whether the end was asked for: by a signal, or by the command itself."""
+    """Whether the command should end, as a signal or the command itself requested."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -38,32 +39,32 @@ class Stop(Owner):
 
     @property
     def is_asked(self) -> bool:
-        """Whether it is time to end."""
+        """Return whether the command should end."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._event.set()
         return self._event.is_set()
 
     def end_within(self, span: timedelta | None) -> None:
-        """Ask for the end after so long; None: never."""
+        """Request the end after a time; None sets no limit."""
         if span is not None:
             self._deadline = time.monotonic() + span.total_seconds()
 
     def finish(self) -> None:
-        """Ask for the end: all is done."""
+        """Request the end because the command has finished its work."""
         self._event.set()
 
     def check(self) -> None:
-        """Raise Stopped where a signal came."""
+        """Raise Stopped if a signal arrived."""
         if self._code is not Exit.FINE:
             raise Stopped(self._code)
 
     def wait(self, seconds: float) -> bool:
-        """Wait, at most so long; whether it is time to end."""
+        """Wait for at most `seconds`; return whether the command should end."""
         self._event.wait(min(seconds, threading.TIMEOUT_MAX))
         return self.is_asked
 
     def ask(self, number: int, _frame: FrameType | None = None) -> None:
-        """Take a signal."""
+        """Handle a signal."""
         code = _CODES[signal.Signals(number)]
         if self._code is not Exit.FINE:
             os._exit(code)
@@ -73,7 +74,7 @@ class Stop(Owner):
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Hold signals back; at the end raise Stopped where one came."""
+    """Defer signals inside the block. Raise Stopped at its end if one arrived."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -88,5 +89,5 @@ def stopping() -> Iterator[Stop]:
 
 
 def raise_terminated(number: int, _frame: FrameType | None) -> None:
-    """What SIGTERM does outside of `stopping`."""
+    """Handle SIGTERM outside of `stopping`."""
     raise Stopped(_CODES[signal.Signals(number)])

@@ -1,14 +1,16 @@
-"""Standard input, output and error: open, and such that no text fails.
+"""Prepare standard input, output and error for a command, and restore them afterwards.
 
-Threads:  the main one, around a command.
-Holds:    (1) no file gets the number of one that is closed: standard error then drops what is
-          written, standard input raises CommandError where it is read, and a command does not start
-          without a standard output (`check_output`); (2) a character that the encoding of an
-          answer does not have is escaped, a euro sign as its number; (3) bytes of standard input
-          that are no text come as halves of surrogate pairs, which whoever takes the line refuses;
-          (4) an answer that cannot be written is told as such, whoever writes it; what is said
-          beside it is not worth an error; (5) who called `main` in a process of his own has his
-          streams again.
+Thread safety: runs on the main thread, around a command.
+Invariants:
+    1. A file that a command opens never gets the descriptor of a closed standard stream. If
+       standard error is closed, messages are dropped. If standard input is closed, reading it
+       raises CommandError. If standard output is closed, no command starts (`check_output`).
+    2. A character that the encoding of an output stream lacks is escaped by its number.
+    3. Bytes of standard input that are not UTF-8 become surrogates. The code that uses the line
+       rejects them.
+    4. A result that cannot be written raises CommandError. A message on standard error that cannot
+       be written is dropped.
+    5. A program that calls `main` gets its own stream objects back.
 """
 
 import io
@@ -21,20 +23,22 @@ from typing import Any
 from timerstore._engine.storage.descriptors import reserve_standard
 from timerstore.cli.exits import CommandError
 
-_ESCAPED, _AS_HALVES = "backslashreplace", "surrogateescape"
+_ESCAPED, _AS_SURROGATES = "backslashreplace", "surrogateescape"
 
 
 @contextmanager
 def ready() -> Iterator[None]:
-    """Have all three so."""
-    closed = [fd for fd, one in enumerate((sys.stdin, sys.stdout, sys.stderr)) if _is_shut(one, fd)]
+    """Prepare the three streams for a command; restore the caller's afterwards."""
+    closed = [
+        fd for fd, one in enumerate((sys.stdin, sys.stdout, sys.stderr)) if _was_closed(one, fd)
+    ]
     reserve_standard()
-    sys.stdin = _made(None if 0 in closed else sys.stdin, 0, "r", _AS_HALVES)
+    sys.stdin = _accepting_any_text(None if 0 in closed else sys.stdin, 0, "r", _AS_SURROGATES)
     own = sys.stdout, sys.stderr = (
-        _made(None if 1 in closed else sys.stdout, 1, "w", _ESCAPED),
-        _made(None if 2 in closed else sys.stderr, 2, "w", _ESCAPED),
+        _accepting_any_text(None if 1 in closed else sys.stdout, 1, "w", _ESCAPED),
+        _accepting_any_text(None if 2 in closed else sys.stderr, 2, "w", _ESCAPED),
     )
-    sys.stdout, sys.stderr = _within(own[0], 1, _Answers), _within(own[1], 2, _Notes)
+    sys.stdout, sys.stderr = _wrapped(own[0], 1, _Results), _wrapped(own[1], 2, _Messages)
     try:
         yield
     finally:
@@ -44,35 +48,35 @@ def ready() -> Iterator[None]:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """The system's error of standard output is none of the store's."""
+def writing_result() -> Iterator[None]:
+    """Turn an error of writing standard output into CommandError."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise CommandError(
-            "the answer cannot be written",
+            "the result cannot be written",
             where="standard output",
             got=error.strerror,
-            do="what was asked for may be done: look before it is asked for again",
+            do="the command may have taken effect; check before you repeat it",
         ) from error
 
 
 def check_output() -> None:
-    """CommandError where standard output is closed, before a command changes anything."""
+    """Raise CommandError if standard output is closed, before a command changes anything."""
     if _is_closed(sys.stdout):
         raise CommandError(
-            "standard output is closed, so no answer can be written; nothing was done",
+            "standard output is closed, so no result can be written; nothing was done",
             where="standard output",
             wanted="a file, a pipe or a terminal",
             got="a closed descriptor",
-            do="add > /dev/null to throw the answer away",
+            do="add > /dev/null to discard the result",
         )
 
 
 def input_descriptor() -> int:
-    """Give the descriptor of standard input; CommandError where that is closed."""
+    """Return the descriptor of standard input; raise CommandError if it is closed."""
     if _is_closed(sys.stdin):
         sys.stdin.read()  # raises
     return sys.stdin.fileno()
@@ -82,8 +86,8 @@ def _is_closed(stream: Any) -> bool:
     return isinstance(getattr(getattr(stream, "buffer", None), "raw", None), _Closed)
 
 
-def _is_shut(stream: Any, fd: int) -> bool:
-    """Whether a stream was closed: Python has none where it found the descriptor so."""
+def _was_closed(stream: Any, fd: int) -> bool:
+    """Return whether a stream was closed. Python has no stream for a closed descriptor."""
     if stream is None or getattr(stream, "closed", False):
         return True
     try:
@@ -97,29 +101,29 @@ def _is_shut(stream: Any, fd: int) -> bool:
     return False
 
 
-def _made(stream: Any, fd: int, mode: str, errors: str) -> Any:
-    """Have it take any text; None: it is closed."""
+def _accepting_any_text(stream: Any, fd: int, mode: str, errors: str) -> Any:
+    """Return a stream that accepts any text; None stands for a closed stream."""
     if stream is None and fd == 2:
         return open(fd, mode, errors=errors, closefd=False)
     if stream is None:
         raw = _Closed(is_input=mode == "r")
         kind: Any = io.BufferedReader if mode == "r" else io.BufferedWriter
         return io.TextIOWrapper(kind(raw), "utf-8", errors, write_through=True)
-    if isinstance(stream, io.TextIOWrapper):  # else somebody's own, in memory
+    if isinstance(stream, io.TextIOWrapper):  # not a stream in memory
         stream.reconfigure(errors=errors)
     return stream
 
 
-def _within(stream: Any, fd: int, kind: "type[_Answers | _Notes]") -> Any:
-    """Write to the same descriptor in a way of its own; somebody's own stream is left as it is."""
-    if type(stream) is not io.TextIOWrapper or not _is_at(stream, fd):
+def _wrapped(stream: Any, fd: int, kind: "type[_Results | _Messages]") -> Any:
+    """Wrap the descriptor of a stream in `kind`; return any other stream unchanged."""
+    if type(stream) is not io.TextIOWrapper or not _has_descriptor(stream, fd):
         return stream
     with suppress(OSError):
         stream.flush()
     return kind(fd, stream.encoding, is_unbuffered=stream.write_through)
 
 
-def _is_at(stream: io.TextIOWrapper, fd: int) -> bool:
+def _has_descriptor(stream: io.TextIOWrapper, fd: int) -> bool:
     try:
         return stream.fileno() == fd
     except (OSError, ValueError):  # in memory, or closed
@@ -127,26 +131,26 @@ def _is_at(stream: io.TextIOWrapper, fd: int) -> bool:
 
 
 class _Closed(io.RawIOBase):
-    """Standard input or output that is closed."""
+    """A closed standard input or output, whose use raises CommandError."""
 
     def __init__(self, *, is_input: bool) -> None:
         self._is_input = is_input
 
     def readable(self) -> bool:
-        """Whether it is read."""
+        """Return whether this stands for standard input."""
         return self._is_input
 
     def writable(self) -> bool:
-        """Whether it is written."""
+        """Return whether this stands for standard output."""
         return not self._is_input
 
     def readinto(self, buffer: Any, /) -> int:
-        """CommandError."""
+        """Raise CommandError."""
         del buffer
         raise self._error()
 
     def write(self, data: Any, /) -> int:
-        """CommandError."""
+        """Raise CommandError."""
         del data
         raise self._error()
 
@@ -160,12 +164,12 @@ class _Closed(io.RawIOBase):
         )
 
 
-class _Answers(io.TextIOWrapper):
-    """Standard output."""
+class _Results(io.TextIOWrapper):
+    """Standard output, which raises CommandError if it cannot be written."""
 
     def __init__(self, fd: int, encoding: str, *, is_unbuffered: bool) -> None:
-        size = 0 if is_unbuffered else -1  # a raw file, as `python -u` has it
-        raw = open(fd, "wb", buffering=size, closefd=False)  # noqa: SIM115 - as long as this is
+        size = 0 if is_unbuffered else -1  # a raw file, as with `python -u`
+        raw = open(fd, "wb", buffering=size, closefd=False)  # noqa: SIM115 - closed with this
         super().__init__(
             raw,
             encoding,
@@ -176,26 +180,26 @@ class _Answers(io.TextIOWrapper):
         )
 
     def write(self, text: str, /) -> int:
-        """Write some of an answer; CommandError where the system does not."""
-        with answering():
+        """Write text; raise CommandError if the system rejects it."""
+        with writing_result():
             return super().write(text)
 
     def flush(self) -> None:
-        """Have all of it out; CommandError where it is not."""
-        with answering():
+        """Flush; raise CommandError if the system rejects the data."""
+        with writing_result():
             super().flush()
 
 
-class _Notes(io.TextIOWrapper):
-    """Standard error: what it does not take is not said, and the command goes on."""
+class _Messages(io.TextIOWrapper):
+    """Standard error, which drops text that cannot be written."""
 
     def __init__(self, fd: int, encoding: str, *, is_unbuffered: bool) -> None:
-        del is_unbuffered  # always: nothing is kept that cannot be written
-        raw: Any = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115 - as long as this is
+        del is_unbuffered  # never buffered, so that a failed write leaves nothing behind
+        raw: Any = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115 - closed with this
         super().__init__(raw, encoding, _ESCAPED, "\n", write_through=True)
 
     def write(self, text: str, /) -> int:
-        """Say something, where that can be."""
+        """Write text, or drop it."""
         try:
             return super().write(text)
         except BrokenPipeError:
@@ -204,7 +208,7 @@ class _Notes(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Flush, or drop the text."""
         try:
             super().flush()
         except BrokenPipeError:

@@ -1,6 +1,6 @@
 """Summarize a store that another process may have open (snapshot/store_summary.py).
 
-Threads:  none; nothing here takes a lock or writes.
+Thread safety: nothing here takes a lock or writes.
 """
 
 import importlib
@@ -17,17 +17,20 @@ from timerstore._engine.storage.disk import Disk
 
 
 def counted(found: StoreSummary) -> StoreSummary:
-    """The same, with what waits read from the log where no counts of ours tell: a broker's."""
+    """Return a summary with the numbers of pending messages.
+
+    The store of a broker has no stored counts, so they are counted in its log.
+    """
     if found.counts is not None or found.store.log_end == found.store.log_begin:
         return found
-    # Loaded here: it needs pyarrow, which our own stores do not.
+    # Imported here because it needs pyarrow, which only the store of a broker requires.
     waiting = importlib.import_module("timerstore.cli.waiting").by_topic(found.store)
     pending = {topic: {0: count} for topic, count in waiting.items()}
     return replace(found, counts=Counts(found.store.log_end, pending, {}, {}, {}), has_ends=False)
 
 
 def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:
-    """Give (topic, group, queue, offset committed) of every group."""
+    """Yield (topic, group, queue, committed offset) of each group."""
     disk, tree = Disk(), Tree(path)
     offsets = consumer_offset_json.read(
         disk.read_small(tree.consumer_offset_json),
@@ -40,14 +43,14 @@ def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:
 
 
 def holder_text(found: StoreSummary) -> str:
-    """Who has it open."""
+    """Describe the process that has the store open."""
     if found.holder is None:
         return "closed: nothing is delivered"
     return f"open in process {found.holder or 'of another container'}"
 
 
 def as_json(found: StoreSummary) -> dict[str, Any]:
-    """What every answer of a look begins with."""
+    """Return the JSON fields that identify a store and its holder."""
     return {
         "path": str(found.path),
         **({} if found.shard is None else {"shard": found.shard}),

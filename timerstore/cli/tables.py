@@ -1,4 +1,7 @@
-"""dump, export: tables of a store's files, as JSON lines or Parquet; read beside its owner."""
+"""Commands `dump` and `export`: write tables of a store's files as JSON lines or Parquet.
+
+Thread safety: both read a snapshot and take no lock on the store.
+"""
 
 import errno
 import fcntl
@@ -27,14 +30,14 @@ from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
 from timerstore.cli.params import COUNT, FOLDER, json_option, path_argument
-from timerstore.cli.progress import Tell, progress
+from timerstore.cli.progress import OnProgress, progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import body_fields, iso, plural, size_text
 from timerstore.cli.waiting import waiting
 from timerstore.shards.pending_ingest import refuse_pending
 
 WAITING = "waiting"
-_PATIENCE_S = 10.0  # for who has shards open to take in what is committed
+_PENDING_WAIT_S = 10.0  # for the owners of shards to ingest committed rows
 _PLACES = {
     "messages": "log_offset",
     "deliveries": "log_offset",
@@ -43,8 +46,8 @@ _PLACES = {
 }
 
 
-class Asked(NamedTuple):
-    """What is read."""
+class Request(NamedTuple):
+    """The table, topics and columns to read."""
 
     table: str
     topics: tuple[str, ...]
@@ -53,65 +56,65 @@ class Asked(NamedTuple):
 
     @property
     def wanted(self) -> Wanted:
-        """The same as the reader takes it."""
+        """Return the request in the form of the table reader."""
         names = tuple(one.name for one in chosen(self.table, self.columns or None))
         bounds = Bounds(topics=self.topics or None)
         return Wanted(self.table, names, bounds, on_corrupt=self.on_corrupt)
 
     @property
     def schema(self) -> Any:
-        """Arrow's, of what comes out."""
+        """Return the Arrow schema of the rows."""
         return SCHEMA if self.table == WAITING else schema_of(self.wanted)
 
 
 def _table_options(command: Any) -> Any:
     for one in (
-        click.option("--topic", "topics", multiple=True, help="Of this topic; may come again."),
-        click.option("--columns", default="", help="These only: a,b,c."),
+        click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable."),
+        click.option("--columns", default="", help="Only these columns: a,b,c."),
         click.option(
             "--on-corrupt",
             type=click.Choice(ON_CORRUPT),
             default="fail",
             show_default=True,
-            help="At damage: fail, skip to the next record, or stop there.",
+            help="At damage, fail, skip to the next record, or stop reading.",
         ),
     ):
         command = one(command)
     return command
 
 
-def _asked(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorrupt) -> Asked:
+def _request(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorrupt) -> Request:
     names = tuple(one.strip() for one in columns.split(",") if one.strip())
     if table == WAITING and names:
-        raise click.UsageError("--columns: what waits comes with all its columns")
+        raise click.UsageError("--columns: table waiting has a fixed set of columns")
     if topics and table not in ("messages", "deliveries", WAITING):
-        raise click.UsageError(f"--topic: table {table} has none")
+        raise click.UsageError(f"--topic: table {table} has no topics")
     if not all(map(is_utf8, topics)):
         raise click.UsageError(f"--topic: half a surrogate pair in {topics}")
-    asked = Asked(table, topics, names, on_corrupt)
+    request = Request(table, topics, names, on_corrupt)
     if table != WAITING:
-        chosen(table, names or None)  # raises
-    return asked
+        chosen(table, names or None)  # raises for an unknown column
+    return request
 
 
-def _batches(path: Path, asked: Asked, tell: Tell) -> Iterator[Any]:
-    """Give the rows of every store in a folder."""
+def _batches(path: Path, request: Request, on_progress: OnProgress) -> Iterator[Any]:
+    """Yield the rows of each store in a directory."""
     for shard, one in stores_in(path).items():
         store = look(one).store
-        if asked.table == WAITING:
-            yield from _of_topics(waiting(store, tell), asked.topics)
+        if request.table == WAITING:
+            yield from _of_topics(waiting(store, on_progress), request.topics)
             continue
-        wanted = asked.wanted
+        wanted = request.wanted
         cancelled = None
         if "cancelled" in wanted.columns:
-            cancelled = cancelled_offsets(store, on_corrupt=asked.on_corrupt)
-        part = Part.whole(store, asked.table, shard or 0)
-        place = _PLACES.get(asked.table)
+            cancelled = cancelled_offsets(store, on_corrupt=request.on_corrupt)
+        part = Part.whole(store, request.table, shard or 0)
+        place = _PLACES.get(request.table)
         for batch in read_part(part, wanted, cancelled):
             yield batch
             if place in wanted.columns and len(batch):
                 at = batch.column(wanted.columns.index(place))[-1].as_py()
-                tell(at - part.begin, part.end - part.begin)
+                on_progress(at - part.begin, part.end - part.begin)
 
 
 def _of_topics(batches: Iterator[Any], topics: tuple[str, ...]) -> Iterator[Any]:
@@ -126,7 +129,7 @@ def _of_topics(batches: Iterator[Any], topics: tuple[str, ...]) -> Iterator[Any]
 
 
 def row_fields(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON has it: times in UTC, texts where bytes are UTF-8, base64 else."""
+    """Return the JSON fields of a row: times in UTC, bytes as text or base64."""
     fields: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, bytes):
@@ -147,9 +150,9 @@ def row_fields(row: dict[str, Any]) -> dict[str, Any]:
 @click.command("dump")
 @path_argument
 @click.argument("table", type=click.Choice([*TABLES, WAITING]), default="messages")
-@click.option("-n", "--max", "max_count", type=COUNT, help="End after so many rows.")
+@click.option("-n", "--max", "max_count", type=COUNT, help="Write at most so many rows.")
 @_table_options
-@click.option("--json", "as_json", is_flag=True, help="It is always JSON.")
+@click.option("--json", "as_json", is_flag=True, help="No effect: the output is always JSON.")
 def dump_command(
     path: Path,
     table: str,
@@ -157,16 +160,21 @@ def dump_command(
     topics: tuple[str, ...],
     columns: str,
     on_corrupt: OnCorrupt,
-    as_json: bool,  # noqa: ARG001 - as every command
+    as_json: bool,  # noqa: ARG001 - every command has it
 ) -> None:
-    """Write a table of a store as JSON lines: its records as they lie in its files.
+    """Write a table of a store's files as JSON lines.
 
-    messages: each record of the log; timers: each unit of the timer log; slots: the wheel's slots
-    in use; deliveries: what came out; transactions: what was ingested; waiting: what waits.
-    """
-    asked = _asked(table, topics, columns, on_corrupt)
+    \b
+    messages      records of the commit log
+    timers        units of the timer log
+    slots         slots of the timing wheel that are in use
+    deliveries    delivered messages
+    transactions  ingested versions
+    waiting       pending messages, as `import` reads them
+    """  # noqa: D301 - click needs the character \b
+    request = _request(table, topics, columns, on_corrupt)
     left = max_count
-    for batch in _batches(path, asked, lambda _done, _total: None):
+    for batch in _batches(path, request, lambda _done, _total: None):
         for row in batch.to_pylist():
             emit(row_fields(row))
             if left is not None:
@@ -186,7 +194,7 @@ def dump_command(
     type=click.Choice([WAITING, *TABLES]),
     default=WAITING,
     show_default=True,
-    help="waiting: what waits, as `import` takes it; or a table of the files.",
+    help="waiting: pending messages, as `import` reads them; or a table of the files.",
 )
 @_table_options
 @json_option
@@ -199,27 +207,27 @@ def export_command(
     on_corrupt: OnCorrupt,
     as_json: bool,
 ) -> None:
-    """Write what waits, or a table, into TARGET: .parquet, or .jsonl.
+    """Export pending messages, or a table, to TARGET, a .parquet or .jsonl file.
 
-    TARGET is there only when it is whole, and durable on return. What waits of shards is refused
-    while rows are handed to them that their owners have not taken in.
+    TARGET appears when it is complete, and is durable on return. The export of pending messages
+    from shards fails while their owners have not ingested all committed rows.
     """
-    asked = _asked(table, topics, columns, on_corrupt)
+    request = _request(table, topics, columns, on_corrupt)
     open_writer = _WRITERS.get(target.suffix.lower())
     if open_writer is None:
         raise CommandError(
-            "cannot tell the format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
+            "unknown file format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
         )
     if table == WAITING:
-        refuse_pending(path, _PATIENCE_S)
+        refuse_pending(path, _PENDING_WAIT_S)
     part = target.with_name(f"{target.name}.part")
-    with _alone(part):
+    with _locked(part):
         try:
-            rows = _write(path, asked, part, open_writer)
+            rows = _write(path, request, part, open_writer)
             part.replace(target)
         except BaseException as error:
             if isinstance(error, OSError) and error.filename is None:
-                error.filename = str(part)  # a write's, which has but a descriptor
+                error.filename = str(part)  # a failed write has only a descriptor
             part.unlink(missing_ok=True)
             raise
     Disk().sync_name(target)
@@ -230,15 +238,15 @@ def export_command(
         say(f"wrote {plural(rows, 'row')} of {table} to {target}, {size_text(size)}")
 
 
-def _write(path: Path, asked: Asked, part: Path, open_writer: Any) -> int:
-    """Write all rows; how many."""
+def _write(path: Path, request: Request, part: Path, open_writer: Any) -> int:
+    """Write all rows and return their number."""
     rows = 0
     with (
         stopping() as stop,
-        progress(f"exporting {asked.table}", stop=stop) as tell,
-        open_writer(part, asked.schema) as write,
+        progress(f"exporting {request.table}", stop=stop) as on_progress,
+        open_writer(part, request.schema) as write,
     ):
-        for batch in _batches(path, asked, tell):
+        for batch in _batches(path, request, on_progress):
             write(batch)
             rows += len(batch)
             stop.check()
@@ -246,17 +254,19 @@ def _write(path: Path, asked: Asked, part: Path, open_writer: Any) -> int:
 
 
 @contextmanager
-def _alone(part: Path) -> Iterator[None]:
-    """Hold it: another export into the same file would write among its rows, also behind its end,
-    when it has its name. Where the file system has no such lock there is none.
+def _locked(part: Path) -> Iterator[None]:
+    """Lock the partial file, so that a second export to the same target cannot write to it.
+
+    Without the lock the second export could also append to the file after it was renamed. On a file
+    system without such locks nothing is locked.
     """
     with _opened(part) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _no_file(part)
+            raise _not_a_file(part)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = os.path.samestat(part.stat(), os.fstat(file.fileno()))
-        except (BlockingIOError, FileNotFoundError):  # at work, or just through
+        except (BlockingIOError, FileNotFoundError):  # locked, or just renamed
             is_ours = False
         except OSError:
             is_ours = True
@@ -264,31 +274,31 @@ def _alone(part: Path) -> Iterator[None]:
             raise CommandError(
                 "another export writes the same file",
                 where=part,
-                do="try again when it is done",
+                do="try again when it has ended",
                 code=Exit.LATER,
             )
         yield
 
 
 def _opened(part: Path) -> BinaryIO:
-    """Open it without waiting: a FIFO of that name would be one that nobody reads."""
+    """Open the file without blocking: opening a FIFO without a reader would block."""
 
-    def without_waiting(path: str, flags: int) -> int:
+    def open_nonblocking(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
     try:
-        return open(part, "ab", opener=without_waiting)
+        return open(part, "ab", opener=open_nonblocking)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise _no_file(part) from error
+            raise _not_a_file(part) from error
         raise
 
 
-def _no_file(part: Path) -> CommandError:
+def _not_a_file(part: Path) -> CommandError:
     return CommandError(
-        "the export is written beside its target, where something else stands",
+        "the export needs this path for its partial file, but it is not a regular file",
         where=part,
-        wanted="a file, or nothing",
+        wanted="no file, or a regular file",
         got="a FIFO, a device or a socket",
     )
 
@@ -299,7 +309,7 @@ Write = Callable[[Any], None]
 @contextmanager
 def _parquet(part: Path, schema: Any) -> Iterator[Write]:
     with (
-        pa.OSFile(os.fsencode(part), "wb") as file,  # of a name that is no UTF-8, too
+        pa.OSFile(os.fsencode(part), "wb") as file,  # also for a name that is not UTF-8
         pq.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
         yield writer.write_batch

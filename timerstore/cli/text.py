@@ -1,7 +1,8 @@
-"""What times, spans, sizes, bodies and messages look like, as text and as JSON.
+"""Format times, spans, sizes, bodies and messages as text and as JSON.
 
-Holds:    (1) nothing that came out of a store reaches a terminal as a control character; (2) the
-          JSON of a message is what `timerstore import` takes.
+Invariants:
+    1. Text of a store reaches a terminal without control characters.
+    2. `timerstore import` accepts the JSON of a message.
 """
 
 import base64
@@ -17,13 +18,13 @@ _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_MS_MAX = 253_402_300_799_999  # the year 9999, where datetime ends
+_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that datetime has
 
 Fields = dict[str, Any]
 
 
 def time_text(ms: int, *, ahead_of: int | None = None) -> str:
-    """A time for a person: local, with its zone; `ahead_of`: and how far it is from then."""
+    """Return a local time with its zone, and with `ahead_of` its distance from that time."""
     if not -_MS_MAX < ms <= _MS_MAX:
         return f"{ms} ms"
     text = datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(" ", "milliseconds")
@@ -34,7 +35,7 @@ def time_text(ms: int, *, ahead_of: int | None = None) -> str:
 
 
 def iso(ms: int | None) -> str | None:
-    """A time for a program: UTC."""
+    """Return an ISO 8601 time in UTC; None if datetime cannot represent it."""
     if ms is None or not -_MS_MAX < ms <= _MS_MAX:
         return None
     text = datetime.fromtimestamp(ms // 1000, UTC).isoformat("T", "seconds")[:19]
@@ -42,7 +43,7 @@ def iso(ms: int | None) -> str | None:
 
 
 def span_text(ms: int) -> str:
-    """A span in its two largest units: 2d 3h, 1m 30s, 12.3s, 400ms."""
+    """Return a span in its two largest units: 2d 3h, 1m 30s, 12.3s, 400ms."""
     if ms < 1000:
         return f"{ms}ms"
     if ms < 60_000:
@@ -55,7 +56,7 @@ def span_text(ms: int) -> str:
 
 
 def exact_span_text(ms: int) -> str:
-    """A span in as many units as it takes: 1h 30m 30s."""
+    """Return an exact span: 1h 30m 30s."""
     parts = []
     for name, size in (*_SPANS, ("ms", 1)):
         count, ms = divmod(ms, size)
@@ -65,7 +66,7 @@ def exact_span_text(ms: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes."""
+    """Return a number of bytes with its unit."""
     for name, unit in _SIZES:
         if size >= unit:
             return f"{size / unit:.3g} {name}"
@@ -73,12 +74,12 @@ def size_text(size: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Text without control characters: what a message holds must not steer a terminal."""
+    """Escape control characters, so that a message cannot control a terminal."""
     return _CONTROL.sub(lambda m: _ESCAPES.get(m[0], f"\\x{ord(m[0]):02x}"), text)
 
 
 def body_text(body: bytes) -> str:
-    """A body on one line."""
+    """Return a body on one line; a long binary body is shown as its length."""
     try:
         return safe(body.decode())
     except UnicodeDecodeError:
@@ -86,7 +87,7 @@ def body_text(body: bytes) -> str:
 
 
 def body_fields(body: bytes | None) -> Fields:
-    """A body as JSON has it: text where it is UTF-8, base64 else."""
+    """Return the JSON field of a body: text if it is UTF-8, else base64."""
     if body is None:
         return {"body": None}
     try:
@@ -96,7 +97,7 @@ def body_fields(body: bytes | None) -> Fields:
 
 
 def message_fields(message: Message) -> Fields:
-    """A message as JSON has it."""
+    """Return the JSON fields of a message."""
     delivered = None if message.waits else message.delivered_ms
     shard = getattr(message, "shard", None)
     return {
@@ -119,7 +120,7 @@ def message_fields(message: Message) -> Fields:
 
 
 def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those that whoever put the message gave it, not what the engine or a broker keeps there."""
+    """Return the properties that the producer set, without those of the engine or a broker."""
     return {
         name: value
         for name, value in properties.items()
@@ -130,9 +131,9 @@ def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def message_line(fields: Fields) -> str:
-    """A message on one line, from its JSON."""
+    """Return a message on one line, from its JSON fields."""
     if fields["delivered_ms"] is None:
-        head = f"{time_text(fields['due_ms'])}  {fields['topic']} waits"
+        head = f"{time_text(fields['due_ms'])}  {fields['topic']} pending"
     else:
         place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
         late = fields["lateness_ms"] or 0
@@ -146,12 +147,12 @@ def message_line(fields: Fields) -> str:
 
 
 def body_of(fields: Fields) -> bytes:
-    """Give the body back, of a message's JSON."""
+    """Return the body from the JSON fields of a message."""
     if "body_base64" in fields:
         return base64.b64decode(fields["body_base64"])
     return (fields.get("body") or "").encode()
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A number and its word."""
+    """Return a number and its noun."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,4 +1,7 @@
-"""top: a live screen of a store, read beside the process that has it open."""
+"""Command `top`: show a live screen of a store.
+
+Thread safety: it reads a snapshot and takes no lock.
+"""
 
 import select
 import sys
@@ -22,7 +25,7 @@ from timerstore.cli.output import emit, say
 from timerstore.cli.params import COUNT, SPAN, json_option, path_argument
 from timerstore.cli.screen import TURNS, Turn, make_screen
 from timerstore.cli.stopping import Stop, stopping
-from timerstore.cli.streams import answering
+from timerstore.cli.streams import writing_result
 from timerstore.cli.summaries import as_json as head
 from timerstore.cli.text import iso
 from timerstore.clock import SystemClock
@@ -32,10 +35,12 @@ _HEIGHT_MIN = 24
 
 @click.command("top")
 @path_argument
-@click.option("--every", type=SPAN, default="1s", show_default=True, help="Between two looks.")
-@click.option("--turn", type=click.Choice(list(TURNS)), help="The ring: seconds, minutes, hours.")
-@click.option("-n", "--max", "max_count", type=COUNT, help="End after so many looks.")
-@click.option("--once", is_flag=True, help="One screen as text, and end.")
+@click.option("--every", type=SPAN, default="1s", show_default=True, help="Time between updates.")
+@click.option(
+    "--turn", type=click.Choice(list(TURNS)), help="Unit of the ring; default: automatic."
+)
+@click.option("-n", "--max", "max_count", type=COUNT, help="Exit after so many updates.")
+@click.option("--once", is_flag=True, help="Write one screen as text and exit.")
 @json_option
 def top_command(
     path: Path,
@@ -45,27 +50,29 @@ def top_command(
     once: bool,
     as_json: bool,
 ) -> None:
-    """A live screen: the wheel turning, what waits by time, rates, lateness.
+    """Show a live screen: the wheel, pending messages by due time, rates and lateness.
 
-    Takes no lock. q ends it; s, m, h choose what the ring shows, a leaves that to it.
+    The command works while another process has the store open. Keys: q quits; s, m and h show
+    seconds, minutes or hours on the ring; a chooses automatically.
     """
     watch = Watch(stores_in(path))
     if once:
         console = Console(file=sys.stdout)
-        pulse = _look(watch)
+        stats = _look(watch)
         if as_json:
-            emit(_fields(pulse))
+            emit(_fields(stats))
             return
         height = max(_HEIGHT_MIN, console.height)
-        # Captured: rich itself ends the process where its reader has gone.
-        with answering(), console.capture() as screen:
-            console.print(make_screen(pulse, str(path), _turn(turn), height=height), height=height)
+        # Captured, because rich ends the process itself on a broken pipe.
+        with writing_result(), console.capture() as screen:
+            console.print(make_screen(stats, str(path), _turn(turn), height=height), height=height)
         say(screen.get().removesuffix("\n"))
         return
     wait = max(0.05, every.total_seconds())
     if not as_json and not sys.stdout.isatty():
         raise CommandError(
-            "standard output is no terminal", do="top --once prints one screen, top --json lines"
+            "standard output is not a terminal",
+            do="use `top --once` for one screen, or `top --json` for JSON lines",
         )
     with stopping() as stop:
         if as_json:
@@ -98,8 +105,8 @@ def _show_all(
     done = 0
     with _keys() as stdin, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            pulse = _look(watch)
-            live.update(make_screen(pulse, title, _turn(turn), height=console.height), refresh=True)
+            stats = _look(watch)
+            live.update(make_screen(stats, title, _turn(turn), height=console.height), refresh=True)
             done += 1
             if done == max_count:
                 return
@@ -117,7 +124,7 @@ def _show_all(
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Have keys come one by one, without their echo; None where standard input is no terminal."""
+    """Set the terminal to unbuffered keys without echo; yield None without a terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -139,20 +146,20 @@ def _key(stdin: int | None, seconds: float) -> str:
     return ""
 
 
-def _fields(pulse: LiveStats) -> dict[str, Any]:
-    late = pulse.lateness
+def _fields(stats: LiveStats) -> dict[str, Any]:
+    late = stats.lateness
     return {
-        "time": iso(pulse.now_ms),
-        "stores": [head(one) for one in pulse.looks],
-        "waiting": pulse.waiting,
-        "late": pulse.late,
-        "on_the_wheel": dict(pulse.by_time()),
-        "arrived_per_s": round(pulse.arrived_per_s, 3),
-        "timers_put_per_s": round(pulse.put_per_s, 3),
-        "log_bytes_per_s": round(pulse.log_per_s),
+        "time": iso(stats.now_ms),
+        "stores": [head(one) for one in stats.looks],
+        "waiting": stats.waiting,
+        "late": stats.late,
+        "on_the_wheel": dict(stats.by_time()),
+        "arrived_per_s": round(stats.arrived_per_s, 3),
+        "timers_put_per_s": round(stats.put_per_s, 3),
+        "log_bytes_per_s": round(stats.log_per_s),
         "lateness_ms": None if late is None else late._asdict(),
         "topics": {
             name: {"waiting": waiting, "arrived": arrived, "per_s": round(rate, 3)}
-            for name, (waiting, arrived, rate) in pulse.by_topic.items()
+            for name, (waiting, arrived, rate) in stats.by_topic.items()
         },
     }

@@ -1,4 +1,4 @@
-"""bench, demo: this machine, in seconds; in a folder of their own that goes afterwards."""
+"""Commands `bench` and `demo`: measure this machine, and check deliveries, in a temporary store."""
 
 import os
 import tempfile
@@ -34,7 +34,7 @@ _GRACE_S = 10.0
 
 @contextmanager
 def _folder(given: Path | None) -> Iterator[Path]:
-    """A new folder, removed afterwards, but for one that was named."""
+    """Yield a temporary directory, which is removed afterwards, or the given one, which is kept."""
     if given is not None:
         yield given
         return
@@ -46,7 +46,7 @@ def _folder(given: Path | None) -> Iterator[Path]:
 
 
 class Measured(NamedTuple):
-    """One line."""
+    """One measurement."""
 
     what: str
     number: int
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """A second."""
+        """Return the number per second."""
         return self.number / self.seconds if self.seconds else 0.0
 
 
@@ -65,12 +65,12 @@ class Measured(NamedTuple):
 @click.option(
     "--bytes", "size", type=click.IntRange(8, BODY_BYTES_MAX), default=128, show_default=True
 )
-@click.option("--directory", type=FOLDER, help="Where: the disk that is measured; it must be new.")
+@click.option("--directory", type=FOLDER, help="A new directory, on the disk to measure.")
 @json_option
 def bench_command(count: int, size: int, directory: Path | None, as_json: bool) -> None:
-    """Measure this machine: put, deliver and read back some messages. A size, not a verdict.
+    """Measure this machine: put, deliver and read some messages.
 
-    The whole suite, beside other stores, is `make bench` of a checkout.
+    The numbers are rough. The full benchmark, with other stores, is `make bench` in a checkout.
     """
     config = StoreConfig(flush="async", precision_ms=100)
     with _folder(directory) as path, stopping() as stop, single.open(path, config) as store:
@@ -80,7 +80,7 @@ def bench_command(count: int, size: int, directory: Path | None, as_json: bool) 
             emit({"what": one.what, "n": one.number, "s": one.seconds, "per_s": one.rate})
     else:
         rows = [(one.what, one.number, f"{one.seconds:.3f} s", int(one.rate)) for one in lines]
-        table(("what", "messages", "took", "a second"), rows)
+        table(("operation", "messages", "time", "per second"), rows)
 
 
 def _measure(store: TimerStore, count: int, size: int, stop: Stop) -> list[Measured]:
@@ -89,17 +89,19 @@ def _measure(store: TimerStore, count: int, size: int, stop: Stop) -> list[Measu
     synced = 50
     lines = [
         _timed(
-            f"put, each on the disk ({size} B)",
+            f"put, each synced ({size} B)",
             synced,
             lambda: _put_each(store, body, synced, "sync"),
         ),
         _timed("put, one by one", singles, lambda: _put_each(store, body, singles, "async")),
     ]
     stop.check()
-    lines.append(_timed("put_many, lists of 1,000", count, lambda: _put_lists(store, body, count)))
+    lines.append(
+        _timed("put_many, batches of 1,000", count, lambda: _put_lists(store, body, count))
+    )
     stop.check()
     store.flush()
-    lines.append(_timed("deliver, and read back", count, lambda: _drain(store, count, stop)))
+    lines.append(_timed("deliver and read", count, lambda: _drain(store, count, stop)))
     return lines
 
 
@@ -115,7 +117,7 @@ def _put_each(store: TimerStore, body: bytes, count: int, flush: str) -> None:
 
 
 def _put_lists(store: TimerStore, body: bytes, count: int) -> None:
-    """Timers, all due in a moment: they are delivered by what is measured next."""
+    """Put messages that are due in 200 ms; the next measurement delivers them."""
     due_ms = SystemClock().now_ms + 200
     for begin in range(0, count, 1000):
         store.put_many(_TOPIC, [body] * min(1000, count - begin), deliver_ms=due_ms)
@@ -132,7 +134,7 @@ def _drain(store: TimerStore, count: int, stop: Stop) -> None:
 
 
 class Audit:
-    """Which of the demo's messages came, and when."""
+    """Count the deliveries of each message of the demo, and their lateness."""
 
     def __init__(self, due_ms: Any) -> None:
         self.due_ms = due_ms
@@ -141,12 +143,12 @@ class Audit:
         self.early = 0
 
     @property
-    def came(self) -> int:
-        """How many came at least once."""
+    def delivered(self) -> int:
+        """Return the number of messages that were delivered at least once."""
         return int(np.count_nonzero(self.times))
 
     def take(self, page: Any) -> None:
-        """Note a batch: each body is its number, in 8 bytes."""
+        """Count a batch. Each body is the number of its message, in 8 bytes."""
         numbers = np.frombuffer(page.bodies, np.int64)[: len(page)]
         np.add.at(self.times, numbers, 1)
         late = page.delivered_ms - self.due_ms[numbers]
@@ -154,7 +156,7 @@ class Audit:
         self.early += int(np.count_nonzero(late < 0))
 
     def fields(self) -> dict[str, Any]:
-        """What there is to say."""
+        """Return the JSON fields of the result."""
         late = self.late[self.times > 0]
         p50, p99, top = (
             (float(np.percentile(late, p)) for p in (50, 99, 100)) if len(late) else (0, 0, 0)
@@ -162,7 +164,7 @@ class Audit:
         lost, doubled = int(np.count_nonzero(self.times == 0)), int(np.sum(self.times > 1))
         return {
             "scheduled": len(self.times),
-            "delivered": self.came,
+            "delivered": self.delivered,
             "lost": lost,
             "doubled": doubled,
             "early": self.early,
@@ -174,15 +176,15 @@ class Audit:
 @click.command("demo")
 @click.option("-n", "count", type=click.IntRange(1, 10_000_000), default=20_000, show_default=True)
 @click.option("--seconds", type=Seconds(0.5, 3600), default=10.0, show_default=True)
-@click.option("--directory", type=FOLDER, help="Keep the store there; it must be new.")
-@click.option("--plain", is_flag=True, help="No live screen.")
+@click.option("--directory", type=FOLDER, help="Keep the store in this new directory.")
+@click.option("--plain", is_flag=True, help="Show no live screen.")
 @json_option
 def demo_command(
     count: int, seconds: float, directory: Path | None, plain: bool, as_json: bool
 ) -> None:
-    """Schedule messages over some seconds, watch them come out, and count: PASS or FAIL.
+    """Schedule messages over some seconds, count their deliveries, and print PASS or FAIL.
 
-    In a folder that goes afterwards. On a terminal it shows the screen of `timerstore top`.
+    The store is temporary. On a terminal the command shows the screen of `timerstore top`.
     """
     show = not plain and not as_json and Console().is_terminal
     with _folder(directory) as path, stopping() as stop:
@@ -211,39 +213,39 @@ def demo_command(
 
 
 def _schedule(store: TimerStore, count: int, seconds: float) -> Audit:
-    """Put all: due from half a second on, at random places of a hump."""
+    """Put all messages, with random due times (a beta distribution) after half a second."""
     rng = np.random.default_rng(1)
     share = rng.beta(2.0, 3.0, count)
     due_ms = SystemClock().now_ms + 500 + (share * (seconds - 0.5) * 1000).astype(np.int64)
     numbers = np.arange(count, dtype=np.int64)
-    with progress("putting", of_bytes=False) as tell:
+    with progress("putting", of_bytes=False) as on_progress:
         for begin in range(0, count, _PAGE):
             end = min(begin + _PAGE, count)
             offsets = np.arange(end - begin + 1, dtype=np.int64) * 8
             store.put_many(
                 _TOPIC, (numbers[begin:end].tobytes(), offsets), deliver_ms=due_ms[begin:end]
             )
-            tell(end, count)
+            on_progress(end, count)
     return Audit(due_ms)
 
 
 def _deliver(
     store: TimerStore, path: Path, audit: Audit, seconds: float, stop: Stop, *, show: bool
 ) -> None:
-    """Read what comes until all came, or ten seconds after the last should have."""
+    """Read deliveries until all arrived, or until ten seconds after the last due time."""
     end, offset = time.monotonic() + seconds + _GRACE_S, 0
     screen = _Screen(path) if show else None
     with _live(screen):
-        while audit.came < len(audit.due_ms) and time.monotonic() < end and not stop.is_asked:
+        while audit.delivered < len(audit.due_ms) and time.monotonic() < end and not stop.is_asked:
             page = store.pull_batch(_TOPIC, 0, offset, max_count=_PAGE, wait=0.1)
             audit.take(page)
             offset = page.next_offset
             if screen is not None:
-                screen.look()
+                screen.update()
 
 
 class _Screen:
-    """The screen of `top`, of a store that this process has open."""
+    """The screen of `top` for a store that this process has open."""
 
     def __init__(self, path: Path) -> None:
         self._watch = Watch(stores_in(path))
@@ -251,15 +253,15 @@ class _Screen:
         self.live = Live(console=self._console, screen=True, auto_refresh=False)
         self._next = 0.0
 
-    def look(self) -> None:
-        """Look, four times a second."""
+    def update(self) -> None:
+        """Update the screen, at most four times a second."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + 0.25
-        pulse = self._watch.look(SystemClock().now_ms, now)
+        stats = self._watch.look(SystemClock().now_ms, now)
         title = f"demo, process {os.getpid()}"
-        self.live.update(make_screen(pulse, title, None, height=self._console.height), refresh=True)
+        self.live.update(make_screen(stats, title, None, height=self._console.height), refresh=True)
 
 
 @contextmanager

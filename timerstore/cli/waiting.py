@@ -1,7 +1,10 @@
-"""What waits, as rows that `timerstore import` takes; read beside the store's owner.
+"""Read the pending messages of a snapshot, as rows that `timerstore import` accepts.
 
-Cost:     two passes over the log, about 1 GB/s each, and 230 bytes of memory a timer.
-Holds:    each message that waited at the snapshot, once, with its own time, not that of a roll.
+Reading takes two passes over the log, about 1 GB/s each, and 230 bytes of memory per timer.
+
+Thread safety: nothing here takes a lock or writes.
+Invariants: each message that is pending in the snapshot is returned once, with its own due time
+    instead of that of a roll.
 """
 
 from collections import Counter
@@ -17,7 +20,7 @@ from timerstore._engine.snapshot.columns.cancelled import scan_all
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore.cli.import_rows import SCHEMA
-from timerstore.cli.progress import Tell
+from timerstore.cli.progress import OnProgress
 from timerstore.cli.text import own_properties
 from timerstore.config import StoreConfig
 from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, inflate_body
@@ -37,8 +40,8 @@ _COLUMNS = (
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def waiting(store: Snapshot, tell: Tell) -> Iterator[Any]:
-    """Give what waits as batches of SCHEMA."""
+def waiting(store: Snapshot, on_progress: OnProgress) -> Iterator[Any]:
+    """Yield the pending messages as batches of SCHEMA."""
     offsets = _offsets(store)
     if not len(offsets):
         return
@@ -50,11 +53,11 @@ def waiting(store: Snapshot, tell: Tell) -> Iterator[Any]:
         if len(chosen):
             rows = [_row(row) for row in batch.take(pa.array(chosen)).to_pylist()]
             yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-        tell(int(at[-1]) - store.log_begin, store.log_end - store.log_begin)
+        on_progress(int(at[-1]) - store.log_begin, store.log_end - store.log_begin)
 
 
 def by_topic(store: Snapshot) -> Counter[str]:
-    """How much waits for each topic; of a store that has no counts of ours, a broker's."""
+    """Count the pending messages of each topic, for a store without stored counts (a broker's)."""
     offsets = _offsets(store)
     wanted = Wanted("messages", ("log_offset", "real_topic"))
     found: Counter[str] = Counter()
@@ -65,7 +68,7 @@ def by_topic(store: Snapshot) -> Counter[str]:
 
 
 def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
-    """When what waits is due, in no order; of one topic, or of all."""
+    """Return the due times of the pending messages of a topic, or of all, unsorted."""
     offsets = _offsets(store)
     found = [np.empty(0, np.int64)]
     names = ("log_offset", "real_topic", "deliver_at", "stored_at", "properties")
@@ -76,7 +79,7 @@ def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
             keep &= np.array([name == topic for name in batch.column(1).to_pylist()], bool)
         chosen = batch.take(pa.array(np.flatnonzero(keep)))
         due = chosen.column(2)
-        if due.null_count:  # a broker's level
+        if due.null_count:  # a delay-level message of a broker
             due = pa.array(
                 [_due_ms(row, dict(row["properties"] or ())) for row in chosen.to_pylist()]
             )
@@ -85,7 +88,7 @@ def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
 
 
 def _offsets(store: Snapshot) -> Int64Array:
-    """Where the living copy of each message that waits lies."""
+    """Return the log offset of the current copy of each pending message, sorted."""
     scanned = scan_all(store)
     found = fold(scanned, store.store_id)
     on_level = scanned["log_offset"][found.level_rows_pending]
@@ -109,7 +112,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _due_ms(row: dict[str, Any], properties: dict[str, str]) -> int:
-    """When it is due; of a broker's fixed level, by RocketMQ's table."""
+    """Return the due time; for a delay-level message of a broker, by RocketMQ's level table."""
     if row["deliver_at"] is not None:
         return int(row["deliver_at"])
     delays = StoreConfig().level_delays.split()

@@ -1,10 +1,10 @@
-"""The wheel as text: places on a ring, a hand that goes round, what waits at each place.
+"""Draw the timing wheel as text: a ring of time units with the current time and pending messages.
 
-  · ● ·
-·       ·      60 places, clockwise from the top: of seconds, minutes, or 24 of hours;
-◆  text ●      ◆ now, · nothing, ∙ to ● how much is due there within the next turn
+  · ● ·        The ring has 60 seconds or minutes, or 24 hours, clockwise from the top.
 ·       ·
-  · · ·
+◆  text ●      ◆  the current time
+·       ·      ·  no message is due
+  · · ·        ∙ • ●  few, more or most messages are due within the next turn
 """
 
 import math
@@ -20,10 +20,10 @@ _EMPTY, _NOW = "·", "◆"
 def draw(
     counts: Sequence[int], now: int, middle: Sequence[str], *, width: int, height: int
 ) -> Text:
-    """Draw a ring; `now`: the place of the hand."""
+    """Draw a ring. `now` is the index of the current time, `middle` the lines of text inside."""
     cells: dict[tuple[int, int], tuple[str, str]] = {}
     top = max(counts, default=0)
-    # The fullest last, so that where two places share a cell it is the one that is seen.
+    # The largest count is drawn last, so that it is visible if two places share a cell.
     for place in sorted(range(len(counts)), key=lambda k: (k == now, counts[k])):
         angle = 2 * math.pi * place / len(counts)
         x = round((width - 1) / 2 * (1 + math.sin(angle)))
@@ -47,6 +47,7 @@ def draw(
 def _glyph(count: int, top: int) -> tuple[str, str]:
     if not count:
         return _EMPTY, "dim"
-    share = math.log1p(count) / math.log1p(top)  # by size of the number: one beside a million shows
+    # The scale is logarithmic, so that one message is visible next to a million.
+    share = math.log1p(count) / math.log1p(top)
     step = min(len(_GLYPHS) - 1, int(share * len(_GLYPHS)))
     return _GLYPHS[step], _STYLES[step]

@@ -1,4 +1,4 @@
-"""Spans, times and settings as they are given, at their edges."""
+"""Parsing and formatting of spans, times and settings."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore._engine.recurring.rule import CronRule
-from timerstore.cli.params import DUE, MOMENT, PAIR, SETTING, SPAN, ms_of
+from timerstore.cli.params import DUE, INSTANT, PAIR, SETTING, SPAN, ms_of
 from timerstore.cli.stopping import Stop
 from timerstore.cli.text import (
     body_fields,
@@ -40,14 +40,14 @@ from timerstore.cli.text import (
         ("1d1h1m1s1ms", 90_061_001),
     ],
 )
-def test_spans(text: str, ms: int) -> None:
+def test_span_parses_units(text: str, ms: int) -> None:
     assert SPAN.convert(text, None, None) == timedelta(milliseconds=ms)
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "s", "-5s", "5 x", "5s!", "1e3s", "five", "99999999999w"]
 )
-def test_what_is_no_span(text: str) -> None:
+def test_span_rejects_invalid_text(text: str) -> None:
     with pytest.raises(click.BadParameter):
         SPAN.convert(text, None, None)
 
@@ -62,15 +62,15 @@ def test_what_is_no_span(text: str) -> None:
         ("2026-12-24T17:00:00.000001Z", 1_798_131_600_001),  # never early
     ],
 )
-def test_times(text: str, ms: int) -> None:
-    assert ms_of(MOMENT.convert(text, None, None)) == ms
+def test_instant_parses_epoch_ms_and_iso_times(text: str, ms: int) -> None:
+    assert ms_of(INSTANT.convert(text, None, None)) == ms
 
 
-def test_a_time_without_a_zone_is_this_machines() -> None:
-    found = MOMENT.convert("2026-12-24 18:00", None, None)
+def test_instant_without_a_zone_is_in_the_local_zone() -> None:
+    found = INSTANT.convert("2026-12-24 18:00", None, None)
     assert found.tzinfo is not None
     assert found.replace(tzinfo=None) == datetime(2026, 12, 24, 18)  # noqa: DTZ001
-    assert abs((MOMENT.convert("now", None, None) - datetime.now(UTC)).total_seconds()) < 60
+    assert abs((INSTANT.convert("now", None, None) - datetime.now(UTC)).total_seconds()) < 60
 
 
 @pytest.fixture
@@ -93,13 +93,17 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
         ("Europe/Berlin", "2027-03-28 02:59:59.999999", "2027-03-28T01:00"),
         ("Europe/Berlin", "2027-03-28 03:00", "2027-03-28T01:00"),
         ("Europe/Berlin", "2027-03-28 03:00:00.5", "2027-03-28T01:00:00.5"),
-        ("Europe/Berlin", "2026-10-25 02:30", "2026-10-25T00:30"),  # the first of two
+        ("Europe/Berlin", "2026-10-25 02:30", "2026-10-25T00:30"),  # the first of two instants
         ("Europe/Berlin", "2026-10-25 03:00", "2026-10-25T02:00"),
         ("America/New_York", "2027-03-14 02:15", "2027-03-14T07:00"),
         ("America/New_York", "2027-11-07 01:15", "2027-11-07T05:15"),
-        ("Australia/Lord_Howe", "2026-10-04 02:10", "2026-10-03T15:30"),  # by half an hour
+        (
+            "Australia/Lord_Howe",
+            "2026-10-04 02:10",
+            "2026-10-03T15:30",
+        ),  # clocks change by half an hour
         ("America/Santiago", "2026-09-06 00:30", "2026-09-06T04:00"),  # at midnight
-        ("Pacific/Apia", "2011-12-30 12:00", "2011-12-30T10:00"),  # a day that never was
+        ("Pacific/Apia", "2011-12-30 12:00", "2011-12-30T10:00"),  # a day that the zone skipped
         ("UTC", "2027-03-28 02:30", "2027-03-28T02:30"),
     ],
 )
@@ -107,7 +111,7 @@ def test_local_time_is_the_first_or_the_end_of_a_gap_when_clocks_change(
     zone: Callable[[str], None], name: str, text: str, utc: str
 ) -> None:
     zone(name)
-    assert MOMENT.convert(text, None, None) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+    assert INSTANT.convert(text, None, None) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
@@ -115,27 +119,27 @@ def test_local_time_in_a_gap_agrees_with_cron(zone: Callable[[str], None], name:
     zone(name)
     place = ZoneInfo(name)
     for day in range(1, 366):
-        wall = datetime(2026, 1, 1, 2, 15) + timedelta(days=day)  # noqa: DTZ001 - as it is given
+        wall = datetime(2026, 1, 1, 2, 15) + timedelta(days=day)  # noqa: DTZ001 - a local time
         noon = (wall - timedelta(hours=14)).replace(tzinfo=place)
         run = CronRule("15 2 * * *", name).after(int(noon.timestamp() * 1000))
-        assert ms_of(MOMENT.convert(wall.isoformat(), None, None)) == run, wall
+        assert ms_of(INSTANT.convert(wall.isoformat(), None, None)) == run, wall
 
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "-5", "1.5", "9" * 30, "\u0665"])
-def test_what_is_no_time(text: str) -> None:
+def test_instant_rejects_invalid_text(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        MOMENT.convert(text, None, None)
+        INSTANT.convert(text, None, None)
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_a_time_is_never_early_by_a_part_of_a_millisecond(moment: datetime) -> None:
+def test_ms_of_rounds_up_to_a_millisecond(moment: datetime) -> None:
     ms = ms_of(moment)
     assert ms is not None
     microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     assert (ms - 1) * 1000 < microseconds <= ms * 1000
 
 
-def test_due_time_in_seconds_is_an_error_that_says_milliseconds() -> None:
+def test_due_time_in_seconds_is_rejected_with_a_hint() -> None:
     for text in ("1790003600", "1", "946684799999"):
         with pytest.raises(click.BadParameter, match=f"give {text}000"):
             DUE.convert(text, None, None)
@@ -143,7 +147,7 @@ def test_due_time_in_seconds_is_an_error_that_says_milliseconds() -> None:
     assert ms_of(DUE.convert("946684800000", None, None)) == 946_684_800_000
 
 
-def test_settings() -> None:
+def test_setting_parses_values_by_the_type_of_the_field() -> None:
     assert SETTING.convert("precision_ms=1_00", None, None) == ("precision_ms", 100)
     assert SETTING.convert("index_enabled=off", None, None) == ("index_enabled", False)
     assert SETTING.convert("flush=async", None, None) == ("flush", "async")
@@ -180,7 +184,7 @@ def test_settings() -> None:
         (400 * 86_400_000, "400d"),
     ],
 )
-def test_spans_are_said_in_two_units(ms: int, text: str) -> None:
+def test_span_text_has_two_units(ms: int, text: str) -> None:
     assert span_text(ms) == text
 
 
@@ -195,11 +199,11 @@ def test_spans_are_said_in_two_units(ms: int, text: str) -> None:
         (8 * 86_400_000 + 1, "8d 1ms"),
     ],
 )
-def test_a_step_is_said_as_it_is(ms: int, text: str) -> None:
+def test_exact_span_text_has_all_units(ms: int, text: str) -> None:
     assert exact_span_text(ms) == text
 
 
-def test_a_wait_may_be_longer_than_the_system_has_numbers_for() -> None:
+def test_stop_waits_for_longer_than_the_system_limit() -> None:
     stop = Stop()
     ends = threading.Timer(0.05, stop.finish)
     ends.start()
@@ -207,7 +211,7 @@ def test_a_wait_may_be_longer_than_the_system_has_numbers_for() -> None:
     ends.join()
 
 
-def test_sizes_and_times_for_programs() -> None:
+def test_size_text_and_iso_format_their_bounds() -> None:
     assert [size_text(n) for n in (0, 1023, 1024, 1 << 30)] == ["0 B", "1023 B", "1 KiB", "1 GiB"]
     assert iso(1_700_000_000_007) == "2023-11-14T22:13:20.007Z"
     assert iso(None) is None
@@ -215,10 +219,10 @@ def test_sizes_and_times_for_programs() -> None:
 
 
 @given(st.binary(max_size=50))
-def test_a_body_comes_back_from_json(body: bytes) -> None:
+def test_body_is_restored_from_json(body: bytes) -> None:
     assert body_of(body_fields(body)) == body
 
 
 @given(st.text())
-def test_nothing_that_is_shown_steers_a_terminal(text: str) -> None:
+def test_safe_text_has_no_control_characters(text: str) -> None:
     assert not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in safe(text))

@@ -1,4 +1,4 @@
-"""Texts that a stream does not have, or that are none."""
+"""Output in encodings that lack a character, and input that is not UTF-8 or too deeply nested."""
 
 import io
 import json
@@ -13,8 +13,8 @@ from timerstore.cli import main
 from timerstore.cli.exits import Exit
 
 
-class Speaking:
-    """The command line with streams of another encoding, which refuse what they cannot say."""
+class EncodedCommandLine:
+    """The command line with strict streams of another encoding."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
         self._monkeypatch = monkeypatch
@@ -31,25 +31,27 @@ class Speaking:
             return code, raw[1].getvalue(), raw[2].getvalue()
 
 
-def test_what_a_stream_cannot_say_is_escaped(
+def test_output_escapes_characters_that_its_encoding_lacks(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ts.init()
     ts.fine("put", path, "t", "5 € 🙂 é")
     ts.fine("put", path, "t", "x", "--in", "1h")
-    latin = Speaking(monkeypatch, "iso-8859-1")
+    latin = EncodedCommandLine(monkeypatch, "iso-8859-1")
     for words in (["get", path, "t"], ["histogram", path], ["top", path, "--once"], ["ls", path]):
         assert latin(*words)[0] == 0
     assert latin("get", path, "t")[1].endswith(b"  5 \\u20ac \\U0001f642 \xe9\n")
     for encoding in ("iso-8859-1", "ascii", "utf-8"):
         for words in (["dump", path, "-n", "1"], ["get", path, "t", "--json"]):
-            code, out, _ = Speaking(monkeypatch, encoding)(*words)
+            code, out, _ = EncodedCommandLine(monkeypatch, encoding)(*words)
             assert code == 0
             assert json.loads(out.decode(encoding))["body"] == "5 € 🙂 é", "JSON stays JSON"
 
 
-def test_names_that_are_no_utf8(ts: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = Speaking(monkeypatch, "utf-8")
+def test_paths_that_are_not_utf8_are_accepted(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = EncodedCommandLine(monkeypatch, "utf-8")
     path = f"{ts.folder}/bad\udcffdir"
     code, out, err = strict("init", path, *SMALL)
     assert (code, err) == (0, b"")
@@ -72,19 +74,19 @@ def test_names_that_are_no_utf8(ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("command", ["ack", "nack", "extend", "cancel"])
-def test_input_that_is_no_utf8_is_a_line_that_is_wrong(
+def test_input_that_is_not_utf8_is_an_invalid_line(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    strict = Speaking(monkeypatch, "utf-8")
+    strict = EncodedCommandLine(monkeypatch, "utf-8")
     code, out, err = strict(command, ts.init(), "-", given=b"\xff\xfe\n")
     assert (code, out) == (Exit.ERROR, b"")
-    assert re.search(rb"do +give the (receipt|handle) as", err)
+    assert re.search(rb"do +give the (receipt|handle) that", err)
 
 
-def test_input_that_is_nested_too_deep_is_a_line_that_is_wrong(
+def test_deeply_nested_input_is_an_invalid_line(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strict, path, deep = Speaking(monkeypatch, "utf-8"), ts.init(), b"[" * 200_000
+    strict, path, deep = EncodedCommandLine(monkeypatch, "utf-8"), ts.init(), b"[" * 200_000
     code, _, err = strict("ack", path, "-", given=b'\n{"receipt":' + deep + b"\n")
     assert code == Exit.ERROR
     assert b"where  line 2 of standard input" in err

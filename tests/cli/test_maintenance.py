@@ -1,4 +1,4 @@
-"""backup, restore, verify, repair, convert."""
+"""Commands `backup`, `restore`, `verify`, `repair` and `convert`."""
 
 import json
 import re
@@ -9,19 +9,19 @@ from tests.support.command_line import CommandLine
 from timerstore.cli.exits import Exit
 
 
-def test_backup_and_restore(ts: CommandLine) -> None:
+def test_restore_recreates_a_backed_up_store(ts: CommandLine) -> None:
     path, backup, again = ts.init(), ts.folder / "b", ts.folder / "again.store"
     ts.fine("put", path, "orders", "a", "--in", "1h")
     assert ts.fine("backup", path, backup, "--json").row["segment_count"] == 1
     assert ts.fine("verify", backup).out.startswith(f"{backup}: clean")
     ts.fine("restore", backup, again)
-    assert ts("get", again, "orders").code == Exit.NOT_SO  # opens it: counts are made then
+    assert ts("get", again, "orders").code == Exit.NOT_SO  # opening the store creates its counts
     assert ts.fine("count", again).out == "1\n"
     assert ts("restore", backup, again).code == Exit.ERROR
     assert "wanted a backup" in ts("restore", path, ts.folder / "x").err
 
 
-def test_damage_is_named_and_repaired(ts: CommandLine) -> None:
+def test_verify_reports_damage_and_repair_copies_the_rest(ts: CommandLine) -> None:
     path, target = ts.init(), ts.folder / "repaired.store"
     for k in range(3):
         ts.fine("put", path, "orders", f"body {k}")
@@ -42,7 +42,7 @@ def test_damage_is_named_and_repaired(ts: CommandLine) -> None:
     assert [one for one in bodies if one] == ["body 0", "body 2"]
 
 
-def test_verify_goes_on_past_a_shard_that_does_not_read(ts: CommandLine) -> None:
+def test_verify_continues_after_an_unreadable_shard(ts: CommandLine) -> None:
     path = ts.init("--shards", "4")
     for k in range(8):
         ts.fine("put", path, "orders", f"b{k}", "--key", f"k{k}")
@@ -53,9 +53,9 @@ def test_verify_goes_on_past_a_shard_that_does_not_read(ts: CommandLine) -> None
         file.seek(60)
         file.write(b"\xff")
     answer = ts("verify", path)
-    assert answer.code == Exit.ERROR, "the worst of them"
-    told = re.findall(r"(?m)^\S+(shard-\d+): (clean|\d+ problem)", answer.out)
-    assert [(name[-1], what[:5]) for name, what in told] == [
+    assert answer.code == Exit.ERROR, "the highest code of a shard"
+    found = re.findall(r"(?m)^\S+(shard-\d+): (clean|\d+ problem)", answer.out)
+    assert [(name[-1], what[:5]) for name, what in found] == [
         ("0", "clean"),
         ("2", "1 pro"),
         ("3", "clean"),
@@ -69,28 +69,31 @@ def test_verify_goes_on_past_a_shard_that_does_not_read(ts: CommandLine) -> None
     assert ts("verify", path).code == Exit.NOT_SO
 
 
-def test_convert_for_a_broker_and_back(ts: CommandLine) -> None:
+def test_convert_for_a_broker_and_back_reports_counts(ts: CommandLine) -> None:
     path = ts.init("-c", "far_wheel=own")
     ts.fine("put", path, "orders", "one", "--in", "365d", "-c", "far_wheel=own")
     wheel = Path(path) / "timerwheel"
-    longer = wheel.stat().st_size  # a broker takes no other length than its own
-    told = ts.fine("convert", path, "--to", "rocketmq").out
-    assert told == f"a broker may open {path}\n  1 message waiting, 1 moved to the wheel\n"
+    longer = wheel.stat().st_size  # a broker rejects a file of another length
+    converted = ts.fine("convert", path, "--to", "rocketmq").out
+    assert (
+        converted
+        == f"converted {path} for a RocketMQ broker\n  1 message pending, 1 moved to the wheel\n"
+    )
     assert wheel.stat().st_size == longer - 32
     again = ts.fine("convert", path, "--to", "rocketmq", "--json").row
     assert again == {"path": str(path), "to": "rocketmq", "waiting": 1, "moved": 0, "far": 0}
     back = ts.fine("convert", path, "--to", "timerstore").out
-    assert back == f"{path} is ours\n  1 message waiting, 0 moved to the wheel\n"
+    assert back == f"converted {path} for timerstore\n  1 message pending, 0 moved to the wheel\n"
     assert ts.fine("count", path).out == "1\n"
 
 
-def test_convert_refuses_what_is_no_closed_store(ts: CommandLine) -> None:
-    nothing = ts("convert", str(ts.folder / "none"), "--to", "rocketmq")
-    assert nothing.code != Exit.FINE
-    assert "no store at this path" in nothing.err
+def test_convert_rejects_a_missing_or_open_store(ts: CommandLine) -> None:
+    missing = ts("convert", str(ts.folder / "none"), "--to", "rocketmq")
+    assert missing.code != Exit.FINE
+    assert "no store at this path" in missing.err
     assert not (ts.folder / "none").exists()
     path = ts.init()
-    assert ts("convert", path).code == Exit.ERROR  # to what?
+    assert ts("convert", path).code == Exit.ERROR  # --to is missing
     assert ts("convert", path, "--to", "kafka").code == Exit.ERROR
     with timerstore.open(path):
         assert ts("convert", path, "--to", "rocketmq").code == Exit.LOCKED

@@ -16,7 +16,7 @@ def _walk(number: int) -> str:
 
 
 def _files_of_steps(walk: str) -> list[str]:
-    """The file that each step of a walk begins with."""
+    """Return the file that each step of a walk begins with."""
     return re.findall(r"^\d+\. `([\w/.]+)`", walk, re.MULTILINE)
 
 

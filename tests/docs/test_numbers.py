@@ -29,7 +29,7 @@ _FORMAT = (GUIDES / "file-format.md").read_text()
 
 
 def _define(header: str, name: str) -> int:
-    """A number of a C header: as it is written, or of its magic in hex."""
+    """Return a number of a C header: as it is written, or of its magic in hex."""
     text = (ROOT / "native" / "format" / header).read_text()
     found = re.search(rf"^#define {name} (?:\(\(int32_t\)\((-?\d+)\)\)|(\d+))", text, re.MULTILINE)
     assert found, name

@@ -1,4 +1,4 @@
-"""Every snippet of the guides and of the README runs, and prints what stands below it."""
+"""Run every snippet of the guides and the README, and compare its output with the page."""
 
 import pytest
 

@@ -113,7 +113,7 @@ def _counting(point: str) -> Iterator[list[str]]:
 
 
 def key_of(body: bytes) -> str:
-    """The key that a message of the driver is put with: some share one."""
+    """Return the key that a message of the driver is put with: some share one."""
     return f"key-{int(body[:6]) % 5}"
 
 
@@ -168,14 +168,14 @@ class Driver:
 
     @property
     def may_forget(self) -> bool:
-        """Whether retention is on."""
+        """Return whether retention is on."""
         config = self.config
         return bool(
             config.retention_ms or config.retention_log_bytes or config.retention_disk_percent
         )
 
     def _lowest_unseen(self) -> int:
-        """A guard: what can be pulled and was not stays, so that everything is seen once."""
+        """Return a guard: what can be pulled and was not stays, so that everything is seen once."""
         found = 2**62
         for queue, at in self._seen_ends():
             route = inside(self.store).routes.get(*queue)
@@ -648,7 +648,7 @@ class Driver:
         self._compare_times([one.due_ms for one in found if one.timer_id >= 0], stats)
 
     def _is_apart(self, topic: str) -> bool:
-        """Whether something else than the model knows what is in a topic: leases are."""
+        """Return whether something else than the model knows what is in a topic: leases are."""
         return group_of(topic) is not None
 
     def _compare_histogram(self, found: list[PendingTimer]) -> None:

@@ -1,4 +1,4 @@
-"""Errors name the argument, what was expected and what was found."""
+"""Errors name the argument, the expected value and the found value."""
 
 import os
 import subprocess

@@ -85,7 +85,7 @@ class Barrier(NamedTuple):
     allowed: Sequence[Allowed] = ()
 
     def is_free(self, one: Unsynced, base: str) -> bool:
-        """Whether the act may come before this is durable."""
+        """Return whether the act may come before this is durable."""
         inner = one._replace(path=one.path.removeprefix(f"{base}/"))
         return any(a.covers(inner) for a in self.allowed)
 
@@ -234,7 +234,7 @@ class Recorder:
         return found
 
     def _is_named(self, folder: Path) -> bool:
-        """Whether a folder's own name, and those above it, are durable."""
+        """Return whether a folder's own name, and those above it, are durable."""
         while folder != self._top:
             durable = self._entries.get(folder.parent.stat().st_ino, {})
             if durable.get(folder.name) != (folder.stat().st_ino, True):

@@ -15,19 +15,19 @@ SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
 """Time between two syncs of a log that a broker has open."""
 
 TAIL_UNITS_MAX = Attribute(view, "_TAIL_UNITS")
-"""Queue units in memory beyond which a room looks at the files again."""
+"""Queue units in memory above which a view reads the files again."""
 
 CANCEL_CHUNK = Attribute(cancel_many, "_CHUNK")
 """Timers that a cancel of many handles at a time."""
 
 CANCEL_HOLD = Attribute(cancel_many, "_HOLD")
-"""Delete records that a cancel of many appends in one hold of the append lock."""
+"""Delete records that a cancel of many appends in one critical section."""
 
 CANCEL_GAP_UNITS = Attribute(cancel_many, "_GAP_UNITS")
 """Units between two timers that a cancel of many reads together, at most."""
 
 CANCEL_TEXTS_BYTES = Attribute(cancel_many, "_TEXTS_BYTES")
-"""Bytes of property texts that a cancel of many holds."""
+"""Bytes of property strings that a cancel of many keeps in memory."""
 
 INGEST_CHUNK_ROWS = Attribute(ingester, "_CHUNK_ROWS")
 """Rows of one chunk of an ingest."""
@@ -42,13 +42,13 @@ PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 """Bytes of messages that a pull reads at a time, at most."""
 
 NOTE_COUNT = Attribute(commit_log, "_HINTS_MAX")
-"""Notes that a put leaves for dispatch, at most."""
+"""Append hints that a put leaves for dispatch, at most."""
 
 PAST_RANGES_MAX = Attribute(timer_states, "_RANGES_MAX")
 """Ranges of past states that are kept, at most."""
 
 LEVEL_BATCH = Attribute(deliver, "_BATCH")
-"""Messages on fixed delay levels that are handed over in one step."""
+"""Messages on fixed delay levels that are delivered in one step."""
 
 MAPS_MAX = Attribute(segments, "_MAPS_MAX")
 """Files that are mapped at a time, at most."""
@@ -57,10 +57,10 @@ DEQUEUE_GET_BATCH = Attribute(dequeue_get, "_BATCH")
 """Units that dequeue-get reads in one step."""
 
 DEQUEUE_GET_LOADED_MAX = Attribute(dequeue_get, "_LOADED_MAX")
-"""Entries in the open slot beyond which dequeue-get begins no further slot."""
+"""Entries in the open slot above which dequeue-get begins no further slot."""
 
 DEQUEUE_GET_LOADED_AHEAD_MAX = Attribute(dequeue_get, "_LOADED_AHEAD_MAX")
-"""Entries of one slot beyond which dequeue-get does not read it ahead."""
+"""Entries of one slot above which dequeue-get does not read it ahead."""
 
 CONCURRENT_UNITS_MAX = Attribute(dequeue_get, "_CONCURRENT_UNITS_MAX")
 """Units of slots that dequeue-get reads together, at most."""
@@ -69,13 +69,13 @@ FAR_BATCH = Attribute(far_wheel, "_BATCH")
 """Units that the far wheel moves in one step."""
 
 DEQUEUE_PUT_BATCH = Attribute(dequeue_put, "_BATCH")
-"""Entries that dequeue-put hands over in one step."""
+"""Entries that dequeue-put delivers in one step."""
 
 DEQUEUE_PUT_SORTED = Attribute(dequeue_put, "_SORTED")
 """Entries that dequeue-put sorts by topic in one step, at most."""
 
 RUN_MAX = Attribute(due_queue, "_RUN_MAX")
-"""Entries of a sorted run beyond which it is not merged."""
+"""Entries of a sorted run above which it is not merged."""
 
 BURST_UNITS = Attribute(dequeue_get, "_BURST_UNITS")
 """Units for which dequeue-get begins a slot ahead of its time."""
@@ -87,13 +87,13 @@ RECOVER_BATCH = Attribute(log_recovery, "_BATCH")
 """Records that recovery scans in one call."""
 
 IDS_CAPACITY_MIN = Attribute(message_ids, "_CAPACITY_MIN")
-"""Message ids for which the table has room at first."""
+"""Initial capacity of the table of message ids."""
 
 IDS_FILE_BYTES_MIN = Attribute(message_ids, "_FILE_BYTES_MIN")
 """Bytes below which the file of message ids is not rewritten."""
 
 KNOWN_KEYS_MAX = Attribute(replace, "_KNOWN_MAX")
-"""Keys whose waiting message is known in memory, at most."""
+"""Keys whose pending message is known in memory, at most."""
 
 
 def staging_gather_rows() -> Attribute:

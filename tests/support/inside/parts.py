@@ -12,44 +12,44 @@ from timerstore._engine.storage import directory
 
 
 def allow_unclosed(store: Any) -> None:
-    """Have a store, or shards, give no warning when they are dropped without close."""
+    """Make a store, or shards, give no warning when dropped without close."""
     store._warns_unclosed = False
 
 
 def release_unclosed(store: Any) -> None:
-    """Release the directory of a store and take it for closed, with nothing synced or closed."""
+    """Release a store's directory and mark it closed, without any sync or close."""
     store._closed = True
     store._engine.directory.release()
 
 
 def held_directories() -> dict[Any, Any]:
-    """The directories that this process has locked, by device and inode."""
+    """Return the directories that this process has locked, by device and inode."""
     return directory._held
 
 
 def spreader_of(store: Any) -> Any:
-    """What draws due times from a window, of a store or of shards."""
+    """Return the component that draws due times from a window, of a store or of shards."""
     return store._spreader
 
 
 def random_of(spreader: Any) -> Random:
-    """The random numbers of a spreader."""
+    """Return the random numbers of a spreader."""
     found: Random = spreader._random
     return found
 
 
 def states_of(finder: Any) -> Any:
-    """The states of timers that a finder of waiting messages reads."""
+    """Return the timer states that a finder of pending messages reads."""
     return finder._states
 
 
 def retry_ns_of(schedule: Any) -> int:
-    """When the hand-over of fixed delay levels tries again, on the monotonic clock."""
+    """Return the monotonic time at which the delivery of fixed delay levels retries."""
     return int(schedule._retry_ns)
 
 
 def pull_bytes_max() -> int:
-    """How many bytes of messages one pull reads at a time."""
+    """Return how many bytes of messages one pull reads at a time."""
     return queue_reader._BUFFER_BYTES_MAX
 
 
@@ -57,7 +57,7 @@ def pull_bytes_max() -> int:
 
 
 def find_in_segment(data: bytearray, end: int, wanted: bytes, start: int) -> int:
-    """Where the survey of a damaged log finds bytes in a segment's first `end` bytes, or -1."""
+    """Return where the survey of a damaged log finds bytes in `end` bytes of a segment, or -1."""
     segment = object.__new__(_Segment)
     segment._data, segment._data_end = data, end  # type: ignore[assignment]
     return segment._find(wanted, start)
@@ -67,7 +67,7 @@ def find_in_segment(data: bytearray, end: int, wanted: bytes, start: int) -> int
 
 
 def crc_of_count(entry: dict[str, Any]) -> int:
-    """The CRC of one entry of counts.json."""
+    """Return the CRC of one entry of counts.json."""
     return counts_json._crc(entry)
 
 
@@ -79,8 +79,8 @@ class DelayQueueTables(NamedTuple):
 
     counts: dict[int, int]  # entries of each bucket
     opened: set[int]  # buckets that are sorted
-    marks: dict[int, int]  # cancelled entries that still stand in a bucket
-    numbers: set[int]  # those that the heap of buckets has, or will have
+    marks: dict[int, int]  # cancelled entries that are still in a bucket
+    numbers: set[int]  # numbers in the heap of buckets, or to be added to it
 
 
 def delay_queue_tables(queue: Any) -> DelayQueueTables:

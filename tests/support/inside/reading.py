@@ -12,7 +12,7 @@ from timerstore._engine.read.requests import PullRequest
 
 
 def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) -> tuple[Any, Any]:
-    """The route of a queue, and the filter of a pull by tags."""
+    """Return the route of a queue, and the filter of a pull by tags."""
     route, *_, wanted = store._pull_arguments(
         PullRequest(topic, queue_id, 0, 1, 0.0, tags, None, None)
     )
@@ -20,64 +20,64 @@ def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) ->
 
 
 def text_reader(long_polls: Any) -> Attribute:
-    """What reads the properties of new messages for pulls that wait behind a filter."""
+    """Return the reader of the properties of new messages for waiting pulls with a filter."""
     return Attribute(long_polls, "_read_texts")
 
 
 def line_of(consumer: Any) -> Any:
-    """The line in which the polls of a consumer wait: read/wait_queue.py."""
+    """Return the wait queue of a consumer's polls: read/wait_queue.py."""
     return consumer._member.line
 
 
 def places_of(line: Any) -> list[Any]:
-    """The polls that wait in a line."""
+    """Return the polls in a wait queue."""
     return list(line._places)
 
 
 def group_lock(consumer: Any) -> Any:
-    """The lock of a consumer's group."""
+    """Return the lock of a consumer's group."""
     return consumer._group.lock
 
 
 def consumer_pull(consumer: Any) -> Attribute:
-    """The method by which a consumer pulls from one queue."""
+    """Return the method by which a consumer pulls from one queue."""
     return Attribute(consumer, "_pull")
 
 
 def consumer_fetch(consumer: Any) -> Attribute:
-    """The method by which a consumer fetches messages for the poll whose turn it is."""
+    """Return the method by which a consumer fetches messages for the first waiting poll."""
     return Attribute(consumer, "_fetch_next")
 
 
 def consumer_seams(consumer: Any) -> Attribute:
-    """The calls of the store that a consumer makes."""
+    """Return the calls of the store that a consumer makes."""
     return Attribute(consumer, "_seams")
 
 
 def store_of(consumer: Any) -> Any:
-    """The store that a consumer reads."""
+    """Return the store that a consumer reads."""
     return consumer._seams.call.__self__
 
 
 def commits_asked(offsets: Any) -> list[Any]:
-    """The commits that wait until they are written, and the last ones that were."""
+    """Return the commits to be written, and the last ones that were written."""
     found: list[Any] = offsets._asked
     return found
 
 
 def groups_by_topic(groups: Any) -> Mapping[str, Any]:
-    """The groups that read, by topic."""
+    """Return the groups that read, by topic."""
     found: Mapping[str, Any] = groups._by_topic
     return found
 
 
 def page_buffers(page: Any) -> tuple[Any, Any]:
-    """The buffers of a page's bodies and properties."""
+    """Return the buffers of a page's bodies and properties."""
     return page._bodies, page._properties
 
 
 def kept_buffers(buffers: Any) -> list[Any]:
-    """The buffers that are kept for later pages."""
+    """Return the buffers that are kept for later pages."""
     found: list[Any] = buffers._kept
     return found
 
@@ -92,18 +92,18 @@ QUERIER_STEPS = {
 
 
 def recent_removals(removals: Any) -> Any:
-    """The removals that may not be durable yet."""
+    """Return the removals that may not be durable yet."""
     return removals._recent
 
 
 def readers_of_removals(removals: Any) -> list[Any]:
-    """The queries that are told of removals."""
+    """Return the queries that are notified of removals."""
     found: list[Any] = removals._readers
     return found
 
 
 def forget_sql_parser() -> None:
-    """Have the next SQL filter make its parser again."""
+    """Make the next SQL filter build its parser again."""
     from timerstore._engine.read import sql
 
     sql._parser.cache_clear()
@@ -117,18 +117,18 @@ LEASES_MOVE = Attribute(Leases, "_move")
 
 
 def body_of(message: Any) -> bytes:
-    """The body of a message that is leased, inflated."""
+    """Return the body of a message that is leased, inflated."""
     return leasing._body_of(message)
 
 
 def bells_of(store: Any) -> Mapping[Any, Any]:
-    """The bells of an AsyncTimerStore, by event loop."""
+    """Return the wakers of an AsyncTimerStore, by event loop."""
     found: Mapping[Any, Any] = store._bells
     return found
 
 
 def aio_page_count() -> int:
-    """How many waiting messages an AsyncTimerStore reads at a time."""
+    """Return how many pending messages an AsyncTimerStore reads at a time."""
     from timerstore import aio
 
     return aio._PAGE

@@ -6,21 +6,21 @@ from typing import Any
 
 
 def shard_consumers(consumer: Any) -> Any:
-    """The consumers of the shards, by shard, behind a consumer of all."""
+    """Return the consumers of the shards, by shard, of a consumer of all."""
     return consumer._consumers
 
 
 def ingesters_of(shards: Any) -> Any:
-    """What ingests committed versions, one for each shard."""
+    """Return the ingesters of committed versions, one for each shard."""
     return shards._ingesters
 
 
 def is_ingested(shards: Any) -> Callable[[str, int], bool]:
-    """The method that tells whether every shard has a version of a source."""
+    """Return the method that tests whether every shard has a version of a source."""
     found: Callable[[str, int], bool] = shards._is_ingested
     return found
 
 
 def ingest_in_background(shards: Any) -> None:
-    """Do what the shards' background does in one turn."""
+    """Run one turn of the shards' background thread."""
     shards._look()

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Inside:
-    """The components of one open store. Each is read anew at every access."""
+    """The components of one open store. Each access reads the component again."""
 
     __slots__ = ("_store",)
 
@@ -15,12 +15,12 @@ class Inside:
 
     @property
     def directory(self) -> Any:
-        """The locked root directory: storage/directory.py."""
+        """Return the locked root directory: storage/directory.py."""
         return self._store._engine.directory
 
     @property
     def tree(self) -> Any:
-        """The paths of all files: format/store_paths.py."""
+        """Return the paths of all files: format/store_paths.py."""
         return self._store._engine.directory.tree
 
     @property
@@ -35,14 +35,14 @@ class Inside:
 
     @property
     def signals(self) -> Any:
-        """The signals between components: base/signals.py."""
+        """Return the signals between components: base/signals.py."""
         return self._store._engine.signals
 
     # --- log and queues ---
 
     @property
     def log(self) -> Any:
-        """The commit log: log/commit_log.py."""
+        """Return the commit log: log/commit_log.py."""
         return self._store._engine.log
 
     @property
@@ -57,17 +57,17 @@ class Inside:
 
     @property
     def levels(self) -> Any:
-        """The cursors of fixed delay levels: queues/level_cursors.py."""
+        """Return the cursors of fixed delay levels: queues/level_cursors.py."""
         return self._store._engine.levels
 
     @property
     def timer_route(self) -> Any:
-        """The queue of the messages that wait: the timer topic's."""
+        """Return the queue of the timer topic, which has the pending messages."""
         return self._store._engine.timer_route
 
     @property
     def definitions(self) -> Any:
-        """The definitions of recurring messages: recurring/definitions.py."""
+        """Return the definitions of recurring messages: recurring/definitions.py."""
         return self._store._engine.definitions
 
     @property
@@ -77,17 +77,17 @@ class Inside:
 
     @property
     def sync_rounds(self) -> Any:
-        """Whose turn it is to sync the log: log/group_commit.py."""
+        """Return the group commit of the log: log/group_commit.py."""
         return self._store._engine.log._group_commit
 
     @property
     def removals(self) -> Any:
-        """Timers that were removed and may still be seen: queues/pending_removals.py."""
+        """Return timers that were removed and may still be seen: queues/pending_removals.py."""
         return self._store._engine.rescheduler.removals
 
     @property
     def schedule(self) -> Any:
-        """The hand-over of fixed delay levels: levels/deliver.py."""
+        """Return the delivery of fixed delay levels: levels/deliver.py."""
         return self._store._engine.schedule
 
     # --- timer ---
@@ -114,7 +114,7 @@ class Inside:
 
     @property
     def states(self) -> Any:
-        """The state of each timer: timer/timer_states.py."""
+        """Return the state of each timer: timer/timer_states.py."""
         return self._store._engine.states
 
     @property
@@ -124,7 +124,7 @@ class Inside:
 
     @property
     def pipeline(self) -> Any:
-        """The six services: timer/pipeline.py."""
+        """Return the six services: timer/pipeline.py."""
         return self._store._engine.pipeline
 
     @property
@@ -134,7 +134,7 @@ class Inside:
 
     @property
     def pending(self) -> Any:
-        """The reader of waiting messages: timer/pending.py."""
+        """Return the reader of pending messages: timer/pending.py."""
         return self._store._engine.pending
 
     @property
@@ -149,7 +149,7 @@ class Inside:
 
     @property
     def calendar(self) -> Any:
-        """The counts by time: introspection/calendar.py."""
+        """Return the counts by time: introspection/calendar.py."""
         return self._store._engine.calendar
 
     # --- reading ---
@@ -161,12 +161,12 @@ class Inside:
 
     @property
     def long_polls(self) -> Any:
-        """The table of pulls that wait."""
+        """Return the table of long polls."""
         return self._store._engine.puller.holds
 
     @property
     def group_offsets(self) -> Any:
-        """The committed offsets of groups: read/consumer_offsets.py."""
+        """Return the committed offsets of groups: read/consumer_offsets.py."""
         return self._store._engine.offsets
 
     @property
@@ -176,7 +176,7 @@ class Inside:
 
     @property
     def groups(self) -> Any:
-        """The groups that read: read/groups.py."""
+        """Return the groups that read: read/groups.py."""
         return self._store._engine.groups
 
     # --- writing ---
@@ -188,17 +188,17 @@ class Inside:
 
     @property
     def putter(self) -> Any:
-        """What makes quick puts, in C."""
+        """Return the fast path of puts, in C."""
         return self._store._putter
 
     @property
     def begin_put(self) -> Any:
-        """The first step of a quick put."""
+        """Return the first step of a fast put."""
         return self._store._begin_put
 
     @property
     def slot_counts(self) -> Any:
-        """The counts of flow control: timer/slot_counts.py."""
+        """Return the counts of flow control: timer/slot_counts.py."""
         return self._store._putting._counts
 
     @property
@@ -220,24 +220,24 @@ class Inside:
 
     @property
     def store_id(self) -> int:
-        """The store's random number, which its receipts carry."""
+        """Return the store's random number, which its receipts carry."""
         return int(self._store._engine.store_id)
 
     def fail_service(self, name: str, error: BaseException) -> None:
-        """Do what a service's thread does with an error that is not retryable."""
+        """Fail the store as a service's thread does for an error that cannot be retried."""
         self._store._engine.fail_by(name, error)
 
     @property
     def imported(self) -> Any:
-        """What opening found in a log that had to be read whole, or None: log/fold.py."""
+        """Return the fold of a log that opening read completely, or None: log/fold.py."""
         return self._store._engine.imported
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Return whether `close` was called."""
         return bool(self._store._closed)
 
 
 def inside(store: Any) -> Inside:
-    """Open the door of an open store."""
+    """Return the components of an open store."""
     return Inside(store)

@@ -6,7 +6,7 @@ from tests.support.inside.attribute import Attribute
 
 
 def append_of_many(putting: Any) -> Attribute:
-    """The method that appends the records of a put of many."""
+    """Return the method that appends the records of a put of many."""
     return Attribute(putting, "_append_many")
 
 
@@ -16,41 +16,41 @@ def add_id(ids: Any, entry: Any) -> None:
 
 
 def encode_replacement(replacing: Any) -> Attribute:
-    """The method that encodes the record of a put that replaces."""
+    """Return the method that encodes the record of a put that replaces."""
     return Attribute(replacing, "_encode")
 
 
 def known_keys(replacing: Any) -> Any:
-    """The keys of which it is known in memory what waits."""
+    """Return the keys whose pending message is known in memory."""
     return replacing._known
 
 
 def counts_by_slot(slot_counts: Any) -> dict[int, int]:
-    """How many messages flow control counts in each slot."""
+    """Return how many messages flow control counts in each slot."""
     found: dict[int, int] = slot_counts._counts
     return found
 
 
 def counted_slots(slot_counts: Any) -> Any:
-    """The slots that flow control counts, as a queue by time."""
+    """Return the slots that flow control counts, as a queue by time."""
     return slot_counts._slots
 
 
 def recount(slot_counts: Any) -> Attribute:
-    """What gives flow control the due times of all that waits."""
+    """Return the method that gives flow control the due times of all pending messages."""
     return Attribute(slot_counts, "_waiting")
 
 
 def putting_of(recurring: Any) -> Any:
-    """What puts the runs of recurring messages."""
+    """Return the component that puts the runs of recurring messages."""
     return recurring._putting
 
 
 def planner_is_started(recurring: Any) -> bool:
-    """Whether the planner of recurring messages has a thread."""
+    """Return whether the planner of recurring messages has a thread."""
     return bool(recurring._is_started)
 
 
 def doubt_header(ingester: Any, source: str) -> None:
-    """Have the log hold a header of a source that may not be noted in memory."""
+    """Mark a source as having a header in the log that memory may not know."""
     ingester._doubted.add(source)

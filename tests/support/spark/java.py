@@ -15,7 +15,7 @@ PACKAGE = "openjdk-17-jre-headless"
 
 
 def version() -> int | None:
-    """Major version of the Java that Spark would start; None without one."""
+    """Return the major version of the Java that Spark would start, or None."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if program is None:
@@ -26,7 +26,7 @@ def version() -> int | None:
 
 
 def complaint() -> str | None:
-    """What is wrong with it; None where it will do."""
+    """Return the reason why Java cannot be used, or None."""
     found = version()
     if found is None:
         return "no Java was found (JAVA_HOME, PATH)"
@@ -34,7 +34,7 @@ def complaint() -> str | None:
 
 
 def install() -> int:
-    """Get one by apt; exit status."""
+    """Install Java with apt, and return its exit status."""
     apt = shutil.which("apt-get")
     sudo = [] if os.geteuid() == 0 else [shutil.which("sudo")]
     if apt is None or None in sudo:
@@ -49,7 +49,7 @@ def install() -> int:
 
 
 def main() -> int:
-    """Say what is there, or install."""
+    """Report the installed version, or install Java."""
     if "--install" in sys.argv[1:]:
         return install()
     wrong = complaint()

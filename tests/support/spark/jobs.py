@@ -21,7 +21,7 @@ from timerstore.spark.jobs.names import module_of
 from timerstore.testing import ManualClock, Stepper
 
 START_MS = 2_000_000_000_000
-"""Ahead of the machine's clock: what a job puts by that one waits."""
+"""Ahead of the machine's clock, so that messages which a job puts are pending."""
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -34,7 +34,7 @@ SMALL = (
 
 
 def run(job: str, *argv: object, tmp: Path) -> tuple[int, dict[str, Any]]:
-    """Run a job; its exit status and its report."""
+    """Run a job, and return its exit status and its report."""
     report = tmp / "reports" / f"{job}.json"
     report.unlink(missing_ok=True)
     module = import_module(module_of(job))
@@ -43,7 +43,7 @@ def run(job: str, *argv: object, tmp: Path) -> tuple[int, dict[str, Any]]:
 
 
 def make_shards(root: Path, count: int, tmp: Path) -> Path:
-    """Small shards."""
+    """Make small shards."""
     settings = [part for one in SMALL for part in ("--set", one)]
     status, report = run("init-shards", "--path", root, "--shards", count, *settings, tmp=tmp)
     assert status == 0, report
@@ -51,7 +51,7 @@ def make_shards(root: Path, count: int, tmp: Path) -> Path:
 
 
 def write_table(path: Path, rows: Iterable[dict[str, Any]], group: int = 100) -> Path:
-    """Rows as Parquet; `deliver_at` becomes a timestamp, `body` binary."""
+    """Write rows as Parquet; `deliver_at` becomes a timestamp, `body` binary."""
     table = pa.Table.from_pylist(list(rows))
     for name, kind in (("deliver_at", pa.timestamp("ms", tz="UTC")), ("body", pa.binary())):
         if name in table.column_names:
@@ -63,7 +63,7 @@ def write_table(path: Path, rows: Iterable[dict[str, Any]], group: int = 100) ->
 
 
 def some_rows(count: int, first: int = 0, step_ms: int = 1000) -> list[dict[str, Any]]:
-    """Row k is due k + 1 steps after START_MS."""
+    """Return rows; row k is due k + 1 steps after START_MS."""
     return [
         {
             "message_id": f"m{k:05d}",
@@ -78,7 +78,7 @@ def some_rows(count: int, first: int = 0, step_ms: int = 1000) -> list[dict[str,
 
 @contextmanager
 def opened(root: Path, now_ms: int) -> Iterator[dict[int, TimerStore]]:
-    """The shards' stores on one clock, without threads; what is committed was taken in."""
+    """Open the shards' stores on one clock, without threads, with all commits ingested."""
     count = require(Disk(), root).shard_count
     clock = ManualClock(now_ms)
     stores: dict[int, TimerStore] = {}
@@ -97,7 +97,7 @@ def opened(root: Path, now_ms: int) -> Iterator[dict[int, TimerStore]]:
 
 
 def play(root: Path, begin_ms: int, end_ms: int, step_ms: int = 1000) -> None:
-    """Turn the clock from one time to another, and deliver what is due."""
+    """Advance the clock step by step, and deliver due messages."""
     with opened(root, begin_ms) as stores:
         for store in stores.values():
             clock = store.clock
@@ -109,7 +109,7 @@ def play(root: Path, begin_ms: int, end_ms: int, step_ms: int = 1000) -> None:
 
 
 def waiting(root: Path, now_ms: int = START_MS) -> dict[str, tuple[str, int]]:
-    """Message id to topic and due time, of all that waits in all shards."""
+    """Return topic and due time of all pending messages of all shards, by message id."""
     with opened(root, now_ms) as stores:
         found = [one for store in stores.values() for one in store.pending()]
     assert len({one.message_id for one in found}) == len(found), "twice"
@@ -117,7 +117,7 @@ def waiting(root: Path, now_ms: int = START_MS) -> dict[str, tuple[str, int]]:
 
 
 def delivered(root: Path, topic: str, now_ms: int = START_MS) -> list[Message]:
-    """All messages of a topic."""
+    """Return all messages of a topic."""
     found: list[Message] = []
     with opened(root, now_ms) as stores:
         for store in stores.values():

@@ -1,8 +1,9 @@
-"""The Spark sessions of the tests: all settings stand here.
+"""The Spark sessions of the tests, with all their settings.
 
-Holds:    local[2,3]: two slots, three attempts a task, as on a cluster; UTC; no web page; what a
-          JVM compiles only for speed it leaves. Workers find this checkout, and the module by which
-          Spark finds the data source, through PYTHONPATH, which is set before the JVM starts.
+A session is local[2,3]: two task slots and three attempts for each task, as on a cluster. It uses
+UTC, has no web page, and skips compilation that only pays off in long runs. Workers find this
+checkout, and the module by which Spark finds the data source, through PYTHONPATH, which is set
+before the JVM starts.
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ _QUIET = ROOT / "tests" / "spark" / "log4j2.properties"
 
 
 def missing() -> str | None:
-    """Why no Spark test can run here; None where they can."""
+    """Return the reason why Spark tests cannot run here, or None."""
     absent = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed: pip install 'timerstore[spark]'"
@@ -28,7 +29,7 @@ def missing() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """What a process that starts a JVM has in its environment."""
+    """Return the environment of a process that starts a JVM."""
     path = [str(ROOT), str(AUTOLOAD), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -40,7 +41,7 @@ def environment() -> dict[str, str]:
 
 
 def settings(scratch: Path) -> dict[str, str]:
-    """Settings of a session, beside those of timerstore.spark.configure."""
+    """Return a session's settings in addition to those of timerstore.spark.configure."""
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -57,7 +58,7 @@ def settings(scratch: Path) -> dict[str, str]:
 
 
 def start(scratch: Path, *, master: str = "local[2,3]", **more: str) -> Any:
-    """Start a session; one a process. `more`: settings with `__` for a dot."""
+    """Start a session, at most one in a process. `more` are settings with `__` for a dot."""
     from pyspark.sql import SparkSession
 
     from timerstore.spark import configure

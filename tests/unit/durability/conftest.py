@@ -23,7 +23,7 @@ class Machine:
 
     @property
     def base(self) -> str:
-        """The store's folder, as the recorder names it."""
+        """Return the store's folder, as the recorder names it."""
         return self.bench.root.relative_to(self.disk).as_posix()
 
     def answered(self, allowed: Sequence[Allowed] = ANSWER) -> Bench:
@@ -32,7 +32,7 @@ class Machine:
         return self.cut()
 
     def cut(self) -> Bench:
-        """The store as the worst power cut leaves it, opened."""
+        """Return the store as the worst power cut leaves it, opened."""
         self._count += 1
         to = self.disk.parent / "cuts" / str(self._count)
         root = self.recorder.cut(self.bench.root, to)

@@ -108,7 +108,7 @@ def test_answer_survives_a_power_cut(
 
 
 def _first_is_staged(bench: Bench) -> Any:
-    """A message of which nothing is synced yet: a put that did not wait for it."""
+    """Return a message of which nothing is synced yet: a put that did not wait for it."""
     return bench.store.put("t", b"a", delay=10, message_id="m", flush="async")
 
 

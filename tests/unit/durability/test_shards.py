@@ -34,7 +34,7 @@ def staged(root: Path, attempt: str = "a", version: int = 1) -> Staged:
 
 
 def rows(root: Path) -> int:
-    """How many rows a shard has that a power cut left."""
+    """Return how many rows a shard has that a power cut left."""
     with timerstore.open_shards(root, clock=CLOCK, threads=False) as store:
         return sum(one.stats()["pending_messages"] for one in store.stores)
 

@@ -1,6 +1,6 @@
-"""put_many's quick way, in C: it answers and writes as the other does, and leaves to that the rest.
+"""The fast put_many in C: it has the results of the slow path, to which it falls back.
 
-Data:     stores on the system's clock, flushed asynchronously: there alone is a quick way.
+The stores use the system's clock and asynchronous flushes, as the fast path requires.
 """
 
 import array
@@ -80,7 +80,7 @@ def test_it_answers_and_writes_the_same(tmp_path: Path, name: str) -> None:
 
 
 def _said(batches: list[PutBatch], given: dict[str, Any], span_ms: tuple[int, int]) -> list[Any]:
-    """All but where in the log and when exactly."""
+    """Return all but where in the log and when exactly."""
     assert batches[1].counter_begin == batches[0].counter_begin + len(BODIES)
     said: list[Any] = [(one.queue_id, one.given, one.origin.topic) for one in batches]
     for name in ("log_offsets", "queue_offsets", "due_ms", "timer_ids"):

@@ -1,7 +1,6 @@
-"""The quick ways of put and put_many where every put is to be durable: they wait for the sync, they
-are counted while they do, and a sync that fails is theirs to tell.
+"""The fast put and put_many with flush="sync": they wait for the sync and report its error.
 
-Threads are the subject where somebody closes amid a put.
+Some tests use threads because they close a store during a put.
 """
 
 import threading
@@ -56,7 +55,7 @@ class Gate:
 
 
 def _is_quick(store: TimerStore) -> bool:
-    """Whether a put goes by way of C; the other way asks for the method."""
+    """Return whether a put goes by way of C; the other way asks for the method."""
     return store.put.__self__ is store._putter  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""The append lock, which C takes, too; what it has in common with the others: test_lock.py."""
+"""The append lock, which C also takes; test_lock.py tests its behaviour as an ordinary lock."""
 
 import threading
 

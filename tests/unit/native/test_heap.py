@@ -1,4 +1,4 @@
-"""The open slot's heap: order of (wake time, id), what may leave it, what rolls no more."""
+"""The heap of the open slot: order by (wake time, id), entries that leave, entries that roll."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Lock and AppendLock: like threading.Lock, but they raise when their own thread asks again."""
+"""Lock and AppendLock: like threading.Lock, but a second acquire by the same thread raises."""
 
 import gc
 import math

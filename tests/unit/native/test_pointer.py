@@ -1,4 +1,4 @@
-"""An address that is kept may be garbage together with the view that it was taken of."""
+"""An address that is kept may become garbage together with the view it was taken from."""
 
 import gc
 import subprocess

@@ -85,7 +85,7 @@ class Bench:
         return found.time, found.first_pos, found.last_pos, found.unit_count
 
     def view(self) -> Any:
-        """The log as one mapped segment."""
+        """Return the log as one mapped segment."""
         self._keep = ffi.from_buffer("uint8_t[]", self.log)
         self._table = ffi.new("const uint8_t *[]", [self._keep])
         view = ffi.new("ts_view *")

@@ -213,7 +213,7 @@ def test_hosts_of_both_families_in_both_versions(born: str, stored: str, version
 
 
 def make_log(root: Path, segment_bytes: int, count: int) -> list[bytes]:
-    """A log of `count` records over as many segments as it takes, blanks between them."""
+    """Return a log of `count` records over as many segments as it takes, blanks between them."""
     made: list[bytes] = []
     files: dict[int, bytearray] = {0: bytearray()}
     start = 0

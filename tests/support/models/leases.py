@@ -241,7 +241,7 @@ class Lessees:
         one.states = left
 
     def cut(self, durable: int) -> None:
-        """Record a power cut that kept at least the log up to `durable` and may undo later calls."""
+        """Record a power cut that kept the log up to `durable` and may undo later calls."""
         for end, one, before in self._undo:
             if end > durable:
                 one.states |= before

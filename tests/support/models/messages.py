@@ -187,7 +187,7 @@ class Model:
         return [p for p in found if (p.sure or p.waited) and not p.level]
 
     def check_settled(self, now_ms: int, held: Collection[str] = ()) -> None:
-        """Check that all due messages were seen, except topics in `held`, when services are idle."""
+        """Check, when services are idle, that due messages were seen, except topics in `held`."""
         for one in self.waiting():
             if one.queue[0] in held and not one.level:
                 continue

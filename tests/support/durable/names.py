@@ -1,11 +1,11 @@
-"""Names as a power cut leaves them: what no sync of a directory covered is gone.
+"""Names as a power cut leaves them: without those that no sync of a directory covered.
 
     names = DurableNames(root, monkeypatch)   # everything below root now counts as durable
     ...
     names.cut()                               # removes every name that is not
 
-A sync of a file carries no name along here, as POSIX has it, though most file systems do so.
-Not modelled: a name that was removed stays removed; a renamed one is gone from its old place.
+A sync of a file does not make its name durable, as in POSIX, although most file systems do so.
+Not modelled: a removed name stays removed, and a renamed one is removed from its old place.
 """
 
 import os

@@ -8,7 +8,8 @@ import pytest
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.files import ANSWER, BARRIERS, CLOSED, RECOVERED
-from tests.support.durable.recorder import Allowed, Recorder, recording
+from tests.support.durable.recorder import Allowed, Recorder
+from tests.support.durable.recording import recording
 
 
 class Machine:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from tests.support.amounts import sample
 from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
-from tests.support.durable.recorder import Fault, Recorder, recording
+from tests.support.durable.recorder import Fault, Recorder
+from tests.support.durable.recording import recording
 from tests.support.inside import inside
 from timerstore import FailedError, FullError
 from timerstore._engine.format import counts_json, state_sector, watermark

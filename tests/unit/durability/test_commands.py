@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.command_line import CommandLine
 from tests.support.durable.files import BARRIERS, CLOSED, LOCK
-from tests.support.durable.recorder import Recorder, recording
+from tests.support.durable.recorder import Recorder
+from tests.support.durable.recording import recording
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.durable.files import BARRIERS, RECOVERED, RECOVERY_BARRIERS
-from tests.support.durable.recorder import Recorder, recording
+from tests.support.durable.recorder import Recorder
+from tests.support.durable.recording import recording
 from timerstore._engine.base import failpoints
 
 LATER_MS = NOW + 2 * DAY

@@ -20,7 +20,7 @@ def _files_of_steps(walk: str) -> list[str]:
     return re.findall(r"^\d+\. `([\w/.]+)`", walk, re.MULTILINE)
 
 
-def test_every_file_that_is_named_exists() -> None:
+def test_files_named_in_the_pages_exist() -> None:
     names = re.findall(r"`((?:[\w]+/)*\w+\.(?:py|c|h))`", PAGE)
     assert len(names) > 40
     for name in names:

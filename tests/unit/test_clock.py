@@ -6,7 +6,7 @@ from timerstore.clock import SystemClock
 from timerstore.testing import ManualClock
 
 
-def test_system_clock_tells_the_time():
+def test_system_clock_returns_the_time():
     clock = SystemClock()
     before = time.time_ns() // 1_000_000
     assert before <= clock.now_ms <= time.time_ns() // 1_000_000
@@ -15,7 +15,7 @@ def test_system_clock_tells_the_time():
     clock.subscribe(lambda: None)()
 
 
-def test_manual_clock_goes_back_but_its_monotonic_side_does_not():
+def test_manual_clock_can_be_set_back_and_monotonic_time_cannot():
     clock = ManualClock(1000)
     assert (clock.now_ms, clock.monotonic_ns, clock.by_hand) == (1000, 0, True)
     clock.advance(5)
@@ -28,7 +28,7 @@ def test_manual_clock_goes_back_but_its_monotonic_side_does_not():
         clock.advance(-1)
 
 
-def test_listeners_hear_every_turn_until_they_leave():
+def test_listeners_are_called_until_they_unsubscribe():
     clock = ManualClock(0)
     heard = []
     leave = clock.subscribe(lambda: heard.append(clock.now_ms))

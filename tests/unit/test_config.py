@@ -18,14 +18,14 @@ SMALL = {
 }
 
 
-def test_defaults_are_the_ancestors():
+def test_defaults_are_those_of_rocketmq():
     one = StoreConfig()
     assert one.record_bytes_max == 4_194_304 + 65_536
     assert one.roll_slots == 172_800
     assert one.store_address == ("127.0.0.1", 10_911)
 
 
-def test_small_geometry():
+def test_small_sizes_are_accepted():
     one = StoreConfig(**SMALL)
     assert one.record_bytes_max == 16_384 - 16
     assert one.roll_slots == 64 - 16
@@ -33,12 +33,12 @@ def test_small_geometry():
 
 
 @pytest.mark.parametrize("slots", [0, 1, 604_741])
-def test_a_roll_window_that_does_not_fit_is_the_widest(slots):
+def test_roll_window_is_the_widest_when_it_does_not_fit(slots):
     assert StoreConfig(roll_window_slots=slots).roll_slots == 604_740
 
 
 @pytest.mark.parametrize("name", sorted(config.RANGES))
-def test_edges_of_every_range(name):
+def test_each_range_is_checked_at_its_edges(name):
     low, high = config.RANGES[name]
     small = {"wheel_slot_count": 128, "checkpoint_log_bytes": 4096}
     fixed = {"queue_segment_bytes": (20, (2**31 - 21) // 20 * 20), "checkpoint_log_bytes": (
@@ -51,7 +51,7 @@ def test_edges_of_every_range(name):
             StoreConfig(**{name: value})
 
 
-def test_everything_wrong_is_said_at_once():
+def test_error_lists_all_invalid_fields():
     with pytest.raises(ConfigError) as caught:
         StoreConfig(
             flush="later", precision_ms=0, broker_name="a b", visibility="", level_delays="1"
@@ -81,16 +81,16 @@ def test_everything_wrong_is_said_at_once():
         {"broker_name": ""},
     ],
 )
-def test_refused(changes):
+def test_invalid_values_are_rejected(changes):
     with pytest.raises(ConfigError):
         StoreConfig(**changes)
 
 
-def test_ipv6_host():
+def test_ipv6_host_is_accepted():
     assert StoreConfig(store_host="[::1]:80").store_address == ("::1", 80)
 
 
-def test_every_field_is_described_beside_it():
+def test_each_field_has_a_description():
     tree = ast.parse(inspect.getsource(config)).body
     body = next(one for one in tree if isinstance(one, ast.ClassDef)).body
     for one, after in itertools.pairwise(body):

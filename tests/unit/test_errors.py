@@ -13,7 +13,7 @@ CLASSES = [
 ]
 
 
-def test_the_tree_is_the_one_of_the_style():
+def test_error_classes_have_their_base_classes():
     bases = {one.__name__: {b.__name__ for b in one.__mro__} for one in CLASSES}
     for name in ("ConfigError", "MessageError"):
         assert {"ValueError", "TimerStoreError"} <= bases[name]
@@ -22,7 +22,7 @@ def test_the_tree_is_the_one_of_the_style():
     assert retryable == {"FullError", "BusyError", "FlowControlError", "FlushTimeoutError"}
 
 
-def test_codes_lead_to_their_own_classes():
+def test_codes_map_to_their_classes():
     assert dict(CLASS_OF_CODE) == {
         -1: errors.CorruptError,
         -2: errors.FullError,
@@ -31,7 +31,7 @@ def test_codes_lead_to_their_own_classes():
     }
 
 
-def test_text_names_what_where_wanted_and_got():
+def test_error_text_has_what_where_wanted_and_got():
     error = errors.CorruptError("record size", where="commitlog/0 offset 7", wanted=52, got=0)
     assert str(error) == "record size; at commitlog/0 offset 7; wanted 52; got 0"
     assert not error.retryable
@@ -39,7 +39,7 @@ def test_text_names_what_where_wanted_and_got():
     assert not errors.CorruptError.retryable
 
 
-def test_all_problems_are_listed():
+def test_error_lists_all_problems():
     error = errors.ConfigError(["a is wrong", "b is wrong"])
     assert error.problems == ("a is wrong", "b is wrong")
     assert str(error) == "a is wrong; b is wrong"
@@ -47,7 +47,7 @@ def test_all_problems_are_listed():
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_survives_pickling(cls):
+def test_errors_can_be_pickled(cls):
     again = pickle.loads(pickle.dumps(cls("some text", retryable=True)))
     assert type(again) is cls
     assert str(again) == "some text"

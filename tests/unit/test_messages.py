@@ -40,11 +40,11 @@ def make_message(**changes):
         (b"A\x01\xff\x02", {"A": "\ufffd"}),
     ],
 )
-def test_properties_text(text, want):
+def test_properties_text_is_parsed(text, want):
     assert messages.parse_properties(text) == want
 
 
-def test_what_a_message_derives_from_its_properties():
+def test_message_fields_are_derived_from_properties():
     one = make_message(properties={"UNIQ_KEY": "id", "TAGS": "a", "KEYS": "k1 k2"})
     assert (one.message_id, one.tags, one.keys) == ("id", "a", ("k1", "k2"))
     bare = make_message()
@@ -54,7 +54,7 @@ def test_what_a_message_derives_from_its_properties():
 
 
 @pytest.mark.parametrize("sys_flag", [0x01, 0x301, 0x331])
-def test_compressed_body_is_inflated_once_and_equal_to_itself(sys_flag):
+def test_compressed_body_is_inflated_once(sys_flag):
     raw = zlib.compress(b"x" * 5000)
     one = make_message(raw_body=raw, sys_flag=sys_flag)
     other = make_message(raw_body=raw, sys_flag=sys_flag)
@@ -64,7 +64,7 @@ def test_compressed_body_is_inflated_once_and_equal_to_itself(sys_flag):
     assert one.raw_body == raw
 
 
-def test_inflating_stops_at_the_limit():
+def test_inflated_body_has_a_limit():
     raw = zlib.compress(bytes(1000))
     assert make_message(raw_body=raw, sys_flag=1, body_bytes_max=1000).body == bytes(1000)
     with pytest.raises(MessageError, match="more than 999"):
@@ -72,12 +72,12 @@ def test_inflating_stops_at_the_limit():
 
 
 @pytest.mark.parametrize(("sys_flag", "name"), [(0x101, "LZ4"), (0x201, "ZSTD"), (0x401, "type 4")])
-def test_other_compressions_are_named(sys_flag, name):
+def test_error_names_other_compressions(sys_flag, name):
     with pytest.raises(MessageError, match=name):
         _ = make_message(sys_flag=sys_flag).body
 
 
-def test_broken_zlib_is_corrupt():
+def test_damaged_zlib_raises_corrupt_error():
     raw = zlib.compress(b"x" * 5000)
     for bad in (raw[:-5], b"", b"nothing"):
         with pytest.raises(CorruptError):
@@ -97,7 +97,7 @@ def batch_of(bodies, sys_flags, **changes):
     )  # fmt: skip
 
 
-def test_body_list_is_what_the_messages_have():
+def test_body_list_has_the_bodies_of_the_messages():
     raw = zlib.compress(b"x" * 5000)
     batch = batch_of([b"one", raw, b"", raw], [0, 1, 0, 0x301])
     assert batch.body_list() == [b"one", b"x" * 5000, b"", b"x" * 5000]
@@ -109,7 +109,7 @@ def test_body_list_is_what_the_messages_have():
         batch_of([raw], [1], body_bytes_max=4999).body_list()
 
 
-def test_hosts():
+def test_host_text_formats_both_families():
     assert messages.host_text(bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F]), False) == "127.0.0.1:10911"
     v6 = bytes(15) + b"\x01" + (80).to_bytes(4, "big")
     assert messages.host_text(v6, True) == "[::1]:80"
@@ -118,11 +118,11 @@ def test_hosts():
 
 
 @pytest.mark.parametrize(("due", "want"), [(1000, 0), (1001, 1000), (1999, 1000), (2000, 1000)])
-def test_out_ms_is_the_edge_before(due, want):
+def test_out_ms_is_the_previous_slot_edge(due, want):
     assert receipts.out_ms(due, 1000) == want
 
 
-def test_receipt():
+def test_receipt_has_message_id_and_handle():
     one = PutReceipt(ORIGIN, 0xAB, 17, 2, None, 4096, 1_700_000_005_000)
     assert one.message_id == "7F000001ABCD012345670000000000AB"
     text = base64.urlsafe_b64decode(one.handle).decode()
@@ -142,7 +142,7 @@ def test_ids_wrap_at_48_bits():
     assert receipts.unique_key("P" * 20, 2**48 + 1) == "P" * 20 + "000000000001"
 
 
-def test_put_batch():
+def test_put_batch_returns_receipts():
     rows = np.arange(3, dtype=np.int64)
     batch = PutBatch(ORIGIN, 10, 1, rows * 100, rows - 1, rows + 1000, rows)
     assert len(batch) == 3
@@ -174,7 +174,7 @@ def make_batch(**changes):
     return MessageBatch(**{**values, **changes})
 
 
-def test_message_batch_gives_messages():
+def test_message_batch_returns_messages():
     batch = make_batch()
     assert [one.body for one in batch] == [b"one", b"two!"]
     assert batch[1].properties == {"A": "b"}
@@ -185,13 +185,13 @@ def test_message_batch_gives_messages():
         _ = batch[2]
 
 
-def test_to_arrow_says_what_is_missing(monkeypatch):
+def test_to_arrow_raises_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match="pyarrow"):
         make_batch().to_arrow()
 
 
-def test_to_arrow():
+def test_to_arrow_returns_a_table():
     pytest.importorskip("pyarrow")
     table = make_batch().to_arrow()
     assert table["body"].to_pylist() == [b"one", b"two!"]
@@ -199,7 +199,7 @@ def test_to_arrow():
     assert table["queue_offset"].to_pylist() == [1, 2]
 
 
-def test_report():
+def test_report_is_clean_without_problems():
     assert reports.Report().clean
     bad = reports.Report((reports.Problem("size", "f offset 0", "52", "0"),), {"units": 3})
     assert not bad.clean
@@ -207,7 +207,7 @@ def test_report():
     assert "3 units" in str(bad)
 
 
-def test_repr_shows_how_long_a_body_is_and_not_the_body(tmp_path: Path) -> None:
+def test_repr_shows_the_length_of_a_body_only(tmp_path: Path) -> None:
     body = b"secret" * 100_000
     with timerstore.open(tmp_path / "s", threads=False) as store:
         stepper = Stepper(store)
@@ -242,6 +242,6 @@ def test_repr_shows_how_long_a_body_is_and_not_the_body(tmp_path: Path) -> None:
     assert repr(page).startswith("PullResult(status=FOUND, <51 messages>, next_offset=51")
 
 
-def test_error_shows_the_beginning_of_what_is_long() -> None:
+def test_error_text_truncates_long_values() -> None:
     assert len(quoted("x" * 10_000_000)) == len(quoted(b"x" * 10_000_000)) == 80
     assert quoted("x" * 81).endswith("x...")

@@ -85,7 +85,7 @@ class Readers:
             self._divided(topic)
 
     def read(self, store: TimerStore, topic: str, which: int, count: int, seen: Seen) -> None:
-        """Read with one consumer; join one if there is none."""
+        """Read with one consumer; join one if the topic has no consumer."""
         reader = self._reader(store, topic, which)
         messages = reader.consumer.poll(count)
         self._divided(topic)  # the topic may have grown

@@ -1,4 +1,4 @@
-"""Awaited puts: the plain case needs no thread, and one sync serves all who wait."""
+"""Awaited puts: a plain put needs no pool thread, and one sync serves all waiting puts."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ every = pytest.mark.parametrize("put", [*PLAIN.values(), *OTHER.values()], ids=[
 
 
 class Gate:
-    """In place of the segments' sync: it waits, counts, or fails."""
+    """A replacement of the segments' sync that waits, counts, or fails."""
 
     def __init__(self, store: AsyncTimerStore) -> None:
         self._segments = store.blocking._log.segments
@@ -81,7 +81,7 @@ def without_pool(store: AsyncTimerStore, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @every
-def test_it_is_durable_when_it_returns(tmp_path: Path, put: Put) -> None:
+def test_awaited_put_is_durable_when_it_returns(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
         await put(store)
         log = store.blocking._log
@@ -91,7 +91,7 @@ def test_it_is_durable_when_it_returns(tmp_path: Path, put: Put) -> None:
 
 
 @plain
-def test_the_plain_case_needs_no_pool(
+def test_plain_put_needs_no_thread_pool(
     tmp_path: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -104,7 +104,7 @@ def test_the_plain_case_needs_no_pool(
 
 
 @plain
-def test_nor_a_sync_where_none_is_asked_for(
+def test_plain_put_needs_no_sync_when_flush_is_async(
     tmp_path: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -118,7 +118,7 @@ def test_nor_a_sync_where_none_is_asked_for(
     with_store(tmp_path, test, flush="async")
 
 
-def test_async_for_one_of_a_synchronous_store(tmp_path: Path) -> None:
+def test_put_needs_no_sync_when_it_has_flush_async(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         await store.put("t", b"body", delay=HOUR_S, flush="async")
@@ -129,7 +129,7 @@ def test_async_for_one_of_a_synchronous_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
-def test_however_many_wait_they_share_syncs(tmp_path: Path, named: dict[str, Any]) -> None:
+def test_waiting_puts_share_one_sync(tmp_path: Path, named: dict[str, Any]) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         first = asyncio.create_task(store.put("t", b"it syncs", delay=HOUR_S, **named))
@@ -155,7 +155,7 @@ def test_however_many_wait_they_share_syncs(tmp_path: Path, named: dict[str, Any
     with_store(tmp_path, test)
 
 
-def test_nobody_waits_for_calls_that_take_long(tmp_path: Path) -> None:
+def test_put_does_not_wait_for_long_calls(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         until = threading.Event()
         long = [asyncio.create_task(store._run(until.wait)) for _ in range(4)]
@@ -168,7 +168,7 @@ def test_nobody_waits_for_calls_that_take_long(tmp_path: Path) -> None:
 
 
 @plain
-def test_a_sync_that_fails_is_told_to_each_whom_it_did_not_serve(tmp_path: Path, put: Put) -> None:
+def test_failed_sync_raises_in_each_waiting_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         gate.error = FailedError("no such luck", where=store.blocking._log.segments.directory)
@@ -183,7 +183,7 @@ def test_a_sync_that_fails_is_told_to_each_whom_it_did_not_serve(tmp_path: Path,
     with_store(tmp_path, test)
 
 
-def test_one_who_was_served_hears_of_no_later_failure(tmp_path: Path) -> None:
+def test_durable_put_does_not_raise_when_a_later_sync_fails(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         shared, log = store._puts.shared, store.blocking._log
         end = log.durable
@@ -210,7 +210,7 @@ def _raiser(error: BaseException) -> Callable[[Any], None]:
 
 
 @every
-def test_close_waits_for_it(tmp_path: Path, put: Put) -> None:
+def test_close_waits_for_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         putting = asyncio.ensure_future(put(store))
@@ -230,7 +230,7 @@ def test_close_waits_for_it(tmp_path: Path, put: Put) -> None:
 
 @plain
 @pytest.mark.parametrize("is_shut", [False, True], ids=["closed", "closed and shut"])
-def test_closed_between_the_append_and_the_sync_it_is_there(
+def test_put_is_stored_when_closed_between_append_and_sync(
     tmp_path: Path, put: Put, *, is_shut: bool
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -250,7 +250,7 @@ def test_closed_between_the_append_and_the_sync_it_is_there(
     with_store(tmp_path, test)
 
 
-def test_closed_by_a_failure_amid_it_the_failure_is_told(tmp_path: Path) -> None:
+def test_put_raises_error_of_the_store_when_closed_by_it(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         shared, log = store._puts.shared, store.blocking._log
         begin = shared.through
@@ -267,7 +267,7 @@ def test_closed_by_a_failure_amid_it_the_failure_is_told(tmp_path: Path) -> None
     with_store(tmp_path, test)
 
 
-def test_who_gives_up_waiting_takes_it_from_nobody(tmp_path: Path) -> None:
+def test_cancelled_task_does_not_cancel_other_puts(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         tasks = [asyncio.create_task(store.put("t", b"%d" % k)) for k in range(3)]
@@ -283,9 +283,7 @@ def test_who_gives_up_waiting_takes_it_from_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
-def test_given_up_amid_it_it_is_made_durable_all_the_same(
-    tmp_path: Path, named: dict[str, Any]
-) -> None:
+def test_cancelled_put_is_made_durable(tmp_path: Path, named: dict[str, Any]) -> None:
     async def test(store: AsyncTimerStore) -> None:
         log = store.blocking._log
         end, synced = log.end, asyncio.Event()
@@ -305,7 +303,7 @@ def test_given_up_amid_it_it_is_made_durable_all_the_same(
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_where_no_thread_can_be_had_the_next_one_tries_again(
+def test_next_put_retries_when_no_thread_can_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -326,7 +324,7 @@ def test_where_no_thread_can_be_had_the_next_one_tries_again(
     with_store(tmp_path, test)
 
 
-def test_an_error_beside_the_sync_is_told_to_all_and_the_next_ones_are_served(
+def test_unexpected_sync_error_raises_in_all_waiting_puts_and_the_next_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -340,7 +338,7 @@ def test_an_error_beside_the_sync_is_told_to_all_and_the_next_ones_are_served(
     with_store(tmp_path, test)
 
 
-def test_a_loop_that_ended_amid_it_harms_nobody(tmp_path: Path) -> None:
+def test_store_stays_usable_when_event_loop_ends_during_put(tmp_path: Path) -> None:
     loop = asyncio.new_event_loop()
     store = loop.run_until_complete(
         _opened(timerstore.aio.open(tmp_path, small(flush="sync"), threads=False))
@@ -367,9 +365,7 @@ async def _opened(opening: Awaitable[AsyncTimerStore]) -> AsyncTimerStore:
     return await opening
 
 
-def test_a_coroutine_that_does_nothing_but_put_lets_others_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coroutine_of_puts_lets_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(store: AsyncTimerStore) -> None:
         without_pool(store, monkeypatch)
         turns, is_over = 0, False
@@ -390,7 +386,7 @@ def test_a_coroutine_that_does_nothing_but_put_lets_others_run(
     with_store(tmp_path, test, flush="async", make=StoreConfig)
 
 
-def test_bad_arguments_are_told_as_ever(tmp_path: Path) -> None:
+def test_invalid_arguments_raise_the_usual_errors(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         end = store.blocking._log.end
         with pytest.raises(MessageError, match="flush: wanted 'sync' or 'async', got 'never'"):
@@ -409,7 +405,7 @@ def test_bad_arguments_are_told_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1024, 1025])
-def test_lists_at_the_limit_of_the_plain_case(tmp_path: Path, count: int) -> None:
+def test_lists_above_the_plain_limit_use_the_pool(tmp_path: Path, count: int) -> None:
     async def test(store: AsyncTimerStore) -> None:
         calls: list[object] = []
         run = store._puts._run
@@ -427,7 +423,7 @@ def test_lists_at_the_limit_of_the_plain_case(tmp_path: Path, count: int) -> Non
     with_store(tmp_path, test, make=StoreConfig)
 
 
-def test_on_a_clock_turned_by_hand_it_is_the_other_way_round(tmp_path: Path) -> None:
+def test_put_works_on_a_manual_clock(tmp_path: Path) -> None:
     async def run() -> None:
         clock = ManualClock(NOW)
         opening = timerstore.aio.open(tmp_path, small(flush="sync"), clock=clock, threads=False)

@@ -51,7 +51,7 @@ def assert_goes_on(bench: Bench) -> None:
     bench.close()
 
 
-def test_a_store_that_was_closed(bench: Bench) -> None:
+def test_store_opens_with_few_maps_after_close(bench: Bench) -> None:
     bench.close()
     assert_goes_on(bench)
 
@@ -76,7 +76,7 @@ def test_store_opens_after_an_interrupted_close(
     assert_goes_on(bench)
 
 
-def test_a_store_that_was_killed_behind_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
+def test_store_opens_with_few_maps_after_a_kill(bench: Bench, tmp_path: Path) -> None:
     """Units that were linked later are removed from the wheel."""
     bench.store.flush()
     inside(bench.store).checkpoint.run(is_clean=False)

@@ -1,7 +1,5 @@
 """Linking, reading and cutting the wheel, call by call, on buffers of the test."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,119 +10,16 @@ from tests.support.disk_reader import (
     TIMER_DELETE,
     TIMER_ROLL,
     TIMER_UNIT_BYTES,
-    TimerUnit,
-    decode_slot,
-    decode_timer_unit,
     encode_timer_blank,
 )
+from tests.support.wheel_bench import NOW, PRECISION_MS, WINDOW, WheelBench, slot_ms
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
-from timerstore._engine.timer.timer_states import TimerStates
-
-PRECISION_MS = 100
-NOW = 10_000  # slot of the present
-WINDOW = 48
-SEGMENT = 1 << 16
-PROBES = 4096
-
-
-class Bench:
-    """A wheel, an in-memory timer log of one segment, and the states of a few ids."""
-
-    def __init__(self, slot_count: int = 128, segment_bytes: int = SEGMENT) -> None:
-        self.slot_count = slot_count
-        self.slots = np.zeros(slot_count * 32, np.uint8)
-        self.dirty = np.zeros((slot_count * 32 + 4095) // 4096, np.uint8)
-        self.wheel: Any = ffi.new("ts_wheel *")
-        self.wheel.slots = ffi.from_buffer("uint8_t[]", self.slots)
-        self.wheel.dirty_pages = ffi.from_buffer("uint8_t[]", self.dirty)
-        self.wheel.slot_count = slot_count
-        self.wheel.precision_ms = PRECISION_MS
-        self.link: Any = ffi.new("ts_link *")
-        self.link.segment_bytes = segment_bytes
-        self.link.write_slot = NOW
-        self.link.read_slot = NOW + 1
-        self.link.reuse_below = NOW
-        self.link.roll_slots = WINDOW
-        self.states = TimerStates()
-        self.states.ensure(1000)
-        self.units = np.zeros(SEGMENT, np.uint8)
-        self.log = np.zeros(4 * SEGMENT, np.uint8)
-        self._next = 0
-
-    def request(self, due_ms: int, flags: int = 0, *, waits: bool = True) -> Records:
-        out = np.zeros(1, REQUEST)
-        out["id"], out["due_ms"], out["flags"] = self._next, due_ms, flags
-        out["log_offset"], out["size"], out["topic_hash"] = 1000 * self._next, 77, 5
-        if waits:
-            lib.ts_state_set(self.states.native, self._next, lib.TS_WAITING)
-        self._next += 1
-        return out
-
-    def put(self, *requests: Records, room: int = SEGMENT) -> tuple[int, Records]:
-        """Link requests, and return (count or status, late entries)."""
-        each = np.concatenate(requests)
-        late = np.zeros(len(each), DUE)
-        begin = self.link.pos
-        count = lib.ts_timer_link(
-            self.wheel, self.link, self.states.native,
-            ffi.from_buffer("ts_request[]", each), len(each),
-            ffi.from_buffer("uint8_t[]", self.units), room,
-            ffi.from_buffer("ts_due[]", late),
-        )  # fmt: skip
-        self.log[begin : begin + self.link.bytes] = self.units[: self.link.bytes]
-        return int(count), late[: self.link.late_count]
-
-    def unit(self, pos: int) -> TimerUnit:
-        return decode_timer_unit(self.log[pos : pos + TIMER_UNIT_BYTES].tobytes(), pos)
-
-    def slot(self, number: int) -> tuple[int, int, int, int]:
-        """Return (time, first, last, count) at the slot's index."""
-        at = number % self.slot_count * 32
-        found = decode_slot(self.slots[at : at + 32].tobytes(), 0)
-        return found.time, found.first_pos, found.last_pos, found.unit_count
-
-    def view(self) -> Any:
-        """Return the log as one mapped segment."""
-        self._keep = ffi.from_buffer("uint8_t[]", self.log)
-        self._table = ffi.new("const uint8_t *[]", [self._keep])
-        view = ffi.new("ts_view *")
-        view.segments, view.segment_count = self._table, 1
-        view.segment_bytes, view.end = len(self.log), self.link.pos
-        return view
-
-    def load(self, slot: int, capacity: int = 100) -> list[int]:
-        """Return the log offsets of a slot's chain, newest first, read `capacity` at a time."""
-        found: list[int] = []
-        pos = ffi.new("int64_t *", -1)
-        while True:
-            part = np.zeros(capacity, CHAINED)
-            got = lib.ts_wheel_load(
-                self.view(), self.wheel, slot, pos, capacity, ffi.from_buffer("ts_chained[]", part)
-            )
-            assert got >= 0, f"status {got}"
-            assert (part["slot"][:got] == slot).all()
-            found += part["log_offset"][:got].tolist()
-            if pos[0] < 0:
-                return found
-
-    def next_used(self, begin: int, end: int) -> int:
-        return int(lib.ts_wheel_next(self.wheel, begin, end))
-
-    def count(self, begin: int, end: int) -> tuple[int, int, int]:
-        """Return (status, units, slot at which the count stopped)."""
-        at, pos, units = (ffi.new("int64_t *", value) for value in (begin, -1, 0))
-        got = lib.ts_wheel_count(self.view(), self.wheel, at, pos, end, units)
-        return int(got), int(units[0]), int(at[0])
-
-
-def slot_ms(slot: int) -> int:
-    return slot * PRECISION_MS
+from timerstore._engine.timer.timer_arrays import CHAINED
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> WheelBench:
+    return WheelBench()
 
 
 # --- which slot -----------------------------------------------------------------------------------
@@ -143,7 +38,7 @@ def rolled_slot(ahead: int) -> tuple[int, bool]:
      2 * WINDOW, 128, 129, 10**6, 10**10],
 )  # fmt: skip
 @pytest.mark.parametrize("edge_ms", [1, PRECISION_MS // 2, PRECISION_MS])
-def test_slot_follows_the_rolling_rule(bench: Bench, ahead: int, edge_ms: int) -> None:
+def test_slot_follows_the_rolling_rule(bench: WheelBench, ahead: int, edge_ms: int) -> None:
     due_ms = slot_ms(NOW + ahead) + edge_ms  # due lies in (slot, slot + 1]
     count, late = bench.put(bench.request(due_ms))
     assert (count, len(late)) == (1, 0)
@@ -158,7 +53,7 @@ def test_slot_follows_the_rolling_rule(bench: Bench, ahead: int, edge_ms: int) -
 
 
 @pytest.mark.parametrize("behind", [0, 1, 5, 300])
-def test_late_message_enters_the_open_slot_and_a_read_slot(bench: Bench, behind: int) -> None:
+def test_late_message_enters_the_open_slot_and_a_read_slot(bench: WheelBench, behind: int) -> None:
     due_ms = slot_ms(NOW - behind) + 7
     count, late = bench.put(bench.request(due_ms))
     assert (count, len(late)) == (1, 1)
@@ -172,7 +67,7 @@ def test_late_message_enters_the_open_slot_and_a_read_slot(bench: Bench, behind:
 
 
 def test_late_message_is_linked_for_recovery_when_clock_was_set_back(
-    bench: Bench,
+    bench: WheelBench,
 ) -> None:
     bench.link.read_slot = NOW + 10**7
     count, late = bench.put(bench.request(slot_ms(NOW + 5) + 1), bench.request(slot_ms(NOW + 900)))
@@ -182,7 +77,7 @@ def test_late_message_is_linked_for_recovery_when_clock_was_set_back(
 
 
 def test_far_message_is_in_the_next_unread_slot_when_clock_was_set_back(
-    bench: Bench,
+    bench: WheelBench,
 ) -> None:
     frontier = NOW + 10**9  # more ms ahead than 32 bits hold
     bench.link.read_slot = frontier
@@ -195,7 +90,7 @@ def test_far_message_is_in_the_next_unread_slot_when_clock_was_set_back(
 
 
 def test_message_rolls_from_an_earlier_slot_when_its_slot_has_another_lap(
-    bench: Bench,
+    bench: WheelBench,
 ) -> None:
     bench.put(bench.request(slot_ms(NOW + 20) + 1))
     bench.link.write_slot = NOW + 128
@@ -208,7 +103,7 @@ def test_message_rolls_from_an_earlier_slot_when_its_slot_has_another_lap(
     assert bench.slot(NOW + 147) == (NOW + 147, 52, 52, 1)
 
 
-def test_slot_is_reused_when_no_recovery_needs_its_lap(bench: Bench) -> None:
+def test_slot_is_reused_when_no_recovery_needs_its_lap(bench: WheelBench) -> None:
     bench.put(bench.request(slot_ms(NOW + 20) + 1))
     bench.link.write_slot = NOW + 128
     bench.link.read_slot = NOW + 129
@@ -222,7 +117,7 @@ def test_slot_is_reused_when_no_recovery_needs_its_lap(bench: Bench) -> None:
     assert bench.slot(NOW + 148) == (NOW + 148, 104, 104, 1)
 
 
-def test_link_is_blocked_when_every_slot_is_needed(bench: Bench) -> None:
+def test_link_is_blocked_when_every_slot_is_needed(bench: WheelBench) -> None:
     for ahead in range(1, 128):
         bench.link.roll_slots = 1000
         bench.put(bench.request(slot_ms(NOW + ahead) + 1))
@@ -237,7 +132,7 @@ def test_link_is_blocked_when_every_slot_is_needed(bench: Bench) -> None:
     assert (count, len(late)) == (1, 1)
 
 
-def test_message_due_soon_is_not_blocked_when_every_slot_is_needed(bench: Bench) -> None:
+def test_message_due_soon_is_not_blocked_when_every_slot_is_needed(bench: WheelBench) -> None:
     """It waits in memory, with a unit in a read slot from which a broker rolls it."""
     bench.link.roll_slots = 1000
     for ahead in range(1, 17):
@@ -259,7 +154,7 @@ def test_message_due_soon_is_not_blocked_when_every_slot_is_needed(bench: Bench)
     assert bench.unit(pos + 156).slot_ms == slot_ms(NOW + 127)
 
 
-def test_late_unit_reserves_its_slot_within_one_call(bench: Bench) -> None:
+def test_late_unit_reserves_its_slot_within_one_call(bench: WheelBench) -> None:
     bench.link.reuse_below = NOW + 1
     late_ms, other_ms = slot_ms(NOW) + 1, slot_ms(NOW + 128) + 1
     bench.link.roll_slots = 1000
@@ -269,7 +164,7 @@ def test_late_unit_reserves_its_slot_within_one_call(bench: Bench) -> None:
     assert bench.unit(52).slot_ms == slot_ms(NOW + 127)
 
 
-def test_undeliverable_request_has_a_unit_in_no_chain(bench: Bench) -> None:
+def test_undeliverable_request_has_a_unit_in_no_chain(bench: WheelBench) -> None:
     count, late = bench.put(
         bench.request(slot_ms(NOW + 5) + 1, waits=False),
         bench.request(0, lib.TS_FLAG_UNUSABLE),
@@ -284,7 +179,7 @@ def test_undeliverable_request_has_a_unit_in_no_chain(bench: Bench) -> None:
     assert bench.link.first_slot == 2**63 - 1
 
 
-def test_delete_record_is_in_the_chain_and_decreases_the_count(bench: Bench) -> None:
+def test_delete_record_is_in_the_chain_and_decreases_the_count(bench: WheelBench) -> None:
     due_ms = slot_ms(NOW + 5) + 1
     bench.put(bench.request(due_ms), bench.request(due_ms, lib.TS_FLAG_DELETE))
     assert bench.unit(52).magic == TIMER_DEFAULT | TIMER_DELETE
@@ -297,7 +192,7 @@ def test_delete_record_is_in_the_chain_and_decreases_the_count(bench: Bench) -> 
 
 @pytest.mark.parametrize("spare", [0, 1, 51, 67, 68])
 def test_segment_ends_with_a_blank_when_unit_and_blank_do_not_fit(spare: int) -> None:
-    bench = Bench(segment_bytes=3 * 52 + 16 + spare)
+    bench = WheelBench(segment_bytes=3 * 52 + 16 + spare)
     requests = [bench.request(slot_ms(NOW + 2 + n) + 1) for n in range(5)]
     fits = 3 if spare < 52 else 4
     count, _ = bench.put(*requests)
@@ -314,7 +209,7 @@ def test_segment_ends_with_a_blank_when_unit_and_blank_do_not_fit(spare: int) ->
 
 
 def test_link_returns_zero_when_only_a_blank_fits() -> None:
-    bench = Bench(segment_bytes=52 + 16 + 10)
+    bench = WheelBench(segment_bytes=52 + 16 + 10)
     assert bench.put(bench.request(slot_ms(NOW + 2) + 1), room=52)[0] == 1
     assert bench.put(bench.request(slot_ms(NOW + 3) + 1))[0] == 0
     assert (bench.link.cut, bench.link.bytes) == (1, 16)
@@ -326,7 +221,7 @@ def test_link_returns_zero_when_only_a_blank_fits() -> None:
 
 @given(st.lists(st.integers(1, 40), max_size=80), st.integers(1, 9))
 def test_slot_chains_have_linked_units_newest_first(aheads: list[int], capacity: int) -> None:
-    bench, model = Bench(), dict[int, list[int]]()
+    bench, model = WheelBench(), dict[int, list[int]]()
     for ahead in aheads:
         request = bench.request(slot_ms(NOW + ahead) + 1)
         bench.put(request)
@@ -343,7 +238,7 @@ def test_slot_chains_have_linked_units_newest_first(aheads: list[int], capacity:
     bench.dirty[:] = 1
 
 
-def test_count_stops_at_a_damaged_chain(bench: Bench) -> None:
+def test_count_stops_at_a_damaged_chain(bench: WheelBench) -> None:
     for ahead in (3, 5, 5, 9):
         bench.put(bench.request(slot_ms(NOW + ahead) + 1))
     bench.log[52 : 52 + 52] = 0
@@ -352,7 +247,7 @@ def test_count_stops_at_a_damaged_chain(bench: Bench) -> None:
 
 @given(st.lists(st.integers(1, 20), max_size=40), st.integers(0, 40))
 def test_cut_restores_each_slot_to_units_below(aheads: list[int], kept: int) -> None:
-    whole, part = Bench(), Bench()
+    whole, part = WheelBench(), WheelBench()
     for n, ahead in enumerate(aheads):
         for bench in (whole, part)[: 2 if n < kept else 1]:
             bench.put(bench.request(slot_ms(NOW + ahead) + 1))
@@ -364,7 +259,7 @@ def test_cut_restores_each_slot_to_units_below(aheads: list[int], kept: int) -> 
     assert lib.ts_wheel_cut(whole.view(), whole.wheel, part.link.pos) == 0
 
 
-def test_next_used_finds_the_nearest_slot_past_a_lap(bench: Bench) -> None:
+def test_next_used_finds_the_nearest_slot_past_a_lap(bench: WheelBench) -> None:
     far = NOW + 1000 * 128
     for now in (far, NOW):
         bench.link.write_slot, bench.link.read_slot = now, now + 1
@@ -388,7 +283,7 @@ def test_next_used_finds_the_nearest_slot_past_a_lap(bench: Bench) -> None:
 
 
 def test_dirty_pages_are_those_of_changed_slots() -> None:
-    bench = Bench(slot_count=1024)
+    bench = WheelBench(slot_count=1024)
     bench.put(bench.request(slot_ms(NOW + 1) + 1))
     assert np.flatnonzero(bench.dirty).tolist() == [(NOW + 1) % 1024 * 32 // 4096]
     pages, data = np.zeros(8, np.int64), np.zeros((8, 4096), np.uint8)
@@ -402,7 +297,7 @@ def test_dirty_pages_are_those_of_changed_slots() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4, 12, 16, 24])
-def test_damaged_chain_is_corrupt_and_ends(bench: Bench, at: int) -> None:
+def test_damaged_chain_is_corrupt_and_ends(bench: WheelBench, at: int) -> None:
     """The changed byte is in the size, previous position, magic, write time, or delay."""
     bench.put(*(bench.request(slot_ms(NOW + 5) + 1) for _ in range(3)))
     bench.log[104 + at] ^= 0x40
@@ -416,7 +311,7 @@ def test_damaged_chain_is_corrupt_and_ends(bench: Bench, at: int) -> None:
     assert (view.fault, view.fault_offset) == (lib.TS_FAULT_CHAIN, 104)
 
 
-def test_empty_keeps_given_slots_and_slots_outside(bench: Bench) -> None:
+def test_empty_keeps_given_slots_and_slots_outside(bench: WheelBench) -> None:
     times = {5: 5, 6: 6, 7: 128 + 7, 8: 8, 9: 9, 10: 10}  # place: the slot that lies there
     for at, time in times.items():
         bench.slots[at * 32 : at * 32 + 8] = np.array([time], ">i8").view(np.uint8)

@@ -167,7 +167,7 @@ for call in (
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that another user may enter: pytest's own are closed to others."""
+    """Make a folder that another user may enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -28,12 +28,12 @@ class Machine:
         return self.bench.root.relative_to(self.disk).as_posix()
 
     def answered(self, allowed: Sequence[Allowed] = ANSWER) -> Bench:
-        """A call has answered: give the store that a power cut at this moment leaves, opened."""
+        """Check that a returned call is durable, and open the store after a power cut."""
         self.recorder.check(allowed, self.base)
         return self.cut()
 
     def cut(self) -> Bench:
-        """Return the store as the worst power cut leaves it, opened."""
+        """Open the store as the worst power cut leaves it."""
         self._count += 1
         to = self.disk.parent / "cuts" / str(self._count)
         root = self.recorder.cut(self.bench.root, to)
@@ -56,7 +56,7 @@ class Machine:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """The folder that is recorded."""
+    """Make the recorded folder."""
     folder = tmp_path / "disk"
     folder.mkdir()
     return folder

@@ -45,7 +45,7 @@ def test_import_is_durable(ts: CommandLine, recorder: Recorder) -> None:
 def test_export_is_durable(ts: CommandLine, recorder: Recorder, name: str) -> None:
     path = ts.init()
     ts.fine("put", path, "a", "x", "--in", "1h")
-    for _ in range(2):  # the second takes the place of the first
+    for _ in range(2):  # the second replaces the first
         ts.fine("export", path, ts.folder / name)
         recorder.check(DONE)
 

@@ -30,7 +30,7 @@ _POINTS = (
 
 
 def work(root: Path) -> None:
-    """Some of everything that a store does, over two openings."""
+    """Use every feature of a store, over two openings."""
     bench = Bench(root, CONFIG)
     for lap in range(2):
         for k in range(120):
@@ -56,7 +56,7 @@ def work(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorder, dict[str, Path]]]:
-    """What a kill leaves at the second pass of each point, or at its only one."""
+    """Yield the files after a kill at the second pass of each fail point, or at its only pass."""
     disk = tmp_path_factory.mktemp("disk")
     found: dict[str, Path] = {}
     seen: dict[str, int] = {}

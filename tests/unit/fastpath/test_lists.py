@@ -27,7 +27,7 @@ def read(given: list[Any], begin: int = 0) -> tuple[int, Any, bytearray]:
 
 
 def told(given: Any) -> tuple[Any, ...] | None:
-    """Topic, id, slot time and timer id as C reads them; None where it leaves them to Python."""
+    """Return topic, id, slot time and timer id as C reads them, None if C leaves them to Python."""
     reached, named, names = read([given])
     if not reached:
         return None

@@ -35,7 +35,7 @@ def reading(store):
 
 
 def stores_of(root: Path, program: str, *, code: int = 0, error: str = "") -> list[Path]:
-    """Run a program; give the folders of its stores once it has ended as it should."""
+    """Run a program, check its end, and return the folders of its stores."""
     quiet = ("-W", "ignore::DeprecationWarning")  # of a fork with threads, from Python 3.12 on
     ended = run_program(OPENING + program, root, options=quiet)
     assert error in ended.stderr
@@ -45,7 +45,7 @@ def stores_of(root: Path, program: str, *, code: int = 0, error: str = "") -> li
 
 
 def assert_there(path: Path, bodies: list[bytes], topic: str = "t") -> None:
-    """The messages of a topic are these, each once; the store is whole."""
+    """Check that a topic has these messages, each once, and that the store is clean."""
     with timerstore.open(path) as store, store.consumer(topic, "check") as consumer:
         found: list[bytes] = []
         while len(found) < len(bodies):
@@ -58,7 +58,7 @@ def assert_there(path: Path, bodies: list[bytes], topic: str = "t") -> None:
 
 
 def assert_closed(paths: list[Path], count: int) -> None:
-    """So many stores were closed, with one message each."""
+    """Check that `count` stores were closed, with one message each."""
     assert len(paths) == count
     for path in paths:
         assert not (path / "abort").exists(), f"{path.name} was not closed"
@@ -141,7 +141,7 @@ for target in (read, put, put, *waits):
 
 @pytest.mark.more
 def test_blocked_call_of_a_daemon_thread_does_not_block_exit(tmp_path: Path) -> None:
-    """Its store is as after a kill, and says so; another one is closed."""
+    """Its store is left as after a kill, with a warning; another store is closed."""
     program = """
 timerstore.store._EXIT_WAIT_S = 0.1
 holder, other = Holder(make()), make()

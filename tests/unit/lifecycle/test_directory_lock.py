@@ -104,7 +104,7 @@ def test_dropped_record_lock_is_taken_again_at_the_next_checkpoint(
         assert _said(broker) == "refused"
     (root / "lock").read_bytes()
     with _running(BROKER, root / "lock") as broker:
-        assert _said(broker) == "locked"  # that is why
+        assert _said(broker) == "locked"  # for that reason
     store.put("t", b"x")
     store.flush()
     with _running(BROKER, root / "lock") as broker:
@@ -136,7 +136,7 @@ def test_replaced_lock_file_fails_the_store(way: str, store: TimerStore, root: P
 
 
 def test_lock_is_released_when_a_second_store_cannot_be_locked(root: Path) -> None:
-    """A second opener that is refused closes descriptors: no lock may go with them."""
+    """A rejected second opener closes descriptors, and must not drop a lock with them."""
     with timerstore.open(root, small(), threads=False) as store:
         for _ in range(3):
             with pytest.raises(LockedError, match="this process"):

@@ -21,7 +21,7 @@ from timerstore import TimerStoreError
 
 
 class Taken(NamedTuple):
-    """What the process has of a folder."""
+    """The descriptors and maps that the process has of a folder."""
 
     descriptors: list[str]
     maps: list[str]
@@ -33,7 +33,7 @@ def taken(folder: Path) -> Taken:
     for path in Path("/proc/self/fd").iterdir():
         try:
             links.append(str(path.readlink()))
-        except FileNotFoundError:  # the listing's own
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     lines = Path("/proc/self/maps").read_text().splitlines()
     return Taken(
@@ -54,7 +54,7 @@ def no_collection() -> Iterator[None]:
 
 
 def work(root: Path, *, threads: bool = True) -> None:
-    """Everything that opens, maps or starts something."""
+    """Make all calls that open, map or start something."""
     with timerstore.open(root, small(), threads=threads) as store:
         for n in range(20):
             store.put("t", b"x" * 100, keys=(f"k{n}",), delay=0.001 * n if n % 2 else None)
@@ -105,7 +105,7 @@ def test_failed_opening_leaves_no_open_file(name: str, tmp_path: Path) -> None:
     before = taken(tmp_path)
     with pytest.raises(TimerStoreError):
         timerstore.open(root, small())
-    gc.collect()  # an error holds what it went through
+    gc.collect()  # an error refers to the frames it passed
     assert taken(tmp_path) == before
     if path.is_dir() and (path / "stranger").exists():
         (path / "stranger").unlink()

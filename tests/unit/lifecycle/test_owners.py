@@ -41,7 +41,7 @@ def class_of(found: Found) -> type[Any]:
 
 
 def assert_refuses(one: object, name: str) -> None:
-    """It is not copied, nor is what holds it."""
+    """Check that neither the object nor a holder of it can be copied."""
 
     @dataclass
     class Holder:
@@ -58,7 +58,7 @@ def assert_refuses(one: object, name: str) -> None:
 
 
 def test_owners_are_found() -> None:
-    """The ones that the search must not miss, and some that are to be copied."""
+    """The search finds known owners, and not some classes that may be copied."""
     found = {one.name for one in owners()}
     assert found >= {
         *("AsyncConsumer", "AsyncTimerStore", "CommitLog", "Consumer", "Directory", "Disk"),
@@ -150,7 +150,7 @@ def test_public_owners_cannot_be_copied_and_their_store_continues(
 
 
 def _take_low_descriptors(folder: Path) -> None:
-    """Have the lowest free numbers: a store that has lost a descriptor would write there."""
+    """Take the lowest free numbers, where a store with a lost descriptor would write."""
     folder.mkdir()
     opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY) for _ in range(8)]
     for fd in opened:

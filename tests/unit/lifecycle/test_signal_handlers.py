@@ -27,13 +27,13 @@ from timerstore._engine.storage.disk import File
 # A handler may raise within a finalizer or a weak reference's callback, which ignores the error.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-# No thread of the store: the call itself syncs, and there the signal comes.
+# Without threads of the store the call itself syncs, and the signal arrives there.
 CONFIG = StoreConfig(flush="sync")
 
 
 @contextmanager
 def amid_a_sync(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Inside, the first sync of a file is met by a signal whose handler acts; its errors."""
+    """Send a signal at the first sync of a file inside; yield the errors of its handler."""
     errors: list[Any] = []
 
     def handle(*_: object) -> None:
@@ -148,7 +148,7 @@ def test_close_in_a_handler_raises_during_a_wait(store: TimerStore) -> None:
 
 
 class _StopError(BaseException):
-    """What a handler raises, as KeyboardInterrupt."""
+    """The error that a handler raises, like KeyboardInterrupt."""
 
 
 def work_until(come: list[bool], work: Callable[[], object]) -> None:
@@ -160,8 +160,8 @@ def work_until(come: list[bool], work: Callable[[], object]) -> None:
 
 
 def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
-    """Work again and again until a signal comes, at any moment, whose handler raises."""
-    come: list[bool] = []  # what it raises may be lost, as in a finalizer
+    """Repeat the work until a signal arrives at any time, whose handler raises."""
+    come: list[bool] = []  # its error may be lost, as in a finalizer
 
     def handle(*_: object) -> None:
         come.append(True)
@@ -182,7 +182,7 @@ def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("name", ["topics", "committed", "pace"])
 def test_calls_stay_possible_when_handler_raises_during_them(store: TimerStore, name: str) -> None:
-    """None of them counts as running for ever after, nor keeps others from being made."""
+    """No interrupted call counts as running forever or blocks other calls."""
     given = {"topics": (), "committed": ("t", "g"), "pace": ("t", None)}[name]
     draw, call = random.Random(1), getattr(store, name)
     for _ in range(100):
@@ -215,7 +215,7 @@ def test_service_runs_when_handler_raises_during_a_wake(store: TimerStore) -> No
 
 
 def test_consumer_continues_when_handler_raises_during_polls(tmp_path: Path) -> None:
-    """The consumer's other threads go on, and so does `close`."""
+    """The consumer's other threads continue, and `close` succeeds."""
     store = timerstore.open(tmp_path / "s", CONFIG, threads=False)
     draw, consumer = random.Random(1), store.consumer("t", "g")
     for _ in range(100):

@@ -141,7 +141,7 @@ def test_delivery_lag_counts_a_message_until_it_is_in_the_log(bench: Bench) -> N
 def test_lag_is_reported_without_reading_loaded_messages(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a second with a million messages, each call read all of them, 0.1 us each."""
+    """With a million messages due in one second, each call once read all of them, 0.1 us each."""
     bench.store.put_many("t", [b"x"] * 1000, deliver_ms=np.arange(1000) + NOW + 2001)
     bench.turn(2000)  # now their slot is loaded, and none is due
     read: list[int] = []
@@ -174,7 +174,7 @@ def test_late_message_counts_in_enqueue_lag_then_in_delivery_lag(bench: Bench) -
 
 
 def test_delivery_lag_counts_due_messages_when_clock_was_set_back(bench: Bench) -> None:
-    """Its slot was read when the clock was ahead: it waits in the open slot from the start."""
+    """Its slot was read when the clock was ahead, so it enters the open slot at once."""
     bench.turn(100_000)
     bench.turn(-100_000)
     bench.store.put("t", b"x", delay=2)
@@ -206,7 +206,7 @@ def waiting(bench: Bench, at_once: int) -> int:
 
 
 def test_counters_add_up_to_pending_messages(bench: Bench) -> None:
-    """metrics.py defines each of these names: leases and runs count as well."""
+    """metrics.py defines each of these names. Leases and runs count as well."""
     store = bench.store
     assert not any(store.stats()[name] for name in (*COUNTERS, *SINCE_OPENING))
     store.put_many("t", [b"x"] * 3, delay=[1, 2, 1000])
@@ -271,7 +271,7 @@ def test_timing_distribution_counts_level_messages(bench: Bench) -> None:
     bench.store.put_many("t", [b"level"] * 3, level=18)  # 2 h
     there = dict.fromkeys((*BOUNDS_S, None), 0)
     assert bench.store.timing_distribution() == {**there, 5: 2, 14_400: 3}
-    assert sum(bench.store.congestion().values()) == 1  # the others wait for no slot
+    assert sum(bench.store.congestion().values()) == 1  # level messages are in no slot
     bench.turn()
     bench.turn(1000)
     assert bench.store.timing_distribution() == {**there, 5: 1, 14_400: 3}

@@ -33,7 +33,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "read_only": lambda path: timerstore.open(path, read_only=True),
     "async": lambda path: asyncio.run(_opened(path)),
 }
-CLOCK = ManualClock(NOW)  # that outlives the store
+CLOCK = ManualClock(NOW)  # it outlives the store
 
 
 async def _opened(path: Path) -> timerstore.aio.AsyncTimerStore:
@@ -52,7 +52,7 @@ def drop(make: Callable[[], Any]) -> "weakref.ref[Any]":
 
 
 def wait_for_services() -> None:
-    """Those of dropped stores have ended, and are collected."""
+    """Wait until the services of dropped stores have ended and are collected."""
     for thread in threading.enumerate():
         if thread.name.startswith("timerstore-"):
             thread.join(60)

@@ -24,7 +24,7 @@ from timerstore.testing import ManualClock  # noqa: E402
 
 
 class Places:
-    """Where the process was when a path was given, and where it went."""
+    """The working directory at the time of a call, and a later one."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home, self._elsewhere = tmp_path / "home", tmp_path / "elsewhere"
@@ -34,11 +34,11 @@ class Places:
         monkeypatch.chdir(self.home)
 
     def leave(self) -> None:
-        """Go to another directory, as a daemon does."""
+        """Change to another directory, as a daemon does."""
         self._monkeypatch.chdir(self._elsewhere)
 
     def check(self) -> None:
-        """Nothing was made where the process went."""
+        """Check that nothing was made in the later directory."""
         assert list(self._elsewhere.iterdir()) == []
 
 
@@ -95,7 +95,7 @@ def test_shards_keep_their_path_when_working_directory_changes(places: Places, p
 
 
 def test_shards_of_another_directory_are_not_opened(places: Places, tmp_path: Path) -> None:
-    """The place where the process goes may have shards of the same name."""
+    """The later directory may have shards of the same name."""
     bench = ShardBench(Path("shards"), 2)
     other = make_root(tmp_path / "other" / "shards", 2)
     part = shards.stage(other, "s", 0, "a", [batch_of(20)], clock=ManualClock(NOW))

@@ -13,7 +13,7 @@ FAR = 10**6
 
 
 def entries(rows: list[tuple[int, int]], flags: int = 0, wake_ms: int | None = None) -> Records:
-    """Entries of (due, id)."""
+    """Return entries of (due time, id)."""
     out = np.zeros(len(rows), DUE)
     for entry, (due_ms, timer_id) in zip(out, rows, strict=True):
         entry["due_ms"], entry["id"], entry["flags"] = due_ms, timer_id, flags
@@ -54,7 +54,7 @@ def test_pop_waits_until_all_earlier_slots_are_loaded() -> None:
     open_slot.push(entries([(500, 1), (501, 2)]), 5)  # slots below 5: due up to 500
     found, _ = open_slot.pop(FAR, 9)
     assert pairs(found) == [(500, 1)]
-    assert open_slot.next_wake_ms() is None  # not before its slot is whole
+    assert open_slot.next_wake_ms() is None  # not before its slot is complete
     open_slot.push(entries([]), 6)
     assert open_slot.next_wake_ms() == 501
     assert pairs(open_slot.pop(FAR, 9)[0]) == [(501, 2)]

@@ -63,7 +63,7 @@ def test_dirty_chunks_are_copied_once() -> None:
 def test_side_file_gives_the_table_of_its_watermark(
     rounds: list[list[tuple[int, int]]],
 ) -> None:
-    """Each round is a checkpoint; the last one was not completed: the one before it counts."""
+    """Each round is a checkpoint. The last one was not completed, so the previous one counts."""
     with tempfile.TemporaryDirectory() as folder:
         path, disk = Path(folder) / "state", Disk()
         states = TimerStates()

@@ -134,7 +134,7 @@ def test_sync_during_a_sync_of_the_same_thread_raises(store: TimerStore) -> None
     with pytest.raises(ReentrantCallError, match="same thread"):
         log.sync_through(log.end)
     assert rounds.is_led_here, "the refused call ended the other one's round"
-    rounds.leave()
+    rounds.abandon()
     store.flush()
 
 

@@ -277,7 +277,7 @@ def test_error_in_the_batches_leaves_whole_chunks(bench: Bench) -> None:
         (("s", 0, batch_of([b"a"])), "batches: wanted several of RowBatch, got one RowBatch"),
         (("s", 0, None), "batches: wanted several of RowBatch, got one NoneType"),
         (("s", 0, [batch_of([b"a"], topic="a/b")]), "topic"),
-        (("s", 0, [batch_of([b"a"], topic=INGEST_TOPIC)]), "engine's own"),
+        (("s", 0, [batch_of([b"a"], topic=INGEST_TOPIC)]), "reserved for the engine"),
         (("s", 0, [batch_of([b"a"], [1, 2])]), "due_ms: wanted 1 whole"),
         (("s", 0, [batch_of([b"a"], [NOW + 50 * 31_557_600_000])]), "due times of at most"),
         (("s", 0, [RowBatch("t", b"ab", [0, 1, 3], [0, 0])]), "bodies"),

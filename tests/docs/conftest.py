@@ -10,7 +10,7 @@ from tests.support.command_line import environment
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of a shell in an empty folder."""
+    """Return the environment of a shell in an empty folder."""
     tools = tmp_path / "tools"
     tools.mkdir()
     command = tools / "timerstore"

@@ -16,11 +16,11 @@ def _walk(number: int) -> str:
 
 
 def _files_of_steps(walk: str) -> list[str]:
-    """The file that each step of a walk begins with."""
+    """Return the file that each step of a walk begins with."""
     return re.findall(r"^\d+\. `([\w/.]+)`", walk, re.MULTILINE)
 
 
-def test_every_file_that_is_named_exists() -> None:
+def test_files_named_in_the_pages_exist() -> None:
     names = re.findall(r"`((?:[\w]+/)*\w+\.(?:py|c|h))`", PAGE)
     assert len(names) > 40
     for name in names:

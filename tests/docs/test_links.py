@@ -22,7 +22,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     text = _FENCE.sub("", page.read_text("utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -41,7 +41,7 @@ def _broken(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda one: one.name)
-def test_every_link_and_anchor_exists(page: Path) -> None:
+def test_links_and_anchors_exist(page: Path) -> None:
     assert _broken(page) == []
 
 
@@ -60,7 +60,7 @@ def test_index_lists_every_page() -> None:
     assert {f"{name}.md" for name in FRONT} <= pages
 
 
-def test_every_file_that_contributing_names_exists() -> None:
+def test_files_named_in_contributing_exist() -> None:
     names = re.findall(r"`((?:timerstore|native|tests)/[\w/.]+)`", _contributing())
     assert len(names) > 30
     assert [name for name in names if not (ROOT / name).exists()] == []
@@ -70,7 +70,7 @@ def _contributing() -> str:
     return (GUIDES / "contributing.md").read_text("utf-8")
 
 
-def test_every_make_target_that_contributing_names_exists() -> None:
+def test_make_targets_named_in_contributing_exist() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     text = _contributing() + README.read_text("utf-8")
     targets = set(re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.MULTILINE))

@@ -29,7 +29,7 @@ _FORMAT = (GUIDES / "file-format.md").read_text()
 
 
 def _define(header: str, name: str) -> int:
-    """A number of a C header: as it is written, or of its magic in hex."""
+    """Return a number of a C header: as it is written, or of its magic in hex."""
     text = (ROOT / "native" / "format" / header).read_text()
     found = re.search(rf"^#define {name} (?:\(\(int32_t\)\((-?\d+)\)\)|(\d+))", text, re.MULTILINE)
     assert found, name
@@ -79,11 +79,11 @@ _WANTED: dict[str, object] = {
 }
 
 
-def test_every_number_of_the_format_is_the_codes() -> None:
+def test_numbers_of_the_format_page_equal_the_code() -> None:
     assert _numbers() == {name: str(value) for name, value in _WANTED.items()}
 
 
-def test_every_file_of_a_store_stands_in_the_format() -> None:
+def test_format_page_names_each_file_of_a_store() -> None:
     tree = Tree(ROOT)
     names = {
         str(value.relative_to(ROOT))
@@ -98,32 +98,32 @@ def test_every_file_of_a_store_stands_in_the_format() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda one: one.name)
-def test_links_lead_somewhere(page: object) -> None:
+def test_links_resolve(page: object) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):  # type: ignore[attr-defined]
         assert link.startswith("https:") or (GUIDES / link).exists(), link
 
 
-def test_exit_codes_are_the_table() -> None:
+def test_exit_codes_equal_the_table() -> None:
     text = (GUIDES / "operations.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE)
     assert rows == [(str(int(code)), meaning) for code, meaning in TABLE.items()]
 
 
-def test_the_readers_are_named_alike() -> None:
+def test_readers_have_the_same_names_in_page_and_code() -> None:
     text = (GUIDES / "operations.md").read_text()
     [named] = re.findall(r"^(`ls`.*?) read a store while", text, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", named) == READERS.split(", ")
     assert set(READERS.split(", ")) <= COMMANDS.keys()
 
 
-def test_what_to_watch_is_counted() -> None:
+def test_monitored_statistics_exist() -> None:
     text = (GUIDES / "operations.md").read_text().split("\n## Monitoring\n")[1].split("\n## ")[0]
     names = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert len(names) > 4
     assert set(names) <= COUNTERS.keys() | GAUGES.keys()
 
 
-def test_every_promise_is_told() -> None:
+def test_guarantees_page_lists_each_promise() -> None:
     text = (GUIDES / "guarantees.md").read_text()
     told = re.findall(r"^\| (P\d+) \|", text, re.MULTILINE)
     assert told == [row.name for row in promises.promises()]

@@ -1,4 +1,4 @@
-"""Every snippet of the guides and of the README runs, and prints what stands below it."""
+"""Run every snippet of the guides and the README, and compare its output with the page."""
 
 import pytest
 
@@ -10,18 +10,18 @@ SECTIONS = [one for page in PAGES for one in snippets.sections(page)]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.page} {one.name}")
-def test_a_section_runs(section: Section, shell: dict[str, str]) -> None:
+def test_section_runs(section: Section, shell: dict[str, str]) -> None:
     snippets.run(section, shell)
 
 
-def test_there_are_ten_tasks_and_each_runs_something() -> None:
+def test_ten_tasks_exist_and_each_runs_a_snippet() -> None:
     tasks = [one for one in SECTIONS if one.page == "guide.md"]
     assert [one.name.partition(".")[0] for one in tasks] == [str(n) for n in range(1, 11)]
     for one in tasks:
         assert any(snippet.kind in ("python", "console") for snippet in one.snippets)
 
 
-def test_what_is_printed_otherwise_is_seen(shell: dict[str, str]) -> None:
+def test_different_output_is_detected(shell: dict[str, str]) -> None:
     wrong = Section("page", "name", [snippets.Snippet("python", "", "print(1)\n")] * 1)
     said = Section("page", "name", [*wrong.snippets, snippets.Snippet("text", "", "2\n")])
     with pytest.raises(AssertionError, match="said:\n2"):

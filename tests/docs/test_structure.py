@@ -31,7 +31,7 @@ C_STRUCTS = {
 
 
 def _assigned(tree: ast.AST, *, own: bool) -> Iterator[ast.Attribute]:
-    """Attributes that are assigned: of `self`, or of anything else."""
+    """Yield the assigned attributes of `self`, or those of other objects."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             base = node.value

@@ -12,7 +12,7 @@ import pytest
 
 
 class Amount(NamedTuple):
-    """How often `make test` and `make test-all` do one thing."""
+    """The number of cases or rounds in `make test` and in `make test-all`."""
 
     few: int
     all: int

@@ -19,7 +19,7 @@ class Answers:
         self._known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def check(self, case: str, found: Any) -> None:
-        """Compare what a case gave with the table; add it where tables are written."""
+        """Compare the result of a case with the table, or add it when tables are written."""
         if IS_WRITING:
             self._known[case] = found
             rows = sorted(self._known.items())

@@ -7,7 +7,7 @@ Row = dict[str, Any]
 
 
 def rows_of(batches: Any) -> list[Row]:
-    """Rows of record batches; properties as a dict."""
+    """Return the rows of record batches, with properties as a dict."""
     found: list[Row] = []
     for batch in batches:
         batch.validate(full=True)
@@ -21,7 +21,7 @@ def rows_of(batches: Any) -> list[Row]:
 
 
 def read_rows(root: Path, table: str = "messages", **how: Any) -> list[Row]:
-    """Rows of one table, times in ms."""
+    """Return the rows of one table, with times in ms."""
     from timerstore import tables
 
     how = {"times_as_long": True} | how

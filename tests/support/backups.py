@@ -1,4 +1,4 @@
-"""A store to back up, and what is read from a restored one."""
+"""A store to back up, and the messages and timers of a restored one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def restored(bench: Bench, backup: Path, name: str = "restored") -> Bench:
 
 @contextmanager
 def cut_at(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
-    """What is called in here does not get beyond a fail point."""
+    """End the call inside at a fail point."""
 
     def hook(name: str) -> None:
         if name == point:

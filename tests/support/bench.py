@@ -1,6 +1,6 @@
-"""A small store on a clock turned by hand, and what a test needs to say about it.
+"""A small store on a manual clock, and the helpers that most tests use.
 
-Holds:    every store that it closes was checked before (inspect.check).
+Invariants: every store that a bench closes has been checked by `verify` first.
 """
 
 import shutil
@@ -25,7 +25,7 @@ YEAR = 31_557_600_000
 
 
 def small(**changes: Any) -> StoreConfig:
-    """Geometry at which a test is quick, and one large message still fits."""
+    """Return sizes that keep a test fast and still fit one large message."""
     sizes: dict[str, Any] = {
         "commit_log_segment_bytes": 1 << 20,
         "queue_segment_bytes": 2000,
@@ -44,7 +44,7 @@ def small(**changes: Any) -> StoreConfig:
 def copied_at(
     monkeypatch: pytest.MonkeyPatch, point: str, root: Path, copy: Path
 ) -> Iterator[None]:
-    """What is called in here leaves a copy of a store, as a kill at a fail point would have it."""
+    """Copy the store's files at a fail point of the call inside, as a kill would leave them."""
 
     def hook(name: str) -> None:
         if name == point and not copy.exists():
@@ -56,13 +56,13 @@ def copied_at(
 
 
 def flush_for_ever(store: TimerStore) -> None:
-    """Until its services have met what ends it."""
+    """Flush until the services have met the error that ends the store."""
     while True:
         store.flush()
 
 
 class Bench:
-    """One directory, one clock, a store that may be opened again."""
+    """One directory, one clock, and a store that may be opened again."""
 
     def __init__(self, root: Path, config: StoreConfig | None = None, now_ms: int = NOW) -> None:
         self.root = root
@@ -87,12 +87,12 @@ class Bench:
         return self.open()
 
     def turn(self, ms: int = 0) -> None:
-        """Turn the clock and let every service work until none has anything to do."""
+        """Advance the clock, and run all services until they are idle."""
         self.clock.set(self.clock.now_ms + ms)
         self.stepper.settle()
 
     def out(self, topic: str = "t", queue_id: int = 0, offset: int = 0) -> list[Message]:
-        """What is in a queue now."""
+        """Return the messages of a queue."""
         if queue_id >= self.store.topics().get(topic, 0):
             return []
         found: list[Message] = []
@@ -107,7 +107,7 @@ class Bench:
         return [message.body for message in self.out(topic, queue_id)]
 
     def shown(self) -> tuple[object, ...]:
-        """What a caller can tell the store's state by."""
+        """Return everything that shows the store's state to a caller."""
         stats = self.store.stats()
         return (
             self.store.topics(),
@@ -118,7 +118,7 @@ class Bench:
 
     @contextmanager
     def refused(self, error: type[TimerStoreError], match: str = "") -> Iterator[None]:
-        """The call inside raises this; nothing has changed, and the store works."""
+        """Check that the call inside raises this, changes nothing, and leaves a usable store."""
         before = self.shown()
         with pytest.raises(error, match=match or None):
             yield

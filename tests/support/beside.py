@@ -1,4 +1,4 @@
-"""A store beside its owner: what is put there, whether both say the same, what a reader leaves."""
+"""A read-only store next to its owner: puts, comparisons of both, and traces of a reader."""
 
 import hashlib
 from pathlib import Path
@@ -14,7 +14,7 @@ Trace = dict[str, tuple[int, int, int, str]]
 
 
 def trace(root: Path) -> Trace:
-    """Everything in a directory: kind, size, time of change, bytes."""
+    """Return the kind, size, change time and hash of everything in a directory."""
     found = {}
     for path in [root, *root.rglob("*")]:
         status = path.lstat()
@@ -26,7 +26,7 @@ def trace(root: Path) -> Trace:
 
 
 def fill(bench: Bench) -> dict[str, Any]:
-    """Messages of every kind; what they are known by."""
+    """Put messages of every kind, and return their receipts and names."""
     store = bench.store
     known: dict[str, Any] = {
         "now": [store.put("t", b"now %d" % k, tags=f"g{k % 2}", keys=(f"k{k}",)) for k in range(4)],
@@ -51,7 +51,7 @@ def fill(bench: Bench) -> dict[str, Any]:
 
 
 def same(one: ReadOnlyStore, other: TimerStore) -> None:
-    """Both give the same answers."""
+    """Check that both return the same results."""
     assert one.topics() == other.topics()
     for topic, count in other.topics().items():
         for queue_id in range(count):

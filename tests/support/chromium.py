@@ -31,19 +31,19 @@ _ARGUMENTS = (
 
 
 def browser() -> str | None:
-    """Where it is."""
+    """Return the path of the browser, or None."""
     return next(filter(None, map(shutil.which, _BROWSERS)), None)
 
 
 def complaint() -> str | None:
-    """What is missing; None where both are there."""
+    """Return which program is missing, or None."""
     if browser() is None:
         return "no Chromium was found (PATH)"
     return None if shutil.which("chromedriver") else "no chromedriver was found (PATH)"
 
 
 def install() -> int:
-    """Get both by apt; exit status."""
+    """Install both with apt, and return its exit status."""
     apt = shutil.which("apt-get")
     sudo = [] if os.geteuid() == 0 else [shutil.which("sudo"), "-n"]
     if apt is None or None in sudo:
@@ -66,8 +66,8 @@ def install() -> int:
 
 @contextmanager
 def driven(profile: Path, *more: str) -> Iterator[Any]:
-    """A headless browser with a profile of its own, and nothing it could fetch by itself."""
-    # Here, not above: who only asks whether there is a browser needs no selenium.
+    """Run a headless browser with its own profile that fetches nothing by itself."""
+    # Imported here, because the check for a browser must work without selenium.
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -84,7 +84,7 @@ def driven(profile: Path, *more: str) -> Iterator[Any]:
 
 
 def main() -> int:
-    """Say what is there, or install."""
+    """Report which programs are installed, or install them."""
     wrong = complaint()
     if wrong is not None and "--install" in sys.argv[1:]:
         return install()

@@ -1,4 +1,4 @@
-"""The collector's callback as a caller: it comes amid any step of Python's, of any thread."""
+"""Call a store from a callback of the garbage collector, which runs inside any thread."""
 
 import gc
 import threading
@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_collections(act: Callable[[], object], *, each: int = 7) -> Iterator[None]:
-    """Within, `act` is called at the beginning of collections, which come every so many objects.
-    No call runs any more when it ends.
+    """Call `act` at the beginning of each collection, and collect after every `each` objects.
+
+    No call is running when the context ends.
     """
     before, acting = gc.get_threshold(), set[int]()
 

@@ -35,7 +35,7 @@ COLUMNS, LINES = 100, 30
 
 
 class Answer(NamedTuple):
-    """What a command said."""
+    """The output of a command."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its JSON lines."""
+        """Return its JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
@@ -77,13 +77,13 @@ class CommandLine:
 
 
 def environment() -> dict[str, str]:
-    """Ours, but for a size that somebody told programs of: a terminal has its own."""
+    """Return our environment without COLUMNS and LINES, because a terminal has its own size."""
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"}
 
 
 def in_shell(command: Sequence[object], *, given: bytes = b"", **how: Any) -> Answer:
-    """Run it as a process, with pipes."""
+    """Run a command as a process, with pipes."""
     done = subprocess.run(
         [*COMMAND, *map(str, command)],
         input=given,
@@ -97,7 +97,7 @@ def in_shell(command: Sequence[object], *, given: bytes = b"", **how: Any) -> An
 
 
 class Terminal:
-    """A command on a terminal of its own; `screen` is what a person would see."""
+    """A command on its own terminal; `screen` is the text that a person would see."""
 
     def __init__(self, *words: object, columns: int = COLUMNS, lines: int = LINES) -> None:
         self._screen = pyte.Screen(columns, lines)
@@ -112,7 +112,7 @@ class Terminal:
         )
 
     def read(self, seconds: float = 0.1) -> str:
-        """Take in what came, to the end of a frame, and give the screen."""
+        """Read the output to the end of a frame, and return the screen."""
         with contextlib.suppress(pexpect.TIMEOUT, pexpect.EOF, ValueError):  # closed
             while True:
                 data = self.child.read_nonblocking(1 << 20, timeout=seconds)
@@ -126,7 +126,7 @@ class Terminal:
         return self.wait_until(re.escape(text), seconds)
 
     def wait_until(self, pattern: str, seconds: float = 30) -> str:
-        """Read until a pattern is found in the screen."""
+        """Read until the screen matches a pattern."""
         for _ in range(int(seconds * 10)):
             screen = self.read()
             if re.search(pattern, screen):
@@ -138,7 +138,7 @@ class Terminal:
         return screen
 
     def end(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until the command ends, and return its exit code."""
         while self.child.isalive():
             self.read()
         self.read()

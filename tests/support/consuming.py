@@ -19,7 +19,7 @@ def places(messages: list[Message]) -> set[tuple[int, int]]:
 
 
 class Running:
-    """A call in a thread of its own."""
+    """A call on its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._result: Any = None

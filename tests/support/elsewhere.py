@@ -1,4 +1,4 @@
-"""Another thread, that does something meanwhile: a hook itself is amid the step that it is in."""
+"""Run a function on another thread while a hook of this thread is inside a step."""
 
 import threading
 from collections.abc import Callable
@@ -9,8 +9,10 @@ Answer = TypeVar("Answer")
 
 
 def elsewhere(act: Callable[[], Answer], patience_s: float = 30.0) -> Answer:
-    """Give its answer, or raise what it raised; TimeoutError where it takes too long: nobody waits
-    for that thread then.
+    """Return the result of `act` on another thread, or raise its error.
+
+    Raises:
+        TimeoutError: it takes longer than `patience_s`; its thread is then left running.
     """
     answer: Future[Answer] = Future()
 

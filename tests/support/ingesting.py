@@ -1,4 +1,4 @@
-"""A version of a source, as a test ingests it: rows, and the receipts that nobody gave."""
+"""One version of a source as a test ingests it: its rows and their computed receipts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TOPIC = "bulk"
 
 
 def id_of(body: bytes) -> str:
-    """The message id of a row."""
+    """Return the message id of a row."""
     return f"row-{body[:6].decode()}"
 
 

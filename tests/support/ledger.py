@@ -1,9 +1,9 @@
-"""The ledger of what ran: suite, runs, seconds, commit; and the table of its sums in AMOUNTS.md.
+"""The ledger of test runs (suite, runs, seconds, commit), and the table of its sums.
 
-Data: tests/amounts.jsonl, one JSON object a line; lines are only added. The table is between two
-marks in tests/AMOUNTS.md; nothing is claimed that has no line.
+    python -m tests.support.ledger     # write the table again
 
-    python -m tests.support.ledger     # writes the table again
+The ledger is tests/amounts.jsonl, with one JSON object on each line; lines are only added. The
+table stands between two marks in tests/AMOUNTS.md and counts nothing that has no line.
 """
 
 import json
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- amounts: begin -->", "<!-- amounts: end -->"
 
 
 def commit() -> str:
-    """The commit that ran, with a plus where the tree had changes."""
+    """Return the current commit, with a plus if the tree has changes."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--abbrev=10"],
@@ -31,7 +31,7 @@ def commit() -> str:
 
 
 def add(suite: str, runs: int, seconds: float, counts: dict[str, int]) -> None:
-    """Note that a suite ran; `counts`: what else it did so many times."""
+    """Record a run of a suite; `counts` are its further counts."""
     line = {
         "suite": suite, "runs": runs, "seconds": round(seconds, 1), "commit": commit(),
         "counts": counts,
@@ -42,7 +42,7 @@ def add(suite: str, runs: int, seconds: float, counts: dict[str, int]) -> None:
 
 @dataclass(slots=True)
 class Sum:
-    """All lines of one suite."""
+    """The sum of all runs of one suite."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class Sum:
 
 
 def sums() -> dict[str, Sum]:
-    """Give the sums by suite."""
+    """Return the sums by suite."""
     found: dict[str, Sum] = {}
     for text in LEDGER.read_text().splitlines() if LEDGER.exists() else ():
         line = json.loads(text)
@@ -64,7 +64,7 @@ def sums() -> dict[str, Sum]:
 
 
 def table() -> str:
-    """The sums of all lines, a row a suite."""
+    """Return the table of sums, with one row for each suite."""
     rows = ["| suite | runs | of these | core hours | last at |", "|---|---|---|---|---|"]
     for suite, one in sorted(sums().items()):
         parts = ", ".join(f"{count:,} {name}" for name, count in one.counts.items())
@@ -73,7 +73,7 @@ def table() -> str:
 
 
 def write_page() -> None:
-    """Put the table between its marks."""
+    """Write the table between its marks."""
     text = PAGE.read_text()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)

@@ -29,7 +29,7 @@ OWNED = frozenset(
         "threading.Semaphore",
         "threading.Thread",
         "threading.local",
-        "address",  # of native.py: holds a buffer
+        "address",  # of native.py: it refers to a buffer
         "pointer",
     }
 )
@@ -39,7 +39,7 @@ ENDS = frozenset({"__del__", "close", "aclose", "__exit__", "__aexit__"})
 
 
 class Found:
-    """A class in the source."""
+    """A class in the source code."""
 
     def __init__(self, module: str, node: ast.ClassDef) -> None:
         self.module = module
@@ -60,7 +60,7 @@ class Found:
 
 
 def _kept(function: ast.AST) -> Iterator[ast.Call]:
-    """Calls whose answer an attribute of self is given."""
+    """Return the calls whose result is assigned to an attribute of self."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -74,7 +74,7 @@ def _is_self(node: ast.AST) -> bool:
 
 
 def classes() -> list[Found]:
-    """Every class of the package."""
+    """Return every class of the package."""
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
@@ -85,9 +85,9 @@ def classes() -> list[Found]:
 
 
 def owners() -> list[Found]:
-    """Those that end something, keep what is owned, or keep another owner that they made."""
+    """Return classes that release something, keep an owned object, or keep an owner they made."""
     everything = classes()
-    names = {"Disk"}  # which keeps anchors, by its methods
+    names = {"Disk"}  # it keeps anchors through its methods
     found: list[Found] = []
     while True:
         before, owned = len(found), {*OWNED, *OPENING, *names}

@@ -26,7 +26,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 @dataclass
 class Answer:
-    """What came back."""
+    """The response to a request."""
 
     status_code: int
     headers: dict[str, str]
@@ -41,14 +41,16 @@ class Answer:
 
 
 class Client:
-    """Asks an app as a server would, without a socket."""
+    """A client that calls an app as a server would, without a socket."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     def request(self, method: str, path: str, **given: Any) -> Answer:
-        """`headers`: a mapping, or pairs of bytes; `params`; a body as `json`, or in `parts`, of
-        which nobody said how long they are, or as `content`.
+        """Send a request.
+
+        `headers` is a mapping, or pairs of bytes. The body is `json`, `content`, or `parts`, which
+        are sent without a content length.
         """
         path, _, query = path.partition("?")
         if given.get("params"):
@@ -87,14 +89,14 @@ class Client:
 
         async def receive() -> dict[str, Any]:
             if not left:
-                await asyncio.Event().wait()  # the reader stays
+                await asyncio.Event().wait()  # the client stays connected
             body = left.pop(0)
             return {"type": "http.request", "body": body, "more_body": bool(left)}
 
         async def send(message: Any) -> None:
             said.append(message)
 
-        with contextlib.suppress(RuntimeError):  # told to the server, after its answer
+        with contextlib.suppress(RuntimeError):  # raised to the server, after its response
             await asyncio.wait_for(self._app(scope, receive, send), 20)
         head, *bodies = said
         headers = {name.decode(): value.decode("latin-1") for name, value in head["headers"]}
@@ -108,7 +110,7 @@ class Client:
 
 
 class Paged:
-    """An app and who asks it."""
+    """An app and its client."""
 
     def __init__(self, source: Source, *, bound: str = "127.0.0.1") -> None:
         self.source = source
@@ -120,7 +122,7 @@ class Paged:
         return cls(OpenSource(store, read_only=read_only, every_s=0.0))
 
     def ask(self, path: str, code: int = 200, **given: Any) -> Json:
-        """GET with the token; the answer's JSON."""
+        """Send a GET request with the token, and return the JSON of its response."""
         answer = self.client.get(path, params=given, headers=BEARER)
         assert answer.status_code == code, (answer.status_code, answer.text)
         told: Json = answer.json()
@@ -137,7 +139,7 @@ class Paged:
 
 
 def taken(frames: AsyncIterator[bytes], count: int) -> list[bytes]:
-    """The first frames of a stream, which is then closed as by a reader that goes."""
+    """Return the first frames of a stream, and close it as a disconnecting client does."""
 
     async def take() -> list[bytes]:
         found = []
@@ -152,7 +154,7 @@ def taken(frames: AsyncIterator[bytes], count: int) -> list[bytes]:
 
 
 def parsed(one: bytes) -> tuple[str, Json]:
-    """Name and data of a frame; it is one that `frame` writes."""
+    """Return the name and data of a frame, and check its form."""
     first, second, *rest = one.decode().split("\n")
     assert first.startswith("event: ")
     assert second.startswith("data: ")
@@ -163,7 +165,7 @@ def parsed(one: bytes) -> tuple[str, Json]:
 
 
 class Line:
-    """One answer of a server, read from its socket."""
+    """One response of a server, read from its socket."""
 
     def __init__(self, served: Served, path: str, **headers: str) -> None:
         self._link = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
@@ -171,7 +173,7 @@ class Line:
         self.answer = self._link.getresponse()
 
     def frame(self) -> tuple[str, Json]:
-        """The next event."""
+        """Return the next event."""
         lines = []
         while (line := self.answer.readline()) != b"\n":
             assert line, "the stream ended"

@@ -18,7 +18,7 @@ from timerstore import (
 )
 from timerstore._engine.base import failpoints
 
-LAP_S = 128  # of the wheel of a bench
+LAP_S = 128  # of a bench's wheel
 
 Act = Callable[[], object]
 

@@ -8,7 +8,7 @@ from timerstore._engine.base import failpoints
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
-    """What points are passed meanwhile, in order."""
+    """Record the fail points that are passed inside the context, in order."""
     points: list[str] = []
     failpoints.hook = points.append
     try:

@@ -18,7 +18,7 @@ SIZES = small(
 
 
 def config(**changes: Any) -> StoreConfig:
-    """Files of a dozen records; nothing rolls within days."""
+    """Return a config with files of a dozen records and no rolls within days."""
     base = StoreConfig(
         commit_log_segment_bytes=16 * KIB,
         queue_segment_bytes=200,
@@ -36,12 +36,12 @@ def config(**changes: Any) -> StoreConfig:
 
 
 def begin_of(bench: Bench) -> int:
-    """Where the log begins."""
+    """Return the offset at which the log begins."""
     return int(bench.store.stats()["log_begin_bytes"])
 
 
 def fill(bench: Bench, begin: int) -> None:
-    """Put what is delivered at once, until the log begins beyond that."""
+    """Put messages that are due at once until the log begins after `begin`."""
     while begin_of(bench) <= begin:
         for _ in range(13):
             bench.store.put("other", bytes(1200))
@@ -49,7 +49,7 @@ def fill(bench: Bench, begin: int) -> None:
 
 
 class RetentionBench:
-    """A store in one directory, on a clock that is set by hand and with steps made by hand."""
+    """A store in one directory, with a manual clock and manual steps of its services."""
 
     def __init__(self, root: Path, config_: StoreConfig | None = None) -> None:
         self.root = root
@@ -86,7 +86,7 @@ class RetentionBench:
 
     @property
     def log_files(self) -> list[int]:
-        """The log offsets at which the files of the commit log begin."""
+        """Return the log offsets at which the files of the commit log begin."""
         return [int(path.name) for path in sorted((self.root / "commitlog").iterdir())]
 
     def bodies(self, topic: str = "t") -> list[bytes]:

@@ -1,9 +1,9 @@
-"""The scan of native/recovery/scan.c in plain Python: from records to the array of the fold.
+"""The scan of native/recovery/scan.c in plain Python: from disk_reader.Record to fold.SCAN_DTYPE.
 
-Data:     disk_reader.Record in, fold.SCAN_DTYPE out.
-Holds:    one row a record, in log order. Identities are hashes of this file's own: rows of two
-          scanners are not to be mixed, equal keys only have equal hashes within one.
-Source:   store format, sections 2.2, 7, 9, 11.
+It gives one row for each record, in log order. The identities are hashes of this module's own:
+equal keys have equal hashes within one scanner, so do not mix the rows of two scanners.
+
+See also: the file-format page, for records, timer units and the properties of deliveries.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
 
 
 def identity(text: str) -> int:
-    """64 bits of a key."""
+    """Return 64 bits that identify a key."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def number(properties: Mapping[str, str], name: str) -> int | None:
-    """A property as a number; None where it is missing or none."""
+    """Return a property as a number, or None if it is missing or not a number."""
     try:
         return int(properties[name])
     except (KeyError, ValueError):
@@ -30,17 +30,17 @@ def number(properties: Mapping[str, str], name: str) -> int | None:
 
 
 def due_ms(properties: Mapping[str, str], out_ms: int, precision_ms: int) -> int:
-    """When a timer is due: as asked where that stands alone, else a slot after TIMER_OUT_MS."""
+    """Return when a timer is due: the single time given, else one slot after TIMER_OUT_MS."""
     asked = number(properties, "TIMER_DELIVER_MS")
     relative = "TIMER_DELAY_SEC" in properties or "TIMER_DELAY_MS" in properties
     return out_ms + precision_ms if asked is None or relative else asked
 
 
 def kind_of(record: disk.Record) -> Kind:
-    """What a record is to the fold.
+    """Return the kind of a record for the fold.
 
-    A delivered copy stands in its REAL_TOPIC. What a consumer sent on to another topic with all its
-    properties is an ordinary message, and so is a half message that waits for its commit.
+    A delivered copy is in its REAL_TOPIC. A message that a consumer sent on to another topic with
+    all its properties is ordinary, and so is a half message that waits for its commit.
     """
     given = record.properties
     out = number(given, "TIMER_OUT_MS")
@@ -63,7 +63,7 @@ def kind_of(record: disk.Record) -> Kind:
 
 
 def scan_row(record: disk.Record, precision_ms: int) -> dict[str, Any]:
-    """One record's fields of SCAN_DTYPE; what is not named is 0."""
+    """Return one record's fields of SCAN_DTYPE; missing fields are 0."""
     given, kind = record.properties, kind_of(record)
     key = given.get("UNIQ_KEY", "")
     waits = kind in (Kind.TIMER, Kind.LEVEL)
@@ -95,12 +95,12 @@ def scan_row(record: disk.Record, precision_ms: int) -> dict[str, Any]:
 
 
 def scan_array(records: Iterable[disk.Record], precision_ms: int = 1000) -> Scan:
-    """Rows of a whole log."""
+    """Return the rows of a complete log."""
     return rows_array([scan_row(record, precision_ms) for record in records])
 
 
 def rows_array(rows: list[dict[str, Any]]) -> Scan:
-    """SCAN_DTYPE array of rows given as dicts; what is not named is 0."""
+    """Return a SCAN_DTYPE array of rows given as dicts; missing fields are 0."""
     scan = np.zeros(len(rows), SCAN_DTYPE)
     for at, row in enumerate(rows):
         for name, value in row.items():

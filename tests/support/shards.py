@@ -1,6 +1,6 @@
-"""A small directory of shards on a clock turned by hand; what is in it, counted.
+"""A small directory of shards on a manual clock, and functions that count its messages.
 
-Holds:    every shard that it closes was checked before (verify).
+Invariants: every shard that is closed has been checked by `verify` first.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from timerstore.testing import ManualClock, Stepper
 
 
 class ShardBench:
-    """One directory, one clock, shards that may be opened again."""
+    """One directory, one clock, and shards that may be opened again."""
 
     def __init__(self, root: Path, n: int, config: StoreConfig | None = None) -> None:
         self.root = root
@@ -43,22 +43,22 @@ class ShardBench:
         return self.open()
 
     def turn(self, ms: int = 0) -> None:
-        """Turn the clock and let every service of every shard work until none has anything."""
+        """Advance the clock, and run all services of all shards until they are idle."""
         self.clock.set(self.clock.now_ms + ms)
         for stepper in self.steppers:
             stepper.settle()
 
     def bodies(self, topic: str = "t") -> list[list[bytes]]:
-        """What is in a topic now, by shard."""
+        """Return the bodies of a topic, by shard."""
         return [bodies_of(one, topic) for one in self.store.stores]
 
     def counted(self, topic: str = "t") -> Counter[bytes]:
-        """How often each body came, in all shards."""
+        """Return how often each body was delivered, in all shards."""
         return Counter(body for part in self.bodies(topic) for body in part)
 
 
 def bodies_of(store: timerstore.TimerStore, topic: str) -> list[bytes]:
-    """What is in all queues of a topic, queue by queue."""
+    """Return the bodies of all queues of a topic, queue by queue."""
     found: list[bytes] = []
     for queue_id in range(store.topics().get(topic, 0)):
         offset = 0

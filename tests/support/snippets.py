@@ -3,7 +3,7 @@
     ```python    runs, in one namespace a section      ```console   `$ command`, and its output
     ```text      directly behind one of python: what that printed
 
-In what is printed, `...` stands for anything.
+In expected output, `...` stands for any text.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Snippet(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What stands below one heading."""
+    """The snippets below one heading."""
 
     page: str
     name: str
@@ -40,7 +40,7 @@ class Section(NamedTuple):
 
 
 def sections(page: Path) -> Iterator[Section]:
-    """Give the sections of a page that have any snippet."""
+    """Return the sections of a page that have a snippet."""
     for part in re.split(r"^(?=##? )", page.read_text(), flags=re.MULTILINE):
         snippets = [Snippet(m[1], m[2].strip(), m[3]) for m in _FENCE.finditer(part)]
         if snippets:
@@ -48,20 +48,20 @@ def sections(page: Path) -> Iterator[Section]:
 
 
 def stands_alone(section: Section) -> bool:
-    """Whether it can run: its first Python imports what it uses."""
+    """Return whether it can run: its first Python snippet has imports."""
     first = next((one.text for one in section.snippets if one.kind == "python"), "import ")
     return first.startswith(("import ", "from "))
 
 
 def check(said: str, printed: str, what: str) -> None:
-    """Compare what a page says with what came."""
+    """Compare the output shown on a page with the real output."""
     checker = doctest.OutputChecker()
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert checker.check_output(said, printed, flags), f"{what}\nsaid:\n{said}\ncame:\n{printed}"
 
 
 def run(section: Section, shell: dict[str, str]) -> int:
-    """Run a section's snippets in the current folder; how many ran."""
+    """Run a section's snippets in the current folder, and return their number."""
     names: dict[str, Any] = {"__name__": "__main__"}
     printed, ran, runs = "", 0, stands_alone(section)
     for snippet in section.snippets:
@@ -81,7 +81,7 @@ def run(section: Section, shell: dict[str, str]) -> int:
 
 
 def run_console(text: str, shell: dict[str, str]) -> int:
-    """Run the commands of a console, and compare what each says."""
+    """Run the commands of a console snippet, and compare the output of each."""
     parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
     assert not parts[0], "a console begins with a command"
     for part in parts[1:]:
@@ -93,7 +93,7 @@ def run_console(text: str, shell: dict[str, str]) -> int:
 
 
 def _told(command: str, shell: dict[str, str]) -> str:
-    """What a command says; one of ours runs in this process, which is ten times as quick."""
+    """Return the output of a command. Our own run in this process, which is ten times as fast."""
     first, *words = shlex.split(command)
     is_unset = words[-1:] == [">/dev/null"]
     if first == "timerstore" and "|" not in words:

@@ -19,14 +19,14 @@ UTC_US = pa.timestamp("us", tz="UTC")
 
 
 def make_root(path: Path, n: int = 3, **changes: Any) -> Path:
-    """A directory of small shards that nobody has open."""
+    """Make a directory of small shards, and close them."""
     clock = ManualClock(NOW)
     timerstore.open_shards(path, n, small(**changes), clock=clock, threads=False).close()
     return path
 
 
 def batch_of(count: int = 20, first: int = 0, **columns: Any) -> pa.RecordBatch:
-    """Rows `first` and on: topic t, body and key by number, due second by second."""
+    """Return rows from number `first` on, of topic t, due second by second."""
     numbers = range(first, first + count)
     table: dict[str, Any] = {
         "topic": pa.array(["t"] * count),
@@ -41,13 +41,13 @@ def batch_of(count: int = 20, first: int = 0, **columns: Any) -> pa.RecordBatch:
 
 
 class Row(tuple[Any, ...]):
-    """One row as it would be stored: topic, body, due, keys, tags, message id, properties."""
+    """One row as it is stored: topic, body, due time, keys, tags, message id, properties."""
 
     __slots__ = ()
 
 
 def rows_of(batches: Iterable[RowBatch]) -> list[Row]:
-    """Every row of some batches."""
+    """Return every row of some batches."""
     found = []
     for batch in batches:
         for k in range(len(batch)):
@@ -70,11 +70,11 @@ def _text(data: Any, offsets: Any, k: int) -> str:
 
 
 def staged_rows(root: Path, files: Sequence[StagedFile], shard: int | None = None) -> list[Row]:
-    """Every row that files have for a shard, or for all."""
+    """Return every row that files have for a shard, or for all shards."""
     mine = [one for one in files if one.shard == shard or (shard is None and one.shard >= 0)]
     return rows_of(read_staged(Disk(), root, mine))
 
 
 def counted(rows: Iterable[Row]) -> Counter[bytes]:
-    """How often each body is there."""
+    """Count the rows of each body."""
     return Counter(row[1] for row in rows)

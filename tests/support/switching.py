@@ -1,4 +1,4 @@
-"""Threads that take turns often: what one of them is amid, the others meet."""
+"""Switch threads often, so that each thread meets the intermediate states of the others."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def many_switches(interval_s: float = 1e-5) -> Iterator[None]:
-    """Python gives another thread its turn after so long, within."""
+    """Make Python switch threads every `interval_s` seconds inside the context."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(interval_s)
     try:

@@ -1,6 +1,6 @@
-"""Logs for the fold, written record by record as the scan would see them.
+"""Logs for the fold, written record by record as the scan would return them.
 
-Holds:    rows are in log order, 100 bytes apart; the timer queue has no gaps.
+Invariants: rows are in log order, 100 bytes apart; the timer queue has no gaps.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ Own = tuple[int, int]
 
 
 class SyntheticLog:
-    """Appends rows. `own` is (store id, timer id), the TS_ID; None leaves it out."""
+    """A log that rows are appended to. `own` is the TS_ID (store id, timer id), or None."""
 
     def __init__(self, first_log_offset: int = 0, first_queue_offset: int = 0) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -22,11 +22,11 @@ class SyntheticLog:
 
     @property
     def scan(self) -> Scan:
-        """What was written so far."""
+        """Return the rows written so far."""
         return rows_array(self.rows)
 
     def append(self, kind: Kind, own: Own | None, **fields: Any) -> int:
-        """Write one row; returns its row number."""
+        """Write one row, and return its row number."""
         store_id, timer_id = own or (0, -1)
         self.rows.append(
             {
@@ -42,7 +42,7 @@ class SyntheticLog:
         return len(self.rows) - 1
 
     def _queued(self, kind: Kind, own: Own | None, **fields: Any) -> int:
-        """Write one row of the timer queue; returns its queue offset."""
+        """Write one row of the timer queue, and return its queue offset."""
         self.next_queue_offset += 1
         self.append(kind, own, queue_offset=self.next_queue_offset - 1, **fields)
         return self.next_queue_offset - 1
@@ -56,7 +56,7 @@ class SyntheticLog:
         own: Own | None = None,
         topic: str = "T",
     ) -> int:
-        """A source or a copy in the timer topic; returns its queue offset."""
+        """Write a source or a copy in the timer topic, and return its queue offset."""
         return self._queued(
             Kind.TIMER,
             own,
@@ -67,16 +67,16 @@ class SyntheticLog:
         )
 
     def own_timer(self, store_id: int, key: str, out_ms: int = 1000, topic: str = "T") -> int:
-        """A source of ours: its timer id is its queue offset, which is returned."""
+        """Write a source of ours, and return its timer id, which is its queue offset."""
         return self.timer(key, out_ms, own=(store_id, self.next_queue_offset), topic=topic)
 
     def delete(self, value: str, out_ms: int = 1000, *, own: Own | None = None) -> int:
-        """A delete record; returns its queue offset."""
+        """Write a delete record, and return its queue offset."""
         hashed = identity(value)
         return self._queued(Kind.DELETE, own, identity=hashed, bare_identity=hashed, out_ms=out_ms)
 
     def unusable(self) -> int:
-        """Something in the timer topic without TIMER_OUT_MS; returns its queue offset."""
+        """Write a timer record without TIMER_OUT_MS, and return its queue offset."""
         return self._queued(Kind.UNUSABLE, None)
 
     def delivered(
@@ -88,7 +88,7 @@ class SyntheticLog:
         topic: str = "T",
         level: int = 0,
     ) -> int:
-        """A delivered timer; returns its row."""
+        """Write a delivered timer, and return its row number."""
         return self.append(
             Kind.DELIVERED,
             own,
@@ -107,9 +107,9 @@ class SyntheticLog:
         offset: int = 0,
         names: int | None = None,
     ) -> int:
-        """A message of a fixed level, or its delivery; returns its row.
+        """Write a message of a fixed level, or its delivery, and return its row number.
 
-        `offset`: the message's in its queue; `names`: the offset that a delivery of ours names.
+        `offset` is the message's queue offset; `names` is the offset that our delivery names.
         """
         place = (level - 1) << PLACE_OFFSET_BITS
         return self.append(
@@ -123,7 +123,7 @@ class SyntheticLog:
         )
 
     def ordinary(self) -> int:
-        """Something that has no part in it; returns its row."""
+        """Write an ordinary record, and return its row number."""
         return self.append(Kind.ORDINARY, None)
 
 

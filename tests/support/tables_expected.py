@@ -1,6 +1,6 @@
-"""What each table must hold, row by row, computed from disk_reader alone.
+"""The expected rows of each table, computed from disk_reader alone. Times are in ms.
 
-Holds:    imports nothing of timerstore but the fold's names of kinds. Times in ms.
+Invariants: imports nothing of timerstore except the fold's names of kinds.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def table_kind(record: disk.Record) -> Kind:
-    """What a record is to the tables: as to the fold, and what cannot be delivered is told."""
+    """Return the kind of a record for the tables, which also names undeliverable records."""
     given = record.properties
     if record.transaction in (disk.PREPARED, disk.ROLLED_BACK):
         return Kind.ORDINARY
@@ -27,7 +27,7 @@ def table_kind(record: disk.Record) -> Kind:
 
 
 def message_row(record: disk.Record, precision_ms: int, shard: int = 0) -> Row:
-    """One record as a row of `messages`."""
+    """Return one record as a row of `messages`."""
     given = record.properties
     kind = table_kind(record)
     return {
@@ -66,12 +66,12 @@ def _due(record: disk.Record, precision_ms: int) -> int | None:
 
 
 def messages(root: Path, precision_ms: int, shard: int = 0) -> list[Row]:
-    """The table `messages`."""
+    """Return the rows of `messages`."""
     return [message_row(record, precision_ms, shard) for record in disk.records(root)]
 
 
 def deliveries(root: Path, precision_ms: int, shard: int = 0) -> list[Row]:
-    """The table `deliveries`."""
+    """Return the rows of `deliveries`."""
     found = []
     for record in disk.records(root):
         kind = table_kind(record)
@@ -93,7 +93,7 @@ def deliveries(root: Path, precision_ms: int, shard: int = 0) -> list[Row]:
 
 
 def timers(root: Path, precision_ms: int, cancelled: set[int], shard: int = 0) -> list[Row]:
-    """The table `timers`; cancelled: log offsets of such messages."""
+    """Return the rows of `timers`; `cancelled` has the log offsets of cancelled messages."""
     return [
         {
             "shard": shard,
@@ -112,7 +112,7 @@ def timers(root: Path, precision_ms: int, cancelled: set[int], shard: int = 0) -
 
 
 def slots(root: Path, precision_ms: int, shard: int = 0) -> list[Row]:
-    """The table `slots`."""
+    """Return the rows of `slots`."""
     return [
         {
             "shard": shard,

@@ -4,7 +4,7 @@ from timerstore.testing import ManualClock
 
 
 class TurnedClock(ManualClock):
-    """Knows how late it ever was, in all or since a moment."""
+    """A clock that keeps its highest time, in all or since a mark."""
 
     __slots__ = ("latest_ms", "turns")
 
@@ -19,9 +19,9 @@ class TurnedClock(ManualClock):
         self.turns.append(self.now_ms)
 
     def mark(self) -> int:
-        """Name this moment."""
+        """Return a mark for the present."""
         return len(self.turns) - 1
 
     def highest_since(self, mark: int) -> int:
-        """How late it ever was since a moment."""
+        """Return the highest time since a mark."""
         return max(self.turns[mark:])

@@ -11,7 +11,7 @@ from timerstore import StoreConfig
 
 @pytest.fixture
 def bench_config() -> StoreConfig:
-    """Of `bench`; a module with one of its own has another store."""
+    """Return the config of `bench`; a module may override it."""
     return small()
 
 
@@ -19,7 +19,7 @@ def bench_config() -> StoreConfig:
 def shared_bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bench]:
-    """One small store for a table of refused calls, without and with a message in topic `new`."""
+    """Open one small store for a table of rejected calls, with or without topic `new`."""
     one = Bench(tmp_path_factory.mktemp("shared") / "store")
     if request.param:
         one.store.put("new", b"first")
@@ -29,7 +29,7 @@ def shared_bench(
 
 @pytest.fixture
 def bench(tmp_path: Path, bench_config: StoreConfig) -> Iterator[Bench]:
-    """A small store, checked and closed at the end."""
+    """Open a small store, and verify and close it at the end."""
     one = Bench(tmp_path / "store", bench_config)
     yield one
     one.close()

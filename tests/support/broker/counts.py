@@ -1,23 +1,26 @@
-"""The rule by which a broker counts what waits, replayed on its own files.
+"""The rule by which a broker counts pending messages, replayed on the broker's own files.
 
-Data:     timer log, commit log, config/timercheck and config/timermetrics of a closed or killed
-          store.
-Holds:    imports nothing of timerstore. One event of the rule is one change of dataVersion.counter
-          and of one topic's count:
-              a unit is appended to the timer log   +1, a delete's unit -1
-              a message leaves the wheel            -1, be it delivered or rolled on, a rolled
-                                                    delete too; none where it never was on it
-              deletes of a slot were carried out    +1 each, when the thread that read them reads
-                                                    deletes again: meant for those that found
-                                                    nothing, done for all (5.3.3; 5.4.0 for
-                                                    those whose target another thread read)
-          So three things make a count wrong: a delete that was carried out, a delete that rolled,
-          and events between the file's last write (once a second) and a death.
-          How many of the last kind of event there were is the one thing that the files do not tell,
-          with more than one thread; counter and counts, being one number more than topics, do.
-Source:   docs/decisions/0011-broker-interoperability.md;
-          a broker's answers, step by step, with one thread:
-          tests/interop/test_rocketmq_counts.py.
+The input is the timer log, commit log, config/timercheck and config/timermetrics of a store that
+was closed or killed. One event of the rule changes dataVersion.counter by one, and changes the
+count of one topic:
+
+    a unit is appended to the timer log    +1, or -1 for the unit of a delete
+    a message leaves the wheel             -1, whether it is delivered or rolled, and also for a
+                                           delete that rolls; no change if the message was never
+                                           on the wheel
+    deletes of a slot were carried out     +1 each, when the thread that read them reads deletes
+                                           again. This is meant for deletes that found no message,
+                                           but is done for all (5.3.3), or for those whose target
+                                           was read by another thread (5.4.0)
+
+Three things therefore make a count wrong: a delete that was carried out, a delete that rolled, and
+events between the last write of the file (once a second) and a kill. With more than one thread the
+files do not show how many events of the last kind there were. It is computed from the counter and
+the counts, which give one more equation than there are topics.
+
+Invariants: imports nothing of timerstore.
+See also: the decision record on broker interoperability, and the answers of a broker with one
+    thread, step by step, in tests/interop/test_rocketmq_counts.py.
 """
 
 from collections import Counter
@@ -26,18 +29,18 @@ from typing import NamedTuple
 
 from tests.support import disk_reader as disk
 
-_TOGETHER_MS = 100  # an event's stamp is taken before or after it is counted
+_TOGETHER_MS = 100  # the time of an event is taken before or after it is counted
 
 
 class Ends(NamedTuple):
-    """How far a store's files reach."""
+    """The ends of a store's logs."""
 
     log: int = 0
     timer_log: int = 0
 
     @classmethod
     def of(cls, root: Path) -> "Ends":
-        """Of a store that was closed or killed."""
+        """Read the ends of a store that was closed or killed."""
         units = list(disk.timer_units(root))
         end = units[-1].pos + disk.TIMER_UNIT_BYTES if units else 0
         return cls(disk.log_end(root).position, end)
@@ -50,11 +53,11 @@ class Event(NamedTuple):
     topic: str
     change: int
     is_delete: bool
-    key: str  # of the message that it is, or that it deletes
+    key: str  # of the message, or of the message that it deletes
 
 
 class TimerMetrics(NamedTuple):
-    """config/timermetrics, whole."""
+    """The contents of config/timermetrics."""
 
     counter: int
     at_ms: int
@@ -64,7 +67,7 @@ class TimerMetrics(NamedTuple):
 
 
 def read_metrics(root: Path) -> TimerMetrics:
-    """Read the file, or its older copy where a death left it half written."""
+    """Read the file, or its older copy if a kill left it half written."""
     path = root / "config" / "timermetrics"
     found = disk.read_json(path)
     version, topics = found["dataVersion"], found["timingCount"]
@@ -78,7 +81,7 @@ def read_metrics(root: Path) -> TimerMetrics:
 
 
 def events(root: Path, after: Ends = Ends()) -> list[Event]:  # noqa: B008
-    """What changed the counts behind some ends, without what deletes were given back."""
+    """Return the events after some ends, without the counts that deletes gave back."""
     log = {record.position: record for record in disk.records(root)}
     found = []
     for unit in disk.timer_units(root):
@@ -101,9 +104,10 @@ def _event(record: disk.Record, at_ms: int, change: int) -> Event:
 
 
 def split(found: list[Event], at_ms: int) -> tuple[list[Event], list[Event]]:
-    """Those that a file has that was written when the newest change was of `at_ms`, and the rest.
+    """Split the events into those of a file whose newest change was at `at_ms`, and the rest.
 
-    ValueError where that cannot be told: the next one came too soon.
+    Raises:
+            ValueError: the next event is too close to `at_ms` to decide.
     """
     if any(_TOGETHER_MS < one.at_ms - at_ms < 2 * _TOGETHER_MS for one in found):
         raise ValueError(f"events too near to {at_ms}")
@@ -112,7 +116,7 @@ def split(found: list[Event], at_ms: int) -> tuple[list[Event], list[Event]]:
 
 
 def total(found: list[Event]) -> Counter[str]:
-    """Change of each topic's count."""
+    """Return the change of each topic's count."""
     changes: Counter[str] = Counter()
     for one in found:
         changes[one.topic] += one.change
@@ -120,7 +124,7 @@ def total(found: list[Event]) -> Counter[str]:
 
 
 def carried_out(root: Path) -> list[Counter[str]]:
-    """Deletes whose slots were read, by topic, slot by slot."""
+    """Return the deletes whose slots were read, by topic, slot by slot."""
     check = disk.read_timer_check(root)
     assert check is not None
     slots: dict[int, Counter[str]] = {}

@@ -1,8 +1,9 @@
-"""The stores in tests/fixtures/broker: unpack one, read what its broker said about it.
+"""Unpack a store of tests/fixtures/broker, and read the listings that its broker wrote.
 
-Data:     tests/fixtures/broker/<name>/ (its README says what each file is).
-Holds:    imports nothing of timerstore; a Message is taken by the names of its fields.
-Source:   files made by the ancestor itself.
+Each folder tests/fixtures/broker/<name>/ was written by RocketMQ itself; the README there describes
+its files.
+
+Invariants: imports nothing of timerstore; it accesses a Message by the names of its fields.
 """
 
 import gzip
@@ -20,7 +21,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "broker"
 
 Line = dict[str, Any]
 
-# What each listing line and a Message must agree in, beside body and properties.
+# Fields in which a listing and a Message must agree, in addition to body and properties.
 COMPARED = (
     "topic",
     "queue_id",
@@ -38,7 +39,7 @@ COMPARED = (
 
 
 class MessageLike(Protocol):
-    """What `differences` asks of a message beside the fields in COMPARED."""
+    """The attributes that `differences` reads in addition to the fields in COMPARED."""
 
     @property
     def body(self) -> bytes | bytearray | memoryview: ...
@@ -48,7 +49,7 @@ class MessageLike(Protocol):
 
 
 def names() -> list[str]:
-    """Names of all stores, sorted."""
+    """Return the names of all stores, sorted."""
     return sorted(path.name for path in FOLDER.iterdir() if (path / "store.tar.xz").exists())
 
 
@@ -60,18 +61,18 @@ def about(name: str) -> Line:
 
 
 def precision_ms(name: str) -> int:
-    """Slot width of a store."""
+    """Return the slot width of a store."""
     return int(about(name)["store_config"]["precision_ms"])
 
 
 @cache
 def _archive(name: str) -> bytes:
-    """The bytes of a store's archive; decompressing them takes longer than the rest."""
+    """Return the bytes of a store's archive; decompression takes most of the time."""
     return lzma.decompress((FOLDER / name / "store.tar.xz").read_bytes())
 
 
 def unpack(name: str, target: Path) -> Path:
-    """Unpack a store into a new folder of `target`, holes kept; returns the store's root."""
+    """Unpack a store into a new folder of `target`, keep holes, and return its root."""
     root = target / name
     root.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(_archive(name))) as archive:
@@ -83,7 +84,7 @@ def unpack(name: str, target: Path) -> Path:
 
 
 def lines(name: str, file: str) -> list[Line]:
-    """Lines of one .jsonl.gz; none if the store has no such file."""
+    """Return the lines of one .jsonl.gz, or an empty list without the file."""
     path = FOLDER / name / f"{file}.jsonl.gz"
     if not path.exists():
         return []
@@ -92,17 +93,17 @@ def lines(name: str, file: str) -> list[Line]:
 
 
 def sent(name: str) -> list[Line]:
-    """Acknowledged sends, in order."""
+    """Return the acknowledged sends, in order."""
     return lines(name, "sent")
 
 
 def opened(name: str) -> tuple[list[Line], list[Line], Line]:
-    """(messages, slots, end) that the broker found after load and recovery."""
+    """Return (messages, slots, end) that the broker found after load and recovery."""
     return _split(lines(name, "open"))
 
 
 def delivered(name: str) -> tuple[list[Line], list[Line], Line]:
-    """(messages, slots, end) after a copy ran; all empty where none did."""
+    """Return (messages, slots, end) after a copy ran, all empty if no copy ran."""
     return _split(lines(name, "delivered"))
 
 
@@ -113,11 +114,11 @@ def _split(found: list[Line]) -> tuple[list[Line], list[Line], Line]:
 
 
 def differences(line: Line, message: MessageLike, *, store_size: int | None = None) -> list[str]:
-    """Where a message is not what the listing says; an empty list if it is the same.
+    """Return the differences between a message and its listing.
 
     A field that the message does not have counts as a difference. The size is compared with
     `store_size`, or with the message's `store_bytes`. The listing's `born_host` has no port; the
-    message's may have one. Properties of the message with an empty value are left out, as there.
+    message's may have one. Properties with an empty value are left out, as in the listing.
     A broker that inflates a body takes bit 0 off the SYSFLAG it shows, so that bit is not compared.
     """
     found: list[str] = []

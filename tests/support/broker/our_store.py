@@ -1,9 +1,10 @@
-"""A store of ours that a broker is to open: made by a child that closes it, or dies.
+"""A store of ours for a broker to open: a child process makes it, then closes it or is killed.
 
-Data:     the directory, and beside it made.json: what was acknowledged.
-Threads:  the child's one; services are stepped on a clock turned by hand, which ends at the wall
-          clock's now, because a broker knows no other.
-Holds:    every body begins with a number that no other has.
+The file made.json next to the directory records the acknowledged calls. Every body begins with a
+unique number.
+
+Thread safety: the child has one thread. It steps the services on a manual clock, which ends at the
+    current wall-clock time, because a broker uses the wall clock only.
 """
 
 import dataclasses
@@ -59,7 +60,7 @@ class Put:
 
 @dataclasses.dataclass
 class Made:
-    """What a child did."""
+    """A store and the record of the calls that its child made."""
 
     root: Path
     config: StoreConfig
@@ -70,33 +71,33 @@ class Made:
 
     @property
     def soon_over_ms(self) -> int:
-        """When everything that is due soon is due."""
+        """Return the time at which all messages of the near part are due."""
         return self.end_ms + 1000 * (self.soon_s + _SOON_S)
 
     def out_by(self, time_ms: int) -> set[int]:
-        """Numbers of what must have come out when a moment has passed."""
+        """Return the numbers of messages that must be delivered by a time."""
         return {one.number for one in self.puts if not one.is_cancelled and one.due_ms <= time_ms}
 
     @property
     def due_ms(self) -> dict[int, int]:
-        """When each is due, by its number."""
+        """Return the due time of each message, by number."""
         return {one.number: one.due_ms for one in self.puts}
 
 
 def body_of(number: int, size: int) -> bytes:
-    """Give a body that says its number."""
+    """Return a body that begins with its number."""
     return (b"%06d." % number).ljust(size, b"x")
 
 
 def number_of(body: bytes | bytearray | memoryview) -> int:
-    """Give the number that a body says."""
+    """Return the number of a body."""
     return int(bytes(body[:6]))
 
 
 def make(
     root: Path, config: Mapping[str, Any], end_ms: int, *, soon_s: int, dies: bool = False
 ) -> Made:
-    """Have a store made whose present is `end_ms`; a part of it is due from `soon_s` later on."""
+    """Make a store at time `end_ms`; some messages are due from `soon_s` seconds later on."""
     delays = [f"{soon_s + n}s" for n in range(1, _SOON_S)] * LEVEL_COUNT
     config = {**config, "level_delays": " ".join(delays[:LEVEL_COUNT])}
     child = multiprocessing.get_context("spawn").Process(
@@ -117,7 +118,7 @@ def make(
 
 
 def recover(made: Made) -> None:
-    """Open and close it, as somebody who hands it to a broker must."""
+    """Open and close it, as an operator must before a broker opens it."""
     clock = ManualClock(made.end_ms)
     with timerstore.open(made.root, made.config, clock=clock, threads=False) as store:
         report = store.verify()
@@ -125,7 +126,7 @@ def recover(made: Made) -> None:
 
 
 class _Worker:
-    """The child's store and what it knows."""
+    """The child's store and its records."""
 
     def __init__(self, store: TimerStore, clock: ManualClock, end_ms: int, soon_s: int) -> None:
         self.store = store
@@ -152,7 +153,7 @@ class _Worker:
         self.puts.append(put)
 
     def _due_ms(self, kind: int) -> int:
-        """While this runs; soon after a broker opened it; so late that the broker rolls it; far."""
+        """Return a time during the run, after a broker's opening, after its roll, or far ahead."""
         random = self.random
         if kind < 5:
             return self.clock.now_ms + random.randrange(30_000)
@@ -168,7 +169,7 @@ class _Worker:
             one.is_cancelled = self.store.cancel(one.handle) is CancelResult.CANCELLED
 
     def put_levels(self) -> None:
-        """One of each, so that every level has something that waits."""
+        """Put one message for each level, so that every level has a pending message."""
         for level in range(1, LEVEL_COUNT + 1):
             number = len(self.puts)
             receipt = self.store.put("orders", body_of(number, 20), level=level, queue_id=0)
@@ -203,7 +204,7 @@ def _work(root: Path, config: dict[str, Any], end_ms: int, soon_s: int, dies: bo
     stepper.settle()
     committed = worker.commit()
     worker.put_levels()
-    for _ in range(30):  # not settled any more
+    for _ in range(30):  # the services do not run after these puts
         worker.put()
     found = {
         "puts": [dataclasses.asdict(one) for one in worker.puts],
@@ -216,7 +217,7 @@ def _work(root: Path, config: dict[str, Any], end_ms: int, soon_s: int, dies: bo
 
 
 def records_of(root: Path, topic: str, queue_id: int) -> list[disk.Record]:
-    """What a queue of a closed store holds, by the second reader."""
+    """Return the records of a queue of a closed store, read by disk_reader."""
     return [
         disk.read_record(root, unit.log_offset, unit.size)
         for unit in disk.iter_queue(root, topic, queue_id)
@@ -224,7 +225,7 @@ def records_of(root: Path, topic: str, queue_id: int) -> list[disk.Record]:
 
 
 def finish(made: Made, now_ms: int) -> dict[int, list[Message]]:
-    """Go on with a directory here until nothing waits; what is in its topics then, by number."""
+    """Run a directory until nothing is pending, and return its delivered messages by number."""
     clock = ManualClock(now_ms)
     with timerstore.open(made.root, made.config, clock=clock, threads=False) as store:
         stepper = Stepper(store)
@@ -245,7 +246,7 @@ def finish(made: Made, now_ms: int) -> dict[int, list[Message]]:
 
 
 def check_all_out_once(made: Made, found: dict[int, list[Message]]) -> None:
-    """Each came out, none twice, none early, none that was cancelled."""
+    """Check that each message is delivered once, not early, and not if it was cancelled."""
     counts = Counter({number: len(messages) for number, messages in found.items()})
     assert counts == Counter(one.number for one in made.puts if not one.is_cancelled)
     for one in made.puts:
@@ -256,7 +257,7 @@ def check_all_out_once(made: Made, found: dict[int, list[Message]]) -> None:
 
 
 def files_of(root: Path) -> dict[str, bytes]:
-    """Every file of a directory with its bytes, but for what holes hold."""
+    """Return every file of a directory with its bytes, without the zeros of holes."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file():

@@ -1,9 +1,10 @@
-"""The real RocketMQ in a Java process: brokers on directories, asked in lines of JSON.
+"""The real RocketMQ in a Java process: brokers on directories, controlled by lines of JSON.
 
-Data:     tests/interop/rocketmq (`make test-interop` builds it); one process, several brokers.
-Threads:  one asks.
-Holds:    a killed process leaves its directories as kill -9 does.
-Fails:    BrokerError with what the broker said.
+The Java part is in tests/interop/rocketmq (`make test-interop` builds it). One process runs several
+brokers. Killing the process leaves its directories as `kill -9` does.
+
+Thread safety: one thread sends requests.
+Raises: BrokerError with the broker's message.
 """
 
 import base64
@@ -30,7 +31,7 @@ Answer = dict[str, Any]
 
 
 class BrokerError(Exception):
-    """What a broker answered instead."""
+    """An error that a broker returned."""
 
 
 class BrokerMessage(NamedTuple):
@@ -46,7 +47,7 @@ class BrokerMessage(NamedTuple):
 
 
 def need_rocketmq() -> None:
-    """Skip the test where RocketMQ is not built here; fail it where it must be."""
+    """Skip the test if RocketMQ is not built; fail it where RocketMQ is required."""
     if not (_BUILT / "classpath").exists() or shutil.which("java") is None:
         if os.environ.get("INTEROP") == "required":
             pytest.fail("RocketMQ is not built: make test-interop builds it")
@@ -54,7 +55,7 @@ def need_rocketmq() -> None:
 
 
 def as_broker_config(config: StoreConfig) -> dict[str, Any]:
-    """Give our settings in a broker's names."""
+    """Return our settings under a broker's names."""
     return {
         "brokerName": config.broker_name,
         "mappedFileSizeCommitLog": config.commit_log_segment_bytes,
@@ -87,7 +88,7 @@ class RocketMQ:
             )  # fmt: skip
 
     def ask(self, do: str, broker: str = "", **given: Any) -> Answer:
-        """Have one thing done."""
+        """Send one request, and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         question = {"do": do, "broker": broker, **given}
@@ -106,11 +107,11 @@ class RocketMQ:
         self.ask("open", broker, dir=str(root), config={**as_broker_config(config), **more})
 
     def close(self, *brokers: str) -> None:
-        """Shut brokers down side by side, as their operators would."""
+        """Shut brokers down concurrently, as their operators would."""
         self.ask("close", brokers=brokers)
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -118,7 +119,7 @@ class RocketMQ:
                 pipe.close()
 
     def send(self, broker: str, messages: Iterable[Answer]) -> list[Answer]:
-        """Send over the network: topic, body, queue_id, properties each; the broker's answers."""
+        """Send messages (topic, body, queue_id, properties) to a broker; return its answers."""
         given = [{**one, "body": base64.b64encode(one["body"]).decode()} for one in messages]
         answers: list[Answer] = self.ask("send", broker, messages=given)["sent"]
         for one in answers:
@@ -133,24 +134,28 @@ class RocketMQ:
             raise BrokerError(answer["remark"])
 
     def messages(self, broker: str, topic: str, queue_id: int) -> list[BrokerMessage]:
-        """Give every message of a queue; BrokerError where one cannot be read."""
+        """Return every message of a queue.
+
+        Raises:
+            BrokerError: a message cannot be read.
+        """
         answer = self.ask("messages", broker, topic=topic, queue_id=queue_id)
         if answer["unreadable"]:
             raise BrokerError(f"{topic}/{queue_id}: unreadable at {answer['unreadable']}")
         return [_message(one) for one in answer["messages"]]
 
     def query(self, broker: str, topic: str, keys: list[str]) -> list[list[BrokerMessage]]:
-        """Give what the index finds for each key."""
+        """Return the messages that the index finds for each key."""
         found = self.ask("query", broker, topic=topic, keys=keys)["found"]
         return [[_message(one) for one in messages] for messages in found]
 
     def committed(self, broker: str, group: str, topic: str, queue_id: int) -> int:
-        """Give a group's offset; -1 without one."""
+        """Return a group's offset, or -1 without one."""
         answer = self.ask("committed", broker, group=group, topic=topic, queue_id=queue_id)
         return int(answer["offset"])
 
     def wait_until(self, time_ms: int) -> None:
-        """Let it run until a moment of the wall clock."""
+        """Let it run until a time of the wall clock."""
         time.sleep(max(0.0, time_ms / 1000 - time.time()))
 
 
@@ -160,5 +165,5 @@ def _message(one: Answer) -> BrokerMessage:
 
 
 def now_ms() -> int:
-    """Now, by the wall clock: a broker knows no other."""
+    """Return the time of the wall clock, which brokers use."""
     return int(time.time() * 1000)

@@ -1,7 +1,7 @@
-"""Records as a broker writes them behind our log's end: of what its clients sent, or sent on.
+"""Append records to our log as a broker writes them: messages of its clients, new or sent on.
 
-Holds:    they lie where a broker puts them, each at the next place of its queue; of the other files
-          nothing is changed.
+Invariants: each record gets the place that a broker would give it, at the next offset of its queue;
+    no other file changes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ QUEUE = {"REAL_TOPIC": "orders", "REAL_QID": "0"}
 
 
 class Written(NamedTuple):
-    """Where a record was put."""
+    """The place of an appended record."""
 
     log_offset: int
     queue_offset: int
@@ -29,7 +29,7 @@ def write(
     body: bytes = b"sent on",
     queue_id: int = 0,
 ) -> Written:
-    """Append one record to a closed store's log; there must be room in its last segment."""
+    """Append one record to a closed store's log; its last segment must have space."""
     there = [one for one in disk.records(root) if (one.topic, one.queue_id) == (topic, queue_id)]
     queue_offset = there[-1].queue_offset + 1 if there else 0
     log_offset = disk.log_end(root).position
@@ -53,7 +53,7 @@ def write(
 
 
 def begin_segment(root: Path) -> None:
-    """End the last segment with a blank, and begin the next: as where a record did not fit."""
+    """End the last segment with a blank and begin the next, as if a record did not fit."""
     log_offset = disk.log_end(root).position
     start, path = disk.segments(root / "commitlog")[-1]
     size = path.stat().st_size
@@ -67,7 +67,7 @@ def begin_segment(root: Path) -> None:
 def delayed(
     root: Path, key: str, due_ms: int, *, store_ms: int, body: bytes = b"sent on", **more: str
 ) -> Written:
-    """A message that a client sent to `orders` with a delay; `more`: what else it had."""
+    """Append a message that a client sent to `orders` with a delay and the properties `more`."""
     out_ms = (due_ms - 1) // 1000 * 1000
     properties = {**more, **QUEUE, "UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}
     properties["TIMER_OUT_MS"] = str(out_ms)
@@ -75,7 +75,7 @@ def delayed(
 
 
 def rolled(root: Path, of: Written, *, store_ms: int, times: int = 1) -> Written:
-    """A copy that a broker rolled: all properties are kept, and the roll is counted."""
+    """Append a copy that a broker rolled, with all properties and a roll count."""
     source = next(one for one in disk.records(root) if one.position == of.log_offset)
     properties = {**source.properties, "TIMER_ROLL_TIMES": str(times)}
     properties |= {"TIMER_ENQUEUE_MS": str(store_ms), "TIMER_DEQUEUE_MS": str(store_ms)}
@@ -83,7 +83,7 @@ def rolled(root: Path, of: Written, *, store_ms: int, times: int = 1) -> Written
 
 
 def delivered(root: Path, of: Written, *, store_ms: int) -> Written:
-    """What a broker delivered of a message in the timer topic."""
+    """Append the copy that a broker delivers of a message in the timer topic."""
     source = next(one for one in disk.records(root) if one.position == of.log_offset)
     properties = {**source.properties, "TIMER_ENQUEUE_MS": str(store_ms)}
     properties["TIMER_DEQUEUE_MS"] = str(store_ms)

@@ -39,13 +39,13 @@ DROPPED = Allowed(
 )
 
 ANSWER = (STAGING, INDEX, QUEUES, TIMER_LOG, FAR_LOG, IDS)
-"""After a call that appends to the log, or shows what is in it."""
+"""After a call that appends to the log, or reads it."""
 
 CHECKPOINT = (STAGING, INDEX, IDS)
 """After a checkpoint, and so after every opening."""
 
 RECOVERED = (*CHECKPOINT, FAR_LOG, HALF_WRITTEN, OLD_QUEUE)
-"""After an opening that recovers: units that the far wheel's table does not speak of stay."""
+"""After an opening that recovers: units that the far wheel's table does not name stay."""
 
 CLOSED = (STAGING, IDS)
 """After closing."""
@@ -140,4 +140,4 @@ RECOVERY_BARRIERS = (
     ),
     *(one for one in BARRIERS[2:] if one.reason != _UNITS),
 )
-"""While a store is opened after a kill: there the wheel is written before the timer log is cut."""
+"""While a store is opened after a kill: it writes the wheel before it cuts the timer log."""

@@ -1,11 +1,11 @@
-"""Names as a power cut leaves them: what no sync of a directory covered is gone.
+"""Names as a power cut leaves them: without those that no sync of a directory covered.
 
-    names = DurableNames(root, monkeypatch)   # what is below root now is durable
+    names = DurableNames(root, monkeypatch)   # everything below root now counts as durable
     ...
     names.cut()                               # removes every name that is not
 
-A sync of a file carries no name along here, as POSIX has it, though most file systems do so.
-Not modelled: a name that was removed stays removed; a renamed one is gone from its old place.
+A sync of a file does not make its name durable, as in POSIX, although most file systems do so.
+Not modelled: a removed name stays removed, and a renamed one is removed from its old place.
 """
 
 import os
@@ -19,11 +19,11 @@ from timerstore._engine.storage.disk import Disk
 
 
 class KilledError(BaseException):
-    """The process ends here."""
+    """The process is killed here."""
 
 
 class DurableNames:
-    """Notes which names below one directory are durable."""
+    """A record of the durable names below one directory."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root.resolve()
@@ -47,10 +47,10 @@ class DurableNames:
         self._durable[folder.stat().st_ino] = {one.name for one in folder.iterdir()}
 
     def cut(self) -> None:
-        """Remove every name that is not durable, with all that is below it."""
+        """Remove every name that is not durable, with everything below it."""
         for folder in self._folders():
             if not folder.exists():
-                continue  # removed with the one above it
+                continue  # removed with its parent
             durable = self._durable.get(folder.stat().st_ino, set())
             for one in folder.iterdir():
                 if one.name in durable:
@@ -74,7 +74,7 @@ def killed_before_sync(
         nonlocal seen
         seen += of in str(path)
         if seen >= nth:
-            raise KilledError  # from here on nothing is synced any more
+            raise KilledError  # nothing is synced after this
         sync_directory(self, path)
 
     with monkeypatch.context() as patched:

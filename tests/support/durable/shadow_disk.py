@@ -1,15 +1,18 @@
-"""Files as a power cut leaves them: what was synced, and of the rest any part.
+"""Files as a power cut leaves them: everything that was synced, and any part of the rest.
 
-    with ShadowDisk(seed) as shadow:      # stores opened from here on go through the seam below
-        shadow.start(root)                # what is under root now is on the disk
+    with ShadowDisk(seed) as shadow:      # stores opened from here on use the shadow's file calls
+        shadow.start(root)                # everything below root now counts as durable
         ...
-        shadow.cut(to)                    # a directory as the machine might find it after a cut
+        shadow.cut(to)                    # a directory as a power cut might leave it
 
-Holds:    (1) of a file, every 512 bytes are as of its last sync or as they are now, and so is its
-          length; pages of 4096 bytes mostly stay together; (2) a name made, replaced or removed
-          since its directory was synced is there or not; (3) the same seed gives the same cut.
-Not modelled: versions between the last sync and now; directories, which the engine syncs as it
-          makes them; a file sync that carries a new name along: the engine must not need it.
+Invariants:
+    1. Each 512 bytes of a file are as of its last sync or as they are now, and so is its length.
+       Pages of 4096 bytes mostly stay together.
+    2. A name that was made, replaced or removed since its directory was synced exists or not.
+    3. The same seed gives the same cut.
+
+Not modelled: versions between the last sync and now; directories, which the engine syncs when it
+makes them; and a file sync that makes a new name durable, which the engine must not rely on.
 """
 
 import os
@@ -27,19 +30,19 @@ _SECTOR = 512
 
 
 class _Node:
-    """A file, whatever it is called."""
+    """A file, independent of its name."""
 
     def __init__(self, path: Path, synced: bytes) -> None:
-        self.path: Path | None = path  # None: it has no name any more
+        self.path: Path | None = path  # None: it has no name
         self.synced = synced
 
     def now(self) -> bytes:
-        """Its bytes as the page cache has them."""
+        """Return its bytes as the page cache has them."""
         return self.synced if self.path is None else self.path.read_bytes()
 
 
 class ShadowDisk:
-    """Takes note of syncs and names below one directory."""
+    """A record of the syncs and names below one directory."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -57,7 +60,7 @@ class ShadowDisk:
         shadow = self
 
         class ShadowFile(File):
-            """A file whose syncs are noted instead of done."""
+            """A file whose syncs are recorded instead of done."""
 
             __slots__ = ()
 
@@ -69,7 +72,7 @@ class ShadowDisk:
                 shadow.synced(self.fd)
 
         class ShadowedDisk(Disk):
-            """Names, noted."""
+            """A disk whose changes of names are recorded."""
 
             def unlink(self, path: Path) -> None:
                 shadow.unlinked(path)
@@ -97,12 +100,12 @@ class ShadowDisk:
         timerstore._engine.engine.Disk = disk  # type: ignore[misc]
 
     def opened(self, path: Path) -> None:
-        """A file was opened, made perhaps."""
+        """Record that a file was opened, and perhaps made."""
         if path not in self._live:
             self._live[path] = _Node(path, b"")
 
     def synced(self, fd: int) -> None:
-        """A file is durable as it is."""
+        """Record that a file is durable as it is."""
         here = os.fstat(fd)
         for path, node in self._live.items():
             there = path.stat()
@@ -111,19 +114,19 @@ class ShadowDisk:
                 return
 
     def unlinked(self, path: Path) -> None:
-        """A name is about to go."""
+        """Record that a name is about to be removed."""
         node = self._live.pop(path)
         node.path = None
 
     def renamed(self, old: Path, new: Path) -> None:
-        """A name has taken the place of another."""
+        """Record that a name has replaced another."""
         if new in self._live:
             self._live[new].path = None
         self._live[new] = node = self._live.pop(old)
         node.path = new
 
     def directory_synced(self, folder: Path) -> None:
-        """The names in a directory are durable as they are."""
+        """Record that the names in a directory are durable as they are."""
         for path in [p for p in self._durable if p.parent == folder]:
             del self._durable[path]
         self._durable.update({p: n for p, n in self._live.items() if p.parent == folder})
@@ -131,14 +134,14 @@ class ShadowDisk:
     # --- the cut ---
 
     def start(self, root: Path) -> None:
-        """Everything below root is durable as it is."""
+        """Count everything below root as durable as it is."""
         self.root = root
         files = [path for path in sorted(root.rglob("*")) if path.is_file()]
         self._live = {path: _Node(path, path.read_bytes()) for path in files}
         self._durable = dict(self._live)
 
     def cut(self, to: Path) -> None:
-        """Make `to` what is left of root."""
+        """Make `to` a directory as a power cut might leave root."""
         assert self.root is not None
         folders = [path for path in sorted(self.root.rglob("*")) if path.is_dir()]
         for folder in [self.root, *folders]:
@@ -154,7 +157,7 @@ class ShadowDisk:
         if old == new:
             return new
         draw = self._random
-        kept = draw.choice([0.0, 0.1, 0.5, 0.9, 1.0])  # how much of what was not synced is there
+        kept = draw.choice([0.0, 0.1, 0.5, 0.9, 1.0])  # share of unsynced bytes that survive
         out = bytearray()
         for at in range(0, max(len(old), len(new)), _PAGE):
             pages = [version[at : at + _PAGE].ljust(_PAGE, b"\0") for version in (old, new)]

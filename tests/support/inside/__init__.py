@@ -1,8 +1,8 @@
-"""The one door into the engine: what tests need of a store's inside, by the architecture's names.
+"""The only access of tests to the private parts of the engine.
 
-No other test touches a private attribute: the linter's SLF001 is on for tests. Exempt are this
-folder and `tests/unit/fastpath`, the white-box tests of the fast path. When the engine changes,
-this is the folder to change.
+Other tests use no private attribute, which the linter's SLF001 enforces. Exempt are this folder and
+`tests/unit/fastpath`, the white-box tests of the fast path. A change of the engine's private parts
+needs a change here only.
 
     inside(store).log            a component of an open store
     wait_queue_of(table)         a private part of a component, one function each

@@ -7,7 +7,7 @@ class Attribute(NamedTuple):
     """A private attribute or method that tests replace: its owner, and its name there.
 
     monkeypatch.setattr(*DISPATCH_READ, read)
-    DISPATCH_READ.value        what is there now
+    DISPATCH_READ.value        the present value
     """
 
     owner: Any
@@ -15,5 +15,5 @@ class Attribute(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What the owner has under this name now."""
+        """Return the owner's present value of this name."""
         return getattr(self.owner, self.name)

@@ -12,27 +12,27 @@ from timerstore._engine.queues.routes import Routes
 
 
 def unwatch(memory: Any) -> None:
-    """Have the guard of mapped files not watch this one any more."""
+    """Make the guard of mapped files stop watching this file."""
     memory._unwatch()
 
 
 def segment_pointer(segments: Any) -> Attribute:
-    """The method by which segments point a view at a file's memory."""
+    """Return the method by which segments point a view at a file's memory."""
     return Attribute(segments, "_set_table")
 
 
 def wheel_file_of(wheel: Any) -> Attribute:
-    """The open file of the wheel."""
+    """Return the open file of the wheel."""
     return Attribute(wheel, "_file")
 
 
 def staging_head() -> tuple[bytes, int]:
-    """The magic of the staging file, and the bytes of its head."""
+    """Return the magic of the staging file, and the bytes of its head."""
     return staging._MAGIC, staging._HEAD_BYTES
 
 
 def watermark_magic() -> bytes:
-    """The magic of a watermark slot."""
+    """Return the magic of a watermark slot."""
     return watermark._MAGIC
 
 
@@ -45,12 +45,12 @@ def old_watermark_slot(magic: bytes, fields: tuple[int, ...]) -> bytes:
 
 
 def crc_of_backup(entries: dict[str, Any]) -> int:
-    """The CRC of the entries of backup.json."""
+    """Return the CRC of the entries of backup.json."""
     return backup_json._crc(entries)
 
 
 def queue_segments(queue: Any) -> Any:
-    """The files of one queue's units: storage/segments.py."""
+    """Return the files of one queue's units: storage/segments.py."""
     return queue._segments
 
 
@@ -66,17 +66,17 @@ DISPATCH_READ = Attribute(Dispatch, "_read")
 
 
 def log_of(dispatch: Any) -> Any:
-    """The commit log that dispatch reads."""
+    """Return the commit log that dispatch reads."""
     return dispatch._log
 
 
 def batch_end(dispatch: Any) -> int:
-    """Where the batch that dispatch read last ends in the log."""
+    """Return the log offset at which dispatch's last batch ends."""
     return int(dispatch._next[0])
 
 
 class BatchColumns(NamedTuple):
-    """What dispatch found in a batch, one row each; views of its memory."""
+    """The columns of a batch of dispatch, as views of its memory."""
 
     units: Any
     indexes: Any
@@ -84,7 +84,7 @@ class BatchColumns(NamedTuple):
 
 
 def batch_columns(dispatch: Any, count: int) -> BatchColumns:
-    """The columns of the batch that dispatch read last."""
+    """Return the columns of the batch that dispatch read last."""
     return BatchColumns(
         dispatch._units.reshape(-1, 20)[:count],
         dispatch._indexes[:count],
@@ -93,21 +93,21 @@ def batch_columns(dispatch: Any, count: int) -> BatchColumns:
 
 
 def batch_requests(dispatch: Any) -> Any:
-    """The timer requests of the batch that dispatch read last."""
+    """Return the timer requests of the batch that dispatch read last."""
     return dispatch._requests
 
 
 def write_index_in_each_checkpoint(index: Any) -> None:
-    """Have checkpoints write the index however little there is to write."""
+    """Make each checkpoint write the index, however little there is to write."""
     index._lag_bytes = 0
 
 
 def forget_levels(levels: Any) -> None:
-    """Forget how far each fixed delay level is delivered."""
+    """Forget the delivery offset of each fixed delay level."""
     levels._queues.clear()
 
 
 def forget_runs(schedule: Any) -> None:
-    """Forget what the hand-over of fixed delay levels has read of its queues."""
+    """Forget the units that the delivery of fixed delay levels has read."""
     schedule._queues.clear()
     schedule._routes_seen = 0

@@ -79,4 +79,4 @@ UNDOES = {
     "stop",
     "__exit__", "__del__", "_failed", "as_failure", "mark_dirty",
 }  # fmt: skip
-"""Names of functions that only undo what another one did."""
+"""Names of functions that only undo another function."""

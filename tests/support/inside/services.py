@@ -12,17 +12,17 @@ from timerstore._engine.storage import directory, guarded_map
 
 
 def service_event(service: Any) -> Any:
-    """The event that wakes a service."""
+    """Return the event that wakes a service."""
     return service._event
 
 
 def dispatch_batch(dispatch: Any) -> Attribute:
-    """The method by which dispatch handles one batch."""
+    """Return the method by which dispatch handles one batch."""
     return Attribute(dispatch, "_dispatch")
 
 
 def flush_is_requested(flush: Any) -> bool:
-    """Whether a sync was requested since the last step of flush."""
+    """Return whether a sync was requested since the last step of flush."""
     return bool(flush._wanted)
 
 
@@ -32,33 +32,33 @@ def forget_flush_request(flush: Any) -> None:
 
 
 def flush_at_once(flush: Any) -> Attribute:
-    """Whether each step of flush syncs, as where services are stepped by hand."""
+    """Return whether each step of flush syncs, as when a test steps the services."""
     return Attribute(flush, "_at_once")
 
 
 def set_unlinked_requests(enqueue_put: Any, requests: Any) -> None:
-    """Set the requests that enqueue-put took and has not linked yet; None: there are none."""
+    """Set the requests that enqueue-put took and has not linked yet, or None."""
     enqueue_put._rest = requests
 
 
 def timer_records_read(enqueue_get: Any) -> Attribute:
-    """The method by which enqueue-get reads requests that dispatch did not hand on."""
+    """Return the method by which enqueue-get reads requests that dispatch did not pass on."""
     return Attribute(enqueue_get, "_read")
 
 
 def slots_in_reading(dequeue_get: Any) -> list[int]:
-    """The wheel's slots that dequeue-get reads now."""
+    """Return the wheel's slots that dequeue-get reads now."""
     found: list[int] = dequeue_get._slots.tolist()
     return found
 
 
 def sync_of_cancels(store: Any) -> Attribute:
-    """The method by which a cancel waits for its sync."""
+    """Return the method by which a cancel waits for its sync."""
     return Attribute(store, "_sync_cancels")
 
 
 def is_error_of(store: Any, error: BaseException) -> bool:
-    """Whether an error is one of the store's own files, which ends the store."""
+    """Return whether an error concerns the store's own files and so ends the store."""
     return bool(store._is_ours(error))
 
 
@@ -67,43 +67,43 @@ COPIER_CONFIG_TEXTS = Attribute(Copier, "_config_texts")
 
 
 def topics_checked_max() -> int:
-    """How many topics the cache of valid topics holds, at most."""
+    """Return how many topics the cache of valid topics holds, at most."""
     return message_fields._TOPICS_CHECKED_MAX
 
 
 def topics_checked_count() -> int:
-    """How many topics the cache of valid topics holds."""
+    """Return how many topics the cache of valid topics holds."""
     return len(message_fields._topics_checked)
 
 
 def log_write_lock(log: Any) -> Any:
-    """The lock under which the staged end of the log is written to its file."""
+    """Return the lock under which the staged end of the log is written to its file."""
     return log._write_lock
 
 
 def offsets_write_lock(offsets: Any) -> Any:
-    """The lock under which the committed offsets are written to their file."""
+    """Return the lock under which the committed offsets are written to their file."""
     return offsets._write_lock
 
 
 def checkpoint_lock(checkpoint: Any) -> Any:
-    """The lock under which a checkpoint is made."""
+    """Return the lock under which a checkpoint is made."""
     return checkpoint._lock
 
 
 def lock_of_key(replacing: Any, topic: str, key: str) -> Any:
-    """The lock of one topic and key, over a put that replaces."""
+    """Return the lock of one topic and key, over a put that replaces."""
     locks = replacing._locks
     return locks[zlib.crc32(f"{topic} {key}".encode()) % len(locks)]
 
 
 def calendar_grow_lock(calendar: Any) -> Any:
-    """The lock under which the calendar grows."""
+    """Return the lock under which the calendar grows."""
     return calendar._grow_lock
 
 
 def sync_waiters(rounds: Any) -> Any:
-    """The list of callers that sleep until a round of syncs ends."""
+    """Return the callers that sleep until a round of syncs ends."""
     return rounds._waiters
 
 
@@ -115,7 +115,7 @@ GUARD_LOCK = Attribute(guarded_map, "_lock")
 
 
 def keep_log_from(retention: Any, lowest: Callable[[], int]) -> None:
-    """Have retention keep the log from an offset on, beside what it keeps by itself."""
+    """Make retention also keep the log from an offset on."""
     dependents = retention._dependents
     original = dependents.lowest_needed
     dependents.lowest_needed = lambda: min(original(), lowest())
@@ -123,7 +123,7 @@ def keep_log_from(retention: Any, lowest: Callable[[], int]) -> None:
 
 @contextmanager
 def replaced_subscribers(signal: Any, *subscribers: Callable[..., Any]) -> Iterator[None]:
-    """Have a signal call these alone, within."""
+    """Make a signal call only these inside the context."""
     before = signal._subscribers
     signal._subscribers = subscribers
     try:
@@ -133,5 +133,5 @@ def replaced_subscribers(signal: Any, *subscribers: Callable[..., Any]) -> Itera
 
 
 def subscribe_first(signal: Any, subscriber: Callable[..., Any]) -> None:
-    """Have a signal call this before all others."""
+    """Make a signal call this before all others."""
     signal._subscribers = (subscriber, *signal._subscribers)

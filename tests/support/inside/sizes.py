@@ -74,8 +74,7 @@ USUAL: Sizes = {
 
 LEAST_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 1}, enqueue_get: {"_HANDED_MAX": 0}}
 LITTLE_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 8}, enqueue_get: {"_HANDED_MAX": 1}}
-"""How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
-read."""
+"""The appended messages kept in memory for dispatch and enqueue-get are few; they read the rest."""
 
 SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger_side_file: {"_LAG_MAX": 2}}
 """A version of a source has many chunks."""
@@ -87,7 +86,7 @@ SMALL_DELAY_QUEUE: Sizes = {
 
 
 def replace(values: Sizes) -> None:
-    """Have modules' constants say something else from now on."""
+    """Replace constants of modules from now on."""
     for module, names in values.items():
         for name, value in names.items():
             assert hasattr(module, name), f"{module.__name__} has no {name}"
@@ -96,7 +95,7 @@ def replace(values: Sizes) -> None:
 
 @contextmanager
 def replaced(values: Sizes) -> Iterator[None]:
-    """Have modules' constants say something else for a while."""
+    """Replace constants of modules inside the context."""
     saved = {m: {name: getattr(m, name) for name in names} for m, names in values.items()}
     try:
         replace(values)

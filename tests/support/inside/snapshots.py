@@ -6,58 +6,58 @@ from tests.support.inside.attribute import Attribute
 
 
 def view_of(store: Any) -> Any:
-    """The log and the queues of a ReadOnlyStore: snapshot/view.py."""
+    """Return the log and the queues of a ReadOnlyStore: snapshot/view.py."""
     return store._view
 
 
 def read_only_lock(store: Any) -> Any:
-    """The lock of a ReadOnlyStore."""
+    """Return the lock of a ReadOnlyStore."""
     return store._lock
 
 
 def polling_of(store: Any) -> Any:
-    """The polling of the waiting pulls of a ReadOnlyStore: snapshot/snapshot_polling.py."""
+    """Return the polling of the waiting pulls of a ReadOnlyStore: snapshot/snapshot_polling.py."""
     return store._polling
 
 
 def followed_position_of(view: Any) -> Any:
-    """What follows a store's position: snapshot/position.py."""
+    """Return the follower of a store's position: snapshot/position.py."""
     return view._followed
 
 
 def look_at_position(view: Any) -> Any:
-    """Look for the newest position without moving the view to it."""
+    """Return the newest position without moving the view to it."""
     return view._followed.look(view._records_end)
 
 
 def is_time_to_sync(position: Any) -> bool:
-    """Whether the log of a broker that has the store open is due for a sync."""
+    """Return whether it is time to sync the log of a broker that has the store open."""
     return bool(position._is_time())
 
 
 def log_at_position(view: Any) -> Any:
-    """The log's files at the view's position, to sync them."""
+    """Return the log's files at the view's position, to sync them."""
     return view._followed._log(view.position.store)
 
 
 def distrusted_version(view: Any) -> int | None:
-    """The version of the queues' files that a view does not trust; None: it trusts them."""
+    """Return the version of the queues' files that a view does not trust, or None."""
     found: int | None = view._distrusted
     return found
 
 
 def units_in_memory(view: Any) -> int:
-    """How many queue units a view holds in memory."""
+    """Return how many queue units a view holds in memory."""
     return int(view._tail_units)
 
 
 def queue_files(queue: Any) -> Any:
-    """The files of one queue, and the units in memory that follow them."""
+    """Return the files of one queue, and the units in memory that follow them."""
     return queue._files
 
 
 def position_steps(view: Any) -> dict[str, Attribute]:
-    """The steps by which a view moves to a position, in order."""
+    """Return the steps by which a view moves to a position, in order."""
     return {
         "counts": Attribute(view._followed, "counts"),
         "show": Attribute(view.log.segments, "show"),

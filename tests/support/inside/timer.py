@@ -1,4 +1,4 @@
-"""The timer's services, wheel and lanes."""
+"""The timer's services, wheel and topic queues."""
 
 from typing import Any
 
@@ -9,26 +9,26 @@ from timerstore._engine.timer.pending import PendingReader
 
 
 def placing_of_cancels(many_canceller: Any) -> Attribute:
-    """The method that appends one part of a cancel of many."""
+    """Return the method that appends one part of a cancel of many."""
     return Attribute(many_canceller, "_place")
 
 
 PENDING_DUE = Attribute(PendingReader, "_due")
-"""The method by which the reader of waiting messages reads due times."""
+"""The method by which the reader of pending messages reads due times."""
 
 
 def run_count(open_slot: Any) -> int:
-    """How many sorted runs the open slot holds."""
+    """Return how many sorted runs the open slot holds."""
     return len(open_slot._rest._runs)
 
 
 def delivery_chunk_count() -> int:
-    """How many messages dequeue-put hands over in one hold of the append lock."""
+    """Return how many messages dequeue-put delivers in one critical section."""
     return dequeue_put._CHUNK
 
 
 def make_topic_queue(now_ns: int) -> Any:
-    """Make the lane of one topic with a rate."""
+    """Make the queue of one topic with a rate."""
     return fair_queue._TopicQueue(now_ns)
 
 
@@ -42,17 +42,17 @@ def opened_bucket(queue: Any, number: int) -> Any:
 
 
 def bucket_parts(queue: Any) -> list[Any]:
-    """All buckets of a DelayQueue, sorted and not, with the marks in them."""
+    """Return all buckets of a DelayQueue, sorted and not, with the marks in them."""
     return [*queue._buckets.values(), *queue._opened.values()]
 
 
 def bucket_count(queue: Any) -> int:
-    """How many buckets a DelayQueue has."""
+    """Return how many buckets a DelayQueue has."""
     return len(queue._buckets)
 
 
 def bucket_number_count(queue: Any) -> int:
-    """How many numbers of buckets a DelayQueue holds, stale ones too."""
+    """Return how many numbers of buckets a DelayQueue holds, stale ones too."""
     return len(queue._numbers) + len(queue._new_numbers)
 
 

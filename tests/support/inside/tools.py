@@ -15,62 +15,62 @@ def ledger_of_part() -> Attribute:
 
 
 def late_by_bound(late: Any) -> tuple[int, ...]:
-    """How many deliveries were late, by bound, and beyond the last one."""
+    """Return how many deliveries were late, by bound, and past the last bound."""
     from timerstore._engine.snapshot import live_stats
 
     return live_stats._by_bound(late)
 
 
 def without_delivered(counts: Any, look: Any) -> Any:
-    """The counts of what waits, without what was delivered since they were taken."""
+    """Return the counts of pending messages, without those delivered since the counts were made."""
     from timerstore._engine.snapshot import live_stats
 
     return live_stats._without_delivered(counts, look)
 
 
 def export_sync() -> Attribute:
-    """The function by which an export syncs its file."""
+    """Return the function by which an export syncs its file."""
     from timerstore.cli import tables
 
     return Attribute(tables, "_sync")
 
 
 def root_of_write(options: Mapping[str, str]) -> Path:
-    """The directory that the options of a Spark write mean."""
+    """Return the directory that the options of a Spark write name."""
     from timerstore.spark import writing
 
     return writing._root_of(options)
 
 
 def span_text(span_ms: int) -> str:
-    """The label of a span of time in the pictures of a Spark job."""
+    """Return the label of a span of time in the charts of a Spark job."""
     from timerstore.spark.jobs import plots
 
     return plots._span(span_ms)
 
 
 def partitions_of_tasks(partitions: list[Any]) -> list[list[int]]:
-    """Which partitions of a source each Spark task reads."""
+    """Return the partitions of a source that each Spark task reads."""
     from timerstore.spark.jobs import source_tasks
 
     return source_tasks._group_small(partitions)
 
 
 def event_stream_count(app: Any) -> int:
-    """How many pages have a stream of events open."""
+    """Return how many dashboards have a stream of events open."""
     return int(app._streams)
 
 
 def set_event_stream_count(app: Any, count: int) -> None:
-    """Have so many pages count as having a stream of events open."""
+    """Set the number of dashboards that count as having a stream of events open."""
     app._streams = count
 
 
 def store_of_page(source: Any) -> Any:
-    """The store that a page shows."""
+    """Return the store that a dashboard shows."""
     return source._store
 
 
 def clock_listeners(clock: Any) -> Any:
-    """What a ManualClock calls when it is turned."""
+    """Return the listeners of a ManualClock."""
     return clock._listeners

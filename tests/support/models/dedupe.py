@@ -18,18 +18,20 @@ Name = tuple[str, str]
 class _Known:
     put: Put
     store_ms: int
-    latest_ms: int  # that the clock showed since
+    latest_ms: int  # the latest time that the clock has shown since
 
 
 class Onces:
-    """Every id, with the puts under it, the newest last."""
+    """All message ids, each with its puts, the newest last."""
 
     def __init__(self) -> None:
         self._known: dict[Name, list[_Known]] = {}
 
     def name(self, topic: str, which: int, now_ms: int, window_ms: int, lost_below: int = 0) -> str:
-        """Give one of a few ids for a topic. One that may be new again is used again only when what
-        had it before has come or was cancelled: the model tells what waits by its id.
+        """Return one of a few ids for a topic.
+
+        An id that may be new again is reused only after its message was delivered or cancelled,
+        because the model identifies pending messages by their ids.
         """
         for again in count():
             name = f"{topic}-{which}-{again}"
@@ -46,24 +48,25 @@ class Onces:
         raise AssertionError
 
     def turned(self, now_ms: int) -> None:
-        """The clock shows another time."""
+        """Record a change of the clock."""
         for knowns in self._known.values():
             for one in knowns:
                 one.latest_ms = max(one.latest_ms, now_ms)
 
     def put(self, name: Name, put: Put, now_ms: int, latest_ms: int = 0) -> None:
-        """It was stored as a new one, at `now_ms`; `latest_ms`: that the clock showed since."""
+        """Record a put that was stored as new at `now_ms`."""
         one = _Known(put, now_ms, max(now_ms, latest_ms))
         self._known.setdefault(name, []).append(one)
 
     def lost(self, put: Put) -> None:
-        """It was in flight when the process died, and is not there."""
+        """Remove a put that was in flight when the process died, and was not stored."""
         for knowns in self._known.values():
             knowns[:] = [one for one in knowns if one.put is not put]
 
     def was_new(self, name: Name, now_ms: int, window_ms: int, lost_below: int = 0) -> list[Put]:
-        """A put was told that its id is new: those in flight before that cannot be there.
-        `lost_below`: of the log, where neither records nor the file of ids tell of one.
+        """Return the earlier puts in flight that are now known not to be stored, as an id was new.
+
+        `lost_below` is the log offset below which neither records nor the file of ids exist.
         """
         gone = []
         for one in list(self._known.get(name, ())):
@@ -85,8 +88,9 @@ class Onces:
         *,
         sure: bool,
     ) -> Put:
-        """A put was told that it is a duplicate, of the one that is given; `begin`: of the log,
-        before which nothing is left that would say more than that.
+        """Return the put that a duplicate's receipt names, and check that receipt.
+
+        `begin` is the log offset below which retention has removed all records.
         """
         found = [one for one in self._known.get(name, ()) if now_ms - one.store_ms < window_ms]
         assert found, f"a duplicate of nothing: {name}"

@@ -1,9 +1,10 @@
-"""The consumers of one group beside their model: who has which queue, and what comes next in it.
+"""A model of the consumers of one group: the owner of each queue and its next offset.
 
-Holds:    after every call each queue is one consumer's; what is handed out is, in each queue, what
-          comes next: after what was handed out before, or after what was committed where the queue
-          came to somebody new; a commit that answered is there after whatever end.
-Fails:    AssertionError where the store says otherwise.
+Invariants, checked after every call by assertions:
+    1. Each queue belongs to one consumer.
+    2. In each queue, the next messages returned are those after the last ones returned, or after
+       the committed offset if the queue moved to another consumer.
+    3. A commit that returned survives any kind of end.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,14 @@ from timerstore import Consumer, Message, TimerStore
 GROUP = "readers"
 
 Seen = dict[Queue, list[tuple[bytes, int]]]
-"""Body and delivered_ms of every message that was pulled, by queue."""
+"""Body and delivered_ms of every pulled message, by queue."""
 
 
 @dataclass(eq=False)
 class _Reader:
     consumer: Consumer
-    next: dict[int, int] = field(default_factory=dict)  # queue -> what comes next in it
-    moved: set[int] = field(default_factory=set)  # queues where it surely is there
+    next: dict[int, int] = field(default_factory=dict)  # queue -> the next offset
+    moved: set[int] = field(default_factory=set)  # queues whose next offset was certainly read
 
 
 def _of(topic: str, offsets: dict[Queue, int]) -> dict[Queue, int]:
@@ -30,22 +31,22 @@ def _of(topic: str, offsets: dict[Queue, int]) -> dict[Queue, int]:
 
 
 class Readers:
-    """All consumers of the group, over all topics."""
+    """The consumers of the group, for all topics."""
 
     def __init__(self, begin_of: Callable[[Queue], int] = lambda _queue: 0) -> None:
-        self.begin_of = begin_of  # the first offset of a queue that is left
+        self.begin_of = begin_of  # returns the first remaining offset of a queue
         self._readers: dict[str, list[_Reader]] = {}
         self.committed: dict[Queue, int] = {}
-        self._in_flight: dict[Queue, int] = {}  # asked for when the store died
+        self._in_flight: dict[Queue, int] = {}  # commits in flight when the store died
 
     # --- ends ---
 
     def lost(self) -> None:
-        """The store was closed, or died: no consumer is left."""
+        """Remove all consumers, after the store was closed or died."""
         self._readers.clear()
 
     def check(self, store: TimerStore) -> None:
-        """What is committed is what was committed; of what was on its way all or nothing."""
+        """Check the committed offsets; a commit in flight is stored completely or not at all."""
         for topic in {topic for topic, _ in [*self.committed, *self._in_flight]}:
             found = {(topic, q): n for q, n in store.committed(topic, GROUP).items()}
             before = _of(topic, self.committed)
@@ -56,35 +57,35 @@ class Readers:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether a commit failed of which nobody knows whether it is there."""
+        """Return whether a commit failed whose result is unknown."""
         return bool(self._in_flight)
 
     def known_topics(self) -> set[str]:
-        """Where the group has committed, or has a consumer."""
+        """Return the topics in which the group has committed, or has a consumer."""
         return self.live_topics | {topic for topic, _ in self.committed}
 
     @property
     def live_topics(self) -> set[str]:
-        """Where the group has a consumer."""
+        """Return the topics in which the group has a consumer."""
         return {topic for topic, readers in self._readers.items() if readers}
 
     # --- calls ---
 
     def join(self, store: TimerStore, topic: str) -> None:
-        """One more consumer."""
+        """Add a consumer."""
         consumer = store.consumer(topic, GROUP, wait=0)
         self._readers.setdefault(topic, []).append(_Reader(consumer))
         self._divided(topic)
 
     def leave(self, topic: str, which: int) -> None:
-        """One consumer less."""
+        """Close a consumer."""
         readers = self._readers.get(topic, [])
         if readers:
             readers.pop(which % len(readers)).consumer.close()
             self._divided(topic)
 
     def read(self, store: TimerStore, topic: str, which: int, count: int, seen: Seen) -> None:
-        """Read with one of them, which comes where there is none."""
+        """Read with one consumer; join one if the topic has no consumer."""
         reader = self._reader(store, topic, which)
         messages = reader.consumer.poll(count)
         self._divided(topic)  # the topic may have grown
@@ -101,14 +102,14 @@ class Readers:
         queue = message.topic, message.queue_id
         at = reader.next[message.queue_id]
         if at < message.queue_offset <= self.begin_of(queue):
-            at = message.queue_offset  # what lay before was removed
+            at = message.queue_offset  # retention removed earlier messages
         assert message.queue_offset == at, f"wanted offset {at} of {queue}: {message}"
         assert seen[queue][at] == (message.body, message.delivered_ms)
         reader.next[message.queue_id] = at + 1
         reader.moved.add(message.queue_id)
 
     def commit(self, topic: str, which: int, *, only: int | None = None) -> None:
-        """Commit with one of them what it was handed; `only`: in one of its queues."""
+        """Commit the messages that one consumer has read, of all its queues or only of one."""
         readers = self._readers.get(topic, [])
         if not readers:
             return
@@ -124,30 +125,30 @@ class Readers:
         got = {(topic, q): n for q, n in answer.items()}
         for at, n in got.items():
             if wanted.get(at, 0) < n <= self.begin_of(at):
-                wanted[at] = reader.next[at[1]] = n  # it went on behind what was removed
+                wanted[at] = reader.next[at[1]] = n  # it continued after the removed messages
                 surely = {**surely, at: n} if at in surely else surely
         assert surely.items() <= got.items() <= wanted.items(), f"{got}, not {surely}"
         self.committed.update(got)
 
     def commit_in_flight(self, topic: str, which: int, is_dead: list[str]) -> None:
-        """Commit while the store dies (`is_dead`: it did): afterwards it may be there or not."""
+        """Commit while the store dies; if it did (`is_dead`), the commit may be stored or not."""
         before = dict(self.committed)
         self.commit(topic, which)
         if is_dead:
             self.doubt_commit(before)
 
     def fail_commit(self, topic: str, which: int) -> None:
-        """A commit of one of them raised an error: afterwards it may be there or not."""
+        """Commit with an error: the commit may be stored or not."""
         readers = self._readers.get(topic, [])
         self._in_flight.update(self._wanted(topic, readers[which % len(readers)]))
 
     def doubt_commit(self, before: dict[Queue, int]) -> None:
-        """The store died in a commit; `before`: what was committed then."""
+        """Record that the store died in a commit; `before` has the earlier offsets."""
         changed = {q: n for q, n in self.committed.items() if before.get(q) != n}
         self.committed, self._in_flight = before, changed
 
     def seek(self, store: TimerStore, topic: str, which: int, at: int) -> None:
-        """Go on from an offset with one of them, or from the end of what is shorter."""
+        """Seek with one consumer to an offset, or to the end of a shorter queue."""
         reader = self._reader(store, topic, which)
         self._divided(topic)
         for queue_id in reader.consumer.queues:
@@ -158,7 +159,7 @@ class Readers:
             reader.moved.add(queue_id)
 
     def finish(self, store: TimerStore, seen: Seen) -> None:
-        """Read and commit the rest: it comes, once."""
+        """Read and commit the rest, and check that each message is read once."""
         for topic in sorted({topic for topic, _ in seen}):
             for which in range(max(1, len(self._readers.get(topic, [])))):
                 self.read(store, topic, which, 10_000, seen)
@@ -176,14 +177,14 @@ class Readers:
         return readers[which % len(readers)]
 
     def _divided(self, topic: str) -> None:
-        """The queues may have been divided anew."""
+        """Update the model after the queues may have been assigned again."""
         readers = self._readers.get(topic, [])
         shares = [reader.consumer.queues for reader in readers]
         self._check_shares(shares)
         for reader, share in zip(readers, shares, strict=True):
             reader.moved &= reader.next.keys() & set(
                 share
-            )  # what left it and comes back begins anew
+            )  # a queue that left and returned starts again
             reader.next = {
                 q: reader.next[q] if q in reader.next else self._start(topic, q) for q in share
             }
@@ -195,11 +196,11 @@ class Readers:
         assert max(sizes) - min(sizes) <= 1, f"not shared fairly: {shares}"
 
     def _start(self, topic: str, queue_id: int) -> int:
-        """Where the group goes on in a queue; what it never committed may be gone."""
+        """Return where the group continues in a queue; without a commit, at its first offset."""
         return max(self.committed.get((topic, queue_id), 0), self.begin_of((topic, queue_id)))
 
     def _wanted(self, topic: str, reader: _Reader) -> dict[Queue, int]:
-        """What a commit of all that it was handed has to answer."""
+        """Return the offsets that a commit of all read messages must return."""
         return {
             (topic, q): at
             for q, at in reader.next.items()

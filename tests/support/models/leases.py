@@ -1,19 +1,19 @@
-"""A group that leases, beside its model.
+"""A model of a group that leases messages.
 
-Of each message the model knows in which states its lease may be. What a call answers leaves those
-that fit the answer, and one new state; a call that nobody answered, since the process died or an
-error was raised, adds the new one to those that were. Where no state fits, the store is wrong.
+For each message the model keeps the set of states that its lease may have. The result of a call
+keeps the states that fit it, and gives one new state. A call without a result, because the process
+died or an error was raised, adds the new state to the earlier ones. If no state fits, the store is
+wrong and an assertion fails.
 
-    received   attempt + 1, held by its receipt until the lease is over: not before that, unless it
-               is given back, does it come again
-    acked      done: it never comes again
-    nacked     nobody's; comes again when the delay is over
-    extended   held by the new receipt, until later
-    cut        with flush="async" a power cut takes back the last calls: what was before them is
-               possible again
+    received   attempt + 1, owned by its receipt until the lease expires; it is not delivered again
+               before that unless it is given back
+    acked      done: it is never delivered again
+    nacked     without owner; delivered again after the delay
+    extended   owned by the new receipt, until later
+    cut        with flush="async" a power cut reverts the last calls: earlier states are possible
+               again
 
-Holds:    at the end each message of the topic is acked, or among the dead letters, and never both.
-Fails:    AssertionError where the store says otherwise.
+Invariants: at the end each message of the topic is acked or a dead letter, and never both.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,12 +38,12 @@ IsDead = Callable[[], bool]
 
 
 class State(NamedTuple):
-    """What one lease may be."""
+    """One possible state of a lease."""
 
     attempt: int = 0
-    ready_ms: int = 0  # before the clock shows that, it does not come again
-    mark: int = 0  # of the clock, when this began
-    receipt: str = ""  # by which it can be settled; none: nobody has it
+    ready_ms: int = 0  # it is not delivered again before that time
+    mark: int = 0  # the clock's mark when the state began
+    receipt: str = ""  # the receipt that can settle it, or empty
     is_done: bool = False
 
 
@@ -55,7 +55,7 @@ class _Lease:
     topic: str
     message_id: str
     states: frozenset[State] = frozenset([_FREE])
-    receipts: list[str] = field(default_factory=list)  # all that were given for it
+    receipts: list[str] = field(default_factory=list)  # all receipts given for it
 
     @property
     def may_be_done(self) -> bool:
@@ -67,18 +67,18 @@ class _Lease:
 
     @property
     def is_leased(self) -> bool:
-        """Whether it surely is a lease, whoever has it."""
+        """Return whether it certainly is leased, by any owner."""
         return all(one.attempt and not one.is_done for one in self.states)
 
 
 class Lessees:
-    """All leases of the group, over all topics."""
+    """The leases of the group, for all topics."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self._leases: dict[bytes, _Lease] = {}
         self._dead: dict[bytes, int] = {}  # log offsets
-        self.dead_next: dict[int, int] = {}  # how far the dead letters are read, by queue
+        self.dead_next: dict[int, int] = {}  # the next dead letter to read, by queue
         self._undo: list[tuple[int, _Lease, frozenset[State]]] = []  # by the log's end
 
     # --- calls ---
@@ -87,8 +87,10 @@ class Lessees:
         self, store: TimerStore, clock: TurnedClock, topic: str, count: int, lease_ms: int,
         seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
     ) -> list[LeasedMessage]:  # fmt: skip
-        """Lease; `is_dead`: whether the process died meanwhile; `look`: sees what became visible
-        in this call.
+        """Lease messages, and check them.
+
+        `is_dead` returns whether the process died during the call. `look` reads the messages that
+        became visible in it.
         """
         with self.receiving(topic, seen):
             got = store.receive(topic, GROUP, **asked(count, lease_ms))
@@ -98,7 +100,7 @@ class Lessees:
 
     @contextmanager
     def receiving(self, topic: str, seen: Seen) -> Iterator[None]:
-        """A call that leases is made."""
+        """Run a call that leases, and keep what it may have leased if it fails."""
         self.topics.add(topic)
         try:
             yield
@@ -112,7 +114,7 @@ class Lessees:
         self, store: TimerStore, clock: TurnedClock, got: list[LeasedMessage], lease_ms: int,
         seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """It answered."""
+        """Check the messages that a call leased, and record their states."""
         assert len({one.body for one in got}) == len(got), "one message twice"
         if any(m.queue_offset >= len(seen.get((m.topic, m.queue_id), ())) for m in got):
             look()
@@ -151,7 +153,7 @@ class Lessees:
         one.states = frozenset(new) if sure else one.states.union(new)
 
     def doubt_receive(self, topic: str, seen: Seen) -> None:
-        """Nobody was told what was leased: any of the topic may have been."""
+        """Record a call without result: it may have leased any message of the topic."""
         for queue, messages in seen.items():
             for body, _ in messages if queue[0] == topic else ():
                 one = self._of(topic, body, "")
@@ -164,7 +166,7 @@ class Lessees:
         self, store: TimerStore, clock: TurnedClock, kind: str, which: int, ms: int,
         is_dead: IsDead,
     ) -> None:  # fmt: skip
-        """Ack, nack or extend one of the leases, a late one too."""
+        """Ack, nack or extend a lease, which may have expired."""
         chosen = self.choose(which)
         if chosen is None:
             return
@@ -189,7 +191,7 @@ class Lessees:
         self._settled(store, clock, kind, chosen, mine, answer, longer, until_ms, mark, is_dead)
 
     def choose(self, which: int) -> "tuple[_Lease, str] | None":
-        """One of the leases, and a receipt that was given for it, now and then a late one."""
+        """Return a lease and one of its receipts, sometimes an old one."""
         choice = [one for one in self._leases.values() if one.receipts]
         if not choice:
             return None
@@ -200,7 +202,7 @@ class Lessees:
         self, store: TimerStore, clock: TurnedClock, chosen: "tuple[_Lease, str]",
         answer: AckResult | None, is_dead: IsDead,
     ) -> None:  # fmt: skip
-        """An ack among others was answered, or (None) raised an error."""
+        """Record the result of one ack of many, or None if it raised an error."""
         one, mine, mark = chosen[0], _held_by(*chosen), clock.mark()
         if answer is None:
             one.states = one.states.union(_after("ack", mine, "", 0, mark))
@@ -223,7 +225,7 @@ class Lessees:
     def _refused(
         self, clock: TurnedClock, one: _Lease, receipt: str, answer: AckResult | None
     ) -> None:
-        """Only states fit in which the receipt did not hold the lease, and why."""
+        """Keep the states in which the receipt did not own the lease, and check the reason."""
 
         def fits(state: State) -> bool:
             if state.receipt != receipt:
@@ -231,7 +233,7 @@ class Lessees:
             is_over = clock.highest_since(state.mark) >= state.ready_ms
             if answer is AckResult.EXPIRED:
                 return is_over and not state.is_done
-            # UNKNOWN: retention has removed what told of it.
+            # UNKNOWN: retention has removed the records of the lease.
             return state.is_done or (answer is AckResult.UNKNOWN and is_over)
 
         left = frozenset(filter(fits, one.states))
@@ -239,7 +241,7 @@ class Lessees:
         one.states = left
 
     def cut(self, durable: int) -> None:
-        """A power cut left the log up to `durable`, or more: the last calls may be undone."""
+        """Record a power cut that kept the log up to `durable` and may undo later calls."""
         for end, one, before in self._undo:
             if end > durable:
                 one.states |= before
@@ -248,7 +250,7 @@ class Lessees:
     # --- looking ---
 
     def look(self, store: TimerStore) -> None:
-        """Read the dead letters: each once, after its last attempt, and not acked."""
+        """Read the dead letters, and check that each comes once and after its last attempt."""
         for queue_id in range(store.topics().get(DEAD, 0)):
             while True:
                 at = self.dead_next.get(queue_id, 0)
@@ -267,8 +269,9 @@ class Lessees:
                 self.dead_next[queue_id] = result.next_offset
 
     def check_waiting(self, store: TimerStore, shared: frozenset[str] = frozenset()) -> None:
-        """What is surely leased waits, or came again; what is surely done does not wait, but for
-        ids that several messages share: another one may.
+        """Check that leased messages are pending or were delivered again, and done ones are not.
+
+        A done message may share its id with a pending one; those ids are in `shared`.
         """
         waiting = {p.message_id for p in store.pending() if group_of(p.topic) == GROUP}
         again = {message_id for topic in self.topics for message_id in _ids(store, topic)}
@@ -285,8 +288,9 @@ class Lessees:
         self, store: TimerStore, clock: TurnedClock, seen: Seen, settle: Callable[[], None],
         begin_of: Callable[[Queue], int] = lambda _queue: 0, *, may_lose: bool = False,
     ) -> None:  # fmt: skip
-        """All of a topic that it leased from is acked, or dead. `begin_of`: the first offset of a
-        queue that is left.
+        """Receive and ack the rest, and check that each message is acked or dead.
+
+        `begin_of` returns the first remaining offset of a queue.
         """
         for _ in range(3 * ATTEMPTS_MAX if self.topics else 0):
             states = [state for one in self._leases.values() for state in one.states]
@@ -308,7 +312,7 @@ class Lessees:
                 found = self._leases.get(body)
                 may_be_free = found is None or _FREE in found.states
                 if may_lose or (offset < begin_of(queue) and may_be_free):
-                    continue  # it was removed before the group was known
+                    continue  # removed before the group was known
                 is_over = found is not None and (found.may_be_done or body in self._dead)
                 assert is_over, f"lost: {body[:6]!r} {found}"
 
@@ -319,14 +323,14 @@ class Lessees:
         for _ in range(100):
             try:
                 return self.receive(store, clock, topic, 100, 1000, seen, lambda: False)
-            except FlowControlError:  # for this slot
+            except FlowControlError:  # the slot is full
                 clock.set(clock.now_ms + 1000)
                 settle()
         raise AssertionError("every slot is full")
 
 
 def asked(count: int, lease_ms: int) -> dict[str, Any]:
-    """What a `receive` of the group asks for."""
+    """Return the arguments of a `receive` of the group."""
     return {
         "lease": lease_ms / 1000, "max_count": count, "max_attempts": ATTEMPTS_MAX,
         "backoff": BACKOFF_S,
@@ -334,15 +338,15 @@ def asked(count: int, lease_ms: int) -> dict[str, Any]:
 
 
 def _held_by(one: _Lease, receipt: str) -> list[State]:
-    """States in which that receipt holds it."""
+    """Return the states in which that receipt owns the lease."""
     return [state for state in one.states if state.receipt == receipt and not state.is_done]
 
 
 def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) -> list[State]:
-    """What becomes of leases that are settled."""
+    """Return the states after a lease is settled."""
     if kind == "extend":
         return [State(state.attempt, until_ms, mark, longer) for state in mine]
-    if kind == "nack":  # after the last attempt to the dead letters, at once
+    if kind == "nack":  # after the last attempt it becomes a dead letter at once
         return [
             State(state.attempt, until_ms * (state.attempt < ATTEMPTS_MAX), mark) for state in mine
         ]
@@ -350,7 +354,7 @@ def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) 
 
 
 def _ids(store: TimerStore, topic: str) -> Iterator[str]:
-    """Of what came again, or died."""
+    """Yield the ids of messages that were delivered again or became dead letters."""
     for name in (retry_topic(topic, GROUP), DEAD):
         for queue_id in range(store.topics().get(name, 0)):
             offset = 0

@@ -1,10 +1,11 @@
-"""The store as plain dicts: what was put, cancelled, what came out; and what must be true.
+"""A model of a store in plain dicts: messages put, cancelled and delivered, and their checks.
 
-Holds:    knows nothing of files, wheels or threads; every check raises AssertionError that names
-          the message it is about.
-A message is known by its body, which no two share. `sure` says whether the store answered for it:
-what was in flight when the process died may be there or not, but never twice, early or half
-cancelled.
+A message is identified by its body, which is unique. `sure` tells whether the store acknowledged
+it. A message in flight when the process died may exist or not, but it is never delivered twice or
+early, and never half cancelled.
+
+Invariants: the model knows nothing of files, wheels or threads. Each check raises an AssertionError
+    that names its message.
 """
 
 from collections import Counter
@@ -20,20 +21,20 @@ Queue = tuple[str, int]
 class Put:
     """One message, as it was put."""
 
-    order: int  # of putting, over all queues
+    order: int  # the order of puts, over all queues
     queue: Queue
     body: bytes
     due_ms: int
-    waited: bool  # it was due later than it was put
+    waited: bool  # its due time was after the time of the put
     receipt: PutReceipt
-    level: int = 0  # the fixed level that it was put with; -1: ingested, by whichever call of some
+    level: int = 0  # the fixed level of the put; -1: ingested
     sure: bool = True
-    cancelled: bool = False  # the store said so
+    cancelled: bool = False  # the store returned CANCELLED
     maybe_cancelled: bool = False  # a cancel was in flight when the process died
-    must_come: bool = False  # the store said: too late to cancel
-    place: int | None = None  # queue offset at which it was seen
-    old: list[PutReceipt] = field(default_factory=list)  # of times that it had before
-    maybe_moved: tuple[PutReceipt, int] | None = None  # a reschedule was in flight: to this time
+    must_come: bool = False  # the store returned that it was too late to cancel
+    place: int | None = None  # queue offset of the delivered message
+    old: list[PutReceipt] = field(default_factory=list)  # receipts of its earlier due times
+    maybe_moved: tuple[PutReceipt, int] | None = None  # a reschedule to this time was in flight
 
     def __repr__(self) -> str:
         said = ("sure", "cancelled", "maybe_cancelled", "must_come", "waited")
@@ -44,15 +45,15 @@ class Put:
 
 @dataclass
 class Model:
-    """Everything that a caller knows."""
+    """Everything that a caller knows about a store."""
 
     puts: dict[bytes, Put] = field(default_factory=dict)
     seen: dict[Queue, list[tuple[bytes, int]]] = field(default_factory=dict)  # body, delivered_ms
-    is_each_level_alone: bool = False  # in order by itself, and not all of them together
-    _orders: int = 0  # given so far
+    is_each_level_alone: bool = False  # each level has its own order
+    _orders: int = 0  # orders assigned so far
 
     def next_order(self) -> int:
-        """The place of one more put among all."""
+        """Return the order of the next put."""
         self._orders += 1
         return self._orders - 1
 
@@ -68,7 +69,7 @@ class Model:
         level: int = 0,
         sure: bool = True,
     ) -> None:
-        """A put returned, or was in flight."""
+        """Record a put that returned, or was in flight."""
         assert body not in self.puts, "bodies tell messages apart"
         waited = receipt.queue_offset is None
         one = Put(self.next_order(), queue, body, due_ms, waited, receipt, level, sure)
@@ -76,9 +77,9 @@ class Model:
         self.seen.setdefault(queue, [])
 
     def cancel(self, one: Put, answer: CancelResult, latest_ms: int, *, sure: bool = True) -> None:
-        """A cancel answered, or was in flight: then only that it may have happened is kept.
+        """Record a cancel that returned, or was in flight and so may have happened.
 
-        `latest_ms`: the latest time that the clock ever showed.
+        `latest_ms` is the latest time that the clock ever showed.
         """
         if not sure:
             one.maybe_cancelled = True
@@ -101,7 +102,7 @@ class Model:
             assert one.place is None, f"unknown, but it was seen: {one}"
 
     def moved(self, one: Put, receipt: PutReceipt, due_ms: int) -> None:
-        """A reschedule answered: it is another put of the same message."""
+        """Record a reschedule that returned, as another put of the same message."""
         assert one.place is None, f"moved after it was seen: {one}"
         assert not one.cancelled, f"moved after it was cancelled: {one}"
         assert not one.must_come, f"moved after it was too late: {one}"
@@ -112,8 +113,9 @@ class Model:
         one.sure, one.maybe_cancelled, one.maybe_moved = True, False, None
 
     def decide_moved(self, one: Put, handles: list[str], bodies: set[bytes]) -> None:
-        """What became of a reschedule in flight: `handles` of those that wait under its message id,
-        `bodies` that came since. Never both, never neither.
+        """Decide whether a reschedule in flight was stored; exactly one of its copies must exist.
+
+        `handles` are those of pending messages with its id, `bodies` were delivered since.
         """
         assert one.maybe_moved is not None
         receipt, due_ms = one.maybe_moved
@@ -129,7 +131,7 @@ class Model:
     # --- what the store shows ---
 
     def came(self, queue: Queue, messages: Iterable[Message]) -> None:
-        """A pull from the first offset not seen yet gave these."""
+        """Record the messages of a pull from the first offset not seen yet."""
         for message in messages:
             one = self.puts.get(message.body)
             assert one is not None, f"nobody put this: {message}"
@@ -147,14 +149,15 @@ class Model:
             self.seen[queue].append((message.body, message.delivered_ms))
 
     def same(self, queue: Queue, messages: Iterable[Message], begin: int = 0) -> None:
-        """A pull from the first offset that is left shows again what was seen, one by one."""
+        """Check that a pull from the first remaining offset returns the same messages again."""
         again = [(m.body, m.delivered_ms) for m in messages]
         known = self.seen[queue][begin:]
         assert again[: len(known)] == known, f"{queue}: what was seen was taken back"
 
     def check_order(self, queue: Queue) -> None:
-        """Those that waited for the same time came in the order in which they were put, timers and
-        levels each for themselves.
+        """Check that messages with equal due times were delivered in put order.
+
+        Timers and levels have separate orders.
         """
         last: dict[tuple[int, int], int] = {}
         for body, _ in self.seen[queue]:
@@ -164,26 +167,27 @@ class Model:
                 assert last.get((one.due_ms, level), -1) < one.order, f"overtaken: {one}"
                 last[one.due_ms, level] = one.order
 
-    # --- what must be there ---
+    # --- expected state ---
 
     def waiting(self) -> list[Put]:
-        """What has not been seen and was not cancelled for sure, by (due, put order)."""
+        """Return messages not seen and not certainly cancelled, by (due time, put order)."""
         left = [p for p in self.puts.values() if p.place is None and not p.cancelled]
         return sorted(left, key=lambda p: (p.due_ms, p.order))
 
     def moved_ones(self) -> list[Put]:
-        """What had another time before."""
+        """Return messages that were rescheduled."""
         return [p for p in self.puts.values() if p.old]
 
     def known(self, *, waiting: bool = False) -> list[Put]:
-        """What a caller may try to cancel: of a put in flight nobody got a receipt, though its
-        message may wait and be found by `pending()`.
+        """Return messages that a caller may try to cancel.
+
+        A put in flight returned no receipt, although `pending()` may find its message.
         """
         found = self.waiting() if waiting else self.puts.values()
         return [p for p in found if (p.sure or p.waited) and not p.level]
 
     def check_settled(self, now_ms: int, held: Collection[str] = ()) -> None:
-        """No service has work: what is due and certain was seen, but for topics that are `held`."""
+        """Check, when services are idle, that due messages were seen, except topics in `held`."""
         for one in self.waiting():
             if one.queue[0] in held and not one.level:
                 continue
@@ -193,19 +197,19 @@ class Model:
 
     @property
     def shared_ids(self) -> frozenset[str]:
-        """Message ids that several messages have: put with one outside the window."""
+        """Return ids that several messages have, as the id was put again after the window."""
         counts = Counter(one.receipt.message_id for one in self.puts.values())
         return frozenset(one for one, count in counts.items() if count > 1)
 
     def check_pending(self, ids: list[str], latest_ms: int) -> None:
-        """`pending()` gave these message ids."""
+        """Check the message ids that `pending()` returned."""
         by_id = {p.receipt.message_id: p for p in self.puts.values()}
         found = [by_id[each] for each in ids]
         assert len(set(ids)) == len(ids), "pending: one message twice"
         times = [p.due_ms for p in found]
         assert times == sorted(times), f"pending: not in order of due time: {times}"
         for level in {p.level for p in found}:  # 0: timers
-            # Of ingested rows some may be older than their order: those of a version cut short.
+            # Rows of an interrupted version may be older than their order.
             keys = [(p.due_ms, p.order * (level >= 0)) for p in found if p.level == level]
             assert keys == sorted(keys), f"pending: not in order of due time and put: {keys}"
         for one in found:
@@ -226,9 +230,11 @@ class Model:
         ends: dict[Queue, int],
         revocable: Collection[bytes],
     ) -> None:
-        """A query gave these; everything that can be pulled was seen. `durable`: of the log, and
-        `ends`: of what was seen, before it was asked. `begin_of`: the first offset of a queue that
-        is left. `revocable`: cancelled by what may not be visible yet, and so still shown.
+        """Check the messages that a query returned, after everything was pulled.
+
+        `durable` is the durable end of the log and `ends` are the ends of the queues before the
+        query. `begin_of` returns the first remaining offset of a queue. `revocable` are messages
+        whose cancel may not be visible yet, so that the query may still return them.
         """
         begins = {queue: begin_of(queue) for queue in self.seen if queue[0] == topic}
         places = [message.log_offset for message in found]

@@ -1,16 +1,16 @@
-"""What recurs, beside its model: each run once, those that were missed by the policy.
+"""A model of recurring messages: each run occurs once, and missed runs follow the policy.
 
-Runs of a job are at its start, and each so many ms after it. One of them waits; when its time has
-come, the one behind it is planned.
+The runs of a job are at its start and at fixed intervals after it. One run is pending; at its time
+the next one is planned.
 
-    skip   no run comes that was not planned before its time, or waited for it while nobody had the
-           store open
-    one    of runs that were missed the last one comes, late; or that which waited
-    all    each comes, late or not, in numbers without a gap
+    skip   a run comes only if it was planned before its time, or was pending while no process had
+           the store open
+    one    of missed runs only the last one comes, late, or the one that was pending
+    all    each run comes, late or not, and the numbers have no gap
 
-Holds:    a run has one number and one time for ever, later numbers have later times; what was ended
-          does not come any more, and nothing of it waits.
-Fails:    AssertionError where the store says otherwise.
+Invariants, checked by assertions:
+    1. A run keeps its number and its time; later numbers have later times.
+    2. A job that was ended has no further runs and nothing pending.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ QUEUE = (TOPIC, 0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER = 2**62
 _CRON = {60_000: "* * * * *", 3_600_000: "0 * * * *"}
-_JUMP_RUNS = 200  # that one turn of the clock may make of a job of which all come
+_JUMP_RUNS = 200  # runs of a catch-up job in one change of the clock
 
 Runs = dict[int, int]
-"""By number: the time."""
+"""The time of each run, by number."""
 
 
 @dataclass
@@ -38,25 +38,25 @@ class _Job:
     name: str
     body: bytes
     every_ms: int
-    begin_ms: int  # of its first run
-    start_ms: int | None  # as it was given
+    begin_ms: int  # time of its first run
+    start_ms: int | None  # as the caller gave it
     missed: str
     made_ms: int
-    mark: int  # of the clock, when it was made
-    is_cron: bool = False  # said so: each minute, each hour
+    mark: int  # the clock's mark when it was made
+    is_cron: bool = False  # given as a cron text: each minute or each hour
     token: str = ""
-    is_live: bool | None = None  # None: nobody knows
-    ended_at: int = _NEVER  # the log's end, when it was ended
-    planned: Runs = field(default_factory=dict)  # what waited when it was looked at last
+    is_live: bool | None = None  # None: unknown
+    ended_at: int = _NEVER  # the log's end when it was ended
+    planned: Runs = field(default_factory=dict)  # runs that were pending at the last look
     came: Runs = field(default_factory=dict)
 
     def after(self, ms: int) -> int:
-        """The first run after a time."""
+        """Return the first run after a time."""
         passed = max(-1, (ms - self.begin_ms) // self.every_ms)
         return self.begin_ms + (passed + 1) * self.every_ms
 
     def until(self, ms: int) -> int:
-        """The last run at a time, or before."""
+        """Return the last run at a time, or before."""
         return self.after(ms) - self.every_ms
 
     def message_id(self, number: int) -> str:
@@ -64,30 +64,30 @@ class _Job:
 
 
 class Ticks:
-    """All jobs of a store."""
+    """The recurring jobs of a store."""
 
     def __init__(self) -> None:
-        self.seen = 0  # messages of the queue
+        self.seen = 0  # messages read from the queue
         self._jobs: list[_Job] = []
 
     @property
     def has_doubts(self) -> bool:
-        """Whether a call was not answered, and the store not opened again."""
+        """Return whether a call has no result and the store was not reopened since."""
         return any(one.is_live is None for one in self._jobs)
 
     @property
     def turn_ms_max(self) -> int:
-        """How far the clock may be turned at once, so that not too many runs come."""
+        """Return how far the clock may advance at once without too many runs."""
         every = [j.every_ms for j in self._jobs if j.missed == "all" and j.is_live is not False]
         return _JUMP_RUNS * min(every, default=_NEVER)
 
     @property
     def live(self) -> list[str]:
-        """Names of what recurs."""
+        """Return the names of live jobs."""
         return [one.name for one in self._jobs if one.is_live]
 
     def _find(self, name: str) -> _Job | None:
-        """The one of this name that is there, or may be."""
+        """Return the job of this name that exists or may exist."""
         return next((j for j in self._jobs if j.name == name and j.is_live is not False), None)
 
     # --- calls ---
@@ -96,7 +96,7 @@ class Ticks:
         self, store: TimerStore, clock: TurnedClock, name: str, body: bytes, every_ms: int,
         begin_ms: int | None, missed: str, is_dead: Callable[[], bool], *, is_cron: bool = False,
     ) -> None:  # fmt: skip
-        """Have something recur; what does already is asked for again: nothing changes."""
+        """Add a job; the same job added again changes nothing."""
         now_ms = clock.now_ms
         job = self._find(name)
         if job is not None and job.is_live is None:
@@ -104,7 +104,7 @@ class Ticks:
         is_again = job is not None
         if job is None:
             begin = now_ms + every_ms if begin_ms is None else begin_ms
-            if begin < now_ms:  # of a start that has passed the first run is the next one
+            if begin < now_ms:  # with a past start, the first run is the next one
                 begin = now_ms + (begin - now_ms) % every_ms
             if is_cron:
                 begin = now_ms - now_ms % every_ms + every_ms
@@ -146,11 +146,11 @@ class Ticks:
         job.token, job.is_live = found.token, True
 
     def cancel_every(self, store: TimerStore, name: str, is_dead: Callable[[], bool]) -> None:
-        """End one."""
+        """End a job."""
         job = self._find(name)
         was_live = job is not None and job.is_live
         if job is not None:
-            job.is_live = None  # where an error is raised
+            job.is_live = None  # in case an error is raised
         answer = store.cancel_every(name)
         assert answer is was_live or (job is not None and not was_live)
         if job is not None and not is_dead():
@@ -164,7 +164,7 @@ class Ticks:
     # --- looking ---
 
     def _waiting(self, store: TimerStore) -> dict[str, Runs]:
-        """By token, the runs that wait."""
+        """Return the pending runs, by token."""
         found: dict[str, Runs] = {}
         for one in store.pending(topic=TOPIC):
             _, name, token, number = one.message_id.split("/")
@@ -172,7 +172,7 @@ class Ticks:
             assert int(number) not in runs, f"a run waits twice: {one}"
             job = next((j for j in self._jobs if (j.name, j.token) == (name, token)), None)
             if job is None and (job := self._find(name)) is not None and not job.token:
-                job.token = token  # of a call that was not answered
+                job.token = token  # of a call without result
             assert job is not None, f"of nothing that recurs: {one}"
             assert job.is_live is not False, f"ended, and waits: {one}"
             assert int(number) not in job.came, f"came, and waits: {one}"
@@ -180,11 +180,11 @@ class Ticks:
         return found
 
     def check_waiting(self, store: TimerStore) -> None:
-        """What waits is of what recurs, and did not come."""
+        """Check that each pending run belongs to a job and was not delivered."""
         self._waiting(store)
 
     def look(self, store: TimerStore, clock: TurnedClock) -> None:
-        """Take in what came."""
+        """Read the delivered runs, and check them."""
         if not store.topics().get(TOPIC):
             return
         while messages := store.pull(*QUEUE, self.seen, max_count=100).messages:
@@ -219,8 +219,10 @@ class Ticks:
     def opened(
         self, store: TimerStore, clock: TurnedClock, shown_ms: int, *, may_have_lost: bool
     ) -> None:
-        """A new life began, and nothing has stepped yet: what was missed is decided. `shown_ms`: by
-        the clock in the life before: what was due then may still come, as any timer.
+        """Decide the missed runs after the store was opened and before any service has stepped.
+
+        `shown_ms` is the latest time of the clock before the opening. A run that was due by then
+        may still be delivered, as any timer.
         """
         there = {(one.name, one.made_ms) for one in store.recurring()}
         for job in self._jobs:
@@ -242,7 +244,7 @@ class Ticks:
             job.planned = runs
 
     def settled(self, store: TimerStore, clock: TurnedClock) -> None:
-        """No service has work: of each job the next run waits, what was planned before it came."""
+        """Check, when services are idle, that each job's next run is pending and others came."""
         waiting = self._waiting(store)
         for job in self._jobs:
             if not job.is_live:
@@ -258,7 +260,7 @@ class Ticks:
                 assert both == dict(enumerate(wanted, 1)), f"{runs} waits: {job}"
             latest_ms = clock.highest_since(job.mark)
             if clock.now_ms < latest_ms and (not runs or min(runs.values()) <= latest_ms):
-                continue  # set back: the next one is planned when the last one's time is there
+                continue  # clock set back: the next run is planned at the time of the last one
             assert len(runs) == 1, f"{runs} of {job} wait"
             [run_ms] = runs.values()
             earliest, latest = job.after(clock.now_ms), job.after(latest_ms)

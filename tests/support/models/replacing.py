@@ -1,13 +1,12 @@
-"""Puts that take each other's place, beside their model: of a key the newest alone waits.
+"""A model of puts that replace each other: of each key only the newest message is pending.
 
-A round begins with a put that finds nothing waiting, and ends when its message is handed out, or
-cancelled. Each put of a round takes the place of the one before it; it is due at the lesser of its
-own time and the round's limit: the first put of the round, and the shortest wait that was given
-since.
+A round begins with a put that finds no pending message of its key. It ends when its message is
+delivered or cancelled. Each put of a round replaces the previous one. Its due time is the lesser of
+its own time and the round's limit, which is the time of the round's first put plus the shortest
+maximum wait given since.
 
-Holds:    of each key at most one waits, and that is the newest that is there; it waits unless it
-          was handed out, or cancelled by somebody else.
-Fails:    AssertionError where the store says otherwise.
+Invariants, checked by assertions: each key has at most one pending message, and it is the newest
+    one of the key. It is pending unless it was delivered or cancelled by another call.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,11 +24,11 @@ class Step(NamedTuple):
     body: bytes
     first_ms: int
     limit_ms: int | None
-    replaced: bytes | None = None  # whose place it took, or may have taken
+    replaced: bytes | None = None  # the body that it replaced, or may have replaced
 
 
 def step_of(body: bytes, before: Step | None, now_ms: int, wait_ms: int | None) -> Step:
-    """What a put begins, or goes on with where it takes the place of one before."""
+    """Return the step of a put, which begins a round or replaces the message of one."""
     first_ms = now_ms if before is None else before.first_ms
     limits = [] if before is None or before.limit_ms is None else [before.limit_ms]
     if wait_ms is not None:
@@ -39,35 +38,35 @@ def step_of(body: bytes, before: Step | None, now_ms: int, wait_ms: int | None) 
 
 
 def due_of(step: Step, asked_ms: int, now_ms: int) -> int:
-    """When it is due."""
+    """Return the due time of a step."""
     limit_ms = asked_ms if step.limit_ms is None else step.limit_ms
     return max(now_ms, min(asked_ms, limit_ms))
 
 
 class Rounds:
-    """Of all keys: every put that may count, in order."""
+    """The puts that may count, in order, for all keys."""
 
     def __init__(self) -> None:
         self._steps: dict[Key, list[Step]] = {}
 
     def last(self, key: Key, model: Model) -> tuple[Step, Put] | None:
-        """The newest put that is there."""
+        """Return the newest put that exists."""
         for step in reversed(self._steps.get(key, [])):
             if step.body in model.puts:
                 return step, model.puts[step.body]
         return None
 
     def add(self, key: Key, step: Step) -> None:
-        """It was put, or may have been."""
+        """Record a put that returned, or was in flight."""
         self._steps.setdefault(key, []).append(step)
 
     def links(self) -> Iterator[Step]:
-        """Puts that took another's place, in order."""
+        """Yield the puts that replaced another, in order."""
         for steps in self._steps.values():
             yield from (step for step in steps if step.replaced is not None)
 
     def check(self, model: Model, waiting: Iterable[str], surely: set[bytes]) -> None:
-        """`waiting`: message ids; `surely`: bodies of what must wait, if nobody took its place."""
+        """Check message ids in `waiting`; bodies in `surely` are pending unless replaced."""
         ids = set(waiting)
         for key, steps in self._steps.items():
             there = [model.puts[step.body] for step in steps if step.body in model.puts]

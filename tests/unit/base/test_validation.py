@@ -24,7 +24,7 @@ def due(**given):
 
 
 @pytest.mark.parametrize("topic", ["a", "a" * 127, "A-Za_z0%9|", "%RETRY%group"])
-def test_topics_that_are_taken(topic):
+def test_valid_topics_are_accepted(topic):
     assert message_fields.check_topic(topic) == topic.encode()
     assert message_fields.check_topic(topic) == topic.encode()
 
@@ -34,25 +34,25 @@ def test_topics_that_are_taken(topic):
     ["", "a" * 128, "a" * 255, "a" * 256, "..", ".", "a/b", "a\\b", "a b", "a\x00", "é", "\ud800",
      "a\n", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", None, b"orders", 3, ["orders"]],
 )  # fmt: skip
-def test_topics_that_are_not(topic):
+def test_invalid_topics_are_rejected(topic):
     for _ in range(2):
         with pytest.raises(MessageError, match="topic"):
             message_fields.check_topic(topic)
 
 
-def test_the_cache_of_topics_is_bounded():
+def test_topic_cache_is_bounded():
     for k in range(topics_checked_max() + 10):
         message_fields.check_topic(f"topic-{k}")
     assert topics_checked_count() <= topics_checked_max()
 
 
 @pytest.mark.parametrize("queue_id", [0, 1023, np.int32(5)])
-def test_queue_ids(queue_id):
+def test_valid_queue_ids_are_accepted(queue_id):
     assert message_fields.check_queue_id(queue_id) == queue_id
 
 
 @pytest.mark.parametrize("queue_id", [-1, 1024, True, 1.0, "0", None])
-def test_queue_ids_that_are_not(queue_id):
+def test_invalid_queue_ids_are_rejected(queue_id):
     with pytest.raises(MessageError, match="queue_id"):
         message_fields.check_queue_id(queue_id)
 
@@ -65,17 +65,17 @@ def test_queue_ids_that_are_not(queue_id):
     [b"", b"ab", bytearray(b"ab"), memoryview(b"ab"), np.zeros(2, np.int64), array.array("i", [1]),
      np.zeros((0, 3), np.int16)],
 )  # fmt: skip
-def test_bodies(body):
+def test_valid_bodies_are_accepted(body):
     assert bytes(message_bodies.check_body(body, 100)) == bytes(body)
 
 
 @pytest.mark.parametrize("body", ["text", None, 7, [1, 2], memoryview(b"abcd")[::2]])
-def test_bodies_that_are_not(body):
+def test_invalid_bodies_are_rejected(body):
     with pytest.raises(MessageError, match="body"):
         message_bodies.check_body(body, 100)
 
 
-def test_buffers_that_show_no_bytes():
+def test_buffers_without_bytes_are_rejected():
     released = memoryview(b"abc")
     released.release()
     for body in (released, np.zeros(2, "M8[s]")):
@@ -94,7 +94,7 @@ def test_body_limit_counts_bytes():
             message_bodies.check_body(body, 100)
 
 
-def test_gathering_bodies():
+def test_gather_bodies_returns_data_and_offsets():
     data, offsets, largest = message_bodies.gather_bodies(
         [b"one", bytearray(b"two!"), memoryview(b"")], 10
     )
@@ -133,12 +133,12 @@ def test_gathering_bodies():
      (b"abc", np.array([0.0, 1.0])), (b"abc", np.zeros((2, 2), np.int64)),
      (b"abc", np.zeros(0, np.int64)), ("abc", np.array([0, 1]))],
 )  # fmt: skip
-def test_bodies_of_a_batch_that_are_not(bodies):
+def test_invalid_bodies_of_a_batch_are_rejected(bodies):
     with pytest.raises(MessageError, match="bodies"):
         message_bodies.gather_bodies(bodies, 10)
 
 
-def test_every_wrong_body_is_named():
+def test_error_names_each_invalid_body():
     with pytest.raises(MessageError) as caught:
         message_bodies.gather_bodies([b"a", "b", None], 10)
     assert [one[:9] for one in caught.value.problems] == ["bodies[1]", "bodies[2]"]
@@ -147,7 +147,7 @@ def test_every_wrong_body_is_named():
 # --- properties -------------------------------------------------------------------------------
 
 
-def test_keys_in_an_array():
+def test_keys_may_be_an_array():
     assert message_fields.encode_properties(None, np.array(["a", "b"]), None) == b"KEYS\x01a b\x02"
     assert message_fields.encode_properties(None, np.array([], str), None) == b""
     for wrong in (np.array(["a", ""]), np.array([1, 2]), np.array("a")):
@@ -155,7 +155,7 @@ def test_keys_in_an_array():
             message_fields.encode_properties(None, wrong, None)
 
 
-def test_properties_as_on_disk():
+def test_properties_are_encoded_as_on_disk():
     assert message_fields.encode_properties(None, (), None) == b""
     assert message_fields.encode_properties("TagA", (), {}) == b"TAGS\x01TagA\x02"
     text = message_fields.encode_properties(
@@ -181,18 +181,18 @@ def test_properties_as_on_disk():
      (None, (), {"TIMER_DELIVER_MS": "1"}), (None, (), {"TIMER_ANYTHING": "1"}),
      (None, np.array([1, 2]), None), (None, (), np.array([1, 2]))],
 )  # fmt: skip
-def test_properties_that_are_not(tags, keys, properties):
+def test_invalid_properties_are_rejected(tags, keys, properties):
     with pytest.raises(MessageError):
         message_fields.encode_properties(tags, keys, properties)
 
 
-def test_all_wrong_properties_are_named():
+def test_error_names_each_invalid_property():
     with pytest.raises(MessageError) as caught:
         message_fields.encode_properties("", ["a b"], {"DELAY": "3", "x": "", "ok": "1"})
     assert len(caught.value.problems) == 4
 
 
-def test_sizes_leave_what_delivery_needs():
+def test_size_limits_leave_space_for_delivery():
     topic = b"t" * 127
     limit = 32_767 - message_fields.PROPERTIES_HEADROOM_BYTES - len(topic)
     sizes = {"properties_bytes_max": 32_767, "record_bytes_max": 4_259_840}
@@ -208,7 +208,7 @@ def test_sizes_leave_what_delivery_needs():
     assert message_fields.body_bytes_limit(2**22, 16_368, topic) == room
 
 
-def test_headroom_covers_the_longest_life():
+def test_headroom_covers_the_longest_delivery_properties():
     topic, big = "t" * 127, 2**63 - 1
     names = {
         "UNIQ_KEY": "F" * 32, "TIMER_DELIVER_MS": big, "TIMER_OUT_MS": big, "REAL_TOPIC": topic,
@@ -233,11 +233,11 @@ def test_headroom_covers_the_longest_life():
      ({"deliver_ms": NOW}, None), ({"deliver_ms": NOW + 1}, 1), ({"deliver_ms": NOW + MAX}, MAX),
      ({"deliver_ms": -5}, None), ({"deliver_ms": np.int64(NOW + 7)}, 7)],
 )  # fmt: skip
-def test_due_times(given, ahead_ms):
+def test_due_time_is_computed(given, ahead_ms):
     assert due(**given) == (None if ahead_ms is None else NOW + ahead_ms)
 
 
-def test_moments():
+def test_deliver_at_is_rounded_up_to_a_millisecond():
     moment = datetime.fromtimestamp(NOW / 1000, UTC)
     assert due(deliver_at=moment) is None
     assert due(deliver_at=moment - timedelta(days=365)) is None
@@ -248,7 +248,7 @@ def test_moments():
     assert due(deliver_at=datetime(1, 1, 1, tzinfo=UTC)) is None
 
 
-def test_deliver_at_that_a_change_of_clocks_skips_is_never_early() -> None:
+def test_deliver_at_is_not_early_when_a_change_of_clocks_skips_it() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     gap_end = datetime(2027, 3, 28, 1, tzinfo=UTC)  # 02:00 +01:00 is 03:00 +02:00
     for fold in (0, 1):
@@ -271,7 +271,7 @@ def test_deliver_at_that_a_change_of_clocks_skips_is_never_early() -> None:
      {"delay": 1, "deliver_ms": NOW}, {"delay": 0, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)},
      {"deliver_ms": NOW, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}],
 )  # fmt: skip
-def test_due_times_that_are_not(given):
+def test_invalid_due_times_are_rejected(given):
     with pytest.raises(MessageError, match="wanted"):
         due(**given)
 
@@ -280,7 +280,7 @@ def many(count=3, delay=None, deliver_ms=None):
     return due_times.resolve_due_array(NOW, count, delay, deliver_ms, MAX).tolist()
 
 
-def test_due_times_of_a_batch():
+def test_due_times_of_a_batch_are_computed():
     assert many() == [0, 0, 0]
     assert many(deliver_ms=NOW + 5) == [NOW + 5] * 3
     assert many(deliver_ms=[NOW - 1, NOW, NOW + 1]) == [0, 0, NOW + 1]
@@ -312,10 +312,10 @@ def test_due_times_of_a_batch():
      {"delay": np.array([-(2**63)] * 3)}, {"delay": np.array([1, -1, 1], np.int8)},
      {"delay": np.array([1.0, -60_000.0, np.inf], np.float16)}, {"delay": [1.0, -1e300, 1.0]}],
 )  # fmt: skip
-def test_due_times_of_a_batch_that_are_not(given):
+def test_invalid_due_times_of_a_batch_are_rejected(given):
     with pytest.raises(MessageError, match="wanted"):
         many(**given)
 
 
-def test_a_time_before_everything_is_now():
+def test_lowest_due_time_is_now():
     assert many(deliver_ms=[-(2**63), 0, NOW]) == [0, 0, 0]

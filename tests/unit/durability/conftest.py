@@ -8,7 +8,8 @@ import pytest
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.files import ANSWER, BARRIERS, CLOSED, RECOVERED
-from tests.support.durable.recorder import Allowed, Recorder, recording
+from tests.support.durable.recorder import Allowed, Recorder
+from tests.support.durable.recording import recording
 
 
 class Machine:
@@ -23,16 +24,16 @@ class Machine:
 
     @property
     def base(self) -> str:
-        """The store's folder, as the recorder names it."""
+        """Return the store's folder, as the recorder names it."""
         return self.bench.root.relative_to(self.disk).as_posix()
 
     def answered(self, allowed: Sequence[Allowed] = ANSWER) -> Bench:
-        """A call has answered: give the store that a power cut at this moment leaves, opened."""
+        """Check that a returned call is durable, and open the store after a power cut."""
         self.recorder.check(allowed, self.base)
         return self.cut()
 
     def cut(self) -> Bench:
-        """The store as the worst power cut leaves it, opened."""
+        """Open the store as the worst power cut leaves it."""
         self._count += 1
         to = self.disk.parent / "cuts" / str(self._count)
         root = self.recorder.cut(self.bench.root, to)
@@ -55,7 +56,7 @@ class Machine:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """The folder that is recorded."""
+    """Make the recorded folder."""
     folder = tmp_path / "disk"
     folder.mkdir()
     return folder

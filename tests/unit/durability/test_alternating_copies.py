@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from tests.support.amounts import sample
 from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
-from tests.support.durable.recorder import Fault, Recorder, recording
+from tests.support.durable.recorder import Fault, Recorder
+from tests.support.durable.recording import recording
 from tests.support.inside import inside
 from timerstore import FailedError, FullError
 from timerstore._engine.format import counts_json, state_sector, watermark
@@ -34,7 +35,7 @@ FILES = (
 
 
 class Guard:
-    """Looks at each write of a file that has two copies."""
+    """A check of each write to a file that has two copies."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -92,7 +93,7 @@ def _slot(data: bytes, which: int) -> Watermark | None:
 
 
 class World:
-    """A store that is put to, faulted and opened again, and what it must have."""
+    """A store with puts, faults and openings, and its expected messages."""
 
     def __init__(self, disk: Path, recorder: Recorder) -> None:
         self.disk, self.recorder = disk, recorder
@@ -124,13 +125,13 @@ class World:
         if inside(self.bench.store).log.failed is not None:
             self.kill()
         else:
-            self.flush()  # a full disk has room again
+            self.flush()  # a full disk has space again
 
     def _run(self, act: Callable[[], object]) -> None:
         try:
             act()
         except FullError:
-            pass  # nothing is lost, and it may be done again
+            pass  # nothing is lost, and the call may be repeated
         except FailedError:
             self.kill()
 
@@ -145,7 +146,7 @@ class World:
         self._go_on(root, is_killed=True)
 
     def cut(self) -> None:
-        """Lose power: all that was not synced is gone."""
+        """Lose power, and with it all unsynced changes."""
         self._openings += 1
         root = self.recorder.cut(self.bench.root, self.disk / str(self._openings))
         abandon(self.bench.store)
@@ -163,7 +164,7 @@ class World:
         self.check()
 
     def check(self) -> None:
-        """Everything acknowledged waits or is delivered, once."""
+        """Check that each acknowledged message is pending or delivered once."""
         self.bench.turn()
         waiting = [one.message_id for one in self.bench.store.pending()]
         there = len(waiting) + len(self.bench.bodies())
@@ -243,7 +244,7 @@ def _mark(sequence: int) -> Watermark:
 
 @pytest.mark.parametrize("size", [0, 1, 8, 16, 135, 136, 139, 140, 141, 300, 511, 512])
 def test_torn_slot_is_the_new_mark_or_the_one_before(size: int) -> None:
-    """Whatever prefix of a slot reached the disk; its last bytes are zeros."""
+    """Any prefix of a slot may reach the disk; its last bytes are zeros."""
     data = bytearray(2 * SLOT_BYTES)
     for one in (1, 2):
         data[one % 2 * SLOT_BYTES :][:0] = b""

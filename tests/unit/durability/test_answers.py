@@ -96,7 +96,7 @@ def test_answer_survives_a_power_cut(
 ) -> None:
     bench = machine.bench
     bench.store.put("t", b"before", delay=3600)
-    if is_turned:  # the services have work of their own that is not synced
+    if is_turned:  # the services have unsynced work of their own
         bench.turn()
     call(bench.store)
     found = machine.answered()
@@ -108,7 +108,7 @@ def test_answer_survives_a_power_cut(
 
 
 def _first_is_staged(bench: Bench) -> Any:
-    """A message of which nothing is synced yet: a put that did not wait for it."""
+    """Return a message without any synced byte, as its put did not wait for a sync."""
     return bench.store.put("t", b"a", delay=10, message_id="m", flush="async")
 
 
@@ -130,7 +130,7 @@ def test_duplicate_among_many_is_answered_when_the_first_is_durable(machine: Mac
 
 
 def _cancel_without_sync(machine: Machine, first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel whose caller has no answer yet: its record is in the log, not on the disk."""
+    """The cancel has not returned yet: its record is in the log and not synced."""
     with monkeypatch.context() as patch:
         patch.setattr(*sync_of_cancels(machine.bench.store), lambda _end: None)
         assert machine.bench.store.cancel(first) is CancelResult.CANCELLED
@@ -321,7 +321,7 @@ def test_recovery_results_are_durable_after_a_kill(machine: Machine) -> None:
 def test_put_by_the_system_clock_survives_a_power_cut(
     disk: Path, recorder: Recorder, tmp_path: Path, name: str
 ) -> None:
-    """It takes a shorter way than one by a clock turned by hand."""
+    """With the system clock `put` takes the fast path."""
     config = small(flush="sync")
     puts: dict[str, Callable[[TimerStore], object]] = {
         "put": lambda store: store.put("t", b"a", delay=3600),

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.command_line import CommandLine
 from tests.support.durable.files import BARRIERS, CLOSED, LOCK
-from tests.support.durable.recorder import Recorder, recording
+from tests.support.durable.recorder import Recorder
+from tests.support.durable.recording import recording
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_import_is_durable(ts: CommandLine, recorder: Recorder) -> None:
 def test_export_is_durable(ts: CommandLine, recorder: Recorder, name: str) -> None:
     path = ts.init()
     ts.fine("put", path, "a", "x", "--in", "1h")
-    for _ in range(2):  # the second takes the place of the first
+    for _ in range(2):  # the second replaces the first
         ts.fine("export", path, ts.folder / name)
         recorder.check(DONE)
 

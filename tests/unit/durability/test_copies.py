@@ -29,7 +29,7 @@ def opened(machine: Machine, root: Path) -> Bench:
 
 
 def same_after_power_cut(machine: Machine, root: Path, cuts: Path) -> None:
-    """A power cut leaves the store that is at `root` as a whole."""
+    """Check that a power cut leaves the complete store at `root`."""
     found = opened(machine, machine.recorder.cut(root, cuts))
     assert (
         found.store.stats()["pending_messages"] == machine.bench.store.stats()["pending_messages"]
@@ -65,7 +65,7 @@ def test_backup_that_lost_a_segment_is_durable(machine: Machine, disk: Path) -> 
 def each_kill(
     recorder: Recorder, machine: Machine, disk: Path, name: str, act: Callable[[Path], object]
 ) -> list[Path]:
-    """What a kill before each sync leaves of a folder that `act` makes, and `act` done there."""
+    """Run `act` again on the folders that kills before each of its syncs leave."""
     (disk / name).mkdir()
     recorder.name_is_durable(disk / name)
     found = recorder.killed_before_each_sync(
@@ -75,7 +75,7 @@ def each_kill(
     for copy in found:
         try:
             act(copy / "new")
-        except ConfigError:  # it was killed when it had its name: opening makes that durable
+        except ConfigError:  # killed after it got its name, which opening makes durable
             opened(machine, copy / "new").close()
         recorder.check((*COPY, *CLOSED, HALF_WRITTEN), (copy / "new").relative_to(disk).as_posix())
     return [disk / name, *found]
@@ -130,7 +130,7 @@ def test_converted_store_is_durable(machine: Machine, tmp_path: Path, to: str) -
 
 
 def test_backup_is_not_whole_before_its_files_are(machine: Machine, disk: Path) -> None:
-    """The barriers of these acts were met: they are no dead letters."""
+    """These acts met their barriers, so the barriers are in use."""
     fill(machine.bench)
     machine.bench.store.backup(disk / "backup")
     timerstore.restore(disk / "backup", disk / "restored")

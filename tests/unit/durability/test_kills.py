@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.durable.files import BARRIERS, RECOVERED, RECOVERY_BARRIERS
-from tests.support.durable.recorder import Recorder, recording
+from tests.support.durable.recorder import Recorder
+from tests.support.durable.recording import recording
 from timerstore._engine.base import failpoints
 
 LATER_MS = NOW + 2 * DAY
@@ -29,7 +30,7 @@ _POINTS = (
 
 
 def work(root: Path) -> None:
-    """Some of everything that a store does, over two openings."""
+    """Use every feature of a store, over two openings."""
     bench = Bench(root, CONFIG)
     for lap in range(2):
         for k in range(120):
@@ -55,7 +56,7 @@ def work(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorder, dict[str, Path]]]:
-    """What a kill leaves at the second pass of each point, or at its only one."""
+    """Yield the files after a kill at the second pass of each fail point, or at its only pass."""
     disk = tmp_path_factory.mktemp("disk")
     found: dict[str, Path] = {}
     seen: dict[str, int] = {}

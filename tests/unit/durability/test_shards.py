@@ -25,7 +25,7 @@ CLOCK = ManualClock(NOW)
 
 @pytest.fixture
 def root(disk: Path, recorder: Recorder) -> Path:
-    """A directory of one shard: a pass over several takes them in threads."""
+    """Make a directory of one shard, as several shards are handled by threads."""
     return make_root(disk / "shards", 1, flush="sync")
 
 
@@ -34,7 +34,7 @@ def staged(root: Path, attempt: str = "a", version: int = 1) -> Staged:
 
 
 def rows(root: Path) -> int:
-    """How many rows a shard has that a power cut left."""
+    """Return the number of rows of a shard after a power cut."""
     with timerstore.open_shards(root, clock=CLOCK, threads=False) as store:
         return sum(one.stats()["pending_messages"] for one in store.stores)
 

@@ -35,7 +35,7 @@ RETAINING = replace(SIZES, flush="sync", dedupe_window_ms=3_600_000)
 
 
 def drop_one(bench: Bench) -> None:
-    """Put until the log's first file goes."""
+    """Put messages until retention removes the log's first file."""
     begin = begin_of(bench)
     for lap in range(100):
         if begin_of(bench) > begin:
@@ -77,7 +77,7 @@ def test_retention_that_was_killed_is_gone_on_with_in_order(
     )
     abandon(bench.store)
     recorder.barriers = RECOVERY_BARRIERS
-    for root in found[-25:]:  # of the last ones the drop is part
+    for root in found[-25:]:  # the last ones include the drop
         opened = Bench(root, RETAINING, bench.clock.now_ms)
         recorder.check(RECOVERED, f"killed/{root.name}")
         after = cut(opened, recorder, tmp_path / root.name, RETAINING)
@@ -143,7 +143,7 @@ def test_delivery_is_durable_before_its_source_is_given_up(
     stats = bench.store.stats()
     assert stats["dequeue_put_messages"] == 1
     assert stats["log_durable_bytes"] < stats["log_end_bytes"]
-    # The watermark is written once more, as of the last checkpoint: the queues have gone on since.
+    # Write the watermark of the last checkpoint again; the queues have grown since.
     recorder.barriers = BARRIERS[1:]
     cuts: list[Path] = []
 
@@ -165,7 +165,7 @@ def test_delivery_is_durable_before_its_source_is_given_up(
 def test_segments_of_a_log_that_is_not_synced_have_their_length(
     recorder: Recorder, disk: Path, tmp_path: Path
 ) -> None:
-    """A power cut after several were made leaves a log that can be opened."""
+    """A power cut after several new segments leaves a log that can be opened."""
     config = replace(RETAINING, flush="async", retention_log_bytes=0)
     bench = Bench(disk / "store", config)
     for k in range(60):
@@ -181,7 +181,7 @@ def test_segments_of_a_log_that_is_not_synced_have_their_length(
 
 @pytest.fixture
 def unsynced(disk: Path, recorder: Recorder) -> Iterator[Bench]:
-    """A store whose calls do not wait for a sync."""
+    """Open a store whose calls do not wait for a sync."""
     bench = Bench(disk / "store", small(flush="async"))
     yield bench
     bench.close()
@@ -207,7 +207,7 @@ def test_group_commits_no_lease_that_a_power_cut_takes_back(
 def test_checkpoint_covers_no_record_that_a_power_cut_takes_back(
     unsynced: Bench, recorder: Recorder, tmp_path: Path
 ) -> None:
-    """One that a put makes by itself, because the log has grown."""
+    """A put makes the checkpoint itself, because the log has grown."""
     bench = unsynced
     for k in range(20):
         bench.store.put("t", b"%d" % k, delay=10)
@@ -246,7 +246,7 @@ def test_store_that_was_killed_while_it_closed_is_durable(
     receipts = [bench.store.put("t", b"%d" % k, delay=5 * (k // 2)) for k in range(20)]
     bench.store.put("t", b"far", delay=500)
     bench.turn(3 * SECOND)
-    for one in receipts[6::2]:  # closing leads the chains past their units
+    for one in receipts[6::2]:  # close takes their units out of the chains
         bench.store.cancel(one)
     found = recorder.killed_before_each_sync(disk / "store", disk / "killed", bench.store.close)
     recorder.barriers = RECOVERY_BARRIERS

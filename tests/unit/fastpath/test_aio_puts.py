@@ -1,87 +1,32 @@
-"""Awaited puts: the plain case needs no thread, and one sync serves all who wait."""
+"""Awaited puts: a plain put needs no pool thread, and one sync serves all waiting puts."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, small
+from tests.unit.fastpath.aio_puts import (
+    HOUR_S,
+    Gate,
+    Put,
+    every,
+    plain,
+    with_store,
+    without_pool,
+)
 from timerstore import StoreConfig
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import ClosedError, FailedError, MessageError
+from timerstore.errors import ClosedError, MessageError
 from timerstore.testing import ManualClock, Stepper
-
-PATIENCE_S = 30.0
-HOUR_S = 3600
-Put = Callable[[AsyncTimerStore], Awaitable[Any]]
-PLAIN: dict[str, Put] = {
-    "put": lambda store: store.put("t", b"body", delay=HOUR_S),
-    "put now": lambda store: store.put("t", b"body"),
-    "put_many": lambda store: store.put_many("t", [b"one", b"two"], delay=HOUR_S),
-}
-OTHER: dict[str, Put] = {
-    "tags": lambda store: store.put("t", b"body", delay=HOUR_S, tags="paid"),
-    "flush": lambda store: store.put("t", b"body", delay=HOUR_S, flush="sync"),
-    "message_id": lambda store: store.put("t", b"body", delay=HOUR_S, message_id="7"),
-    "key": lambda store: store.put("t", b"body", delay=HOUR_S, key="k", replace=True),
-    "tuple": lambda store: store.put_many("t", (b"one", b"two"), delay=HOUR_S),
-}
-plain = pytest.mark.parametrize("put", list(PLAIN.values()), ids=list(PLAIN))
-other = pytest.mark.parametrize("put", list(OTHER.values()), ids=list(OTHER))
-every = pytest.mark.parametrize("put", [*PLAIN.values(), *OTHER.values()], ids=[*PLAIN, *OTHER])
-
-
-class Gate:
-    """In place of the segments' sync: it waits, counts, or fails."""
-
-    def __init__(self, store: AsyncTimerStore) -> None:
-        self._segments = store.blocking._log.segments
-        self._sync = self._segments.sync
-        self.count = 0
-        self.reached, self.opened = threading.Event(), threading.Event()
-        self.error: FailedError | None = None
-        self._segments.sync = self.sync  # type: ignore[method-assign]
-
-    def sync(self) -> None:
-        self.count += 1
-        self.reached.set()
-        assert self.opened.wait(PATIENCE_S)
-        if self.error is not None:
-            raise self.error
-        self._sync()
-
-    async def is_reached(self) -> None:
-        assert await asyncio.to_thread(self.reached.wait, PATIENCE_S)
-
-
-def with_store(
-    tmp_path: Path,
-    test: Callable[[AsyncTimerStore], Awaitable[None]],
-    flush: str = "sync",
-    make: Callable[..., StoreConfig] = small,
-) -> None:
-    async def run() -> None:
-        config = make(flush=flush, dedupe_window_ms=60_000)
-        async with timerstore.aio.open(tmp_path / "store", config, threads=False) as store:
-            await store.put("t", b"first")
-            await test(store)
-
-    asyncio.run(run())
-
-
-def without_pool(store: AsyncTimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_call: object) -> NoReturn:
-        raise AssertionError("it went to the pool")
-
-    monkeypatch.setattr(store._puts, "_run", never)
 
 
 @every
-def test_it_is_durable_when_it_returns(tmp_path: Path, put: Put) -> None:
+def test_awaited_put_is_durable_when_it_returns(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
         await put(store)
         log = store.blocking._log
@@ -91,7 +36,7 @@ def test_it_is_durable_when_it_returns(tmp_path: Path, put: Put) -> None:
 
 
 @plain
-def test_the_plain_case_needs_no_pool(
+def test_plain_put_needs_no_thread_pool(
     tmp_path: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -104,7 +49,7 @@ def test_the_plain_case_needs_no_pool(
 
 
 @plain
-def test_nor_a_sync_where_none_is_asked_for(
+def test_plain_put_needs_no_sync_when_flush_is_async(
     tmp_path: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -118,7 +63,7 @@ def test_nor_a_sync_where_none_is_asked_for(
     with_store(tmp_path, test, flush="async")
 
 
-def test_async_for_one_of_a_synchronous_store(tmp_path: Path) -> None:
+def test_put_needs_no_sync_when_it_has_flush_async(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         await store.put("t", b"body", delay=HOUR_S, flush="async")
@@ -129,7 +74,7 @@ def test_async_for_one_of_a_synchronous_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
-def test_however_many_wait_they_share_syncs(tmp_path: Path, named: dict[str, Any]) -> None:
+def test_waiting_puts_share_one_sync(tmp_path: Path, named: dict[str, Any]) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         first = asyncio.create_task(store.put("t", b"it syncs", delay=HOUR_S, **named))
@@ -155,7 +100,7 @@ def test_however_many_wait_they_share_syncs(tmp_path: Path, named: dict[str, Any
     with_store(tmp_path, test)
 
 
-def test_nobody_waits_for_calls_that_take_long(tmp_path: Path) -> None:
+def test_put_does_not_wait_for_long_calls(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         until = threading.Event()
         long = [asyncio.create_task(store._run(until.wait)) for _ in range(4)]
@@ -167,50 +112,8 @@ def test_nobody_waits_for_calls_that_take_long(tmp_path: Path) -> None:
     with_store(tmp_path, test)
 
 
-@plain
-def test_a_sync_that_fails_is_told_to_each_whom_it_did_not_serve(tmp_path: Path, put: Put) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
-        gate.error = FailedError("no such luck", where=store.blocking._log.segments.directory)
-        tasks = [asyncio.ensure_future(put(store)) for _ in range(5)]
-        gate.opened.set()
-        for told in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(told, FailedError)
-            assert "no such luck" in str(told)
-        with pytest.raises(FailedError, match="no such luck"):
-            await put(store)
-
-    with_store(tmp_path, test)
-
-
-def test_one_who_was_served_hears_of_no_later_failure(tmp_path: Path) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        shared, log = store._puts.shared, store.blocking._log
-        end = log.durable
-
-        def sync(_offset: int) -> None:
-            log.durable = end + 1
-            raise FailedError("no such luck", where=log.segments.directory)
-
-        store.blocking._sync_begun = sync  # type: ignore[method-assign]
-        ends = (end + 1, end + 2)
-        served, other = await asyncio.gather(*map(shared.through, ends), return_exceptions=True)
-        assert served is None
-        assert isinstance(other, FailedError)
-        log.durable = end
-
-    with_store(tmp_path, test)
-
-
-def _raiser(error: BaseException) -> Callable[[Any], None]:
-    def sync(_given: object) -> None:
-        raise error
-
-    return sync
-
-
 @every
-def test_close_waits_for_it(tmp_path: Path, put: Put) -> None:
+def test_close_waits_for_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
         putting = asyncio.ensure_future(put(store))
@@ -230,7 +133,7 @@ def test_close_waits_for_it(tmp_path: Path, put: Put) -> None:
 
 @plain
 @pytest.mark.parametrize("is_shut", [False, True], ids=["closed", "closed and shut"])
-def test_closed_between_the_append_and_the_sync_it_is_there(
+def test_put_is_stored_when_closed_between_append_and_sync(
     tmp_path: Path, put: Put, *, is_shut: bool
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -250,126 +153,7 @@ def test_closed_between_the_append_and_the_sync_it_is_there(
     with_store(tmp_path, test)
 
 
-def test_closed_by_a_failure_amid_it_the_failure_is_told(tmp_path: Path) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        shared, log = store._puts.shared, store.blocking._log
-        begin = shared.through
-
-        async def through(end: int) -> None:
-            log.fail(FailedError("no such luck", where=log.segments.directory))
-            store.blocking.close()
-            await begin(end)
-
-        shared.through = through  # type: ignore[method-assign]
-        with pytest.raises(FailedError, match="no such luck"):
-            await store.put("t", b"body")
-
-    with_store(tmp_path, test)
-
-
-def test_who_gives_up_waiting_takes_it_from_nobody(tmp_path: Path) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
-        tasks = [asyncio.create_task(store.put("t", b"%d" % k)) for k in range(3)]
-        await gate.is_reached()
-        tasks[1].cancel()
-        gate.opened.set()
-        told = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(told[1], asyncio.CancelledError)
-        assert told[0].queue_offset == 1
-        assert told[2].queue_offset == 3, "one that was begun is carried out all the same"
-
-    with_store(tmp_path, test)
-
-
-@pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
-def test_given_up_amid_it_it_is_made_durable_all_the_same(
-    tmp_path: Path, named: dict[str, Any]
-) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        log = store.blocking._log
-        end, synced = log.end, asyncio.Event()
-        loop = asyncio.get_running_loop()
-        signals = store.blocking._engine.signals
-        signals.durable.subscribe(lambda: loop.call_soon_threadsafe(synced.set))
-        task = asyncio.create_task(store.put("t", b"nobody awaits it", **named))
-        while log.end == end:  # it is begun
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.wait_for(synced.wait(), PATIENCE_S)
-        assert log.durable == log.end
-
-    with_store(tmp_path, test)
-
-
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_where_no_thread_can_be_had_the_next_one_tries_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
-) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        shared = store._puts.shared
-        while shared._is_running:  # the first put's sync
-            await asyncio.sleep(0)
-        with monkeypatch.context() as patched:
-            patched.setattr(shared._thread, "submit", _raiser(error()))
-            try:
-                await store.put("t", b"told")
-            except error:
-                pass
-            else:
-                pytest.fail("nobody was told")
-        assert (await store.put("t", b"durable")).queue_offset == 2
-        assert store.blocking._log.durable == store.blocking._log.end
-
-    with_store(tmp_path, test)
-
-
-def test_an_error_beside_the_sync_is_told_to_all_and_the_next_ones_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(store._puts.shared, "_sync", _raiser(MemoryError()))
-            puts = [store.put("t", b"%d" % k) for k in range(3)]
-            for told in await asyncio.gather(*puts, return_exceptions=True):
-                assert isinstance(told, MemoryError)
-        assert (await store.put("t", b"durable")).queue_offset == 4
-
-    with_store(tmp_path, test)
-
-
-def test_a_loop_that_ended_amid_it_harms_nobody(tmp_path: Path) -> None:
-    loop = asyncio.new_event_loop()
-    store = loop.run_until_complete(
-        _opened(timerstore.aio.open(tmp_path, small(flush="sync"), threads=False))
-    )
-    loop.run_until_complete(store.put("t", b"first"))
-    gate = Gate(store)
-    putting = loop.create_task(store.put("t", b"nobody awaits it"))
-    loop.run_until_complete(gate.is_reached())
-    putting.cancel()
-    loop.run_until_complete(asyncio.gather(putting, return_exceptions=True))
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
-    gate.opened.set()
-
-    async def goes_on() -> None:
-        receipt = await store.put("t", b"another loop")
-        assert receipt.queue_offset == 2
-        await store.close()
-
-    asyncio.run(goes_on())
-
-
-async def _opened(opening: Awaitable[AsyncTimerStore]) -> AsyncTimerStore:
-    return await opening
-
-
-def test_a_coroutine_that_does_nothing_but_put_lets_others_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coroutine_of_puts_lets_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(store: AsyncTimerStore) -> None:
         without_pool(store, monkeypatch)
         turns, is_over = 0, False
@@ -390,7 +174,7 @@ def test_a_coroutine_that_does_nothing_but_put_lets_others_run(
     with_store(tmp_path, test, flush="async", make=StoreConfig)
 
 
-def test_bad_arguments_are_told_as_ever(tmp_path: Path) -> None:
+def test_invalid_arguments_raise_the_usual_errors(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         end = store.blocking._log.end
         with pytest.raises(MessageError, match="flush: wanted 'sync' or 'async', got 'never'"):
@@ -409,7 +193,7 @@ def test_bad_arguments_are_told_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1024, 1025])
-def test_lists_at_the_limit_of_the_plain_case(tmp_path: Path, count: int) -> None:
+def test_lists_above_the_plain_limit_use_the_pool(tmp_path: Path, count: int) -> None:
     async def test(store: AsyncTimerStore) -> None:
         calls: list[object] = []
         run = store._puts._run
@@ -427,7 +211,7 @@ def test_lists_at_the_limit_of_the_plain_case(tmp_path: Path, count: int) -> Non
     with_store(tmp_path, test, make=StoreConfig)
 
 
-def test_on_a_clock_turned_by_hand_it_is_the_other_way_round(tmp_path: Path) -> None:
+def test_put_works_on_a_manual_clock(tmp_path: Path) -> None:
     async def run() -> None:
         clock = ManualClock(NOW)
         opening = timerstore.aio.open(tmp_path, small(flush="sync"), clock=clock, threads=False)

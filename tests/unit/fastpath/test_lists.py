@@ -27,7 +27,7 @@ def read(given: list[Any], begin: int = 0) -> tuple[int, Any, bytearray]:
 
 
 def told(given: Any) -> tuple[Any, ...] | None:
-    """Topic, id, slot time and timer id as C reads them; None where it leaves them to Python."""
+    """Return topic, id, slot time and timer id as C reads them, None if C leaves them to Python."""
     reached, named, names = read([given])
     if not reached:
         return None
@@ -49,7 +49,7 @@ def wanted(one: Handle) -> tuple[Any, ...]:
      for number in (-1, 0, 9, 10**18 - 1)]
     + [handle("v1", "~|%_-" * 20, "!~", 5, "?>" * 40, 3)],
 )  # fmt: skip
-def test_a_handle_is_read_as_python_reads_it(text: str) -> None:
+def test_c_reads_a_handle_as_python_does(text: str) -> None:
     assert told(text) == wanted(decode(text))
 
 
@@ -72,11 +72,11 @@ PLAIN = handle("v1", "topic", "broker", 1_700_000_000_001, "0123456789ABCDEF", 1
      handle("v1", "t", "b", 1, "i" * HANDLE_CHARACTERS_MAX, 1),
      7, None, b"bytes", PLAIN.encode(), (1, 2), type("Text", (str,), {})(PLAIN)],
 )  # fmt: skip
-def test_anything_else_is_left_to_python(given: Any) -> None:
+def test_other_values_are_left_to_python(given: Any) -> None:
     assert told(given) is None
 
 
-def test_no_text_makes_c_read_more_than_python() -> None:
+def test_c_accepts_no_text_that_python_rejects() -> None:
     chance = random.Random(3)
     read_by_c = 0
     for _ in range(20_000):
@@ -93,7 +93,7 @@ def test_no_text_makes_c_read_more_than_python() -> None:
 
 @pytest.mark.parametrize("due_ms", [1, 999, 1000, 1001, 1_700_000_000_000, 2**62])
 @pytest.mark.parametrize("precision_ms", [1, 1000, 60_000])
-def test_a_receipt_is_read_as_python_reads_it(due_ms: int, precision_ms: int) -> None:
+def test_c_reads_a_receipt_as_python_does(due_ms: int, precision_ms: int) -> None:
     origin = ORIGIN._replace(precision_ms=precision_ms)
     for counter in (0, 1, 2**48 - 1, 2**48 + 5):
         receipt = RECEIPT._replace(origin=origin, counter=counter, due_ms=due_ms)
@@ -111,11 +111,11 @@ def test_a_receipt_is_read_as_python_reads_it(due_ms: int, precision_ms: int) ->
      RECEIPT._replace(origin=ORIGIN._replace(topic="tö")),
      RECEIPT._replace(origin=ORIGIN._replace(id_prefix=b"bytes")), tuple(RECEIPT)],
 )  # fmt: skip
-def test_a_receipt_of_another_kind_is_left_to_python(receipt: Any) -> None:
+def test_other_receipts_are_left_to_python(receipt: Any) -> None:
     assert told(receipt) is None
 
 
-def test_it_stops_at_what_it_leaves_and_goes_on_behind() -> None:
+def test_reading_stops_at_a_value_for_python_and_continues_after_it() -> None:
     given = [PLAIN, RECEIPT, "no handle", RECEIPT, PLAIN] * 50
     named, names = np.zeros(len(given), NAMED), bytearray(b"before")
     reached = read_handles(given, 0, named, names, PutReceipt, ReceiptOrigin)
@@ -128,14 +128,14 @@ def test_it_stops_at_what_it_leaves_and_goes_on_behind() -> None:
     assert read([])[0] == 0
 
 
-def test_python_still_says_what_is_wrong() -> None:
+def test_python_raises_for_invalid_handles() -> None:
     for text in ("", "no handle", PLAIN[:-4] + "!!!="):
         assert told(text) is None
         with pytest.raises(MessageError):
             decode(text)
 
 
-def test_joining() -> None:
+def test_join_returns_data_and_offsets() -> None:
     offsets = np.empty(4, np.int64)
     assert join([b"one", b"", b"four"], offsets) == (b"onefour", 4)
     assert offsets.tolist() == [0, 3, 3, 7]
@@ -145,7 +145,7 @@ def test_joining() -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_splitting(kind: Any) -> None:
+def test_split_returns_the_pieces(kind: Any) -> None:
     whole = kind(b"onefour")
     assert split(whole, np.array([0, 3, 3, 7])) == [b"one", b"", b"four"]
     assert split(whole, np.array([1, 2])) == [b"n"]
@@ -159,7 +159,7 @@ def test_splitting(kind: Any) -> None:
      ([0, 3, 2], "object 1 lies in bytes 3 to 2"), ([0, 2**63 - 1], "of 7"),
      ([8, 8], "bytes 8 to 8 of 7")],
 )  # fmt: skip
-def test_splitting_where_nothing_is(offsets: list[int], what: str) -> None:
+def test_split_rejects_invalid_offsets(offsets: list[int], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         split(b"onefour", np.array(offsets))
 
@@ -172,6 +172,6 @@ def test_splitting_where_nothing_is(offsets: list[int], what: str) -> None:
      lambda: read_handles([], -1, np.zeros(0, NAMED), bytearray(), str, str),
      lambda: read_handles((), 0, np.zeros(0, NAMED), bytearray(), str, str)],
 )  # fmt: skip
-def test_a_call_of_another_shape_is_refused(call: Any) -> None:
+def test_calls_with_other_arguments_raise(call: Any) -> None:
     with pytest.raises(TypeError, match="called with other arguments"):
         call()

@@ -1,6 +1,6 @@
-"""put_many's quick way, in C: it answers and writes as the other does, and leaves to that the rest.
+"""The fast put_many in C: it has the results of the slow path, to which it falls back.
 
-Data:     stores on the system's clock, flushed asynchronously: there alone is a quick way.
+The stores use the system's clock and asynchronous flushes, as the fast path requires.
 """
 
 import array
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
 
 
 def _never(*args: Any, **given: Any) -> NoReturn:
-    raise AssertionError(f"it was left to the other way: {args} {given}")
+    raise AssertionError(f"the slow path was called: {args} {given}")
 
 
 def _quick(store: TimerStore, slow: Any = _never) -> Any:
@@ -64,7 +64,7 @@ def _times() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", list(_times()))
-def test_it_answers_and_writes_the_same(tmp_path: Path, name: str) -> None:
+def test_fast_path_has_the_results_and_bytes_of_the_slow_path(tmp_path: Path, name: str) -> None:
     given = _times()[name]
     found = []
     for way in ("quick", "other"):
@@ -80,7 +80,7 @@ def test_it_answers_and_writes_the_same(tmp_path: Path, name: str) -> None:
 
 
 def _said(batches: list[PutBatch], given: dict[str, Any], span_ms: tuple[int, int]) -> list[Any]:
-    """All but where in the log and when exactly."""
+    """Return all results except log offsets and exact times."""
     assert batches[1].counter_begin == batches[0].counter_begin + len(BODIES)
     said: list[Any] = [(one.queue_id, one.given, one.origin.topic) for one in batches]
     for name in ("log_offsets", "queue_offsets", "due_ms", "timer_ids"):
@@ -99,7 +99,7 @@ def _said(batches: list[PutBatch], given: dict[str, Any], span_ms: tuple[int, in
 
 
 def _written(store: TimerStore, batches: list[PutBatch]) -> list[Any]:
-    """What comes out, and what waits."""
+    """Return the delivered messages and the ids of the pending ones."""
     Stepper(store).settle()
     out, waiting = store.pull("t", 0, 1).messages, list(store.pending())
     assert {one.message_id for one in (*out, *waiting)} == {
@@ -143,7 +143,7 @@ LEFT: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", list(LEFT))
-def test_what_it_leaves_to_the_other_way(store: TimerStore, name: str) -> None:
+def test_other_arguments_use_the_slow_path(store: TimerStore, name: str) -> None:
     args, given = LEFT[name]
     before = store.stats()["put_messages"]
     answer = object()
@@ -162,19 +162,19 @@ def test_what_it_leaves_to_the_other_way(store: TimerStore, name: str) -> None:
     assert not store._log.lock.locked()
 
 
-def test_a_topic_with_queues_is_left(store: TimerStore) -> None:
+def test_topic_with_queues_uses_the_slow_path(store: TimerStore) -> None:
     store.put("t", b"x", queue_id=1)
-    with pytest.raises(AssertionError, match="left to the other way"):
+    with pytest.raises(AssertionError, match="slow path was called"):
         _quick(store)("t", BODIES)
 
 
-def test_a_lock_that_somebody_has_is_not_waited_for(store: TimerStore) -> None:
-    with store._log.lock, pytest.raises(AssertionError, match="left to the other way"):
+def test_slow_path_is_used_when_append_lock_is_taken(store: TimerStore) -> None:
+    with store._log.lock, pytest.raises(AssertionError, match="slow path was called"):
         _quick(store)("t", BODIES)
     assert len(_quick(store)("t", BODIES)) == len(BODIES)
 
 
-def test_a_fail_point_is_reached_by_the_other_way(
+def test_slow_path_is_used_when_fail_points_are_set(
     store: TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points: list[str] = []
@@ -183,8 +183,8 @@ def test_a_fail_point_is_reached_by_the_other_way(
     assert "put_many_part_appended" in points
 
 
-def test_what_is_full_goes_on_in_the_other_way(store: TimerStore) -> None:
-    """Staging, segments and states: each call that finds no room is one of the other way's."""
+def test_slow_path_is_used_when_memory_is_full(store: TimerStore) -> None:
+    """Staging, segments and states: the slow path handles each call without space."""
     left = 0
 
     def slow(*args: Any, **given: Any) -> PutBatch:
@@ -204,13 +204,13 @@ def test_what_is_full_goes_on_in_the_other_way(store: TimerStore) -> None:
     assert sum(1 for _ in store.pending()) == 200 * 50
 
 
-def test_a_time_that_is_too_late_is_said_by_the_other_way(store: TimerStore) -> None:
+def test_due_time_too_far_ahead_is_rejected(store: TimerStore) -> None:
     with pytest.raises(MessageError, match=r"wanted due times of at most .* at 1"):
         store.put_many("t", BODIES, deliver_ms=np.array([0, 2**62, 0, 0, 0]))
 
 
-def test_a_list_that_changes_amid_the_call(store: TimerStore) -> None:
-    """Whoever exports the times may run what he likes: nothing was looked at before."""
+def test_list_may_change_during_the_call(store: TimerStore) -> None:
+    """The object that exports the times may run any code, so no body may be read before."""
     bodies = [bytes([k]) * 100 for k in range(5)]
 
     class Times(array.array):  # type: ignore[type-arg]
@@ -226,7 +226,7 @@ def test_a_list_that_changes_amid_the_call(store: TimerStore) -> None:
     assert calls in ([], [0])  # Python before 3.12 does not ask
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_closed_store_raises_closed_error(tmp_path: Path) -> None:
     store = timerstore.open(tmp_path, small(), threads=False)
     put_many = store.put_many
     put_many("t", BODIES)
@@ -237,24 +237,26 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["put", "put_many"])
-def test_a_cut_that_was_seen_meanwhile_is_told_before_the_answer(
+def test_put_raises_when_a_truncated_file_is_noticed_during_it(
     store: TimerStore, tmp_path: Path, call: str
 ) -> None:
-    """docs/decisions/0013-locks-and-re-entry.md: what was appended may lie in zeros that are no
-    file's."""
+    """Appended records may be in zero pages that belong to no file.
+
+    See docs/decisions/0013-locks-and-re-entry.md.
+    """
     puts = {
         "put": lambda: store.put("t", b"x"),
         "put_many": lambda: store.put_many("t", BODIES),
     }
     puts[call]()
     os.truncate(tmp_path / "store" / "timerstore" / "staging", 4096)
-    with pytest.raises(FailedError, match="cut"):
+    with pytest.raises(FailedError, match="truncated while it was open"):
         puts[call]()
     with pytest.raises(FailedError, match="reopened"):
         puts[call]()
 
 
-def test_a_subclass_is_asked_each_time(tmp_path: Path) -> None:
+def test_method_of_a_subclass_is_called_each_time(tmp_path: Path) -> None:
     asked = []
 
     class Mine(TimerStore):
@@ -269,11 +271,11 @@ def test_a_subclass_is_asked_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [2**62 + 1, 2**63, 2**64 - 1, np.uint64(2**63)])
-def test_a_time_beyond_all_is_said(store: TimerStore, given: Any) -> None:
+def test_due_time_out_of_range_is_rejected(store: TimerStore, given: Any) -> None:
     with pytest.raises(MessageError, match="deliver_ms"):
         store.put_many("t", BODIES, deliver_ms=given)
 
 
-def test_what_it_takes_can_be_asked(store: TimerStore) -> None:
+def test_put_methods_have_signatures(store: TimerStore) -> None:
     assert "topic" in inspect.signature(store.put_many).parameters
     assert "topic" in inspect.signature(store.put).parameters

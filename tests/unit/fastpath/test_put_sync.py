@@ -1,7 +1,6 @@
-"""The quick ways of put and put_many where every put is to be durable: they wait for the sync, they
-are counted while they do, and a sync that fails is theirs to tell.
+"""The fast put and put_many with flush="sync": they wait for the sync and report its error.
 
-Threads are the subject where somebody closes amid a put.
+Some tests use threads because they close a store during a put.
 """
 
 import threading
@@ -37,7 +36,7 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
 
 
 class Gate:
-    """In place of the segments' sync: it waits, or fails."""
+    """A replacement of the segments' sync that waits, or fails."""
 
     def __init__(self, store: TimerStore) -> None:
         self._segments = store._engine.log.segments
@@ -56,16 +55,16 @@ class Gate:
 
 
 def _is_quick(store: TimerStore) -> bool:
-    """Whether a put goes by way of C; the other way asks for the method."""
+    """Return whether a put uses the fast path in C."""
     return store.put.__self__ is store._putter  # type: ignore[attr-defined]
 
 
 def _never(*_args: Any, **_given: Any) -> NoReturn:
-    raise AssertionError("it was left to the other way")
+    raise AssertionError("the slow path was called")
 
 
 @every_put
-def test_it_is_durable_when_it_returns(
+def test_put_is_durable_when_it_returns(
     store: TimerStore, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _is_quick(store)
@@ -78,7 +77,7 @@ def test_it_is_durable_when_it_returns(
 
 
 @every_put
-def test_close_waits_for_it(store: TimerStore, put: Put) -> None:
+def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
     gate, done = Gate(store), []
     putting = threading.Thread(target=lambda: done.append(put(store)))
     putting.start()
@@ -100,7 +99,7 @@ def test_close_waits_for_it(store: TimerStore, put: Put) -> None:
 
 
 @every_put
-def test_a_sync_that_fails_is_told_and_final(store: TimerStore, put: Put) -> None:
+def test_failed_sync_raises_and_is_final(store: TimerStore, put: Put) -> None:
     gate = Gate(store)
     gate.error = FailedError("no such luck", where=store._engine.log.segments.directory)
     gate.opened.set()
@@ -119,7 +118,7 @@ BEGUN: dict[str, Put] = {
 
 
 @pytest.mark.parametrize("put", list(BEGUN.values()), ids=list(BEGUN))
-def test_begun_it_waits_for_nobody(store: TimerStore, put: Put) -> None:
+def test_begun_put_does_not_wait_for_the_sync(store: TimerStore, put: Put) -> None:
     log = store._engine.log
     gate, before = Gate(store), log.end
     assert put(store)
@@ -146,19 +145,19 @@ NOT_PLAIN: dict[str, Put] = {
 
 
 @pytest.mark.parametrize("put", list(NOT_PLAIN.values()), ids=list(NOT_PLAIN))
-def test_what_is_no_plain_case_is_not_begun(store: TimerStore, put: Put) -> None:
+def test_other_put_is_not_begun(store: TimerStore, put: Put) -> None:
     end = store._engine.log.end
     assert put(store) is None
     assert store._engine.log.end == end
 
 
-def test_nor_is_any_in_a_store_that_is_closed(store: TimerStore) -> None:
+def test_put_is_not_begun_when_store_is_closed(store: TimerStore) -> None:
     store.close()
     assert store._begin_put("t", b"body") is None
     assert store._begin_put_many("t", [b"body"]) is None
 
 
-def test_nor_where_a_class_has_a_put_of_its_own(tmp_path: Path) -> None:
+def test_put_is_not_begun_when_class_overrides_put(tmp_path: Path) -> None:
     class Counting(TimerStore):
         def put(self, *given: Any, **named: Any) -> Any:
             return super().put(*given, **named)

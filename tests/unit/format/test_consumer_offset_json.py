@@ -23,12 +23,12 @@ def text(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_brokers_file_is_written_back_to_the_byte(name):
+def test_brokers_file_round_trips_byte_by_byte(name):
     assert consumer_offset_json.write(consumer_offset_json.read(text(name), None)) == text(name)
 
 
 @pytest.mark.parametrize("name", ["5.3.3", "5.4.0"])
-def test_a_brokers_file_is_read(name):
+def test_brokers_file_is_read(name):
     found = consumer_offset_json.read(text(name), None)
     assert found.table == COMMITTED
     assert {g: set(t) for g, t in found.topics_of_group.items()} == {
@@ -51,7 +51,7 @@ def test_commit_changes_only_its_entries_in_a_brokers_file():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_new_group_takes_the_form_of_the_file(name):
+def test_new_group_has_the_form_of_the_file(name):
     old = consumer_offset_json.read(text(name), None)
     new = old.with_offsets({("mail", "new"): {0: 1, 3: 2}, ("orders", "new"): {1: 1}}, 5)
     written = consumer_offset_json.write(new)
@@ -64,7 +64,7 @@ def test_a_new_group_takes_the_form_of_the_file(name):
     assert ((narrow if name.startswith("5.4") else wide) in written) is False
 
 
-def test_the_first_commit_of_a_new_store():
+def test_first_commit_of_a_new_store_is_written():
     new = consumer_offset_json.ConsumerOffsets().with_offsets({("t", "g"): {0: 5}}, 9)
     assert new.version == DataVersion(0, 1, 9)
     assert consumer_offset_json.write(new) == (
@@ -87,7 +87,7 @@ def test_unknown_fields_are_kept():
 
 
 @pytest.mark.parametrize("broken", [b"", b"\0" * 300, b'{"offsetTable":{"t@g":{0:'])
-def test_the_older_copy_counts_where_the_file_is_broken(broken):
+def test_older_copy_is_read_when_the_file_is_damaged(broken):
     found = consumer_offset_json.read(broken, text("5.3.3"))
     assert found.table == COMMITTED
 

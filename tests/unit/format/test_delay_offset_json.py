@@ -23,12 +23,12 @@ EMPTY = (
 
 
 @pytest.mark.parametrize("text", [FASTJSON, FASTJSON_2, EMPTY])
-def test_the_brokers_bytes_both_ways(text: bytes) -> None:
+def test_brokers_file_round_trips_byte_by_byte(text: bytes) -> None:
     assert delay_offset_json.write(delay_offset_json.read(text, None)) == text
 
 
 @pytest.mark.parametrize("name", broker.names())
-def test_every_fixtures_file(name: str, tmp_path: Path) -> None:
+def test_files_of_all_fixtures_are_read(name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     for path in root.glob("config/delayOffset.json*"):
         text = path.read_bytes()
@@ -38,7 +38,7 @@ def test_every_fixtures_file(name: str, tmp_path: Path) -> None:
             assert found.offsets == disk.read_level_offsets(root)
 
 
-def test_a_change_is_one_version_more_and_keeps_other_levels() -> None:
+def test_change_increments_the_version_and_keeps_other_levels() -> None:
     before = delay_offset_json.read(FASTJSON_2, None)
     after = before.with_offsets({2: 13, 5: 1}, 7)
     assert after.offsets == {1: 7, 2: 13, 5: 1, 18: 0}
@@ -48,7 +48,7 @@ def test_a_change_is_one_version_more_and_keeps_other_levels() -> None:
     assert after.with_offsets({2: 13}, 9) is after
 
 
-def test_absent_is_empty_and_the_older_copy_helps_out() -> None:
+def test_missing_file_is_empty_and_older_copy_replaces_a_damaged_one() -> None:
     assert delay_offset_json.read(None, None) == DelayOffsets()
     assert delay_offset_json.read(b"{", FASTJSON).offsets[2] == 34
 

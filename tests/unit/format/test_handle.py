@@ -16,19 +16,19 @@ def pack(text):
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def test_the_brokers_vector():
+def test_brokers_handle_round_trips():
     assert handle.decode(BROKERS) == PARTS
     assert handle.encode(PARTS) == BROKERS
     assert PARTS.out_ms == 1_700_000_000_000
 
 
 @pytest.mark.parametrize("timer_id", [-1, 0, 17, 2**63 - 1])
-def test_ours_has_a_sixth_field(timer_id):
+def test_own_handle_has_a_sixth_field(timer_id):
     ours = PARTS._replace(timer_id=timer_id)
     assert handle.decode(handle.encode(ours)) == ours
 
 
-def test_fields_beyond_the_sixth_are_left_alone():
+def test_fields_after_the_sixth_are_ignored():
     assert handle.decode(pack("v1 t b 5 id 7 more")).timer_id == 7
 
 

@@ -10,7 +10,7 @@ from timerstore.errors import CorruptError
     [(b"{0:12,1:7}", {"0": 12, "1": 7}), (b'{"a":{ -1 : "x,2:3"}}', {"a": {"-1": "x,2:3"}}),
      (b'{"a\\"{1:":{1:2}}', {'a"{1:': {"1": 2}}), (b"{}", {}), (b'{"a":[1,2]}', {"a": [1, 2]})],
 )  # fmt: skip
-def test_bare_integer_keys(text, want):
+def test_loads_accepts_bare_integer_keys(text, want):
     assert json_text.loads(text) == want
 
 

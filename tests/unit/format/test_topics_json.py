@@ -37,7 +37,7 @@ def sample(name, file):
 
 
 @pytest.mark.parametrize("name", ["clean-small-segments", "version-5.1.4"])
-def test_a_brokers_file_is_written_back_to_the_byte(name):
+def test_brokers_file_round_trips_byte_by_byte(name):
     text = sample(name, "config/topics.json")
     topics = topics_json.read(text, None)
     assert topics.topics["orders"].queue_count == 4
@@ -45,13 +45,13 @@ def test_a_brokers_file_is_written_back_to_the_byte(name):
     assert topics_json.write(topics) == text
 
 
-def test_a_newer_brokers_file_means_the_same_after_writing():
+def test_newer_brokers_file_has_the_same_contents_after_writing():
     topics = topics_json.read(sample("version-5.4.0", "config/topics.json"), None)
     assert "rmq_sys_wheel_timer" in topics.topics
     assert topics_json.read(topics_json.write(topics), None) == topics
 
 
-def test_adding_and_growing():
+def test_topics_are_added_and_grow():
     topics = (
         topics_json.Topics().with_topic("orders", 4, now_ms=1).with_topic("orders", 2, now_ms=2)
     )
@@ -63,7 +63,7 @@ def test_adding_and_growing():
     assert topics_json.write(topics_json.Topics(grown.version, {"orders": smaller})) == TEXT
 
 
-def test_unknown_fields_stay():
+def test_unknown_fields_are_kept():
     text = TEXT.replace(b'"order":false', b'"later":{1:[true,null]},"order":false')
     topics = topics_json.read(text, None)
     assert topics.topics["orders"].other == {"later": {"1": [True, None]}}
@@ -71,11 +71,11 @@ def test_unknown_fields_stay():
 
 
 @pytest.mark.parametrize("main", [None, b"", b" \n", b"\x00" * 40, b"{", TEXT[:-9], b"\xff", b"[]"])
-def test_the_older_copy_helps_out(main):
+def test_older_copy_replaces_a_damaged_file(main):
     assert topics_json.read(main, TEXT).topics["orders"].queue_count == 4
 
 
-def test_nothing_there_is_nothing():
+def test_missing_file_is_empty():
     assert topics_json.read(None, b"") == topics_json.Topics()
     with pytest.raises(CorruptError):
         topics_json.read(b"{", None)
@@ -90,6 +90,6 @@ def test_nothing_there_is_nothing():
      (b'"topicName":"orders"', b'"topicName":"../x"'), (b'"attributes":{}', b'"attributes":3'),
      (b'"counter":2', b'"counter":2.5'), (b'"perm":6', b'"perm":true')],
 )  # fmt: skip
-def test_wrong_fields(old, new):
+def test_read_rejects_invalid_fields(old, new):
     with pytest.raises(CorruptError):
         topics_json.read(TEXT.replace(old, new), None)

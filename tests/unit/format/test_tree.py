@@ -7,7 +7,7 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore.errors import CorruptError, MessageError
 
 
-def test_names():
+def test_store_files_have_their_names():
     store = Tree(Path("/s"))
     names = {
         "commitlog": store.commit_log,
@@ -33,38 +33,38 @@ def test_names():
 
 
 @pytest.mark.parametrize("offset", [0, 1, 1_073_741_824, 2**63 - 1])
-def test_segment_names(offset):
+def test_segment_names_round_trip(offset):
     name = store_paths.segment_name(offset)
     assert len(name) == 20
     assert store_paths.segment_offset(name) == offset
 
 
 @pytest.mark.parametrize("name", ["", "1", "0" * 19, "0" * 21, "9" * 20, "0" * 19 + "a", "٠" * 20])
-def test_stray_names_among_segments(name):
+def test_other_segment_names_are_rejected(name):
     with pytest.raises(CorruptError):
         store_paths.segment_offset(name)
 
 
 @pytest.mark.parametrize("offset", [-1, 2**63])
-def test_offsets_without_a_name(offset):
+def test_invalid_segment_offsets_are_rejected(offset):
     with pytest.raises(ValueError, match="segment offset"):
         store_paths.segment_name(offset)
 
 
 @pytest.mark.parametrize("topic", ["orders", "%RETRY%g", "a" * 255, "A-b_c|9"])
-def test_topics_that_name_a_folder(topic):
+def test_valid_topics_name_a_folder(topic):
     assert store_paths.topic_component(topic) == topic
 
 
 @pytest.mark.parametrize(
     "topic", ["", ".", "..", "a/b", "/", "a\\b", "a\x00", "a" * 256, "a.b", "é", "a\n", " "]
 )
-def test_topics_that_do_not(topic):
+def test_invalid_topics_name_no_folder(topic):
     with pytest.raises(MessageError):
         store_paths.topic_component(topic)
 
 
-def test_queue_numbers():
+def test_queue_number_is_parsed():
     assert store_paths.queue_number("17") == 17
     assert store_paths.queue_number("65535") == 65535
     for name in ("", "-1", "01", "a", "65536", "2147483648", "1.bak"):
@@ -81,5 +81,5 @@ def test_queue_numbers():
         *[(one, -1) for one in ("9" * 19, "9" * 20, "9" * 5000, "\u0661", "\u00b2")],
     ],
 )
-def test_numbers_of_properties(text: str, number: int) -> None:
+def test_whole_number_of_a_property_is_parsed(text: str, number: int) -> None:
     assert store_paths.whole_number(text, 99) == number

@@ -3,7 +3,7 @@ import pytest
 from timerstore._engine.format import unique_key
 
 
-def test_prefix_and_key():
+def test_unique_key_has_prefix_and_counter():
     prefix = unique_key.make_prefix("127.0.0.1", 0x1ABCD, 0x123456789)
     assert prefix == "7F000001ABCD23456789"
     key = unique_key.format_unique_key(prefix, 0xAB)

@@ -201,7 +201,7 @@ def test_interrupted_version_continues_after_the_stored_rows(
         bench.root = copy
         bench.open()
     there = [5, 9, 14, 17][nth - 1]
-    if how != "goes on":  # there the ledger was not told of the chunk; the next call finds it
+    if how != "goes on":  # the ledger did not record the chunk; the next call finds it
         found = bench.store.ingested("s")
         assert (found.ranges == ()) == (there < 17)
         assert (found.partial or {}).get(0, 17) == there

@@ -35,7 +35,7 @@ def reading(store):
 
 
 def stores_of(root: Path, program: str, *, code: int = 0, error: str = "") -> list[Path]:
-    """Run a program; give the folders of its stores once it has ended as it should."""
+    """Run a program, check its end, and return the folders of its stores."""
     quiet = ("-W", "ignore::DeprecationWarning")  # of a fork with threads, from Python 3.12 on
     ended = run_program(OPENING + program, root, options=quiet)
     assert error in ended.stderr
@@ -45,7 +45,7 @@ def stores_of(root: Path, program: str, *, code: int = 0, error: str = "") -> li
 
 
 def assert_there(path: Path, bodies: list[bytes], topic: str = "t") -> None:
-    """The messages of a topic are these, each once; the store is whole."""
+    """Check that a topic has these messages, each once, and that the store is clean."""
     with timerstore.open(path) as store, store.consumer(topic, "check") as consumer:
         found: list[bytes] = []
         while len(found) < len(bodies):
@@ -58,7 +58,7 @@ def assert_there(path: Path, bodies: list[bytes], topic: str = "t") -> None:
 
 
 def assert_closed(paths: list[Path], count: int) -> None:
-    """So many stores were closed, with one message each."""
+    """Check that `count` stores were closed, with one message each."""
     assert len(paths) == count
     for path in paths:
         assert not (path / "abort").exists(), f"{path.name} was not closed"
@@ -80,7 +80,7 @@ signal.raise_signal(signal.SIGALRM)
 
 
 @pytest.mark.more
-def test_close_works_as_modules_are_cleared(tmp_path: Path) -> None:
+def test_close_works_while_modules_are_cleared(tmp_path: Path) -> None:
     program = """
 holder = Holder(make())
 cycle = Holder(make()); cycle.itself = cycle
@@ -98,7 +98,7 @@ reads = Holder(timerstore.open(by_hand.store.path, read_only=True))
     assert_closed(stores_of(tmp_path, program), 9)
 
 
-def test_a_store_that_is_never_closed_is_closed_at_exit(tmp_path: Path) -> None:
+def test_open_store_is_closed_at_exit(tmp_path: Path) -> None:
     program = """
 store = make()
 consumer = store.consumer("t", "g")
@@ -116,14 +116,14 @@ reads = timerstore.open(store.path, read_only=True)
         ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, "KeyboardInterrupt"),
     ],
 )
-def test_a_store_is_closed_however_the_program_ends(
+def test_store_is_closed_at_any_end_of_the_program(
     tmp_path: Path, ending: str, code: int, error: str
 ) -> None:
     program = f"holder = Holder(make())\n{ending}"
     assert_closed(stores_of(tmp_path, program, code=code, error=error), 1)
 
 
-def test_daemon_threads_that_call_do_not_keep_the_interpreter(tmp_path: Path) -> None:
+def test_calls_of_daemon_threads_do_not_block_exit(tmp_path: Path) -> None:
     program = """
 holder = Holder(make()); store = holder.store
 def read():
@@ -140,8 +140,8 @@ for target in (read, put, put, *waits):
 
 
 @pytest.mark.more
-def test_a_daemon_thread_that_stays_in_a_call_does_not_keep_the_interpreter(tmp_path: Path) -> None:
-    """Its store is as after a kill, and says so; another one is closed."""
+def test_blocked_call_of_a_daemon_thread_does_not_block_exit(tmp_path: Path) -> None:
+    """Its store is left as after a kill, with a warning; another store is closed."""
     program = """
 from timerstore._engine.calls import open_store
 open_store._EXIT_WAIT_S = 0.1
@@ -160,7 +160,7 @@ entered.wait()
     assert_closed([closed], 1)
 
 
-def test_a_thread_that_outlives_the_main_thread_goes_on(tmp_path: Path) -> None:
+def test_thread_continues_after_the_main_thread(tmp_path: Path) -> None:
     program = """
 shards = timerstore.open_shards(sys.argv[1] + "/shards", 2, ingest_every=None)
 store = make()
@@ -220,7 +220,7 @@ holders = [Holder(pages[0]), Holder(scraped[0])]
 @pytest.mark.parametrize(
     "ending", sample(["sys.exit(0)", "os._exit(0)", "pass", "os.abort()"], "ends")
 )
-def test_the_end_of_a_forked_child_leaves_the_stores_of_its_parent(
+def test_exit_of_a_forked_child_leaves_stores_of_the_parent_open(
     tmp_path: Path, ending: str
 ) -> None:
     program = f"""
@@ -240,7 +240,7 @@ else:
     assert_there(tmp_path / "0", [b"y"], "u")
 
 
-def test_a_forked_child_closes_its_own_stores_at_exit(tmp_path: Path) -> None:
+def test_forked_child_closes_its_own_stores_at_exit(tmp_path: Path) -> None:
     program = """
 store = make()
 child = os.fork()

@@ -15,7 +15,7 @@ from timerstore import ClosedError, NotPendingError, TimerStore
 
 Call = Callable[[TimerStore, Path], object]
 
-CALLS_MAX = 200  # that return before the store is closed
+CALLS_MAX = 200  # calls that return before the store is closed
 
 
 def _reschedule(store: TimerStore, _scratch: Path) -> None:
@@ -90,7 +90,7 @@ class Callers:
             self.odd.append((name, error))
 
     def join(self, seconds: float) -> list[str]:
-        """Give those that do not end."""
+        """Return the calls that do not end."""
         end = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))

@@ -97,14 +97,14 @@ def test_closing_the_lock_file_admits_no_other_store(store: TimerStore, root: Pa
     assert "locked" in _opened_by_another(root)
 
 
-def test_a_dropped_record_lock_is_taken_again_with_the_next_checkpoint(
+def test_dropped_record_lock_is_taken_again_at_the_next_checkpoint(
     store: TimerStore, root: Path
 ) -> None:
     with _running(BROKER, root / "lock") as broker:
         assert _said(broker) == "refused"
     (root / "lock").read_bytes()
     with _running(BROKER, root / "lock") as broker:
-        assert _said(broker) == "locked"  # that is why
+        assert _said(broker) == "locked"  # for that reason
     store.put("t", b"x")
     store.flush()
     with _running(BROKER, root / "lock") as broker:
@@ -124,9 +124,7 @@ def test_broker_that_takes_the_lock_fails_the_store(store: TimerStore, root: Pat
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced"])
-def test_a_lock_file_that_is_not_the_one_that_was_locked(
-    way: str, store: TimerStore, root: Path
-) -> None:
+def test_replaced_lock_file_fails_the_store(way: str, store: TimerStore, root: Path) -> None:
     (root / "lock").unlink()
     if way == "replaced":
         (root / "lock").write_bytes(b"lock")
@@ -138,7 +136,7 @@ def test_a_lock_file_that_is_not_the_one_that_was_locked(
 
 
 def test_lock_is_released_when_a_second_store_cannot_be_locked(root: Path) -> None:
-    """A second opener that is refused closes descriptors: no lock may go with them."""
+    """A rejected second opener closes descriptors, and must not drop a lock with them."""
     with timerstore.open(root, small(), threads=False) as store:
         for _ in range(3):
             with pytest.raises(LockedError, match="this process"):
@@ -162,7 +160,7 @@ def fcntl_is_free(path: Path) -> bool:
 # --- forked children ------------------------------------------------------------------------------
 
 
-def test_a_child_is_refused_until_its_parent_closes_and_not_after(root: Path) -> None:
+def test_forked_child_can_open_only_after_its_parent_closes(root: Path) -> None:
     store = timerstore.open(root, small(), threads=False)
     store.put("t", b"x")
     is_closed, tell_closed = os.pipe()
@@ -247,7 +245,7 @@ def test_child_forked_during_an_opening_does_not_block(lock: Attribute, tmp_path
         thread.join()
 
 
-def test_a_child_leaves_its_parents_files_alone(store: TimerStore, root: Path) -> None:
+def test_forked_child_leaves_files_of_its_parent_unchanged(store: TimerStore, root: Path) -> None:
     """Everything that the child inherited is closed, collected and written at its exit."""
     store.put("t", b"x", delay=5)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
@@ -266,7 +264,7 @@ def test_a_child_leaves_its_parents_files_alone(store: TimerStore, root: Path) -
 # --- access by other users ---
 
 
-def test_no_program_that_is_started_inherits_a_descriptor(store: TimerStore, root: Path) -> None:
+def test_started_programs_inherit_no_descriptor(store: TimerStore, root: Path) -> None:
     store.put("t", b"x")
     here = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert any(path.is_relative_to(root) for path in here)

@@ -102,7 +102,7 @@ run(main)
     ("act", "code", "error"),
     [("leave", 7, None), ("fail", 1, "KeyError: 'its own'"), ("fall", 1, "ForkedError")],
 )
-def test_a_forked_child_leaves_with_what_it_raised(
+def test_forked_child_exits_with_its_error(
     tmp_path: Path, name: str, act: str, code: int, error: str | None
 ) -> None:
     quiet = ("-W", "ignore::DeprecationWarning")  # of a fork with threads, from Python 3.12 on

@@ -21,7 +21,7 @@ from timerstore import TimerStoreError
 
 
 class Taken(NamedTuple):
-    """What the process has of a folder."""
+    """The descriptors and maps that the process has of a folder."""
 
     descriptors: list[str]
     maps: list[str]
@@ -33,7 +33,7 @@ def taken(folder: Path) -> Taken:
     for path in Path("/proc/self/fd").iterdir():
         try:
             links.append(str(path.readlink()))
-        except FileNotFoundError:  # the listing's own
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     lines = Path("/proc/self/maps").read_text().splitlines()
     return Taken(
@@ -54,7 +54,7 @@ def no_collection() -> Iterator[None]:
 
 
 def work(root: Path, *, threads: bool = True) -> None:
-    """Everything that opens, maps or starts something."""
+    """Make all calls that open, map or start something."""
     with timerstore.open(root, small(), threads=threads) as store:
         for n in range(20):
             store.put("t", b"x" * 100, keys=(f"k{n}",), delay=0.001 * n if n % 2 else None)
@@ -71,7 +71,7 @@ def work(root: Path, *, threads: bool = True) -> None:
 
 
 @pytest.mark.parametrize("threads", [True, False])
-def test_a_closed_store_has_nothing_open(threads: bool, tmp_path: Path) -> None:
+def test_closed_store_has_no_open_file(threads: bool, tmp_path: Path) -> None:
     before = taken(tmp_path)
     with no_collection():
         for _ in range(2):  # made, and opened again
@@ -79,7 +79,7 @@ def test_a_closed_store_has_nothing_open(threads: bool, tmp_path: Path) -> None:
             assert taken(tmp_path) == before
 
 
-def test_a_killed_stores_recovery_leaves_nothing_open(tmp_path: Path) -> None:
+def test_recovery_after_a_kill_leaves_no_open_file(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         store = timerstore.open(tmp_path / "store", small(), threads=False)
@@ -93,7 +93,7 @@ def test_a_killed_stores_recovery_leaves_nothing_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["commitlog", "timerlog", "timerwheel", "timerstore/watermark"])
-def test_an_opening_that_fails_leaves_nothing_open(name: str, tmp_path: Path) -> None:
+def test_failed_opening_leaves_no_open_file(name: str, tmp_path: Path) -> None:
     root = tmp_path / "store"
     work(root)
     path = root / name
@@ -105,7 +105,7 @@ def test_an_opening_that_fails_leaves_nothing_open(name: str, tmp_path: Path) ->
     before = taken(tmp_path)
     with pytest.raises(TimerStoreError):
         timerstore.open(root, small())
-    gc.collect()  # an error holds what it went through
+    gc.collect()  # an error refers to the frames it passed
     assert taken(tmp_path) == before
     if path.is_dir() and (path / "stranger").exists():
         (path / "stranger").unlink()
@@ -115,7 +115,7 @@ def test_an_opening_that_fails_leaves_nothing_open(name: str, tmp_path: Path) ->
     timerstore.open(root, small()).close()
 
 
-def test_memory_and_objects_stay_as_they_are_however_often_stores_are_opened(
+def test_memory_and_objects_do_not_grow_with_openings(
     tmp_path: Path,
 ) -> None:
     trim = ctypes.CDLL(None).malloc_trim  # return freed memory: otherwise arenas of threads count

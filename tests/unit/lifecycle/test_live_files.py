@@ -102,13 +102,13 @@ def _in_child(work: Callable[[], bool]) -> int:
 
 
 @pytest.mark.parametrize("name", ["log", "timer log", "queue", "wheel", "staging"])
-def test_a_file_that_is_cut(name: str, tmp_path: Path) -> None:
+def test_truncated_file_fails_the_store(name: str, tmp_path: Path) -> None:
     assert _in_child(lambda: _fails_clearly(tmp_path / "store", _cut, name)) == 0
 
 
 @pytest.mark.parametrize("harm", [_remove, _replace, _move], ids=["removed", "replaced", "moved"])
 @pytest.mark.parametrize("name", ["log", "timer log"])
-def test_a_file_that_is_not_the_one_that_has_its_name(
+def test_replaced_file_fails_the_store(
     name: str, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
     assert _in_child(lambda: _fails_clearly(tmp_path / "store", harm, name)) == 0
@@ -116,7 +116,7 @@ def test_a_file_that_is_not_the_one_that_has_its_name(
 
 @pytest.mark.parametrize("harm", [_remove, _replace], ids=["removed", "replaced"])
 @pytest.mark.parametrize("name", ["wheel", "watermark"])
-def test_a_side_file_that_has_no_name_any_more(
+def test_removed_side_file_fails_the_store(
     name: str, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
     assert _in_child(lambda: _fails_clearly(tmp_path / "store", harm, name)) == 0
@@ -138,11 +138,11 @@ def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
     return guarded_map.truncated_below(tmp_path) is None
 
 
-def test_a_map_behind_its_files_end_reads_as_zeros(tmp_path: Path) -> None:
+def test_map_past_the_end_of_its_file_reads_as_zeros(tmp_path: Path) -> None:
     assert _in_child(lambda: _reads_beyond(tmp_path, is_watched=True)) == 0
 
 
-def test_without_the_guard_that_ends_the_process(tmp_path: Path) -> None:
+def test_map_past_the_end_of_its_file_ends_the_process_without_the_guard(tmp_path: Path) -> None:
     assert _in_child(lambda: _reads_beyond(tmp_path, is_watched=False)) == -signal.SIGBUS
 
 

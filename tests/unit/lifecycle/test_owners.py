@@ -41,7 +41,7 @@ def class_of(found: Found) -> type[Any]:
 
 
 def assert_refuses(one: object, name: str) -> None:
-    """It is not copied, nor is what holds it."""
+    """Check that neither the object nor a holder of it can be copied."""
 
     @dataclass
     class Holder:
@@ -58,7 +58,7 @@ def assert_refuses(one: object, name: str) -> None:
 
 
 def test_owners_are_found() -> None:
-    """The ones that the search must not miss, and some that are to be copied."""
+    """The search finds known owners, and not some classes that may be copied."""
     found = {one.name for one in owners()}
     assert found >= {
         *("AsyncConsumer", "AsyncTimerStore", "CommitLog", "Consumer", "Directory", "Disk"),
@@ -71,7 +71,7 @@ def test_owners_are_found() -> None:
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda one: one.where)
-def test_an_owner_is_not_copied_and_one_without_init_is_harmless(found: Found) -> None:
+def test_owner_cannot_be_copied_and_is_harmless_without_init(found: Found) -> None:
     cls = class_of(found)
     if not issubclass(cls, tuple):
         assert issubclass(cls, Owner), (
@@ -87,7 +87,7 @@ def test_an_owner_is_not_copied_and_one_without_init_is_harmless(found: Found) -
 
 
 @pytest.mark.parametrize("name", ["Lock", "AppendLock", "Putter"])
-def test_an_owner_in_c_is_not_copied_and_one_without_init_is_harmless(name: str) -> None:
+def test_owner_in_c_cannot_be_copied_and_is_harmless_without_init(name: str) -> None:
     cls = getattr(native, name)
     one = cls.__new__(cls)
     for copied in COPIES.values():
@@ -96,7 +96,7 @@ def test_an_owner_in_c_is_not_copied_and_one_without_init_is_harmless(name: str)
 
 
 @pytest.mark.parametrize("name", ["put", "put_many"])
-def test_a_putter_without_init_raises(name: str) -> None:
+def test_putter_without_init_raises(name: str) -> None:
     putter = native.Putter.__new__(native.Putter)
     with pytest.raises(ReferenceError, match="without a store"):
         getattr(putter, name)("t", b"x")
@@ -106,13 +106,15 @@ def test_a_putter_without_init_raises(name: str) -> None:
     assert putter.begin_put_many("t", [b"x"]) is None
 
 
-def test_a_map_is_not_copied(tmp_path: Path) -> None:
+def test_map_cannot_be_copied(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 4096)
     memory = timerstore._engine.storage.disk.Disk().open(tmp_path / "file").map_read(4096)
     assert_refuses(memory, "GuardedMap")
 
 
-def test_public_owners_are_not_copied_and_their_store_goes_on(bench: Bench, tmp_path: Path) -> None:
+def test_public_owners_cannot_be_copied_and_their_store_continues(
+    bench: Bench, tmp_path: Path
+) -> None:
     store = bench.store
     store.put("t", b"x", delay=0.001)
     consumer, waiting = store.consumer("t", "g", wait=0), store.begin_pull("t", 0, 0, wait=1)
@@ -148,7 +150,7 @@ def test_public_owners_are_not_copied_and_their_store_goes_on(bench: Bench, tmp_
 
 
 def _take_low_descriptors(folder: Path) -> None:
-    """Have the lowest free numbers: a store that has lost a descriptor would write there."""
+    """Take the lowest free numbers, where a store with a lost descriptor would write."""
     folder.mkdir()
     opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY) for _ in range(8)]
     for fd in opened:

@@ -74,7 +74,7 @@ def test_put_that_needs_no_held_lock_succeeds(store: TimerStore) -> None:
     assert [m.body for m in store.pull("t", 0, 0).messages] == [b"first", b"during"]
 
 
-def test_put_from_a_collection_during_make_room_is_stored_once_or_refused(
+def test_put_from_a_collection_during_make_room_is_stored_once_or_rejected(
     store: TimerStore,
 ) -> None:
     put, refused = [b"first"], []
@@ -138,7 +138,7 @@ def test_sync_during_a_sync_of_the_same_thread_raises(store: TimerStore) -> None
     store.flush()
 
 
-def test_commit_that_is_refused_commits_nothing(store: TimerStore) -> None:
+def test_rejected_commit_commits_nothing(store: TimerStore) -> None:
     offsets = inside(store).group_offsets
     with offsets_write_lock(offsets), pytest.raises(ReentrantCallError):
         offsets.wait_for_commit(offsets.begin_commit("t", "refused", {0: 1}))

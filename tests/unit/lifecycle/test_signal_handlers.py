@@ -27,13 +27,13 @@ from timerstore._engine.storage.disk import File
 # A handler may raise within a finalizer or a weak reference's callback, which ignores the error.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-# No thread of the store: the call itself syncs, and there the signal comes.
+# Without threads of the store the call itself syncs, and the signal arrives there.
 CONFIG = StoreConfig(flush="sync")
 
 
 @contextmanager
 def amid_a_sync(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Inside, the first sync of a file is met by a signal whose handler acts; its errors."""
+    """Send a signal at the first sync of a file inside; yield the errors of its handler."""
     errors: list[Any] = []
 
     def handle(*_: object) -> None:
@@ -65,7 +65,9 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
         yield one
 
 
-def test_closing(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_in_a_handler_raises_during_a_put(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with amid_a_sync(monkeypatch, store.close) as errors, pytest.raises(ReentrantCallError):
         store.put("t", b"amid")
     assert "during another call of the same thread" in str(errors[0])
@@ -87,7 +89,9 @@ def test_close_during_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     store.close()
 
 
-def test_closing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_of_shards_in_a_handler_raises_and_closes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them stay open."""
     with timerstore.open_shards(tmp_path / "shards", 2) as store:
         shard = store.stores[1]
@@ -102,7 +106,9 @@ def test_closing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         store.put_many("t", [b"after"] * 9)
 
 
-def test_putting(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_in_a_handler_raises_during_a_put(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def put() -> None:
         store.put("t", b"of the handler")
 
@@ -111,7 +117,7 @@ def test_putting(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "during another call of the same thread" in str(errors[0])
 
 
-def test_a_handler_that_keeps_the_error_to_itself(
+def test_put_succeeds_when_handler_catches_the_error(
     store: TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put() -> None:
@@ -126,7 +132,7 @@ def test_a_handler_that_keeps_the_error_to_itself(
     assert store.stats()["log_end_bytes"] > 0
 
 
-def test_close_during_a_wait(store: TimerStore) -> None:
+def test_close_in_a_handler_raises_during_a_wait(store: TimerStore) -> None:
     def handle(*_: object) -> None:
         with pytest.raises(ReentrantCallError):
             store.close()
@@ -142,7 +148,7 @@ def test_close_during_a_wait(store: TimerStore) -> None:
 
 
 class _StopError(BaseException):
-    """What a handler raises, as KeyboardInterrupt."""
+    """The error that a handler raises, like KeyboardInterrupt."""
 
 
 def work_until(come: list[bool], work: Callable[[], object]) -> None:
@@ -154,8 +160,8 @@ def work_until(come: list[bool], work: Callable[[], object]) -> None:
 
 
 def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
-    """Work again and again until a signal comes, at any moment, whose handler raises."""
-    come: list[bool] = []  # what it raises may be lost, as in a finalizer
+    """Repeat the work until a signal arrives at any time, whose handler raises."""
+    come: list[bool] = []  # its error may be lost, as in a finalizer
 
     def handle(*_: object) -> None:
         come.append(True)
@@ -175,8 +181,8 @@ def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["topics", "committed", "pace"])
-def test_handler_that_raises_during_calls(store: TimerStore, name: str) -> None:
-    """None of them counts as running for ever after, nor keeps others from being made."""
+def test_calls_stay_possible_when_handler_raises_during_them(store: TimerStore, name: str) -> None:
+    """No interrupted call counts as running forever or blocks other calls."""
     given = {"topics": (), "committed": ("t", "g"), "pace": ("t", None)}[name]
     draw, call = random.Random(1), getattr(store, name)
     for _ in range(100):
@@ -187,7 +193,7 @@ def test_handler_that_raises_during_calls(store: TimerStore, name: str) -> None:
     assert not closing.is_alive(), "it waits for a call that is over"
 
 
-def test_handler_that_raises_during_a_wake(store: TimerStore) -> None:
+def test_service_runs_when_handler_raises_during_a_wake(store: TimerStore) -> None:
     draw, service = random.Random(1), store.services()["flush"]
 
     def ring() -> None:
@@ -208,8 +214,8 @@ def test_handler_that_raises_during_a_wake(store: TimerStore) -> None:
     assert woken == [True]
 
 
-def test_handler_that_raises_during_polls(tmp_path: Path) -> None:
-    """The consumer's other threads go on, and so does `close`."""
+def test_consumer_continues_when_handler_raises_during_polls(tmp_path: Path) -> None:
+    """The consumer's other threads continue, and `close` succeeds."""
     store = timerstore.open(tmp_path / "s", CONFIG, threads=False)
     draw, consumer = random.Random(1), store.consumer("t", "g")
     for _ in range(100):
@@ -230,7 +236,7 @@ def test_handler_that_raises_during_polls(tmp_path: Path) -> None:
     assert not polling.is_alive()
 
 
-def test_handler_that_raises_during_waits(store: TimerStore) -> None:
+def test_exception_propagates_when_handler_raises_during_waits(store: TimerStore) -> None:
     """Its exception propagates, without a RuntimeError of a lock, and no waker blocks."""
     draw = random.Random(1)
     for _ in range(1000):
@@ -238,7 +244,7 @@ def test_handler_that_raises_during_waits(store: TimerStore) -> None:
     assert store.stats()["pull_waits"]
 
 
-def test_handler_that_raises_during_a_poll_leaves_the_next_to_the_next_waiter(
+def test_next_waiter_polls_when_handler_raises_during_a_poll(
     tmp_path: Path,
 ) -> None:
     draw, found = random.Random(1), []

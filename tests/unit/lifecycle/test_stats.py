@@ -33,7 +33,7 @@ def behind(bench: Bench) -> tuple[int, ...]:
     return tuple(stats[name] for name in BEHIND)
 
 
-def test_every_name_is_in_the_one_table(bench: Bench) -> None:
+def test_statistics_have_the_names_of_the_tables(bench: Bench) -> None:
     names = [*COUNTERS, *GAUGES, *DISTRIBUTIONS]
     assert set(bench.store.stats()) == set(names)
     assert len(set(names)) == len(names)
@@ -57,7 +57,7 @@ def test_concurrent_puts_count_in_all_statistics_or_none(
     assert stats["log_durable_bytes"] <= stats["log_end_bytes"]
 
 
-def test_nothing_is_behind_in_a_store_that_is_idle(bench: Bench) -> None:
+def test_lag_is_zero_when_store_is_idle(bench: Bench) -> None:
     assert behind(bench) == (0, 0, 0, 0)
     bench.store.put("t", b"now")
     bench.store.put("t", b"later", delay=60)
@@ -67,7 +67,7 @@ def test_nothing_is_behind_in_a_store_that_is_idle(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("services", [[], ["dispatch"], ["dispatch", "enqueue_get"]], ids=str)
-def test_enqueue_behind_is_as_old_as_its_oldest_message(bench: Bench, services: list[str]) -> None:
+def test_enqueue_lag_is_the_age_of_the_oldest_message(bench: Bench, services: list[str]) -> None:
     bench.store.put("t", b"x", delay=60)
     bench.clock.advance(500)
     bench.store.put("t", b"x", delay=60)
@@ -82,7 +82,7 @@ def test_enqueue_behind_is_as_old_as_its_oldest_message(bench: Bench, services: 
     assert behind(bench) == (1, 30, 0, 0)
 
 
-def test_enqueue_behind_does_not_count_what_is_no_timer(bench: Bench) -> None:
+def test_enqueue_lag_counts_timers_only(bench: Bench) -> None:
     bench.store.put("t", b"now")
     bench.clock.advance(300)
     assert behind(bench) == (0, 0, 0, 0)
@@ -93,7 +93,7 @@ def test_enqueue_behind_does_not_count_what_is_no_timer(bench: Bench) -> None:
     assert behind(bench) == (1, 40, 0, 0)
 
 
-def test_enqueue_that_is_stopped_stays_behind(tmp_path: Path) -> None:
+def test_enqueue_lag_grows_when_enqueue_is_stopped(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", small(stop_enqueue=True))
     bench.store.put_many("t", [b"x"] * 5, delay=60)
     bench.turn(3000)
@@ -105,7 +105,7 @@ def test_enqueue_that_is_stopped_stays_behind(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_dequeue_behind_counts_what_is_due_and_waits(tmp_path: Path) -> None:
+def test_delivery_lag_counts_due_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", small(stop_dequeue=True))
     gone = bench.store.put("t", b"x", deliver_ms=NOW + 1000)
     for due_ms in (1500, 1501, 2000, 9000):
@@ -126,7 +126,7 @@ def test_dequeue_behind_counts_what_is_due_and_waits(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_dequeue_behind_holds_until_the_message_is_in_the_log(bench: Bench) -> None:
+def test_delivery_lag_counts_a_message_until_it_is_in_the_log(bench: Bench) -> None:
     bench.store.put_many("t", [b"x"] * 3, deliver_ms=NOW + 2500)
     bench.turn()
     bench.clock.set(NOW + 2600)
@@ -141,7 +141,7 @@ def test_dequeue_behind_holds_until_the_message_is_in_the_log(bench: Bench) -> N
 def test_lag_is_reported_without_reading_loaded_messages(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a second with a million messages, each call read all of them, 0.1 us each."""
+    """With a million messages due in one second, each call once read all of them, 0.1 us each."""
     bench.store.put_many("t", [b"x"] * 1000, deliver_ms=np.arange(1000) + NOW + 2001)
     bench.turn(2000)  # now their slot is loaded, and none is due
     read: list[int] = []
@@ -158,7 +158,7 @@ def test_lag_is_reported_without_reading_loaded_messages(
     assert sum(read) == 0
 
 
-def test_a_late_message_is_behind_at_enqueue_then_at_dequeue(bench: Bench) -> None:
+def test_late_message_counts_in_enqueue_lag_then_in_delivery_lag(bench: Bench) -> None:
     bench.turn(5000)
     bench.store.put("t", b"x", delay=1)
     bench.turn(0)
@@ -173,8 +173,8 @@ def test_a_late_message_is_behind_at_enqueue_then_at_dequeue(bench: Bench) -> No
     assert behind(bench) == (0, 0, 0, 0)
 
 
-def test_after_a_clock_was_set_back_what_is_due_is_behind(bench: Bench) -> None:
-    """Its slot was read when the clock was ahead: it waits in the open slot from the start."""
+def test_delivery_lag_counts_due_messages_when_clock_was_set_back(bench: Bench) -> None:
+    """Its slot was read when the clock was ahead, so it enters the open slot at once."""
     bench.turn(100_000)
     bench.turn(-100_000)
     bench.store.put("t", b"x", delay=2)
@@ -185,7 +185,7 @@ def test_after_a_clock_was_set_back_what_is_due_is_behind(bench: Bench) -> None:
     assert behind(bench) == (0, 0, 0, 0)
 
 
-def test_a_clock_set_back_makes_nothing_negative(bench: Bench) -> None:
+def test_lag_is_not_negative_when_clock_is_set_back(bench: Bench) -> None:
     bench.store.put("t", b"x", delay=1)
     bench.clock.set(NOW - 10_000)
     assert behind(bench) == (1, 0, 0, 0)
@@ -205,8 +205,8 @@ def waiting(bench: Bench, at_once: int) -> int:
     return found
 
 
-def test_the_counters_add_up_to_what_waits(bench: Bench) -> None:
-    """metrics.py defines each of these names: leases and runs count as well."""
+def test_counters_add_up_to_pending_messages(bench: Bench) -> None:
+    """metrics.py defines each of these names. Leases and runs count as well."""
     store = bench.store
     assert not any(store.stats()[name] for name in (*COUNTERS, *SINCE_OPENING))
     store.put_many("t", [b"x"] * 3, delay=[1, 2, 1000])
@@ -243,7 +243,7 @@ def test_the_counters_add_up_to_what_waits(bench: Bench) -> None:
 # --- distribution, congestion ---------------------------------------------------------------------
 
 
-def test_distribution_has_the_ancestors_bounds_and_counts_all(bench: Bench) -> None:
+def test_timing_distribution_has_rocketmq_bounds_and_counts_all(bench: Bench) -> None:
     assert bench.store.timing_distribution() == dict.fromkeys((*BOUNDS_S, None), 0)
     for bound in BOUNDS_S:
         bench.store.put("t", b"x", delay=float(bound))  # at the bound: in it
@@ -257,7 +257,7 @@ def test_distribution_has_the_ancestors_bounds_and_counts_all(bench: Bench) -> N
     assert sum(bench.store.timing_distribution().values()) == 2 * len(BOUNDS_S)
 
 
-def test_distribution_counts_what_is_late_with_what_is_nearest(tmp_path: Path) -> None:
+def test_timing_distribution_counts_late_messages_in_the_first_bound(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", small(stop_dequeue=True))
     bench.store.put("t", b"x", delay=10)
     bench.turn(DAY)
@@ -265,19 +265,19 @@ def test_distribution_counts_what_is_late_with_what_is_nearest(tmp_path: Path) -
     bench.close()
 
 
-def test_distribution_counts_what_waits_for_a_level(bench: Bench) -> None:
+def test_timing_distribution_counts_level_messages(bench: Bench) -> None:
     bench.store.put("t", b"timer", delay=2)
     bench.store.put("t", b"level", level=1)  # 1 s
     bench.store.put_many("t", [b"level"] * 3, level=18)  # 2 h
     there = dict.fromkeys((*BOUNDS_S, None), 0)
     assert bench.store.timing_distribution() == {**there, 5: 2, 14_400: 3}
-    assert sum(bench.store.congestion().values()) == 1  # the others wait for no slot
+    assert sum(bench.store.congestion().values()) == 1  # level messages are in no slot
     bench.turn()
     bench.turn(1000)
     assert bench.store.timing_distribution() == {**there, 5: 1, 14_400: 3}
 
 
-def test_congestion_is_by_due_slot_whatever_the_wheel_does(bench: Bench) -> None:
+def test_congestion_is_by_due_slot_and_independent_of_the_wheel(bench: Bench) -> None:
     assert bench.store.congestion() == {}
     far = NOW + 30 * DAY
     due = [NOW + 1000, NOW + 1001, NOW + 2000, NOW + 2001, far, far, far + 1]

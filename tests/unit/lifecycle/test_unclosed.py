@@ -33,7 +33,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "read_only": lambda path: timerstore.open(path, read_only=True),
     "async": lambda path: asyncio.run(_opened(path)),
 }
-CLOCK = ManualClock(NOW)  # that outlives the store
+CLOCK = ManualClock(NOW)  # it outlives the store
 
 
 async def _opened(path: Path) -> timerstore.aio.AsyncTimerStore:
@@ -52,7 +52,7 @@ def drop(make: Callable[[], Any]) -> "weakref.ref[Any]":
 
 
 def wait_for_services() -> None:
-    """Those of dropped stores have ended, and are collected."""
+    """Wait until the services of dropped stores have ended and are collected."""
     for thread in threading.enumerate():
         if thread.name.startswith("timerstore-"):
             thread.join(60)
@@ -61,9 +61,7 @@ def wait_for_services() -> None:
 
 
 @pytest.mark.parametrize("how", OPENERS)
-def test_a_dropped_store_warns_with_its_path_and_ends_its_services(
-    tmp_path: Path, how: str
-) -> None:
+def test_dropped_store_warns_with_its_path_and_ends_its_services(tmp_path: Path, how: str) -> None:
     path = tmp_path / "s"
     if how == "read_only":
         timerstore.open(path, small()).close()
@@ -93,7 +91,7 @@ def test_acknowledged_messages_survive_a_dropped_store(tmp_path: Path) -> None:
         assert store.verify().clean
 
 
-def test_a_consumer_keeps_its_store(tmp_path: Path) -> None:
+def test_consumer_keeps_its_store_alive(tmp_path: Path) -> None:
     consumer = timerstore.open(tmp_path / "s", small(), threads=False).consumer("t", "g", wait=0)
     gc.collect()
     assert list(consumer) == []
@@ -103,7 +101,7 @@ def test_a_consumer_keeps_its_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", OPENERS)
-def test_a_closed_store_does_not_warn(tmp_path: Path, how: str) -> None:
+def test_closed_store_does_not_warn(tmp_path: Path, how: str) -> None:
     def make() -> Any:
         store = OPENERS[how](tmp_path / "s")
         if how == "async":
@@ -119,7 +117,7 @@ def test_a_closed_store_does_not_warn(tmp_path: Path, how: str) -> None:
         assert drop(make)() is None
 
 
-def test_a_store_that_did_not_open_does_not_warn(tmp_path: Path) -> None:
+def test_store_that_failed_to_open_does_not_warn(tmp_path: Path) -> None:
     held = timerstore.open(tmp_path / "held", small(), threads=False)
     with pytest.raises(ConfigError):
         timerstore.open("")
@@ -129,7 +127,7 @@ def test_a_store_that_did_not_open_does_not_warn(tmp_path: Path) -> None:
     gc.collect()
 
 
-def test_a_forked_child_does_not_warn_nor_unlock_the_store_of_its_parent(tmp_path: Path) -> None:
+def test_forked_child_does_not_warn_or_unlock_the_store_of_its_parent(tmp_path: Path) -> None:
     program = """
 import gc, os, sys, timerstore
 store = timerstore.open(sys.argv[1])

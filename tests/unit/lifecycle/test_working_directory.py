@@ -24,7 +24,7 @@ from timerstore.testing import ManualClock  # noqa: E402
 
 
 class Places:
-    """Where the process was when a path was given, and where it went."""
+    """The working directory at the time of a call, and a later one."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home, self._elsewhere = tmp_path / "home", tmp_path / "elsewhere"
@@ -34,11 +34,11 @@ class Places:
         monkeypatch.chdir(self.home)
 
     def leave(self) -> None:
-        """Go to another directory, as a daemon does."""
+        """Change to another directory, as a daemon does."""
         self._monkeypatch.chdir(self._elsewhere)
 
     def check(self) -> None:
-        """Nothing was made where the process went."""
+        """Check that nothing was made in the later directory."""
         assert list(self._elsewhere.iterdir()) == []
 
 
@@ -49,7 +49,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
     one.check()
 
 
-def test_store_stays_where_it_was_opened(places: Places) -> None:
+def test_store_keeps_its_path_when_working_directory_changes(places: Places) -> None:
     bench = Bench(Path("store"))
     assert bench.store.path == places.home / "store"
     places.leave()
@@ -64,7 +64,7 @@ def test_store_stays_where_it_was_opened(places: Places) -> None:
     assert timerstore.verify_directory(places.home / "store").clean
 
 
-def test_read_only_store_stays_where_it_was_opened(places: Places) -> None:
+def test_read_only_store_keeps_its_path_when_working_directory_changes(places: Places) -> None:
     bench = Bench(Path("store"))
     bench.store.put("t", b"a")
     bench.turn()
@@ -80,7 +80,7 @@ def test_read_only_store_stays_where_it_was_opened(places: Places) -> None:
 
 
 @pytest.mark.parametrize("path", ["shards", "./shards", "deep/../shards"])
-def test_shards_stay_where_they_were_opened(places: Places, path: str) -> None:
+def test_shards_keep_their_path_when_working_directory_changes(places: Places, path: str) -> None:
     Path("deep").mkdir()
     bench = ShardBench(Path(path), 2)
     root = places.home / "shards"
@@ -94,8 +94,8 @@ def test_shards_stay_where_they_were_opened(places: Places, path: str) -> None:
     bench.close()
 
 
-def test_shards_of_another_directory_are_not_taken(places: Places, tmp_path: Path) -> None:
-    """The place where the process goes may have shards of the same name."""
+def test_shards_of_another_directory_are_not_opened(places: Places, tmp_path: Path) -> None:
+    """The later directory may have shards of the same name."""
     bench = ShardBench(Path("shards"), 2)
     other = make_root(tmp_path / "other" / "shards", 2)
     part = shards.stage(other, "s", 0, "a", [batch_of(20)], clock=ManualClock(NOW))
@@ -107,7 +107,7 @@ def test_shards_of_another_directory_are_not_taken(places: Places, tmp_path: Pat
     bench.close()
 
 
-def test_stager_stays_where_it_was_made(places: Places) -> None:
+def test_stager_keeps_its_path_when_working_directory_changes(places: Places) -> None:
     make_root(Path("shards"))
     stager = Stager("shards", "s", 0, "a", clock=ManualClock(NOW))
     places.leave()
@@ -116,7 +116,7 @@ def test_stager_stays_where_it_was_made(places: Places) -> None:
     assert shards.commit(places.home / "shards", "s", 0, [part]).manifest.row_count == 20
 
 
-def test_aio_open_goes_where_it_was_called(places: Places) -> None:
+def test_aio_open_uses_the_working_directory_of_the_call(places: Places) -> None:
     async def work() -> None:
         opening = timerstore.aio.open("store", small())
         places.leave()
@@ -127,7 +127,7 @@ def test_aio_open_goes_where_it_was_called(places: Places) -> None:
     assert (places.home / "store" / "commitlog").is_dir()
 
 
-def test_readers_stay_where_they_were_made(places: Places) -> None:
+def test_readers_keep_their_path_when_working_directory_changes(places: Places) -> None:
     bench = Bench(Path("store"))
     bench.store.put("t", b"a")
     bench.turn()
@@ -141,7 +141,7 @@ def test_readers_stay_where_they_were_made(places: Places) -> None:
     assert options.paths == (places.home / "store",)
 
 
-def test_one_call_finds_a_relative_path(places: Places) -> None:
+def test_relative_path_is_resolved_within_one_call(places: Places) -> None:
     bench = Bench(Path("store"))
     bench.store.put("t", b"a")
     bench.store.backup("backup")
@@ -158,7 +158,7 @@ def test_one_call_finds_a_relative_path(places: Places) -> None:
     places.leave()
 
 
-def test_anchored_keeps_links_and_tells_when_the_working_directory_is_gone(
+def test_anchored_keeps_links_and_raises_when_working_directory_is_removed(
     places: Places, tmp_path: Path
 ) -> None:
     (places.home / "link").symlink_to(tmp_path)

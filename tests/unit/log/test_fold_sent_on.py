@@ -36,7 +36,7 @@ def test_delivery_of_a_gone_id_delivers_a_message_that_was_sent_on() -> None:
 
 
 def test_brokers_roll_of_a_sent_on_message_is_one_message() -> None:
-    """The copy still names the id of a message that is gone. Only one copy is pending."""
+    """The copy still names the id of a removed message. Only one copy is pending."""
     log = SyntheticLog(first_log_offset=5000, first_queue_offset=40)
     own = log.own_timer(OURS, "z")
     log.timer("z", rolls=1, own=(OURS, own))

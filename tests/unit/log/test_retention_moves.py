@@ -140,7 +140,7 @@ def test_moved_copies_count_once_when_all_side_files_are_lost(bench: RetentionBe
 
 
 def test_new_ids_differ_from_ids_that_deliveries_name(bench: RetentionBench) -> None:
-    """Sources and side files are gone. A reused id would count as delivered."""
+    """Sources and side files were removed. A reused id would count as delivered."""
     bench.store.put("t", b"old", delay=3600)
     bench.fill(14)
     bench.age(HOUR_MS)

@@ -94,7 +94,7 @@ def test_restore_rejects_target_inside_backup(source: Bench, tmp_path: Path) -> 
 def test_restore_accepts_relative_target(
     source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through a link; but where one stands it would be replaced beneath one's feet."""
+    """The path may lead through a link, but a link in place of the folder would be replaced."""
     fill(source, 3)
     backup = tmp_path / "backup"
     source.store.backup(backup)

@@ -1,4 +1,4 @@
-"""The append lock, which C takes, too; what it has in common with the others: test_lock.py."""
+"""The append lock, which C also takes; test_lock.py tests its behaviour as an ordinary lock."""
 
 import threading
 
@@ -10,7 +10,7 @@ from timerstore.errors import FailedError, ReentrantCallError
 PATIENCE_S = 30.0
 
 
-def test_taken_twice_it_is_an_error_and_still_held() -> None:
+def test_second_acquire_by_the_same_thread_raises_and_keeps_the_lock() -> None:
     lock = AppendLock()
     with lock:
         with pytest.raises(ReentrantCallError, match="same thread"), lock:
@@ -19,7 +19,7 @@ def test_taken_twice_it_is_an_error_and_still_held() -> None:
     assert not lock.locked()
 
 
-def test_only_who_has_it_lets_go() -> None:
+def test_release_by_another_thread_raises() -> None:
     lock, told = AppendLock(), []
 
     def let_go() -> None:
@@ -38,12 +38,12 @@ def test_only_who_has_it_lets_go() -> None:
     assert "has it not" in told[0]
 
 
-def test_it_takes_no_arguments() -> None:
+def test_append_lock_takes_no_arguments() -> None:
     with pytest.raises(TypeError):
         AppendLock(1)
 
 
-def test_c_that_is_called_by_who_has_it_says_so() -> None:
+def test_c_call_by_the_owner_returns_reentrant() -> None:
     lock, log = AppendLock(), ffi.new("ts_log *")
     log.lock = ffi.cast("void *", lock.address)
     status, need = ffi.new("int32_t *"), ffi.new("int64_t *")

@@ -1,4 +1,4 @@
-"""The open slot's heap: order of (wake time, id), what may leave it, what rolls no more."""
+"""The heap of the open slot: order by (wake time, id), entries that leave, entries that roll."""
 
 import numpy as np
 from hypothesis import given
@@ -13,7 +13,7 @@ FAR = 10**6
 
 
 def entries(rows: list[tuple[int, int]], flags: int = 0, wake_ms: int | None = None) -> Records:
-    """Entries of (due, id)."""
+    """Return entries of (due time, id)."""
     out = np.zeros(len(rows), DUE)
     for entry, (due_ms, timer_id) in zip(out, rows, strict=True):
         entry["due_ms"], entry["id"], entry["flags"] = due_ms, timer_id, flags
@@ -29,7 +29,7 @@ ROWS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), unique=True, 
 
 
 @given(st.lists(st.tuples(ROWS, st.integers(0, 60), st.integers(1, 7)), max_size=6))
-def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
+def test_pop_is_ordered_by_time_then_id_and_not_past_now(
     rounds: list[tuple[list[tuple[int, int]], int, int]],
 ) -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
@@ -49,18 +49,18 @@ def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
         assert open_slot.next_wake_ms() == (model[0][0] if model else None)
 
 
-def test_nothing_leaves_before_every_slot_that_could_hold_something_earlier_is_loaded() -> None:
+def test_pop_waits_until_all_earlier_slots_are_loaded() -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.push(entries([(500, 1), (501, 2)]), 5)  # slots below 5: due up to 500
     found, _ = open_slot.pop(FAR, 9)
     assert pairs(found) == [(500, 1)]
-    assert open_slot.next_wake_ms() is None  # not before its slot is whole
+    assert open_slot.next_wake_ms() is None  # not before its slot is complete
     open_slot.push(entries([]), 6)
     assert open_slot.next_wake_ms() == 501
     assert pairs(open_slot.pop(FAR, 9)[0]) == [(501, 2)]
 
 
-def test_entry_that_rolls_leaves_at_its_slot_and_keeps_its_flag() -> None:
+def test_rolling_entry_leaves_at_its_slot_and_keeps_its_flag() -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.push(entries([(5000, 1)], lib.TS_FLAG_ROLL, wake_ms=200), 3)
     found, _ = open_slot.pop(200, 9)
@@ -68,7 +68,7 @@ def test_entry_that_rolls_leaves_at_its_slot_and_keeps_its_flag() -> None:
     assert found[0]["flags"] == lib.TS_FLAG_ROLL
 
 
-def test_entry_whose_own_slot_is_loaded_meanwhile_rolls_no_more() -> None:
+def test_entry_does_not_roll_when_its_own_slot_was_loaded() -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.push(entries([(550, 1)], lib.TS_FLAG_ROLL, wake_ms=200), 6)  # slot 5 is below 6
     assert pairs(open_slot.pop(549, 9)[0]) == []
@@ -78,7 +78,7 @@ def test_entry_whose_own_slot_is_loaded_meanwhile_rolls_no_more() -> None:
     assert found[0]["flags"] == 0
 
 
-def test_outstanding_slots_are_counted_until_the_last_is_done() -> None:
+def test_outstanding_slots_are_counted_until_the_last_is_finished() -> None:
     open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.expect([(7, 2)])
     open_slot.expect([(5, 1)])

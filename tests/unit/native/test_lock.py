@@ -1,4 +1,4 @@
-"""Lock and AppendLock: like threading.Lock, but they raise when their own thread asks again."""
+"""Lock and AppendLock: like threading.Lock, but a second acquire by the same thread raises."""
 
 import gc
 import math
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("kind", [Lock, AppendLock])
 
 @contextmanager
 def held_elsewhere(lock: Any) -> Iterator[None]:
-    """Another thread has it, within."""
+    """Another thread has the lock inside the context."""
     begun, go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -42,7 +42,7 @@ def held_elsewhere(lock: Any) -> Iterator[None]:
 
 @contextmanager
 def alarms(handle: Callable[..., object]) -> Iterator[None]:
-    """A signal each hundredth of a second, within."""
+    """A signal is sent each hundredth of a second inside the context."""
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
@@ -53,7 +53,7 @@ def alarms(handle: Callable[..., object]) -> Iterator[None]:
 
 
 @both
-def test_with_takes_it_and_lets_go(kind: Any) -> None:
+def test_with_acquires_and_releases_lock(kind: Any) -> None:
     lock = kind()
     assert not lock.locked()
     with lock:
@@ -61,7 +61,7 @@ def test_with_takes_it_and_lets_go(kind: Any) -> None:
     assert not lock.locked()
 
 
-def test_it_is_taken_for_some_time_or_at_once() -> None:
+def test_acquire_accepts_timeout_and_non_blocking() -> None:
     lock = Lock()
     assert not lock.locked()
     with lock:
@@ -75,7 +75,7 @@ def test_it_is_taken_for_some_time_or_at_once() -> None:
 
 
 @both
-def test_an_error_lets_go_of_it(kind: Any) -> None:
+def test_lock_is_released_when_the_block_raises(kind: Any) -> None:
     lock = kind()
     with pytest.raises(KeyError), lock:
         raise KeyError
@@ -83,7 +83,7 @@ def test_an_error_lets_go_of_it(kind: Any) -> None:
 
 
 @both
-def test_own_thread_that_asks_again_gets_an_error(kind: Any) -> None:
+def test_with_raises_when_same_thread_has_the_lock(kind: Any) -> None:
     lock = kind()
     with lock:
         with pytest.raises(ReentrantCallError, match="same thread"), lock:
@@ -92,7 +92,7 @@ def test_own_thread_that_asks_again_gets_an_error(kind: Any) -> None:
     assert not lock.locked()
 
 
-def test_own_thread_that_acquires_again_gets_an_error() -> None:
+def test_acquire_raises_when_same_thread_has_the_lock() -> None:
     lock = Lock()
     with lock:
         assert lock.is_mine()
@@ -103,7 +103,7 @@ def test_own_thread_that_acquires_again_gets_an_error() -> None:
     assert not lock.is_mine()
 
 
-def test_only_who_has_it_lets_go() -> None:
+def test_release_by_another_thread_raises() -> None:
     lock = Lock()
     with pytest.raises(RuntimeError, match="does not have"):
         lock.release()
@@ -114,7 +114,7 @@ def test_only_who_has_it_lets_go() -> None:
 
 
 @both
-def test_who_waits_for_it_lets_others_run(kind: Any) -> None:
+def test_waiting_thread_lets_others_run(kind: Any) -> None:
     lock, begun, got = kind(), threading.Event(), threading.Event()
 
     def take() -> None:
@@ -132,7 +132,7 @@ def test_who_waits_for_it_lets_others_run(kind: Any) -> None:
 
 
 @both
-def test_many_take_it_one_after_the_other(kind: Any) -> None:
+def test_lock_excludes_many_threads(kind: Any) -> None:
     lock, inside, most, total = kind(), [0], [0], [0]
 
     def take() -> None:
@@ -152,8 +152,8 @@ def test_many_take_it_one_after_the_other(kind: Any) -> None:
     assert total == [8_000]
 
 
-def test_a_signal_ends_a_wait_where_its_handler_raises() -> None:
-    """And where it does not, the wait goes on."""
+def test_wait_ends_when_signal_handler_raises() -> None:
+    """If the handler does not raise, the wait continues."""
     lock, seen = Lock(), []
 
     def handle(*_: object) -> None:
@@ -168,14 +168,14 @@ def test_a_signal_ends_a_wait_where_its_handler_raises() -> None:
         pass
 
 
-def test_signals_do_not_make_a_wait_longer() -> None:
+def test_signals_do_not_extend_a_timeout() -> None:
     lock = Lock()
     with held_elsewhere(lock), alarms(lambda *_: None):
         assert not lock.acquire(timeout=0.05)
 
 
 @pytest.mark.parametrize("given", [(True, -2.0), (True, math.nan), (False, 1.0)])
-def test_a_time_that_is_none(given: tuple[bool, float]) -> None:
+def test_invalid_timeouts_are_rejected(given: tuple[bool, float]) -> None:
     with pytest.raises(ValueError, match="wanted a timeout of 0 or more"):
         Lock().acquire(*given)
 
@@ -188,7 +188,7 @@ def test_lock_that_is_dropped_while_held_is_freed() -> None:
     gc.collect()
 
 
-def test_it_takes_nothing_else() -> None:
+def test_other_arguments_are_rejected() -> None:
     with pytest.raises(TypeError):
         Lock(1)
     with pytest.raises(TypeError):

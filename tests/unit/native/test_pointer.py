@@ -1,4 +1,4 @@
-"""An address that is kept may be garbage together with the view that it was taken of."""
+"""An address that is kept may become garbage together with the view it was taken from."""
 
 import gc
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from timerstore._engine.base.native import address, ffi, pointer
 
 
-def test_what_is_pointed_to_lives_on() -> None:
+def test_pointer_keeps_its_buffer_alive() -> None:
     view = memoryview(bytearray(b"abc"))[1:]
     kept = pointer("uint8_t[]", view)
     del view
@@ -20,7 +20,7 @@ def test_what_is_pointed_to_lives_on() -> None:
 
 
 @pytest.mark.parametrize("buffer", [b"abc", bytearray(b"abc"), memoryview(b"abc")])
-def test_any_buffer_is_taken_where_it_lies(buffer: Any) -> None:
+def test_any_buffer_is_used_without_a_copy(buffer: Any) -> None:
     kept = pointer("uint8_t[]", buffer)
     assert bytes(ffi.buffer(kept)) == b"abc"
     assert kept == ffi.from_buffer("uint8_t[]", buffer)
@@ -44,7 +44,7 @@ print("alive")
 
 
 @pytest.mark.more
-def test_a_view_and_its_address_in_one_cycle_are_collected() -> None:
+def test_view_and_address_in_one_cycle_are_collected() -> None:
     """With ffi.from_buffer alone, Python 3.11.7 dies of it (gh-77894)."""
     done = subprocess.run(
         [sys.executable, "-c", CYCLE], capture_output=True, text=True, timeout=60, check=False

@@ -22,7 +22,7 @@ ID = st.one_of(
 
 
 @given(st.lists(st.tuples(ID, st.integers(0, 3)), max_size=60))
-def test_is_a_dict_of_ids(changes: list[tuple[int, int]]) -> None:
+def test_table_agrees_with_a_dict(changes: list[tuple[int, int]]) -> None:
     states, model = TimerStates(), dict[int, int]()
     states.ensure(BLOCK_IDS)
     for timer_id, state in changes:
@@ -63,7 +63,7 @@ def test_dirty_chunks_are_copied_once() -> None:
 def test_side_file_gives_the_table_of_its_watermark(
     rounds: list[list[tuple[int, int]]],
 ) -> None:
-    """Each round is a checkpoint; the last one was not completed: the one before it counts."""
+    """Each round is a checkpoint. The last one was not completed, so the previous one counts."""
     with tempfile.TemporaryDirectory() as folder:
         path, disk = Path(folder) / "state", Disk()
         states = TimerStates()
@@ -115,7 +115,7 @@ def timer(timer_id: int, queue_offset: int) -> dict[str, int]:
     return {"kind": Kind.TIMER, "timer_id": timer_id, "queue_offset": queue_offset}
 
 
-def test_fold_walks_an_id_from_waiting_to_handed_or_cancelled_and_never_back(route: object) -> None:
+def test_fold_changes_a_waiting_id_to_handed_or_cancelled_only(route: object) -> None:
     states = TimerStates()
     rows = [timer(n, n) for n in range(4)]
     rows.append({"kind": Kind.DELIVERED, "timer_id": 1, "queue_offset": 0})
@@ -129,7 +129,7 @@ def test_fold_walks_an_id_from_waiting_to_handed_or_cancelled_and_never_back(rou
     assert states.native.waiting == 2
 
 
-def test_fold_leaves_strangers_alone(route: object) -> None:
+def test_fold_ignores_foreign_ids(route: object) -> None:
     states = TimerStates()
     fold(
         states,
@@ -144,7 +144,7 @@ def test_fold_leaves_strangers_alone(route: object) -> None:
     assert states.get(0) == lib.TS_WAITING
 
 
-def test_fold_asks_for_memory_before_it_changes_anything(route: object) -> None:
+def test_fold_reports_missing_memory_before_it_changes_a_state(route: object) -> None:
     states = TimerStates()
     fold(states, route, [timer(0, 0), timer(BLOCK_IDS, BLOCK_IDS)])
     assert (states.get(0), states.get(BLOCK_IDS)) == (lib.TS_WAITING, lib.TS_WAITING)

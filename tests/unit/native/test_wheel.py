@@ -1,7 +1,5 @@
 """Linking, reading and cutting the wheel, call by call, on buffers of the test."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,126 +10,23 @@ from tests.support.disk_reader import (
     TIMER_DELETE,
     TIMER_ROLL,
     TIMER_UNIT_BYTES,
-    TimerUnit,
-    decode_slot,
-    decode_timer_unit,
     encode_timer_blank,
 )
+from tests.support.wheel_bench import NOW, PRECISION_MS, WINDOW, WheelBench, slot_ms
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
-from timerstore._engine.timer.timer_states import TimerStates
-
-PRECISION_MS = 100
-NOW = 10_000  # slot of the present
-WINDOW = 48
-SEGMENT = 1 << 16
-PROBES = 4096
-
-
-class Bench:
-    """A wheel, a timer log of one segment in memory, and the states of a few ids."""
-
-    def __init__(self, slot_count: int = 128, segment_bytes: int = SEGMENT) -> None:
-        self.slot_count = slot_count
-        self.slots = np.zeros(slot_count * 32, np.uint8)
-        self.dirty = np.zeros((slot_count * 32 + 4095) // 4096, np.uint8)
-        self.wheel: Any = ffi.new("ts_wheel *")
-        self.wheel.slots = ffi.from_buffer("uint8_t[]", self.slots)
-        self.wheel.dirty_pages = ffi.from_buffer("uint8_t[]", self.dirty)
-        self.wheel.slot_count = slot_count
-        self.wheel.precision_ms = PRECISION_MS
-        self.link: Any = ffi.new("ts_link *")
-        self.link.segment_bytes = segment_bytes
-        self.link.write_slot = NOW
-        self.link.read_slot = NOW + 1
-        self.link.reuse_below = NOW
-        self.link.roll_slots = WINDOW
-        self.states = TimerStates()
-        self.states.ensure(1000)
-        self.units = np.zeros(SEGMENT, np.uint8)
-        self.log = np.zeros(4 * SEGMENT, np.uint8)
-        self._next = 0
-
-    def request(self, due_ms: int, flags: int = 0, *, waits: bool = True) -> Records:
-        out = np.zeros(1, REQUEST)
-        out["id"], out["due_ms"], out["flags"] = self._next, due_ms, flags
-        out["log_offset"], out["size"], out["topic_hash"] = 1000 * self._next, 77, 5
-        if waits:
-            lib.ts_state_set(self.states.native, self._next, lib.TS_WAITING)
-        self._next += 1
-        return out
-
-    def put(self, *requests: Records, room: int = SEGMENT) -> tuple[int, Records]:
-        """Link: (how many or a status, late entries)."""
-        each = np.concatenate(requests)
-        late = np.zeros(len(each), DUE)
-        begin = self.link.pos
-        count = lib.ts_timer_link(
-            self.wheel, self.link, self.states.native,
-            ffi.from_buffer("ts_request[]", each), len(each),
-            ffi.from_buffer("uint8_t[]", self.units), room,
-            ffi.from_buffer("ts_due[]", late),
-        )  # fmt: skip
-        self.log[begin : begin + self.link.bytes] = self.units[: self.link.bytes]
-        return int(count), late[: self.link.late_count]
-
-    def unit(self, pos: int) -> TimerUnit:
-        return decode_timer_unit(self.log[pos : pos + TIMER_UNIT_BYTES].tobytes(), pos)
-
-    def slot(self, number: int) -> tuple[int, int, int, int]:
-        """(time, first, last, count) at the slot's place."""
-        at = number % self.slot_count * 32
-        found = decode_slot(self.slots[at : at + 32].tobytes(), 0)
-        return found.time, found.first_pos, found.last_pos, found.unit_count
-
-    def view(self) -> Any:
-        """The log as one mapped segment."""
-        self._keep = ffi.from_buffer("uint8_t[]", self.log)
-        self._table = ffi.new("const uint8_t *[]", [self._keep])
-        view = ffi.new("ts_view *")
-        view.segments, view.segment_count = self._table, 1
-        view.segment_bytes, view.end = len(self.log), self.link.pos
-        return view
-
-    def load(self, slot: int, capacity: int = 100) -> list[int]:
-        """Log offsets of a slot's chain, newest first, read `capacity` at a time."""
-        found: list[int] = []
-        pos = ffi.new("int64_t *", -1)
-        while True:
-            part = np.zeros(capacity, CHAINED)
-            got = lib.ts_wheel_load(
-                self.view(), self.wheel, slot, pos, capacity, ffi.from_buffer("ts_chained[]", part)
-            )
-            assert got >= 0, f"status {got}"
-            assert (part["slot"][:got] == slot).all()
-            found += part["log_offset"][:got].tolist()
-            if pos[0] < 0:
-                return found
-
-    def next_used(self, begin: int, end: int) -> int:
-        return int(lib.ts_wheel_next(self.wheel, begin, end))
-
-    def count(self, begin: int, end: int) -> tuple[int, int, int]:
-        """(status, units, where it stopped)."""
-        at, pos, units = (ffi.new("int64_t *", value) for value in (begin, -1, 0))
-        got = lib.ts_wheel_count(self.view(), self.wheel, at, pos, end, units)
-        return int(got), int(units[0]), int(at[0])
-
-
-def slot_ms(slot: int) -> int:
-    return slot * PRECISION_MS
+from timerstore._engine.timer.timer_arrays import CHAINED
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> WheelBench:
+    return WheelBench()
 
 
 # --- which slot -----------------------------------------------------------------------------------
 
 
 def rolled_slot(ahead: int) -> tuple[int, bool]:
-    """Slots ahead of the present, and whether it rolls."""
+    """Return the slots ahead of the present, and whether the message rolls."""
     if ahead < WINDOW:
         return ahead, False
     return (WINDOW // 2 if ahead - WINDOW < WINDOW // 3 else WINDOW), True
@@ -143,7 +38,7 @@ def rolled_slot(ahead: int) -> tuple[int, bool]:
      2 * WINDOW, 128, 129, 10**6, 10**10],
 )  # fmt: skip
 @pytest.mark.parametrize("edge_ms", [1, PRECISION_MS // 2, PRECISION_MS])
-def test_slot_is_that_of_the_rolling_rule(bench: Bench, ahead: int, edge_ms: int) -> None:
+def test_slot_follows_the_rolling_rule(bench: WheelBench, ahead: int, edge_ms: int) -> None:
     due_ms = slot_ms(NOW + ahead) + edge_ms  # due lies in (slot, slot + 1]
     count, late = bench.put(bench.request(due_ms))
     assert (count, len(late)) == (1, 0)
@@ -158,9 +53,7 @@ def test_slot_is_that_of_the_rolling_rule(bench: Bench, ahead: int, edge_ms: int
 
 
 @pytest.mark.parametrize("behind", [0, 1, 5, 300])
-def test_late_message_goes_to_the_open_slot_and_into_a_slot_already_read(
-    bench: Bench, behind: int
-) -> None:
+def test_late_message_enters_the_open_slot_and_a_read_slot(bench: WheelBench, behind: int) -> None:
     due_ms = slot_ms(NOW - behind) + 7
     count, late = bench.put(bench.request(due_ms))
     assert (count, len(late)) == (1, 1)
@@ -173,8 +66,8 @@ def test_late_message_goes_to_the_open_slot_and_into_a_slot_already_read(
     )  # fmt: skip
 
 
-def test_late_message_after_the_clock_went_back_is_linked_where_a_recovery_reads_it_in_time(
-    bench: Bench,
+def test_late_message_is_linked_for_recovery_when_clock_was_set_back(
+    bench: WheelBench,
 ) -> None:
     bench.link.read_slot = NOW + 10**7
     count, late = bench.put(bench.request(slot_ms(NOW + 5) + 1), bench.request(slot_ms(NOW + 900)))
@@ -183,8 +76,8 @@ def test_late_message_after_the_clock_went_back_is_linked_where_a_recovery_reads
     assert bench.unit(0).slot_ms == bench.unit(52).slot_ms == slot_ms(NOW)
 
 
-def test_far_message_after_the_clock_went_back_waits_in_the_next_slot_not_read_yet(
-    bench: Bench,
+def test_far_message_is_in_the_next_unread_slot_when_clock_was_set_back(
+    bench: WheelBench,
 ) -> None:
     frontier = NOW + 10**9  # more ms ahead than 32 bits hold
     bench.link.read_slot = frontier
@@ -196,8 +89,8 @@ def test_far_message_after_the_clock_went_back_waits_in_the_next_slot_not_read_y
     assert bench.load(frontier) == [0]
 
 
-def test_slot_taken_by_another_lap_sends_the_message_to_an_earlier_one_that_rolls(
-    bench: Bench,
+def test_message_rolls_from_an_earlier_slot_when_its_slot_has_another_lap(
+    bench: WheelBench,
 ) -> None:
     bench.put(bench.request(slot_ms(NOW + 20) + 1))
     bench.link.write_slot = NOW + 128
@@ -210,7 +103,7 @@ def test_slot_taken_by_another_lap_sends_the_message_to_an_earlier_one_that_roll
     assert bench.slot(NOW + 147) == (NOW + 147, 52, 52, 1)
 
 
-def test_slot_of_a_lap_that_no_recovery_needs_is_taken_over(bench: Bench) -> None:
+def test_slot_is_reused_when_no_recovery_needs_its_lap(bench: WheelBench) -> None:
     bench.put(bench.request(slot_ms(NOW + 20) + 1))
     bench.link.write_slot = NOW + 128
     bench.link.read_slot = NOW + 129
@@ -224,7 +117,7 @@ def test_slot_of_a_lap_that_no_recovery_needs_is_taken_over(bench: Bench) -> Non
     assert bench.slot(NOW + 148) == (NOW + 148, 104, 104, 1)
 
 
-def test_nothing_is_linked_where_every_slot_is_needed(bench: Bench) -> None:
+def test_link_is_blocked_when_every_slot_is_needed(bench: WheelBench) -> None:
     for ahead in range(1, 128):
         bench.link.roll_slots = 1000
         bench.put(bench.request(slot_ms(NOW + ahead) + 1))
@@ -239,8 +132,8 @@ def test_nothing_is_linked_where_every_slot_is_needed(bench: Bench) -> None:
     assert (count, len(late)) == (1, 1)
 
 
-def test_what_is_due_soon_waits_for_no_slot_where_every_one_is_needed(bench: Bench) -> None:
-    """In memory, with a unit in a slot that was read and from where a broker lets it roll."""
+def test_message_due_soon_is_not_blocked_when_every_slot_is_needed(bench: WheelBench) -> None:
+    """It waits in memory, with a unit in a read slot from which a broker rolls it."""
     bench.link.roll_slots = 1000
     for ahead in range(1, 17):
         bench.put(bench.request(slot_ms(NOW + 128 + ahead) + 1))
@@ -261,7 +154,7 @@ def test_what_is_due_soon_waits_for_no_slot_where_every_one_is_needed(bench: Ben
     assert bench.unit(pos + 156).slot_ms == slot_ms(NOW + 127)
 
 
-def test_late_unit_keeps_its_slot_from_others_of_the_same_call(bench: Bench) -> None:
+def test_late_unit_reserves_its_slot_within_one_call(bench: WheelBench) -> None:
     bench.link.reuse_below = NOW + 1
     late_ms, other_ms = slot_ms(NOW) + 1, slot_ms(NOW + 128) + 1
     bench.link.roll_slots = 1000
@@ -271,7 +164,7 @@ def test_late_unit_keeps_its_slot_from_others_of_the_same_call(bench: Bench) -> 
     assert bench.unit(52).slot_ms == slot_ms(NOW + 127)
 
 
-def test_what_cannot_or_need_not_be_delivered_gets_a_unit_in_no_chain(bench: Bench) -> None:
+def test_undeliverable_request_has_a_unit_in_no_chain(bench: WheelBench) -> None:
     count, late = bench.put(
         bench.request(slot_ms(NOW + 5) + 1, waits=False),
         bench.request(0, lib.TS_FLAG_UNUSABLE),
@@ -286,7 +179,7 @@ def test_what_cannot_or_need_not_be_delivered_gets_a_unit_in_no_chain(bench: Ben
     assert bench.link.first_slot == 2**63 - 1
 
 
-def test_delete_record_stands_in_the_chain_of_its_slot_and_counts_one_less(bench: Bench) -> None:
+def test_delete_record_is_in_the_chain_and_decreases_the_count(bench: WheelBench) -> None:
     due_ms = slot_ms(NOW + 5) + 1
     bench.put(bench.request(due_ms), bench.request(due_ms, lib.TS_FLAG_DELETE))
     assert bench.unit(52).magic == TIMER_DEFAULT | TIMER_DELETE
@@ -298,8 +191,8 @@ def test_delete_record_stands_in_the_chain_of_its_slot_and_counts_one_less(bench
 
 
 @pytest.mark.parametrize("spare", [0, 1, 51, 67, 68])
-def test_segment_ends_with_a_blank_where_unit_and_blank_do_not_fit(spare: int) -> None:
-    bench = Bench(segment_bytes=3 * 52 + 16 + spare)
+def test_segment_ends_with_a_blank_when_unit_and_blank_do_not_fit(spare: int) -> None:
+    bench = WheelBench(segment_bytes=3 * 52 + 16 + spare)
     requests = [bench.request(slot_ms(NOW + 2 + n) + 1) for n in range(5)]
     fits = 3 if spare < 52 else 4
     count, _ = bench.put(*requests)
@@ -315,8 +208,8 @@ def test_segment_ends_with_a_blank_where_unit_and_blank_do_not_fit(spare: int) -
     assert bench.unit(bench.link.segment_bytes).slot_ms == slot_ms(NOW + 2 + fits)
 
 
-def test_only_a_blank_fits_then_the_call_says_zero_and_the_next_goes_on() -> None:
-    bench = Bench(segment_bytes=52 + 16 + 10)
+def test_link_returns_zero_when_only_a_blank_fits() -> None:
+    bench = WheelBench(segment_bytes=52 + 16 + 10)
     assert bench.put(bench.request(slot_ms(NOW + 2) + 1), room=52)[0] == 1
     assert bench.put(bench.request(slot_ms(NOW + 3) + 1))[0] == 0
     assert (bench.link.cut, bench.link.bytes) == (1, 16)
@@ -327,8 +220,8 @@ def test_only_a_blank_fits_then_the_call_says_zero_and_the_next_goes_on() -> Non
 
 
 @given(st.lists(st.integers(1, 40), max_size=80), st.integers(1, 9))
-def test_slots_hold_what_was_linked_newest_first(aheads: list[int], capacity: int) -> None:
-    bench, model = Bench(), dict[int, list[int]]()
+def test_slot_chains_have_linked_units_newest_first(aheads: list[int], capacity: int) -> None:
+    bench, model = WheelBench(), dict[int, list[int]]()
     for ahead in aheads:
         request = bench.request(slot_ms(NOW + ahead) + 1)
         bench.put(request)
@@ -345,7 +238,7 @@ def test_slots_hold_what_was_linked_newest_first(aheads: list[int], capacity: in
     bench.dirty[:] = 1
 
 
-def test_a_count_stops_at_a_chain_that_does_not_fit_and_has_those_before(bench: Bench) -> None:
+def test_count_stops_at_a_damaged_chain(bench: WheelBench) -> None:
     for ahead in (3, 5, 5, 9):
         bench.put(bench.request(slot_ms(NOW + ahead) + 1))
     bench.log[52 : 52 + 52] = 0
@@ -353,8 +246,8 @@ def test_a_count_stops_at_a_chain_that_does_not_fit_and_has_those_before(bench: 
 
 
 @given(st.lists(st.integers(1, 20), max_size=40), st.integers(0, 40))
-def test_cut_takes_every_slot_back_to_what_lay_below(aheads: list[int], kept: int) -> None:
-    whole, part = Bench(), Bench()
+def test_cut_restores_each_slot_to_units_below(aheads: list[int], kept: int) -> None:
+    whole, part = WheelBench(), WheelBench()
     for n, ahead in enumerate(aheads):
         for bench in (whole, part)[: 2 if n < kept else 1]:
             bench.put(bench.request(slot_ms(NOW + ahead) + 1))
@@ -366,7 +259,7 @@ def test_cut_takes_every_slot_back_to_what_lay_below(aheads: list[int], kept: in
     assert lib.ts_wheel_cut(whole.view(), whole.wheel, part.link.pos) == 0
 
 
-def test_next_used_finds_the_nearest_also_beyond_a_lap(bench: Bench) -> None:
+def test_next_used_finds_the_nearest_slot_past_a_lap(bench: WheelBench) -> None:
     far = NOW + 1000 * 128
     for now in (far, NOW):
         bench.link.write_slot, bench.link.read_slot = now, now + 1
@@ -376,7 +269,7 @@ def test_next_used_finds_the_nearest_also_beyond_a_lap(bench: Bench) -> None:
     while (slot := bench.next_used(at, 2**62)) >= 0:
         found.append(slot)
         at = slot + 1
-    # Two laps want the same places: what came second went to where nothing was.
+    # Two laps need the same indexes: the second messages went to empty slots.
     assert found[-2:] == [far + 1, far + 3]
     out = np.empty(64, np.int64)
     units = np.empty(64, np.int64)
@@ -389,8 +282,8 @@ def test_next_used_finds_the_nearest_also_beyond_a_lap(bench: Bench) -> None:
     assert bench.next_used(far + 2, far + 3) == -1
 
 
-def test_dirty_pages_are_those_of_slots_that_changed() -> None:
-    bench = Bench(slot_count=1024)
+def test_dirty_pages_are_those_of_changed_slots() -> None:
+    bench = WheelBench(slot_count=1024)
     bench.put(bench.request(slot_ms(NOW + 1) + 1))
     assert np.flatnonzero(bench.dirty).tolist() == [(NOW + 1) % 1024 * 32 // 4096]
     pages, data = np.zeros(8, np.int64), np.zeros((8, 4096), np.uint8)
@@ -404,8 +297,8 @@ def test_dirty_pages_are_those_of_slots_that_changed() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4, 12, 16, 24])
-def test_chain_that_breaks_its_format_is_corrupt_and_not_endless(bench: Bench, at: int) -> None:
-    """Byte by byte: size, previous position, magic, write time, delay."""
+def test_damaged_chain_is_corrupt_and_ends(bench: WheelBench, at: int) -> None:
+    """The changed byte is in the size, previous position, magic, write time, or delay."""
     bench.put(*(bench.request(slot_ms(NOW + 5) + 1) for _ in range(3)))
     bench.log[104 + at] ^= 0x40
     if at == 4:
@@ -418,7 +311,7 @@ def test_chain_that_breaks_its_format_is_corrupt_and_not_endless(bench: Bench, a
     assert (view.fault, view.fault_offset) == (lib.TS_FAULT_CHAIN, 104)
 
 
-def test_emptying_leaves_what_is_kept_and_what_lies_outside(bench: Bench) -> None:
+def test_empty_keeps_given_slots_and_slots_outside(bench: WheelBench) -> None:
     times = {5: 5, 6: 6, 7: 128 + 7, 8: 8, 9: 9, 10: 10}  # place: the slot that lies there
     for at, time in times.items():
         bench.slots[at * 32 : at * 32 + 8] = np.array([time], ">i8").view(np.uint8)

@@ -17,7 +17,7 @@ from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 DUE_MS = NOW + 30_000
-WILD = (2**25, 2**40, 2**62)  # beyond what any record of a small log can have had
+WILD = (2**25, 2**40, 2**62)  # higher than any id of a record in a small log
 
 
 def closed(root: Path) -> str:

@@ -172,7 +172,7 @@ def test_resent_message_is_cancelled_by_its_brokers_handle(
 def test_resent_message_is_delivered_when_its_original_is_removed(
     tmp_path: Path, what: str, *, has_count: bool
 ) -> None:
-    """A broker rolled a copy whose source is gone, and so are the first message's records.
+    """A broker rolled a copy; its source and the first message's records were removed.
 
     A rebuilt store delivered the copy again.
     """

@@ -1,4 +1,4 @@
-"""What waits, where a broker had the store between two openings of ours."""
+"""Pending messages of a store that a broker had between two openings of ours."""
 
 from pathlib import Path
 

@@ -15,18 +15,18 @@ FILE_BYTES = 300  # of five units
 
 
 class _StopError(Exception):
-    """The process ended here, as far as the disk can tell."""
+    """The process is killed here."""
 
 
 @pytest.fixture(autouse=True)
 def few_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two: a record may stand behind the blank of another file."""
+    """Allow two maps, as a record may follow the blank of another file."""
     monkeypatch.setattr(*MAPS_MAX, 2)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Two chains over two dozen files, turn by turn; every third message is cancelled."""
+    """Make two interleaved chains over two dozen files, and cancel every third message."""
     bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=FILE_BYTES))
     receipts = [
         bench.store.put("t", str(n).encode(), deliver_ms=NOW + (5 + n % 2) * SECOND)
@@ -41,7 +41,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def assert_goes_on(bench: Bench) -> None:
-    """It opens with its messages, and delivers each pending one once."""
+    """Check that the store opens and delivers each pending message once."""
     with noted() as points:
         bench.open()
     assert "recover_rebuild_begun" not in points
@@ -51,7 +51,7 @@ def assert_goes_on(bench: Bench) -> None:
     bench.close()
 
 
-def test_a_store_that_was_closed(bench: Bench) -> None:
+def test_store_opens_with_few_maps_after_close(bench: Bench) -> None:
     bench.close()
     assert_goes_on(bench)
 
@@ -76,7 +76,7 @@ def test_store_opens_after_an_interrupted_close(
     assert_goes_on(bench)
 
 
-def test_a_store_that_was_killed_behind_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
+def test_store_opens_with_few_maps_after_a_kill(bench: Bench, tmp_path: Path) -> None:
     """Units that were linked later are removed from the wheel."""
     bench.store.flush()
     inside(bench.store).checkpoint.run(is_clean=False)

@@ -23,7 +23,7 @@ def children() -> set[str]:
 
 
 def kept_bytes(process: str) -> int:
-    """What it has of its own: no part of what it got from its parent. 0 once it has ended."""
+    """Return the private memory of a process, without its parent's; 0 after it has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -32,7 +32,7 @@ def kept_bytes(process: str) -> int:
 
 
 def has_ended(process: str) -> bool:
-    """Wait for that."""
+    """Wait until a process has ended, and return whether it did."""
     return is_ready(os.pidfd_open(int(process)))
 
 
@@ -45,7 +45,7 @@ def is_ready(process_fd: int) -> bool:
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Keeps the memory that is reported as free."""
+    """Set the memory that is reported as free."""
     file = tmp_path / "room"
     file.write_text(str(1 << 30))
     monkeypatch.setattr(warm, "room_bytes", lambda: int(file.read_text() or 0))

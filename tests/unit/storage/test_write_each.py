@@ -9,7 +9,7 @@ from timerstore._engine.storage.disk import Disk, File
 from timerstore.errors import FailedError, FullError
 
 
-def test_each_piece_goes_to_its_place(tmp_path: Path) -> None:
+def test_pieces_are_written_at_their_offsets(tmp_path: Path) -> None:
     file = Disk().open(tmp_path / "f", create=True)
     file.write(b"." * 40, 0)
     file.write_each(memoryview(b"aaabbbccc"), 3, [30, 2, 38])
@@ -18,7 +18,7 @@ def test_each_piece_goes_to_its_place(tmp_path: Path) -> None:
     assert file.size() == 41
 
 
-def test_a_file_that_takes_no_writes_says_so(tmp_path: Path) -> None:
+def test_read_only_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"kept")
     file = File(path, os.open(path, os.O_RDONLY))

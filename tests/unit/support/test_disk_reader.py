@@ -38,7 +38,7 @@ def encode_example(**changes: object) -> bytes:
     return disk.encode_record(**(arguments | changes))  # type: ignore[arg-type]
 
 
-def test_record_vector_both_ways() -> None:
+def test_record_vector_round_trips() -> None:
     assert len(PLAIN) == 115
     assert encode_example() == PLAIN
     record = disk.decode_record(PLAIN, 0)
@@ -54,7 +54,7 @@ def test_record_vector_both_ways() -> None:
     assert record.property_crc_holds is None
 
 
-def test_property_crc_vector_both_ways() -> None:
+def test_property_crc_vector_round_trips() -> None:
     assert len(WITH_CRC) == 135
     assert encode_example(property_crc=True) == WITH_CRC
     record = disk.decode_record(WITH_CRC, 0)
@@ -64,7 +64,7 @@ def test_property_crc_vector_both_ways() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, 50, 90, 104, 120])
-def test_property_crc_sees_a_flipped_bit(at: int) -> None:
+def test_property_crc_detects_a_flipped_bit(at: int) -> None:
     broken = bytearray(WITH_CRC)
     broken[at] ^= 1
     try:
@@ -74,12 +74,12 @@ def test_property_crc_sees_a_flipped_bit(at: int) -> None:
     assert not record.property_crc_holds
 
 
-def test_property_crc_counts_only_at_the_end() -> None:
+def test_property_crc_is_read_only_at_the_end() -> None:
     stale = encode_example(properties=b"__CRC32#\x015503154901\x02TAGS\x01TagA\x02")
     assert disk.decode_record(stale, 0).property_crc is None
 
 
-def test_queue_unit_vectors_both_ways() -> None:
+def test_queue_unit_vectors_round_trip() -> None:
     tag = disk.java_hash("TagA")
     first = bytes.fromhex("0000000000000000 00000073 000000000027a807")
     second = bytes.fromhex("0000000000000073 00000073 ffffffff8e987641")
@@ -89,12 +89,12 @@ def test_queue_unit_vectors_both_ways() -> None:
     assert disk.decode_queue_unit(second, 5) == disk.QueueUnit(5, 115, 115, -1902610879)
 
 
-def test_blank_vector() -> None:
+def test_blank_vector_is_encoded() -> None:
     assert disk.encode_blank(1000) == bytes.fromhex("000003e8 cbd43194")
     assert disk.encode_timer_blank(16) == bytes.fromhex("00000010 0000000000000000 cbd43194")
 
 
-def test_timer_unit_vector_both_ways() -> None:
+def test_timer_unit_vector_round_trips() -> None:
     data = bytes.fromhex(
         "00000034 ffffffffffffffff 00000001 0000018bcfe56800 00001388 0000001122334455"
         "0000012c 8e987641 0000000000000000"
@@ -111,7 +111,7 @@ def test_timer_unit_vector_both_ways() -> None:
     assert unit[5:] == (5000, 0x1122334455, 300, topic_hash, 0)
 
 
-def test_slot_vector_both_ways() -> None:
+def test_slot_vector_round_trips() -> None:
     data = bytes.fromhex("000000006553f105 0000000000000068 0000000000000138 00000003 00000000")
     slot_ms = 1700000005000
     assert disk.slot_index(slot_ms, 1000) == 512005
@@ -122,7 +122,7 @@ def test_slot_vector_both_ways() -> None:
     assert slot.slot_ms(1000) == slot_ms
 
 
-def test_timer_check_vector_both_ways() -> None:
+def test_timer_check_vector_round_trips() -> None:
     data = bytes.fromhex(
         "0000018bcfe577a0 000000000000cb20 0000000000000384 0000000000000389"
         "0000000000000000 0000018bcfe578e1 000000000000002a"
@@ -133,14 +133,14 @@ def test_timer_check_vector_both_ways() -> None:
     assert disk.decode_timer_check(data[:32]) == (*check[:4], 0, 0, 0)
 
 
-def test_checkpoint_both_ways() -> None:
+def test_checkpoint_round_trips() -> None:
     check = disk.Checkpoint(1, 2, 3, 4, 5)
     data = disk.encode_checkpoint(check)
     assert len(data) == 40
     assert disk.decode_checkpoint(data + bytes(4056)) == check
 
 
-def test_message_id_and_handle_vectors() -> None:
+def test_message_id_and_handle_vectors_match() -> None:
     host = "127.0.0.1:10911"
     assert disk.offset_message_id(host, 1000) == "7F00000100002A9F00000000000003E8"
     handle = (
@@ -152,7 +152,7 @@ def test_message_id_and_handle_vectors() -> None:
     assert disk.decode_recall_handle(handle) == fields
 
 
-def test_index_vector_both_ways() -> None:
+def test_index_vector_round_trips() -> None:
     key_hash = disk.index_hash("TopicTest", "KEY1")
     assert key_hash == 1656969516
     assert disk.index_slot_position(key_hash) == 7878104
@@ -175,16 +175,16 @@ def test_index_vector_both_ways() -> None:
         ("\U0001f600", 1772899),
     ],
 )
-def test_java_hash_vectors(text: str, value: int) -> None:
+def test_java_hash_vectors_match(text: str, value: int) -> None:
     assert disk.java_hash(text) == value
 
 
-def test_crc_vectors() -> None:
+def test_crc_vectors_match() -> None:
     assert disk.stored_crc(b"123456789") == 1274296614
     assert disk.stored_crc(b"0") == 1960566561
 
 
-def test_ts_id_both_ways() -> None:
+def test_ts_id_round_trips() -> None:
     text = disk.encode_ts_id(0xFFEEDDCC, 2**63)
     assert len(text) == 16
     assert disk.decode_ts_id(text) == (0xFFEEDDCC, 2**63)
@@ -192,7 +192,7 @@ def test_ts_id_both_ways() -> None:
         assert disk.decode_ts_id(wrong) is None
 
 
-def test_properties_with_and_without_the_last_terminator() -> None:
+def test_properties_are_read_without_the_last_terminator() -> None:
     pairs = {"TAGS": "T", "ключ": "значение"}
     for final in (True, False):
         assert disk.decode_properties(disk.encode_properties(pairs, final=final)) == pairs
@@ -203,7 +203,9 @@ def test_properties_with_and_without_the_last_terminator() -> None:
 @pytest.mark.parametrize("born", ["127.0.0.1:1", "[::1]:65535"])
 @pytest.mark.parametrize("stored", ["10.0.0.1:2", "[fe80::1]:3"])
 @pytest.mark.parametrize("version", [1, 2])
-def test_hosts_of_both_families_in_both_versions(born: str, stored: str, version: int) -> None:
+def test_hosts_of_both_families_round_trip_in_both_versions(
+    born: str, stored: str, version: int
+) -> None:
     data = encode_example(born_address=born, store_host=stored, version=version)
     extra = 12 * (born[0] == "[") + 12 * (stored[0] == "[") + (version - 1)
     assert len(data) == len(PLAIN) + extra
@@ -213,7 +215,7 @@ def test_hosts_of_both_families_in_both_versions(born: str, stored: str, version
 
 
 def make_log(root: Path, segment_bytes: int, count: int) -> list[bytes]:
-    """A log of `count` records over as many segments as it takes, blanks between them."""
+    """Return a log of `count` records over as many segments as it takes, blanks between them."""
     made: list[bytes] = []
     files: dict[int, bytearray] = {0: bytearray()}
     start = 0
@@ -236,7 +238,7 @@ def make_log(root: Path, segment_bytes: int, count: int) -> list[bytes]:
     return made
 
 
-def test_log_goes_over_blanks_and_stops_at_zeros(tmp_path: Path) -> None:
+def test_log_continues_after_blanks_and_stops_at_zeros(tmp_path: Path) -> None:
     made = make_log(tmp_path, 512, 10)
     assert [record.raw for record in disk.records(tmp_path)] == made
     blanks = [item for item in disk.iter_log(tmp_path) if isinstance(item, disk.Blank)]
@@ -258,13 +260,13 @@ def test_log_stops_at_each_kind_of_damage(tmp_path: Path) -> None:
         assert reason in end.reason
 
 
-def test_a_missing_segment_ends_the_log(tmp_path: Path) -> None:
+def test_missing_segment_ends_the_log(tmp_path: Path) -> None:
     make_log(tmp_path, 512, 10)
     (tmp_path / "commitlog" / f"{512:020d}").unlink()
     assert disk.log_end(tmp_path) == disk.LogEnd(512, "next segment starts at 1024")
 
 
-def test_used_slots_of_a_sparse_wheel(tmp_path: Path) -> None:
+def test_used_slots_of_a_sparse_wheel_are_found(tmp_path: Path) -> None:
     with (tmp_path / "timerwheel").open("wb") as file:
         file.truncate(1209600 * disk.SLOT_BYTES)
         for index in (0, 512005, 1209599):
@@ -279,7 +281,7 @@ def make_unit(prev_pos: int, log_offset: int) -> bytes:
     return disk.encode_timer_unit(prev_pos, 1, 1000, 1000, log_offset, store_size=9, topic_hash=0)
 
 
-def test_chain_over_files_and_its_damage(tmp_path: Path) -> None:
+def test_chain_spans_files_and_reports_damage(tmp_path: Path) -> None:
     (tmp_path / "timerlog").mkdir()
     units = [make_unit(-1, 0)]
     units.append(make_unit(0, 100))
@@ -306,7 +308,7 @@ def test_loose_json_quotes_keys_but_not_text() -> None:
     assert found["note"] == '{0:12} " ,5:'
 
 
-def test_json_falls_back_to_its_copy(tmp_path: Path) -> None:
+def test_json_copy_is_read_when_the_file_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.with_name("x.json.bak").write_text('{"a":1}')
     assert disk.read_json(path) == {"a": 1}

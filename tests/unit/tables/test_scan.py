@@ -55,7 +55,7 @@ def text_of(one: dict[str, Any]) -> bytes:
 
 
 def write_log(root: Path, records: list[dict[str, Any]], segment: int = SEGMENT) -> list[int]:
-    """A commit log of small segments; log offsets of its records."""
+    """Return a commit log of small segments; log offsets of its records."""
     folder = root / "commitlog"
     folder.mkdir(parents=True)
     log, starts = bytearray(), []
@@ -164,7 +164,7 @@ def write_queue(root: Path, starts: list[int], sizes: list[int]) -> None:
 
 
 def damaged(root: Path, at: int) -> tuple[list[int], Snapshot]:
-    """A log of 60 records in 3 segments with its queue, a byte of record `at` flipped."""
+    """Return a log of 60 records in 3 segments with its queue, a byte of record `at` flipped."""
     starts = write_log(root, [plain() for _ in range(60)])
     sizes = [one.size for one in disk.records(root)]
     write_queue(root, starts, sizes)

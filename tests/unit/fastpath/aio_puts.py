@@ -1,0 +1,79 @@
+"""Stores, puts and syncs for the tests of awaited puts."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import small
+from timerstore import StoreConfig
+from timerstore.aio import AsyncTimerStore
+from timerstore.errors import FailedError
+
+PATIENCE_S = 30.0
+HOUR_S = 3600
+Put = Callable[[AsyncTimerStore], Awaitable[Any]]
+PLAIN: dict[str, Put] = {
+    "put": lambda store: store.put("t", b"body", delay=HOUR_S),
+    "put now": lambda store: store.put("t", b"body"),
+    "put_many": lambda store: store.put_many("t", [b"one", b"two"], delay=HOUR_S),
+}
+OTHER: dict[str, Put] = {
+    "tags": lambda store: store.put("t", b"body", delay=HOUR_S, tags="paid"),
+    "flush": lambda store: store.put("t", b"body", delay=HOUR_S, flush="sync"),
+    "message_id": lambda store: store.put("t", b"body", delay=HOUR_S, message_id="7"),
+    "key": lambda store: store.put("t", b"body", delay=HOUR_S, key="k", replace=True),
+    "tuple": lambda store: store.put_many("t", (b"one", b"two"), delay=HOUR_S),
+}
+plain = pytest.mark.parametrize("put", list(PLAIN.values()), ids=list(PLAIN))
+other = pytest.mark.parametrize("put", list(OTHER.values()), ids=list(OTHER))
+every = pytest.mark.parametrize("put", [*PLAIN.values(), *OTHER.values()], ids=[*PLAIN, *OTHER])
+
+
+class Gate:
+    """A replacement of the segments' sync that waits, counts, or fails."""
+
+    def __init__(self, store: AsyncTimerStore) -> None:
+        self._segments = store.blocking._log.segments
+        self._sync = self._segments.sync
+        self.count = 0
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.error: FailedError | None = None
+        self._segments.sync = self.sync  # type: ignore[method-assign]
+
+    def sync(self) -> None:
+        self.count += 1
+        self.reached.set()
+        assert self.opened.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+        self._sync()
+
+    async def is_reached(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, PATIENCE_S)
+
+
+def with_store(
+    tmp_path: Path,
+    test: Callable[[AsyncTimerStore], Awaitable[None]],
+    flush: str = "sync",
+    make: Callable[..., StoreConfig] = small,
+) -> None:
+    async def run() -> None:
+        config = make(flush=flush, dedupe_window_ms=60_000)
+        async with timerstore.aio.open(tmp_path / "store", config, threads=False) as store:
+            await store.put("t", b"first")
+            await test(store)
+
+    asyncio.run(run())
+
+
+def without_pool(store: AsyncTimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_call: object) -> NoReturn:
+        raise AssertionError("it went to the pool")
+
+    monkeypatch.setattr(store._puts, "_run", never)

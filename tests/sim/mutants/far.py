@@ -1,5 +1,7 @@
-"""The far wheel: docs/decisions/0003-timing-wheel.md; what is parked there, and which slots are
-free: docs/decisions/0003-timing-wheel.md."""
+"""Plant bugs in the far wheel: its overflow, and the rule that decides which slots are free.
+
+See also: docs/decisions/0003-timing-wheel.md
+"""
 
 from typing import Any
 
@@ -19,7 +21,7 @@ from tests.support.inside.engine import (
 from tests.support.inside.methods import DEQUEUE_GET_LAST_SLOT, LINKER_PLACE, PENDING_DUE_FAR
 
 _ON = '"far_wheel": "s'
-"""What a schedule says whose store has one that a broker may see."""
+"""The settings of a schedule whose store has a far wheel that a broker may see."""
 
 
 @mutant("F-1", "moving a far slot down also removes units that found no slot", needs=_ON)

@@ -1,4 +1,4 @@
-"""Promises that the others leave untouched: what must be durable before what."""
+"""Plant bugs against the remaining promises: the order in which data must become durable."""
 
 from typing import Any
 

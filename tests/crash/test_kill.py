@@ -75,7 +75,7 @@ def test_kill_loses_doubles_or_reverts_no_message(
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
-def test_power_cut_loses_doubles_or_reverts_no_message_in_a_long_run(
+def test_kill_loses_doubles_or_reverts_no_message_in_a_long_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = int(os.environ.get("TIMERSTORE_CRASH_SEED") or secrets.randbits(31))

@@ -1,7 +1,7 @@
-"""Each format both ways: what C writes `disk_reader` reads, and the reverse; any bytes end well.
+"""Test each format in both directions, and with arbitrary bytes.
 
-`disk_reader` knows the formats from their tables alone. Stores are written by the engine itself, by
-plain calls, and their files are read back.
+C reads the files that `disk_reader` writes, and the reverse. `disk_reader` knows the formats only
+from their tables. The stores are written by the engine itself, with plain calls.
 """
 
 import tempfile
@@ -34,7 +34,7 @@ PROPERTIES = st.dictionaries(NAME, VALUE, max_size=6)
 BODY = st.binary(max_size=300)
 
 
-# --- records --------------------------------------------------------------------------------------
+# --- records ---
 
 
 @given(
@@ -42,7 +42,7 @@ BODY = st.binary(max_size=300)
     store_ms=I64, born_v6=st.booleans(), store_v6=st.booleans(), body=BODY,
     properties=PROPERTIES, property_crc=st.booleans(), compressed=st.booleans(), hosts=st.data(),
 )  # fmt: skip
-def test_c_writes_the_record_of_the_table(
+def test_c_writes_records_by_the_table(
     topic: str, queue_id: int, queue_offset: int, log_offset: int, flag: int, born_ms: int,
     store_ms: int, born_v6: bool, store_v6: bool, body: bytes,
     properties: dict[str, str], property_crc: bool, compressed: bool, hosts: st.DataObject,
@@ -93,7 +93,7 @@ class Scanner:
         self.routes.make(disk.TIMER_TOPIC, 0, 0, persist=False)
 
     def scan(self, data: bytes) -> tuple[Any, int, int]:
-        """(records, end or status, fault)."""
+        """Return the records, the end or a status, and the fault."""
         buffer = np.frombuffer(data.ljust(64, b"\0"), np.uint8).copy()
         held = ffi.from_buffer("uint8_t[]", buffer)
         view = ffi.new("ts_view *")
@@ -123,7 +123,7 @@ def record(topic: str, properties: bytes, at: int = 0, body: bytes = b"x", **fie
         max_size=6,
     )
 )
-def test_c_reads_the_records_of_the_table(
+def test_c_reads_records_by_the_table(
     scanner: Scanner, items: list[tuple[str, bytes, dict[str, str], bool]]
 ) -> None:
     log = b""
@@ -183,7 +183,7 @@ def test_c_reads_every_level_mark(
         store_id, queue_id, queue_offset, due_ms,
     )  # fmt: skip
     [one], _, _ = scanner.scan(record("T", disk.encode_properties(properties)))
-    if not level:  # sent on by somebody: it waited for no level
+    if not level:  # forwarded by a client: it was no delayed level message
         assert one["kind"] == Kind.ORDINARY
         return
     assert one["kind"] == Kind.LEVEL_DELIVERED
@@ -209,7 +209,7 @@ EDGES: list[tuple[str, bytes, Kind]] = [
     ("letters", b"TIMER_OUT_MS\x01abc\x02" + HERE, Kind.UNUSABLE),
     ("too large", b"TIMER_OUT_MS\x0192233720368547758080\x02" + HERE, Kind.UNUSABLE),
     ("one is broken", b"TIMER_OUT_MS\x01x\x02" + OUT + HERE, Kind.UNUSABLE),
-    ("level -1", b"DELAY\x01-1\x02" + OUT + HERE, Kind.TIMER),  # a broker goes by the time then
+    ("level -1", b"DELAY\x01-1\x02" + OUT + HERE, Kind.TIMER),  # a broker uses the time then
     ("rolls", b"TIMER_ROLL_TIMES\x01x\x02" + OUT + HERE, Kind.TIMER),
     ("last counts", OUT + b"REAL_TOPIC\x01no\x02" + HERE, Kind.TIMER),
     ("no separator", b"\x02\x02junk\x02" + OUT + HERE, Kind.TIMER),
@@ -218,15 +218,17 @@ EDGES: list[tuple[str, bytes, Kind]] = [
 
 
 @pytest.mark.parametrize(("text", "kind"), [e[1:] for e in EDGES], ids=[e[0] for e in EDGES])
-def test_edges_of_property_texts(scanner: Scanner, text: bytes, kind: Kind) -> None:
+def test_property_texts_at_their_edges(scanner: Scanner, text: bytes, kind: Kind) -> None:
     found, end, _ = scanner.scan(record(disk.TIMER_TOPIC, text))
     assert found["kind"].tolist() == [kind]
     assert end > 0
 
 
 @pytest.mark.parametrize("asked", ["abc", "-1", "9" * 20, "\u0661"])
-def test_a_time_that_a_broker_did_not_look_at(scanner: Scanner, asked: str) -> None:
-    """It goes by the relative delay where one is given, whatever stands beside."""
+def test_absolute_time_is_ignored_when_a_relative_delay_is_given(
+    scanner: Scanner, asked: str
+) -> None:
+    """A relative delay takes precedence, whatever the absolute time is."""
     text = disk.encode_properties({"TIMER_DELAY_SEC": "5", "TIMER_DELIVER_MS": asked})
     [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + OUT + HERE))
     assert (one["kind"], one["due_ms"]) == (Kind.TIMER, 2000)
@@ -241,10 +243,10 @@ def test_a_time_that_a_broker_did_not_look_at(scanner: Scanner, asked: str) -> N
         (4, {"TS_PLACE": disk.encode_ts_id(7, 9)}, 4),
         (4, {"TS_PLACE": disk.encode_ts_id(7, 8)}, -1),
         (4, {"TS_PLACE": disk.encode_ts_id(6, 9)}, -1),
-        (12, {}, 12),  # another store's
+        (12, {}, 12),  # of another store
     ],
 )
-def test_a_timer_id_that_was_left_on_what_is_sent_on_is_none(
+def test_timer_id_of_a_forwarded_message_is_ignored(
     scanner: Scanner, timer_id: int, more: dict[str, str], wanted: int
 ) -> None:
     text = disk.encode_properties({"TS_ID": disk.encode_ts_id(7, timer_id), **more})
@@ -266,7 +268,7 @@ def test_a_timer_id_that_was_left_on_what_is_sent_on_is_none(
         ({"DELAY": "1"}, None),
     ],
 )
-def test_what_was_sent_on_is_no_delivery(
+def test_forwarded_message_is_not_a_delivery(
     scanner: Scanner, given: dict[str, str], kind: Kind | None
 ) -> None:
     [one], _, _ = scanner.scan(record("T", disk.encode_properties(given)))
@@ -274,14 +276,14 @@ def test_what_was_sent_on_is_no_delivery(
 
 
 @pytest.mark.parametrize("value", ["", "A" * 15, "A" * 17, "A" * 15 + "=", "A" * 15 + "+"])
-def test_timer_id_that_is_none_counts_as_absent(scanner: Scanner, value: str) -> None:
+def test_invalid_timer_id_counts_as_absent(scanner: Scanner, value: str) -> None:
     text = disk.encode_properties({"TS_ID": value, "TIMER_OUT_MS": "1000", "REAL_TOPIC": "T"})
     [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + b"REAL_QID\x010\x02"))
     assert one["timer_id"] == -1
 
 
 @given(data=st.binary(max_size=600), valid_head=st.booleans())
-def test_any_bytes_end_a_scan_and_read_alike(
+def test_scan_of_any_bytes_ends_without_crash(
     scanner: Scanner, data: bytes, valid_head: bool
 ) -> None:
     if valid_head:
@@ -294,25 +296,26 @@ def test_any_bytes_end_a_scan_and_read_alike(
 
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7), property_crc=st.booleans())
-def test_flipped_bit_of_a_record_with_its_own_crc_is_seen(
+def test_flipped_bit_of_a_record_with_its_own_crc_is_detected(
     scanner: Scanner, at: int, bit: int, property_crc: bool
 ) -> None:
-    """Without it, flips outside the body may go unseen; none may crash."""
+    """Without this CRC, flips outside the body may be missed, but the scan must not crash."""
     text = disk.encode_properties({"KEYS": "k", "UNIQ_KEY": "u"})
     data = bytearray(record("T", text, body=b"body", property_crc=property_crc))
     data[at % len(data)] ^= 1 << bit
     found, end, _ = scanner.scan(bytes(data))
     if property_crc:
-        # A flip of the CRC's name makes it an ordinary property: then the body's CRC is left.
+        # A flip in the name of the CRC makes it an ordinary property, and only the body's CRC is
+        # left.
         in_crc = at % len(data) >= len(data) - disk.CRC_BYTES
         assert in_crc or not len(found) or end == lib.TS_NEED_ROUTE
 
 
-# --- small files ----------------------------------------------------------------------------------
+# --- small files ---
 
 
 @given(st.tuples(*[I64] * 7))
-def test_timercheck_both_ways(fields: tuple[int, ...]) -> None:
+def test_timer_check_round_trip(fields: tuple[int, ...]) -> None:
     out = ffi.new("uint8_t[56]")
     lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), out)
     assert bytes(ffi.buffer(out)) == disk.encode_timer_check(disk.TimerCheck(*fields))
@@ -325,14 +328,14 @@ def test_timercheck_both_ways(fields: tuple[int, ...]) -> None:
 
 
 @given(st.tuples(*[I64] * 5))
-def test_checkpoint_is_that_of_the_table(fields: tuple[int, ...]) -> None:
+def test_checkpoint_matches_the_table(fields: tuple[int, ...]) -> None:
     out = ffi.new("uint8_t[40]")
     lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", fields), out)
     assert bytes(ffi.buffer(out)) == disk.encode_checkpoint(disk.Checkpoint(*fields))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=40), NAT63)
-def test_units_below_counts_the_records_that_end_there(
+def test_units_below_counts_records_up_to_an_offset(
     rows: list[tuple[int, int]], limit: int
 ) -> None:
     rows = sorted(rows)
@@ -344,7 +347,7 @@ def test_units_below_counts_the_records_that_end_there(
     assert lib.ts_units_below(data, len(rows), limit) == wanted
 
 
-# --- what a store writes --------------------------------------------------------------------------
+# --- the files of a store ---
 
 PUT = st.tuples(
     st.sampled_from(["orders", "mail"]),
@@ -364,7 +367,7 @@ def folder() -> Iterator[Path]:
 @given(
     puts=st.lists(PUT, max_size=40), cancels=st.sets(st.integers(0, 39)), ms=st.integers(0, 90_000)
 )
-def test_files_of_a_closed_store_read_by_the_tables(
+def test_files_of_a_closed_store_match_the_tables(
     folder: Path, puts: list[tuple[str, bytes, int, str | None]], cancels: set[int], ms: int
 ) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as name:
@@ -478,13 +481,13 @@ def check_timer(
     assert sum(counts.values()) == len(pending)
 
 
-# --- the index ------------------------------------------------------------------------------------
+# --- the index ---
 
 KEY = st.text(st.characters(min_codepoint=33, exclude_categories=["Cs", "Z"]), min_size=1)
 
 
 @given(topic=TOPIC, key=st.one_of(KEY, st.text("Aa#BB0", min_size=1, max_size=60)))
-def test_index_hash_is_that_of_the_table(topic: str, key: str) -> None:
+def test_index_hash_matches_the_table(topic: str, key: str) -> None:
     raw = key.encode()
     got = lib.ts_index_hash(topic.encode(), len(topic), raw, len(raw))
     assert got == disk.index_hash(topic, key)
@@ -494,7 +497,7 @@ def test_index_hash_is_that_of_the_table(topic: str, key: str) -> None:
     numbers=st.tuples(I64, I64, I64, I64),
     entry_count=st.integers(2, 100_000_000), next_entry=I32, used=I32,
 )  # fmt: skip
-def test_index_header_both_ways(
+def test_index_header_round_trip(
     numbers: tuple[int, int, int, int], entry_count: int, next_entry: int, used: int
 ) -> None:
     index = ffi.new("ts_index *")
@@ -510,7 +513,7 @@ def test_index_header_both_ways(
 
 
 class IndexInMemory:
-    """A file as C fills it."""
+    """An index file as C fills it."""
 
     def __init__(self, slot_count: int, entry_count: int) -> None:
         self.slots = np.zeros(4 * slot_count, np.uint8)
@@ -545,10 +548,13 @@ ADDED = st.lists(
 
 
 @given(slot_count=st.integers(1, 12), entry_count=st.integers(2, 70), added=ADDED, cut=st.data())
-def test_index_entries_are_those_of_the_table(
+def test_index_entries_match_the_table(
     slot_count: int, entry_count: int, added: list[tuple[int, int, int]], cut: st.DataObject
 ) -> None:
-    """Added in parts; a second reader makes the same; linked anew they make the same slots."""
+    """Add entries in parts.
+
+    A second reader builds the same file, and relinking gives the same slots.
+    """
     index = IndexInMemory(slot_count, entry_count)
     keys = ffi.new("ts_key[]", len(added))
     for at, (key_hash, log_offset, store_ms) in enumerate(added):
@@ -606,7 +612,7 @@ def found_of(index: IndexInMemory, key_hash: int) -> list[int]:
     entries=st.lists(st.tuples(I32, I64, I32, I32), max_size=12), slot_count=st.integers(1, 5),
     key_hash=st.integers(0, 5), number=st.integers(-2, 14), limit=st.integers(1, 12),
 )  # fmt: skip
-def test_any_index_bytes_end_well(
+def test_index_read_of_any_bytes_ends_without_crash(
     entries: list[tuple[int, int, int, int]], slot_count: int, key_hash: int, number: int,
     limit: int,
 ) -> None:  # fmt: skip
@@ -631,10 +637,10 @@ def test_any_index_bytes_end_well(
     keys=st.lists(st.one_of(st.just(""), KEY), max_size=5), unique=st.one_of(st.none(), KEY),
     others=PROPERTIES, place=st.integers(0, 3), is_ended=st.booleans(),
 )  # fmt: skip
-def test_keys_of_a_record_are_those_of_its_properties(
+def test_keys_of_a_record_match_its_properties(
     keys: list[str], unique: str | None, others: dict[str, str], place: int, is_ended: bool
 ) -> None:
-    """In whatever order the properties stand, with spaces in a row, with the last end left out."""
+    """Try any order of properties, several spaces between keys, and a missing last separator."""
     pairs = list(others.items())
     pairs.insert(min(place, len(pairs)), ("KEYS", " ".join(keys)))
     if unique is not None:

@@ -31,8 +31,9 @@ from random import Random
 from threading import Lock
 from typing import Any, NamedTuple
 
-from tests.sim.disk import Node, SimDisk
+from tests.sim.disk import SimDisk
 from tests.sim.drawing import Op
+from tests.sim.files import Node
 from tests.sim.lottery import Chosen, every, some
 from tests.sim.operations import Operations
 from tests.sim.run import run_schedule

@@ -8,8 +8,9 @@ from itertools import islice, product
 
 import pytest
 
-from tests.sim.disk import Node, SimDisk
+from tests.sim.disk import SimDisk
 from tests.sim.exhaustive import explore
+from tests.sim.files import Node
 from tests.sim.lottery import PAGE, SECTOR, Chosen, every, some
 from tests.sim.mutants import planted
 from tests.sim.paths import SimPath

@@ -13,7 +13,8 @@ import pytest
 
 from tests.sim import audit
 from tests.sim.__main__ import run_many
-from tests.sim.disk import Node, SimDisk
+from tests.sim.disk import SimDisk
+from tests.sim.files import Node
 from tests.sim.lottery import PAGE, SECTOR
 from tests.sim.paths import SimPath
 from tests.sim.run import run_schedule, run_seed

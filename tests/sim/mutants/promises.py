@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.sim.disk import SimFile
+from tests.sim.files import SimFile
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
     CommitLog,

@@ -204,7 +204,7 @@ def test_file_with_a_second_name_outside_is_not_written_to(
     try:
         _open(root)
     except FailedError as error:
-        assert "another name" in str(error)  # noqa: PT017 - the affected files are in hostile.json
+        assert "another name" in str(error)  # noqa: PT017 - files: hostile.json
         assert name in str(error)  # noqa: PT017
         ANSWERS.check(f"hard link of {name}", "an error")
     else:
@@ -234,10 +234,9 @@ def test_device_is_rejected_in_place_of_a_file(name: str, root: Path) -> None:
 def test_impossible_queue_in_a_record_is_damage(
     topic: str, queue_id: int, real: tuple[str, str] | None, root: Path
 ) -> None:
-    """The record lies at the end of a broker's log, complete and with the right CRC.
+    """The record ends a broker's log, complete and with the right CRC.
 
-    Its topic must not lead out of buffers or out of the directory, and its queue number must not
-    cause a long loop.
+    The topic must not lead out of buffers or the directory, nor the queue number to a long loop.
     """
     path = _next_segment(root)
     text = b"TIMER_OUT_MS\x015000\x02" if real is not None else b"K\x01v\x02"
@@ -337,7 +336,7 @@ def test_file_in_place_of_a_folder_is_rejected(name: str, root: Path, tmp_path: 
     try:
         _open(root)
     except TimerStoreError as error:
-        assert name.split("/", maxsplit=1)[0] in str(error)  # noqa: PT017 - the affected files are in hostile.json
+        assert name.split("/", maxsplit=1)[0] in str(error)  # noqa: PT017 - files: hostile.json
         ANSWERS.check(f"file for folder {name}", "an error")
     else:
         ANSWERS.check(f"file for folder {name}", "opened")

@@ -1,8 +1,10 @@
-"""What a store answers, now and when all its timers are due: two stores that are one answer alike.
+"""Ask a store all questions, now and when all its timers are due, to compare two stores.
 
-Holds:    every call that reads is in it; places in the log are not, since a store that was repaired
-          may have others. What came is read at each moment, and all of it again at last: it says
-          itself when it was delivered.
+Invariants:
+    1. Every call that reads is made. Offsets in the log are left out, because a repaired store may
+       have others.
+    2. Delivered messages are read at each time, and all of them again at the end, because they name
+       their delivery time.
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ _ON_THE_WAY = {
     "TIMER_OUT_MS",
     "__CRC32#",
 }
-"""Of what is still to be delivered: a wheel that was built anew may have it roll elsewhere."""
+"""Calls about pending messages: a rebuilt wheel may roll them to other places."""
 
 
 def _message(one: Message) -> tuple[object, ...]:
@@ -35,7 +37,7 @@ def _message(one: Message) -> tuple[object, ...]:
 
 
 def ask(root: Path, asked: Asked = LARGE) -> Iterator[tuple[str, Any]]:
-    """Open it and ask everything: (question, answer), one by one; then close it."""
+    """Open a store, yield all pairs of question and answer, and close it."""
     clock = ManualClock(NOW_MS)
     with timerstore.open(root, asked.config, clock=clock, threads=False) as store:
         ends: dict[Queue, int] = {}
@@ -101,7 +103,7 @@ def _bare(message: tuple[Any, ...]) -> tuple[object, ...]:
 def _read(
     store: timerstore.TimerStore, queue: Queue, offset: int, tags: str | None = None
 ) -> tuple[list[tuple[object, ...]], int]:
-    """Give a queue's messages from an offset on, and the offset behind them."""
+    """Return the messages of a queue from an offset on, and the offset after them."""
     found: list[tuple[object, ...]] = []
     while True:
         part = store.pull(*queue, offset, max_count=100, tags=tags)

@@ -1,7 +1,8 @@
-"""Ways to damage files at rest.
+"""Damage files at rest in many ways.
 
-Holds:    a case is a name, and what to do to a directory; doing it to a file that is not there does
-          nothing, so that two can be done one after the other.
+Invariants:
+    1. A case is a name and a function that changes a directory. It does nothing if its file does
+       not exist, so that two cases can be applied one after the other.
 """
 
 import struct
@@ -28,7 +29,7 @@ def _edit(name: str, change: Callable[[bytearray], bytes | bytearray]) -> Damage
 
 
 def flip(name: str, bit: int) -> Case:
-    """One bit of one file is the other one."""
+    """Flip one bit of one file."""
 
     def change(data: bytearray) -> bytearray:
         data[bit >> 3] ^= 1 << (bit & 7)
@@ -38,7 +39,9 @@ def flip(name: str, bit: int) -> Case:
 
 
 def flips(files: Files, random: Random, per_file: int | None = None) -> list[Case]:
-    """Every bit of every file, or so many of each, most of them where there is something."""
+    """Flip every bit of every file, or a sample of each file, most of it in bytes that are not
+    zero.
+    """
     cases = []
     for name, data in files.items():
         bits: list[int] | range = range(8 * len(data))
@@ -55,8 +58,10 @@ _STAGING = "timerstore/staging"
 
 
 def every_bit(files: Files, random: Random, *, is_closed: bool) -> tuple[list[Case], list[Case]]:
-    """Every bit of what there is; and a sample of what is reserve: a bit of each byte of the zeros
-    at a file's end, and of every 16th byte of a staging beyond its head and what the head claims.
+    """Flip every bit of used bytes, and a sample of reserved ones.
+
+    The sample has a bit of each byte of the zeros at the end of a file, and of every 16th byte of a
+    staging file outside its head and the ranges that the head claims.
     """
     content: list[Case] = []
     reserve: list[Case] = []
@@ -76,14 +81,14 @@ def every_bit(files: Files, random: Random, *, is_closed: bool) -> tuple[list[Ca
 
 
 def _claimed(data: bytes) -> list[tuple[int, int]]:
-    """Of a staging that a kill left: the head, and of both halves what it says is filled."""
+    """Return the head of a killed store's staging file, and the filled ranges of its halves."""
     half_bytes, _, one, _, other = struct.unpack_from("<5q", data, 24)
     assert one or other
     return [(0, 64), (4096, 4096 + one), (4096 + half_bytes, 4096 + half_bytes + other)]
 
 
 def spread(cases: list[Case], random: Random) -> list[Case]:
-    """In an order in which a sample from the front has something of each file."""
+    """Return cases in an order in which every prefix is a sample of all files."""
     random.shuffle(cases)
     by_file: dict[str, list[Case]] = {}
     for case in cases:
@@ -101,12 +106,12 @@ def _put(name: str, at: int, new: bytes) -> Damage:
 
 
 def put(name: str, at: int, new: bytes) -> Case:
-    """Other bytes at some place."""
+    """Overwrite bytes at an offset."""
     return f"{name} {len(new)} bytes at {at}", _put(name, at, new)
 
 
 def blocks(files: Files, older: Files, random: Random) -> Iterator[Case]:
-    """Each block: zeros, ones, another block of its file, itself as it was earlier."""
+    """Damage each block: zeros, ones, another block of its file, or an earlier state."""
     for name, data in files.items():
         for size in BLOCKS:
             for at in range(0, len(data), size):
@@ -125,7 +130,7 @@ def blocks(files: Files, older: Files, random: Random) -> Iterator[Case]:
 
 
 def truncations(files: Files, random: Random, per_file: int) -> Iterator[Case]:
-    """Shorter by some bytes."""
+    """Shorten each file by some bytes."""
     for name, data in files.items():
         for _ in range(min(per_file, len(data))):
             size = random.randrange(len(data))
@@ -133,32 +138,32 @@ def truncations(files: Files, random: Random, per_file: int) -> Iterator[Case]:
 
 
 def cut(name: str, size: int) -> Case:
-    """Of another length, shorter or longer."""
+    """Change the length of a file."""
     return f"{name} cut to {size} bytes", _edit(name, lambda data: data[:size].ljust(size, b"\0"))
 
 
 def delete(name: str) -> Case:
-    """The file is gone."""
+    """Delete a file."""
     return f"{name} deleted", lambda root: (root / name).unlink(missing_ok=True)
 
 
 def zero(name: str) -> Case:
-    """All zeros."""
+    """Fill a file with zeros."""
     return f"{name} zeroed", _edit(name, lambda data: bytes(len(data)))
 
 
 def garble(name: str) -> Case:
-    """All noise."""
+    """Fill a file with random bytes."""
     return f"{name} garbled", _edit(name, lambda data: Random(name).randbytes(len(data)))
 
 
 def empty(name: str) -> Case:
-    """No bytes."""
+    """Empty a file."""
     return f"{name} emptied", _edit(name, lambda _data: b"")
 
 
 def extra(folder: str) -> Iterator[Case]:
-    """A file that does not belong there."""
+    """Add a file that does not belong to the store."""
     for name in ("stray", "00000000000000000001", "99999999999999999999", "x.tmp"):
 
         def damage(root: Path, name: str = name) -> None:
@@ -169,7 +174,7 @@ def extra(folder: str) -> Iterator[Case]:
 
 
 def both(one: Case, other: Case) -> Case:
-    """One after the other."""
+    """Apply two cases, one after the other."""
 
     def damage(root: Path) -> None:
         one[1](root)
@@ -179,12 +184,12 @@ def both(one: Case, other: Case) -> Case:
 
 
 def kind_of(name: str) -> str:
-    """What kind of file it is."""
+    """Return the kind of a file."""
     return name.rsplit("/", 1)[0] if name[-1].isdigit() and "/" in name else name
 
 
 def one_of_each_kind(files: Files) -> list[str]:
-    """A file of each kind, the last one where there are several."""
+    """Return one file of each kind, the last one if there are several."""
     kinds: dict[str, str] = {}
     for name in sorted(files):
         kind = "consumequeue" if name.startswith("consumequeue/") else kind_of(name)
@@ -193,7 +198,7 @@ def one_of_each_kind(files: Files) -> list[str]:
 
 
 def pairs(files: Files) -> Iterator[Case]:
-    """Every pair of (delete, zero, garble) over the kinds of files."""
+    """Return every pair of (delete, zero, garble) for the kinds of files."""
     names = one_of_each_kind(files)
     ways = (delete, zero, garble)
     for n, one in enumerate(names):

@@ -1,7 +1,8 @@
-"""A small store with every kind of file in it, made by the test; the measure for all damage.
+"""Make a golden store: a small store with every kind of file, as the reference for all damage.
 
-Holds:    the same configuration and the same times every time; store id and message ids are new
-          with every making, so what it answers is taken from itself.
+Invariants:
+    1. Configuration and times are the same every time. Store id and message ids are new, so the
+       expected answers are taken from the store itself.
 """
 
 import dataclasses
@@ -34,15 +35,15 @@ TAGS = ("paid", "late")
 
 
 class Asked(NamedTuple):
-    """How a store is opened, and what it is asked beside what every store is."""
+    """How a store is opened, and the additional questions for it."""
 
     config: StoreConfig
     keys: tuple[tuple[str, str], ...]
-    """Topic and key, some of which are not there."""
+    """Topics and keys, some of which do not exist."""
     later_ms: tuple[int, ...]
-    """When it looks what was delivered, behind NOW_MS."""
+    """Times at which deliveries are read, in ms after NOW_MS."""
     once: str = ""
-    """A message id that was put, where one was."""
+    """A message id that was put, if there is one."""
 
 
 LARGE = Asked(
@@ -56,16 +57,16 @@ LARGE = Asked(
 
 @dataclasses.dataclass(frozen=True)
 class Golden:
-    """A directory as it was left, file by file."""
+    """The files of a directory as it was left."""
 
     files: dict[str, bytes]
     is_closed: bool
     older: dict[str, bytes]
-    """The same store at its last checkpoint but some."""
+    """The same store at its last checkpoint but one or more."""
     asked: Asked = LARGE
 
     def write(self, root: Path) -> None:
-        """Make the directory anew."""
+        """Write the files to an empty directory."""
         for name, data in self.files.items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ class Golden:
 
 
 def batch(count: int, topic: str = "rows", due_ms: int = NOW_MS + 90_000) -> RowBatch:
-    """Give rows, of which the first is due at once, the others then."""
+    """Return rows, the first of them due now, the others later."""
     bodies = [b"row %d" % n for n in range(count)]
     offsets = np.cumsum([0, *map(len, bodies)]).astype(np.int64)
     due = np.full(count, due_ms, np.int64)
@@ -116,7 +117,7 @@ def _work(store: timerstore.TimerStore, clock: ManualClock, root: Path) -> dict[
 
 
 def make(root: Path, *, is_closed: bool, asked: Asked = LARGE) -> Golden:
-    """Make the store. Not closed: as a kill leaves it, a part of it above the watermark."""
+    """Make the store, and leave it as a kill does, with a part above the watermark."""
     clock = ManualClock(START_MS)
     store = timerstore.open(root, asked.config, clock=clock, threads=False)
     older = _work(store, clock, root)
@@ -133,6 +134,6 @@ def make(root: Path, *, is_closed: bool, asked: Asked = LARGE) -> Golden:
 
 
 def read(root: Path) -> dict[str, bytes]:
-    """Give its files by their names."""
+    """Return the files by their names."""
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}

@@ -1,20 +1,21 @@
-"""What damage the engine does not see, because the format has no checksum there; each is a row in
-tests/PROMISES.md. Nothing else may go unseen.
+"""List the damage that the engine does not detect, because the format has no checksum there.
 
-| what                                   | then                             | seen by           |
+Each entry is a row in tests/PROMISES.md. All other damage must be detected.
+
+| damage                                 | result                           | detection         |
 |----------------------------------------|----------------------------------|-------------------|
-| topics.json, consumerOffset.json       | queues without messages are      | nobody: as new,   |
-| deleted, empty or zeros                | gone; groups begin anew          | as for a broker   |
-| the last segment, the watermark and    | what was in it counts as a torn  | nobody: nothing   |
-| the counts of a store that was killed, | tail, and is cut                 | says it was there |
-| all three lost (no pair is so)         |                                  |                   |
+| topics.json, consumerOffset.json       | queues without messages are      | none: it looks    |
+| deleted, empty or zeros                | gone; groups start from scratch  | like a new store  |
+| the last segment, the watermark and    | the segment counts as a torn     | none: no file     |
+| the counts of a killed store, all      | tail, and is cut                 | names the lost    |
+| three lost (no pair is enough)         |                                  | segment           |
 """
 
 _ANEW = ("config/topics.json", "config/consumerOffset.json")
 
 
 def is_known(name: str) -> bool:
-    """Whether a wrong answer is one of these."""
+    """Return whether a wrong answer is one of these gaps."""
     parts = [part.split(" ") for part in name.split(", ")]
     if any(part[0] in _ANEW and part[1] in {"deleted", "emptied", "zeroed"} for part in parts):
         return True

@@ -1,16 +1,16 @@
-"""Damaged stores, one after the other, in forked children under a watchdog; what became of each.
+"""Open damaged stores in forked children under a watchdog, and classify the outcome of each.
 
-| outcome   | means                                                                          |
+| outcome   | meaning                                                                        |
 |-----------|--------------------------------------------------------------------------------|
 | same      | every answer is that of the store without damage                               |
-| cut       | so is every answer, but for a tail that was not durable by the watermark       |
-| refused   | CorruptError; it names a file of the store, and the commit log is as it was    |
-| known     | an answer is another, by one of the gaps that known.py lists                   |
-| unclear   | refused by an error that is none, or that does not say where                   |
-| wrong     | an answer is another: a wrong message, one lost, doubled or early              |
-| harmed    | refused, but the commit log was changed                                        |
+| cut       | the same, except for a tail that was not durable by the watermark              |
+| refused   | CorruptError, which names a file of the store; the commit log is unchanged     |
+| known     | another answer, because of one of the gaps in known.py                         |
+| unclear   | an error of another class, or without a place                                  |
+| wrong     | another answer: a message that is wrong, lost, doubled or early                |
+| harmed    | an error, but the commit log was changed                                       |
 | crashed   | the process died                                                               |
-| hung      | it had to be killed                                                            |
+| hung      | the process had to be killed                                                   |
 """
 
 import gc
@@ -44,7 +44,7 @@ Answers = list[tuple[str, Any]]
 
 
 class Outcome(NamedTuple):
-    """What became of one damaged store."""
+    """The outcome of one damaged store."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 class _Child:
-    """A process that goes through cases."""
+    """A process that runs some cases."""
 
     def __init__(self, number: int, pid: int, cases: Sequence[Case], pipe: Any) -> None:
         self.number = number
@@ -61,11 +61,11 @@ class _Child:
         self._done = 0
         self.pipe = pipe
         self.heard = time.monotonic()
-        self.why = ""  # it ended
+        self.why = ""  # the process ended
         self._rest = b""
 
     def told(self) -> list[Outcome]:
-        """Read what it says; `why` when it ended."""
+        """Read the reports of the process. `why` is set when it ended."""
         part = self.pipe.read(1 << 16)
         if not part:
             self.why = "crashed"
@@ -76,11 +76,11 @@ class _Child:
 
     @property
     def left(self) -> Sequence[Case]:
-        """Those that it has not told of."""
+        """Return the cases without a report."""
         return self._cases[self._done :]
 
     def ended(self) -> list[Outcome]:
-        """Take its leave: what it died of, and of which case."""
+        """Reap the process, and record its death for the case that it was running."""
         self.pipe.close()
         status = os.waitpid(self.pid, 0)[1]
         if not status:
@@ -91,7 +91,7 @@ class _Child:
 
 
 class Ordeal:
-    """One golden store, and what it answers."""
+    """One golden store, and its answers."""
 
     def __init__(self, golden: Golden, scratch: Path) -> None:
         self.golden = golden
@@ -103,7 +103,7 @@ class Ordeal:
         self._wanted: list[Answers] = [list(ask(scratch / "whole", golden.asked))]
 
     def allow(self, damage: Damage) -> None:
-        """The answers of a store that has lost a tail which was not durable count, too."""
+        """Accept also the answers of a store that has lost a tail which was not durable."""
         root = self._scratch / "allowed"
         shutil.rmtree(root, ignore_errors=True)
         self.golden.write(root)
@@ -113,7 +113,7 @@ class Ordeal:
     def run(
         self, cases: Sequence[Case], *, until_s: float = 1e12, processes: int = 1
     ) -> list[Outcome]:
-        """Damage, open, ask, compare: case by case; so many at a time."""
+        """Damage, open and compare the store for each case, in several processes."""
         found: list[Outcome] = []
         end = time.monotonic() + until_s
         children = [self._child(n, cases[n::processes], end) for n in range(processes)]
@@ -144,14 +144,14 @@ class Ordeal:
         return one
 
     def _child(self, number: int, cases: Sequence[Case], end: float) -> "_Child":
-        """Let a child go through them until one kills it."""
+        """Start a child for the cases. Another child continues after a case that kills it."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
                 os.close(reading)
                 self._go_through(self._scratch / f"damaged-{number}", cases, writing, end)
-            finally:  # nobody reads any more: what called is not gone through twice
+            finally:  # the child must not return into the code of the test
                 os._exit(1)
         os.close(writing)
         return _Child(number, pid, cases, os.fdopen(reading, "rb", buffering=0))
@@ -163,7 +163,7 @@ class Ordeal:
                 break
             try:
                 kind, detail = self._one(root, name, damage)
-            except BaseException:  # noqa: BLE001 - told to the parent
+            except BaseException:  # noqa: BLE001 - reported to the parent
                 kind, detail = "unclear", traceback.format_exc()
             os.write(writing, json.dumps([name, kind, detail]).encode() + b"\n")
         os._exit(0)
@@ -193,7 +193,7 @@ class Ordeal:
             return "wrong", f"{self._differing(got)}, then {text}"
         if not got and log_of(root, self._durable) != before:
             return "harmed", text
-        # ConfigError: sizes that files show are compared with those that are configured.
+        # ConfigError: the sizes of files are compared with the configured ones.
         is_clear = isinstance(error, (CorruptError, ConfigError)) and str(root) in str(error)
         if not is_clear or not _PLACE.search(str(error)):
             return "unclear", text
@@ -224,7 +224,7 @@ def _short(wanted: Any, got: Any) -> str:
 
 
 def log_of(root: Path, durable: int) -> dict[str, bytes]:
-    """The commit log's files, as far as they were durable: behind that a torn tail is cut."""
+    """Return the durable part of the commit log's files: a torn tail after it is cut."""
     files = (path for path in sorted((root / "commitlog").glob("*")) if path.is_file())
     return {
         path.name: path.read_bytes()[: max(0, durable - int(path.name))]

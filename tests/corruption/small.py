@@ -1,9 +1,11 @@
-"""A golden store as small as one can be that has every kind of byte: of this one every bit is
-flipped. Two segments of the log with a blank between, of the timer's topic, of the timer log and of
-the index; what was delivered, waits, rolls, was cancelled, was moved; levels; rows; a message id; a
-group's offsets; what recurs.
+"""Make the smallest golden store that has every kind of byte. Every bit of this store is flipped.
 
-Holds:    as golden.py: the same configuration and times with every making.
+It has two segments, with a blank between them, of the log, of the timer topic, of the timer log and
+of the index. Its messages are delivered, pending, rolling, cancelled or rescheduled. It also has
+levels, rows, a message id, the offsets of a group, and a recurring message.
+
+Invariants:
+    1. Configuration and times are the same every time, as in golden.py.
 """
 
 from dataclasses import replace
@@ -16,7 +18,7 @@ from timerstore.testing import ManualClock, Stepper
 
 _CONFIG = replace(
     CONFIG,
-    commit_log_segment_bytes=4736,  # the least in which rows have room
+    commit_log_segment_bytes=4736,  # the smallest size in which rows fit
     queue_segment_bytes=7 * 20,
     timer_log_segment_bytes=256,
     index_slot_count=8,
@@ -25,7 +27,7 @@ _CONFIG = replace(
     roll_window_slots=12,
     topic_queue_count=1,
     level_delays="9s",
-    checkpoint_interval_ms=600_000,  # none while it is asked: when it is closed is enough
+    checkpoint_interval_ms=600_000,  # no checkpoint during the questions; closing makes one
 )
 SMALL = Asked(
     _CONFIG,
@@ -38,7 +40,7 @@ _STEP_MS = 5000
 
 
 def make(root: Path, *, is_closed: bool, far_wheel: str = "off") -> Golden:
-    """Make the store. Not closed: as a kill leaves it, a part of it above the watermark."""
+    """Make the store, and leave it as a kill does, with a part above the watermark."""
     asked = SMALL._replace(config=replace(_CONFIG, far_wheel=far_wheel))
     clock = ManualClock(_BEGIN_MS)
     config = replace(asked.config, checkpoint_interval_ms=CONFIG.checkpoint_interval_ms)

@@ -1,8 +1,9 @@
-"""Flipped bits and mangled files: a golden store, damaged in every way, answers as before or
-is refused with file and place; never a wrong message, a silent loss, a hang, a dead interpreter.
+"""Damage a golden store in every way: it answers as before, or raises an error with file and place.
 
-    CI          a seeded sample of each, within so many seconds of one core
-    `-m deep`   every bit of a smaller one, every block operation, every pair (make nightly)
+There is never a wrong message, a silent loss, a hang or a crash of the interpreter.
+
+    CI          a seeded sample of each kind, within some seconds of one core
+    `-m deep`   every bit of a smaller store, every block operation, every pair (make nightly)
 """
 
 import os
@@ -30,7 +31,7 @@ _FINE = {"same", "refused", "known"}
 _KINDS = ("flips", "blocks", "truncations", "whole files", "pairs")
 _FOR_EVER = 1e12
 _DEEP_S = float(os.environ.get("TIMERSTORE_CORRUPTION_S", _FOR_EVER))
-"""Of each kind, in the deep run; less than all is noted as what it is."""
+"""Cases of each kind in the deep run. A smaller part is recorded under its own name."""
 _FOLDERS = ("commitlog", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "index",
             "timerlog", "config", "timerstore")  # fmt: skip
 
@@ -53,7 +54,7 @@ def _cases(what: str, files: Files, older: Files, random: Random, *, deep: bool)
 
 
 def _tails(golden: Golden) -> list[Callable[[Path], None]]:
-    """What is not durable may go: both of the last two records, or the last one."""
+    """Return functions that remove the last record, or the last two, which are not durable."""
     log = max(name for name in golden.files if name.startswith("commitlog/"))
     staged = "timerstore/staging"
 
@@ -97,7 +98,7 @@ def _run(
 
 @pytest.mark.parametrize("what", _KINDS)
 @pytest.mark.parametrize("wanted", both("damages of a kind"))
-def test_damage_is_refused_or_changes_nothing(wanted: int, what: str, tmp_path: Path) -> None:
+def test_damage_raises_error_or_changes_nothing(wanted: int, what: str, tmp_path: Path) -> None:
     found, count = _run(what, tmp_path, is_closed=True, deep=False, wanted=wanted)
     assert len(found) == min(wanted, count)
     assert {"same", "refused"} <= {one.kind for one in found}
@@ -106,7 +107,7 @@ def test_damage_is_refused_or_changes_nothing(wanted: int, what: str, tmp_path: 
 @pytest.mark.deep
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("what", [what for what in _KINDS if what != "flips"])
-def test_all_damage_is_refused_or_changes_nothing(
+def test_all_damage_raises_error_or_changes_nothing(
     what: str, is_closed: bool, tmp_path: Path
 ) -> None:
     begun = time.monotonic()
@@ -119,7 +120,7 @@ def test_all_damage_is_refused_or_changes_nothing(
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-def test_every_bit_is_refused_or_changes_nothing(is_closed: bool, tmp_path: Path) -> None:
+def test_every_flipped_bit_raises_error_or_changes_nothing(is_closed: bool, tmp_path: Path) -> None:
     golden = small.make(tmp_path / "made", is_closed=is_closed)
     content, reserve = damages.every_bit(golden.files, Random(is_closed), is_closed=is_closed)
     cases = damages.spread([*content, *reserve], Random(7))
@@ -133,14 +134,12 @@ def test_every_bit_is_refused_or_changes_nothing(is_closed: bool, tmp_path: Path
         these = [one for one in found if (one.name in of_content) == of_it]
         kinds = Counter(one.kind for one in these)
         ledger.add(f"corruption: {suite}", len(these), seconds * len(these) / len(found), kinds)
-    _judge(found, is_closed=is_closed)  # noted as what it is, also where it is bad
+    _judge(found, is_closed=is_closed)  # recorded even if the check fails
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-def test_a_queue_or_timer_log_of_another_length_is_made_anew(
-    is_closed: bool, tmp_path: Path
-) -> None:
+def test_queue_or_timer_log_of_another_length_is_rebuilt(is_closed: bool, tmp_path: Path) -> None:
     golden = make(tmp_path / "made", is_closed=is_closed)
     ordeal = Ordeal(golden, tmp_path)
     names = [name for name in golden.files if name.startswith(("consumequeue/", "timerlog/"))]
@@ -148,13 +147,13 @@ def test_a_queue_or_timer_log_of_another_length_is_made_anew(
     cases = [damages.cut(name, size) for name in names[1:] for size in (1, 100, 5000)]
     cases += [damages.cut(name, 0) for name in names if not name.startswith(names[0][:20])]
     for one in ordeal.run(cases):
-        # Of two files of the timer log that differ nobody knows which is right.
+        # If two files of the timer log differ, it is unknown which of them is right.
         is_doubtful = one.name.startswith("timerlog/") and one.detail.startswith("ConfigError")
         assert one.kind in {"same", "cut"} or is_doubtful, one
 
 
-def test_a_lost_end_of_the_log_is_missed_without_the_watermark_too(tmp_path: Path) -> None:
-    """The numbers beside it know how far the log was durable."""
+def test_lost_end_of_log_is_detected_without_the_watermark(tmp_path: Path) -> None:
+    """The counts file knows how far the log was durable."""
     golden = make(tmp_path / "made", is_closed=False)
     log = max(name for name in golden.files if name.startswith("commitlog/"))
     ordeal = Ordeal(golden, tmp_path)
@@ -166,10 +165,10 @@ def test_a_lost_end_of_the_log_is_missed_without_the_watermark_too(tmp_path: Pat
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("at", [4, 28], ids=["previous position", "log offset"])
-def test_a_negative_place_in_a_timer_unit_is_none_that_went(
+def test_negative_offset_in_timer_unit_is_not_taken_for_a_removed_record(
     at: int, is_closed: bool, tmp_path: Path
 ) -> None:
-    """It lies before all that is there, as what retention removed does."""
+    """The offset lies before all records, as those that retention removed."""
     golden = small.make(tmp_path / "made", is_closed=is_closed)
     cases = [
         damages.flip(name, 8 * (unit + at) + 7)
@@ -184,8 +183,11 @@ def test_a_negative_place_in_a_timer_unit_is_none_that_went(
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-def test_a_slot_with_the_time_of_anothers_place_is_damage(is_closed: bool, tmp_path: Path) -> None:
-    """Of a killed store units that were cancelled count, too, and hide as many that are lost."""
+def test_slot_with_the_time_of_another_slot_is_damage(is_closed: bool, tmp_path: Path) -> None:
+    """In a killed store, cancelled units count, too.
+
+    They can hide the same number of lost units.
+    """
     golden = small.make(tmp_path / "made", is_closed=is_closed)
     count = golden.asked.config.wheel_slot_count
     slots = wheel_slot.read(golden.files["timerwheel"][: 32 * count])
@@ -198,7 +200,7 @@ def test_a_slot_with_the_time_of_anothers_place_is_damage(is_closed: bool, tmp_p
     assert {one.kind for one in found} <= {"same", "refused"}, found
 
 
-def test_a_staged_piece_is_ignored_when_it_exceeds_its_segment(tmp_path: Path) -> None:
+def test_staged_data_is_ignored_when_it_exceeds_its_segment(tmp_path: Path) -> None:
     golden = small.make(tmp_path / "made", is_closed=False)
     cases = [damages.flip("timerstore/staging", 8 * at + bit) for at in (41, 57) for bit in (4, 5)]
     found = _ordeal(golden, tmp_path).run(cases)
@@ -206,8 +208,8 @@ def test_a_staged_piece_is_ignored_when_it_exceeds_its_segment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-def test_noise_over_the_end_of_a_record_is_no_property(is_closed: bool, tmp_path: Path) -> None:
-    """The CRC of the record is gone with it, the body's own still holds."""
+def test_noise_at_the_end_of_a_record_is_not_a_property(is_closed: bool, tmp_path: Path) -> None:
+    """The CRC of the record is lost with it, and the CRC of the body still matches."""
     golden = small.make(tmp_path / "made", is_closed=is_closed)
     name = min(name for name in golden.files if name.startswith("commitlog/"))
     data, random = golden.files[name], Random(1)
@@ -219,8 +221,8 @@ def test_noise_over_the_end_of_a_record_is_no_property(is_closed: bool, tmp_path
     assert {one.kind for one in found} == {"refused"}, found
 
 
-def test_a_planted_wrong_answer_is_seen(tmp_path: Path) -> None:
-    """The measure itself: a store whose queue was swapped with a copy of another message."""
+def test_comparison_detects_a_planted_wrong_answer(tmp_path: Path) -> None:
+    """Test the method itself with a store whose queue has a unit of another message."""
     golden = make(tmp_path / "made", is_closed=True)
     ordeal = Ordeal(golden, tmp_path)
 

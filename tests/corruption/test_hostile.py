@@ -1,5 +1,6 @@
-"""Hostile directories: directories that somebody prepared are refused with a clear error, or do
-no harm; opening them neither hangs nor follows a link out of the store.
+"""Open hostile directories: a prepared directory raises a clear error or does no harm.
+
+Opening it neither hangs nor follows a link out of the store.
 """
 
 import base64
@@ -52,7 +53,7 @@ def root(golden: Golden, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
-    """A plain open of a FIFO waits for ever: then the alarm ends the test."""
+    """End the test by an alarm if it hangs: a plain open of a FIFO would wait for ever."""
 
     def rang(_number: int, _frame: object) -> None:
         raise AssertionError("it hangs")
@@ -98,7 +99,7 @@ def _socket(path: Path) -> None:
 
 @pytest.mark.parametrize("put", [_fifo, _socket, Path.mkdir], ids=["fifo", "socket", "folder"])
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_no_file_is_refused_in_place_of_one(
+def test_special_file_is_rejected_in_place_of_a_file(
     name: str, put: Callable[[Path], None], root: Path, golden: Golden, tmp_path: Path
 ) -> None:
     golden.write(tmp_path / "whole")
@@ -114,7 +115,7 @@ def test_what_is_no_file_is_refused_in_place_of_one(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path: Path) -> None:
+def test_symlink_in_place_of_a_file_is_not_followed(name: str, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (root / name).rename(outside)
     (root / name).symlink_to(outside)
@@ -126,7 +127,9 @@ def test_a_file_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path: Path) -> None:
+def test_symlink_in_place_of_a_folder_is_not_followed(
+    name: str, root: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     (root / name).rename(outside)
     (root / name).symlink_to(outside)
@@ -142,10 +145,10 @@ def _trees(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
+def test_folder_that_becomes_a_symlink_after_its_check_is_not_followed(
     name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever can write in the directory swaps it between the look and the use."""
+    """A process with write access swaps the folder between the check and the use."""
     outside = tmp_path / "outside"
     shutil.copytree(root / name, outside)
     before = _trees(outside)
@@ -166,7 +169,7 @@ def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
 
 
 @pytest.mark.parametrize("name", ["commitlog", "consumequeue/orders", "timerlog", "timerstore"])
-def test_a_folder_of_an_open_store_that_becomes_a_link_is_not_followed(
+def test_folder_of_an_open_store_that_becomes_a_symlink_is_not_followed(
     name: str, root: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
@@ -192,7 +195,7 @@ def test_a_folder_of_an_open_store_that_becomes_a_link_is_not_followed(
 
 
 @pytest.mark.parametrize("name", FILES[::3])
-def test_a_file_with_a_second_name_outside_is_not_written_to(
+def test_file_with_a_second_name_outside_is_not_written_to(
     name: str, root: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
@@ -201,7 +204,7 @@ def test_a_file_with_a_second_name_outside_is_not_written_to(
     try:
         _open(root)
     except FailedError as error:
-        assert "another name" in str(error)  # noqa: PT017 - which files: hostile.json
+        assert "another name" in str(error)  # noqa: PT017 - files: hostile.json
         assert name in str(error)  # noqa: PT017
         ANSWERS.check(f"hard link of {name}", "an error")
     else:
@@ -211,9 +214,9 @@ def test_a_file_with_a_second_name_outside_is_not_written_to(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: making a device needs root")
 @pytest.mark.parametrize("name", FILES[1::3])
-def test_a_device_is_refused_in_place_of_a_file(name: str, root: Path) -> None:
+def test_device_is_rejected_in_place_of_a_file(name: str, root: Path) -> None:
     (root / name).unlink()
-    os.mknod(root / name, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero: it has no end
+    os.mknod(root / name, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero has no end
     with pytest.raises(TimerStoreError) as caught:
         _open(root)
     assert name.split("/", maxsplit=1)[0] in str(caught.value)
@@ -228,11 +231,12 @@ def test_a_device_is_refused_in_place_of_a_file(name: str, root: Path) -> None:
         ("rmq_sys_wheel_timer", 0, ("t", "9" * 5000)), ("rmq_sys_wheel_timer", 0, ("t", "65536")),
     ],
 )  # fmt: skip
-def test_a_record_of_a_queue_that_cannot_be_is_damage(
+def test_impossible_queue_in_a_record_is_damage(
     topic: str, queue_id: int, real: tuple[str, str] | None, root: Path
 ) -> None:
-    """It lies at the end of a broker's log, whole, with the right CRC. Its topic must not lead out
-    of buffers, nor out of the directory, nor its queue's number have somebody count to it.
+    """The record ends a broker's log, complete and with the right CRC.
+
+    The topic must not lead out of buffers or the directory, nor the queue number to a long loop.
     """
     path = _next_segment(root)
     text = b"TIMER_OUT_MS\x015000\x02" if real is not None else b"K\x01v\x02"
@@ -249,8 +253,8 @@ def test_a_record_of_a_queue_that_cannot_be_is_damage(
 
 
 @pytest.mark.parametrize("queue_offset", [2**25, 2**40, 2**58])
-def test_a_timer_id_that_cannot_be_is_damage(queue_offset: int, root: Path) -> None:
-    """There would have to be memory for all ids up to it: a kill by the system, not an error."""
+def test_impossible_timer_id_is_damage(queue_offset: int, root: Path) -> None:
+    """Memory for all ids up to it would make the system kill the process instead of an error."""
     path = _next_segment(root)
     text = b"TIMER_OUT_MS\x015000\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
     _write(path, _record(b"rmq_sys_wheel_timer", 0, int(path.name), text, queue_offset))
@@ -262,8 +266,10 @@ def test_a_timer_id_that_cannot_be_is_damage(queue_offset: int, root: Path) -> N
 
 @pytest.mark.parametrize("timer_id", [2**25, 2**40, 2**58])
 @pytest.mark.parametrize("real", [b"", b"TIMER_OUT_MS\x015000\x02REAL_TOPIC\x01orders\x02"])
-def test_an_id_of_ours_that_cannot_be_is_a_clients(timer_id: int, real: bytes, root: Path) -> None:
-    """Who sends a message to a broker may name any id with it: that is no damage, nor a timer's."""
+def test_impossible_timer_store_id_of_a_client_is_ignored(
+    timer_id: int, real: bytes, root: Path
+) -> None:
+    """A client of a broker may send any id. This is no damage, and the message is no timer."""
     records = list(disk.records(root))
     said = next(one.properties["TS_ID"] for one in records if "TS_ID" in one.properties)
     place = sum(one.topic == "orders" and one.queue_id == 0 for one in records)
@@ -276,7 +282,7 @@ def test_an_id_of_ours_that_cannot_be_is_a_clients(timer_id: int, real: bytes, r
 
 
 def _next_segment(root: Path) -> Path:
-    """Make it a directory that a broker left; its last segment ends, and this one is next."""
+    """Write a directory of a broker whose last segment ends, with this one after it."""
     for name in ("timerstore", "consumequeue", "timerlog", "index"):
         shutil.rmtree(root / name)
     (root / "abort").write_text("7")
@@ -311,7 +317,7 @@ def _record(
     return (4 + len(rest) + len(tail)).to_bytes(4, "big") + rest + tail
 
 
-def test_an_index_that_names_a_file_outside_opens_none(root: Path, tmp_path: Path) -> None:
+def test_index_that_names_a_file_outside_opens_no_file(root: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"of somebody else")
     _, _, text = (root / "timerstore/index").read_bytes().partition(b"\n")
     fields = json.loads(text)
@@ -324,13 +330,13 @@ def test_an_index_that_names_a_file_outside_opens_none(root: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_file_in_place_of_a_folder_is_refused(name: str, root: Path, tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_is_rejected(name: str, root: Path, tmp_path: Path) -> None:
     (root / name).rename(tmp_path / "aside")
     (root / name).write_bytes(b"no folder")
     try:
         _open(root)
     except TimerStoreError as error:
-        assert name.split("/", maxsplit=1)[0] in str(error)  # noqa: PT017 - which: hostile.json
+        assert name.split("/", maxsplit=1)[0] in str(error)  # noqa: PT017 - files: hostile.json
         ANSWERS.check(f"file for folder {name}", "an error")
     else:
         ANSWERS.check(f"file for folder {name}", "opened")
@@ -341,12 +347,12 @@ def test_a_file_in_place_of_a_folder_is_refused(name: str, root: Path, tmp_path:
     [LOG, "timerlog/00000000000000001024", "timerwheel", "timerstore/watermark",
      "timerstore/counts", "config/topics.json"],
 )  # fmt: skip
-def test_a_huge_sparse_file_costs_neither_time_nor_memory(name: str, root: Path) -> None:
+def test_huge_sparse_file_costs_neither_time_nor_memory(name: str, root: Path) -> None:
     with (root / name).open("r+b") as file:
         file.truncate(1 << 40)
     begun = time.monotonic()
     read, write = os.pipe()
-    child = os.fork()  # whose peak is its own
+    child = os.fork()  # a process with its own memory peak
     if child == 0:
         before = _peak_kib(anew=True)
         try:
@@ -361,13 +367,13 @@ def test_a_huge_sparse_file_costs_neither_time_nor_memory(name: str, root: Path)
         peak_kib, said = pipe.read().split(" ", 1)
     os.waitpid(child, 0)
     assert str(root) in said
-    assert said.endswith("opened") == (name == "timerwheel")  # which is made anew
+    assert said.endswith("opened") == (name == "timerwheel")  # which is rebuilt
     assert int(peak_kib) < 64 * 1024
     assert time.monotonic() - begun < 30
 
 
 def _peak_kib(*, anew: bool = False) -> int:
-    """What this process had of memory at most."""
+    """Return the peak memory of this process in KiB."""
     if anew:
         Path("/proc/self/clear_refs").write_text("5")
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -381,13 +387,13 @@ def _peak_kib(*, anew: bool = False) -> int:
     ids=range(10),
 )  # fmt: skip
 @pytest.mark.parametrize("folder", ["consumequeue", "commitlog", "index", "config", ""])
-def test_each_odd_name_has_its_answer(folder: str, name: str | bytes, root: Path) -> None:
+def test_unexpected_name_has_a_defined_answer(folder: str, name: str | bytes, root: Path) -> None:
     raw = name if isinstance(name, bytes) else name.encode()
     (root / folder / os.fsdecode(raw) / "0").mkdir(parents=True)
     try:
         _open(root)
     except TimerStoreError as error:
-        assert folder in str(error)  # noqa: PT017 - which names: hostile.json
+        assert folder in str(error)  # noqa: PT017 - the names are in hostile.json
         ANSWERS.check(f"{name!r} in {folder}", "an error")
     else:
         ANSWERS.check(f"{name!r} in {folder}", "opened")

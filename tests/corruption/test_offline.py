@@ -1,5 +1,7 @@
-"""verify_directory and repair: every damaged range is named, and nothing is touched; what is whole
-is saved, each message at its place, and comes out once.
+"""Test verify_directory and repair.
+
+Every damaged range is named, and the source is not changed. Intact messages are saved with their
+offsets, and each is delivered once.
 """
 
 import shutil
@@ -48,7 +50,7 @@ def _files(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def _records(root: Path) -> list[tuple[int, int]]:
-    """(log offset, size), by a reader of its own: sizes add up until the blank or the end."""
+    """Return (log offset, size) of each record, by adding up sizes until the blank or the end."""
     found = []
     for name in LOG:
         data = (root / name).read_bytes()
@@ -73,7 +75,9 @@ def _spoil(root: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_whole_store_is_clean_and_stays_as_it_is(is_closed: bool, tmp_path: Path) -> None:
+def test_verify_directory_reports_no_damage_and_changes_nothing(
+    is_closed: bool, tmp_path: Path
+) -> None:
     make(tmp_path / "made", is_closed=is_closed).write(tmp_path / "store")
     before = _files(tmp_path / "store")
     report = verify_directory(tmp_path / "store", CONFIG)
@@ -83,7 +87,7 @@ def test_a_whole_store_is_clean_and_stays_as_it_is(is_closed: bool, tmp_path: Pa
     assert _files(tmp_path / "store") == before
 
 
-def test_a_live_store_can_be_looked_at(tmp_path: Path) -> None:
+def test_verify_directory_reads_a_live_store(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     with timerstore.open(tmp_path / "s", CONFIG, clock=clock, threads=False) as store:
         store.put("orders", b"one", delay=5.0)
@@ -92,7 +96,7 @@ def test_a_live_store_can_be_looked_at(tmp_path: Path) -> None:
         store.put("orders", b"two")
 
 
-def test_each_damaged_record_is_named_to_the_byte(root: Path, golden: Golden) -> None:
+def test_verify_directory_names_each_damaged_record_exactly(root: Path, golden: Golden) -> None:
     records = _records(root)
     random = Random(1)
     for offset, size in records:
@@ -103,19 +107,19 @@ def test_each_damaged_record_is_named_to_the_byte(root: Path, golden: Golden) ->
         assert _damaged(verify_directory(root)) == [f"{path} bytes [{begin}, {begin + size})"]
 
 
-def test_several_ranges_are_named_each(root: Path) -> None:
+def test_verify_directory_names_several_ranges(root: Path) -> None:
     records = _records(root)
     chosen = [records[3], records[8], records[9], records[-2]]
     for offset, size in chosen:
         _spoil(root, offset + size // 2)
     found = _damaged(verify_directory(root))
-    assert len(found) == 3  # two of them touch
+    assert len(found) == 3  # two of them are adjacent
     report = verify_directory(root)
     assert report.counts["damaged bytes"] == sum(size for _, size in chosen)
     assert report.counts["records"] == len(records) - len(chosen)
 
 
-def test_a_missing_and_a_short_segment_are_named(root: Path) -> None:
+def test_verify_directory_names_missing_and_short_segments(root: Path) -> None:
     (root / LOG[0]).unlink()
     report = verify_directory(root)
     assert _damaged(report) == [f"{root / LOG[0]} bytes [0, 8192)"]
@@ -124,7 +128,9 @@ def test_a_missing_and_a_short_segment_are_named(root: Path) -> None:
     assert any(f"{path} bytes [" in one for one in _damaged(verify_directory(root)))
 
 
-def test_damage_of_derived_files_is_named_and_called_derived(root: Path, golden: Golden) -> None:
+def test_verify_directory_names_damaged_derived_files_as_derived(
+    root: Path, golden: Golden
+) -> None:
     random = Random(2)
     for name in ("consumequeue/orders/0/00000000000000000000", "timerstore/state"):
         for _ in range(10):
@@ -140,8 +146,8 @@ def test_damage_of_derived_files_is_named_and_called_derived(root: Path, golden:
     assert all("derived" in one.what for one in verify_directory(root).problems)
 
 
-def test_what_recurs_is_looked_at(root: Path) -> None:
-    """What opening refuses is not clean."""
+def test_verify_directory_checks_recurring_messages(root: Path) -> None:
+    """A file that an opening rejects is not clean."""
     clock = ManualClock(NOW_MS)
     with timerstore.open(root, CONFIG, clock=clock, threads=False) as store:
         store.put_every("orders", b"again", every=60, name="nightly")
@@ -154,7 +160,7 @@ def test_what_recurs_is_looked_at(root: Path) -> None:
         timerstore.open(root, CONFIG, clock=clock, threads=False)
 
 
-def test_a_store_whose_log_is_gone_is_damaged(root: Path, tmp_path: Path) -> None:
+def test_store_without_its_log_is_damaged(root: Path, tmp_path: Path) -> None:
     shutil.rmtree(root / "commitlog")
     problems = verify_directory(root, CONFIG).problems
     assert "the file is missing" in {one.got for one in problems}
@@ -165,7 +171,7 @@ def test_a_store_whose_log_is_gone_is_damaged(root: Path, tmp_path: Path) -> Non
         assert store.verify().clean
 
 
-def test_a_store_that_was_never_put_to_is_a_store(tmp_path: Path) -> None:
+def test_empty_store_is_a_store(tmp_path: Path) -> None:
     timerstore.open(tmp_path / "store", CONFIG, threads=False).close()
     assert not (tmp_path / "store" / "commitlog").exists()
     assert verify_directory(tmp_path / "store").clean
@@ -175,7 +181,7 @@ def test_a_store_that_was_never_put_to_is_a_store(tmp_path: Path) -> None:
 
 
 def _all(root: Path) -> dict[bytes, list[Message]]:
-    """Everything that ever comes out, by its body."""
+    """Return all messages that are ever delivered, by body."""
     clock = ManualClock(NOW_MS)
     found: dict[bytes, list[Message]] = {}
     with timerstore.open(root, CONFIG, clock=clock, threads=False) as store:
@@ -195,11 +201,13 @@ def _all(root: Path) -> dict[bytes, list[Message]]:
 
 
 @pytest.mark.more
-def test_one_damaged_record_costs_at_most_its_message(
+def test_repair_loses_at_most_the_message_of_a_damaged_record(
     root: Path, golden: Golden, tmp_path: Path
 ) -> None:
-    """Of every record in turn: the others come out, at their places, once; a delivery that was lost
-    may come again, and says nothing else.
+    """Damage every record in turn. All other messages are delivered once, with their offsets.
+
+    If a delivery record was lost, its message may be delivered again, and no other change is
+    allowed.
     """
     golden.write(tmp_path / "whole")
     wanted = _all(tmp_path / "whole")
@@ -221,7 +229,8 @@ def test_one_damaged_record_costs_at_most_its_message(
         assert len(missing) <= 1, (offset, missing)
         more = {body for body in got if len(got[body]) != len(wanted.get(body, ()))}
         assert len(more) <= 1, (offset, more)
-        assert set(got) - set(wanted) <= {b"body 10 of orders"}  # its cancel may be the one lost
+        # the lost record may be the cancel of this message
+        assert set(got) - set(wanted) <= {b"body 10 of orders"}
         for body in set(got) & set(wanted):
             assert {one.message_id for one in got[body]} == {m.message_id for m in wanted[body]}
             due = {one.due_ms for one in wanted[body]}
@@ -229,7 +238,7 @@ def test_one_damaged_record_costs_at_most_its_message(
         shutil.rmtree(target)
 
 
-def test_a_repaired_store_works_on(root: Path, tmp_path: Path) -> None:
+def test_repaired_store_accepts_calls(root: Path, tmp_path: Path) -> None:
     records = _records(root)
     for number in (5, 6, 20):
         _spoil(root, records[number][0] + 30)
@@ -249,14 +258,14 @@ def test_a_repaired_store_works_on(root: Path, tmp_path: Path) -> None:
         pass
 
 
-def test_a_store_without_damage_is_repaired_to_the_same_log(root: Path, tmp_path: Path) -> None:
+def test_repair_of_an_intact_store_gives_the_same_log(root: Path, tmp_path: Path) -> None:
     assert repair(root, tmp_path / "target").clean
     for name in LOG:
         assert (tmp_path / "target" / name).read_bytes() == (root / name).read_bytes()
 
 
-def test_a_lost_segment_is_bridged(root: Path, tmp_path: Path) -> None:
-    """Whole noise where a segment was: what lies behind it is saved."""
+def test_repair_bridges_a_lost_segment(root: Path, tmp_path: Path) -> None:
+    """The segment is random bytes, and the records after it are saved."""
     damages.garble(LOG[0])[1](root)
     with (
         pytest.raises(timerstore.CorruptError),
@@ -270,9 +279,7 @@ def test_a_lost_segment_is_bridged(root: Path, tmp_path: Path) -> None:
     assert b"body 4 of orders" in found
 
 
-def test_repair_refuses_a_target_that_is_taken_and_a_source_that_is_none(
-    root: Path, tmp_path: Path
-) -> None:
+def test_repair_rejects_existing_target_and_missing_source(root: Path, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "mine").write_bytes(b"mine")
@@ -284,7 +291,7 @@ def test_repair_refuses_a_target_that_is_taken_and_a_source_that_is_none(
     assert (taken / "mine").read_bytes() == b"mine"
 
 
-def test_two_repairs_into_one_folder_are_refused(root: Path, tmp_path: Path) -> None:
+def test_repair_rejects_a_second_repair_into_the_same_folder(root: Path, tmp_path: Path) -> None:
     held = Directory(Disk(), tmp_path / "target.repairing")
     with pytest.raises(LockedError, match=r"target\.repairing"):
         repair(root, tmp_path / "target")
@@ -298,10 +305,10 @@ def test_two_repairs_into_one_folder_are_refused(root: Path, tmp_path: Path) -> 
     assert verify_directory(tmp_path / "target").clean
 
 
-def test_no_map_is_asked_to_find(
+def test_search_does_not_call_find_of_a_memory_map(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before Python 3.11.5 that reads a byte behind the map, where nothing may be: SIGSEGV."""
+    """Before Python 3.11.5, mmap.find reads one byte past the map, which can raise SIGSEGV."""
 
     def find(*_arguments: object) -> int:
         raise AssertionError("a map was asked")
@@ -312,8 +319,8 @@ def test_no_map_is_asked_to_find(
     assert len(_damaged(repair(root, tmp_path / "target"))) == 1
 
 
-def test_what_is_looked_for_is_found_wherever_it_lies() -> None:
-    """Across the edges of what is looked through at a time, too."""
+def test_search_finds_a_pattern_at_every_offset() -> None:
+    """Include matches across the edges of the searched blocks."""
     for at in (0, 1, 4092, 4093, 4094, 4095, 4096, 12_283, 12_284, 12_285, 19_996):
         data = bytearray(20_000)
         data[at : at + 4] = b"abcd"
@@ -323,7 +330,7 @@ def test_what_is_looked_for_is_found_wherever_it_lies() -> None:
                 assert found == data.find(b"abcd", start, end)
 
 
-def test_the_commands_say_by_their_status_what_they_found(
+def test_commands_report_findings_by_exit_status(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(root)]) == 0

@@ -1,6 +1,4 @@
-"""A store that is put together from its log, repaired without damage or restored from a backup,
-answers what it answered.
-"""
+"""Compare the answers of a store with those after a repair without damage, and after a restore."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ def answers(root: Path, asked: Asked) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("is_closed", [True, False])
 @pytest.mark.parametrize("make", [large, small.make, far])
-def test_repaired(tmp_path: Path, make: Any, is_closed: bool) -> None:
+def test_repaired_store_gives_the_same_answers(tmp_path: Path, make: Any, is_closed: bool) -> None:
     made = make(tmp_path / "made", is_closed=is_closed)
     made.write(tmp_path / "store")
     assert timerstore.repair(tmp_path / "store", tmp_path / "target").clean
@@ -37,7 +35,7 @@ def test_repaired(tmp_path: Path, make: Any, is_closed: bool) -> None:
 
 
 @pytest.mark.parametrize("make", [large, small.make, far])
-def test_restored(tmp_path: Path, make: Any) -> None:
+def test_restored_store_gives_the_same_answers(tmp_path: Path, make: Any) -> None:
     made = make(tmp_path / "made", is_closed=True)
     made.write(tmp_path / "store")
     clock = ManualClock(NOW_MS)

@@ -1,4 +1,4 @@
-"""A wheel whose slots say what no chain can be: that is damage, however many units it speaks of."""
+"""Test wheels with slots that no chain can match: this is damage, however many units they claim."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ COUNT = 8
 
 
 def opens_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The damage is seen, and all is built anew from the log."""
+    """Check that the damage is detected, and that all derived files are rebuilt from the log."""
     points: list[str] = []
     monkeypatch.setattr(failpoints, "hook", points.append)
     bench.open()
@@ -33,15 +33,15 @@ def all_comes(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("first", "last", "count"),
     [
-        (0, 1 << 40, 1000),  # behind the end of the timer log
+        (0, 1 << 40, 1000),  # past the end of the timer log
         (-5, -5, 1000),
         (104, 52, 1000),
-        (0, 52, 1000),  # more than lie between the two
+        (0, 52, 1000),  # more units than fit between the two offsets
         (0, 7 * 52, 9),
     ],
 )
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_noise_is_not_counted_as_units(
+def test_impossible_slots_are_not_counted_as_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, count: int,
     is_killed: bool,
 ) -> None:  # fmt: skip
@@ -66,8 +66,13 @@ def test_noise_is_not_counted_as_units(
     all_comes(bench)
 
 
-def test_a_wheel_as_it_once_was_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many units as messages wait: only what the closing noted tells."""
+def test_older_state_of_the_wheel_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of units equals that of pending messages.
+
+    Only the count at closing reveals the damage.
+    """
     bench = Bench(tmp_path / "store")
     first = bench.store.put("t", b"first", deliver_ms=NOW + 20 * SECOND)
     bench.turn()
@@ -91,10 +96,10 @@ def test_a_wheel_as_it_once_was_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("bit", [61, 62])
-def test_a_slot_with_a_time_beyond_all_is_missed(
+def test_slot_with_a_time_past_all_messages_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit: int
 ) -> None:
-    """Its time fits its place, and yet nobody looks for it there."""
+    """The time fits the place of the slot, but no reader would look for it there."""
     bench = Bench(tmp_path / "store")
     for n in range(COUNT):
         bench.store.put("t", b"%d" % n, deliver_ms=NOW + 50 * SECOND)
@@ -102,7 +107,7 @@ def test_a_slot_with_a_time_beyond_all_is_missed(
     path = bench.root / "timerwheel"
     bench.close()
     slots = wheel_slot.read(path.read_bytes()).copy()
-    assert (1 << bit) % len(slots) == 0  # it fits its place
+    assert (1 << bit) % len(slots) == 0  # the time fits the place of the slot
     at = int(np.flatnonzero(slots["count"])[0])
     slots[at]["time"] += 1 << bit
     path.write_bytes(slots.tobytes())

@@ -1,6 +1,7 @@
-"""Raises MemoryError at the n-th line of the engine that runs: anything may, at any line.
+"""Raise MemoryError at the n-th line of the engine that runs in this thread.
 
-Holds:    not in what only undoes: a `finally` that cannot run leaves what nobody can make good.
+Invariants:
+    1. Clean-up code is exempt: the state after a `finally` that did not run cannot be repaired.
 """
 
 import linecache
@@ -15,11 +16,12 @@ import timerstore
 from tests.support.inside.methods import UNDOES
 
 _ENGINE = str(Path(timerstore.__file__).parent)
-_CLOCK = str(Path(timerstore.__file__).with_name("testing.py"))  # the test itself reads it, too
+# the tests read this attribute, too
+_CLOCK = str(Path(timerstore.__file__).with_name("testing.py"))
 
 
 class Lines:
-    """Counts lines."""
+    """Count the lines that run."""
 
     def __init__(self, nth: int) -> None:
         self._nth = nth
@@ -28,7 +30,7 @@ class Lines:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Count, and raise, in this thread while this is held."""
+        """Count lines in this thread within the block, and raise at the chosen one."""
         sys.settrace(self._enter)
         try:
             yield
@@ -53,8 +55,10 @@ class Lines:
 
 
 def _is_with(frame: FrameType) -> bool:
-    """Lines of `with` run again when it ends: an error just there, which nothing but a tracer
-    raises, would keep it from ending. So it is with the line that ends a call of the store.
+    """Return whether a line belongs to a `with`, or ends a call of the store.
+
+    Such a line runs again at the end of the block. An error there, which only a tracer can raise,
+    would prevent the end of the block.
     """
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     return text.lstrip().startswith(("with ", "calls.discard("))

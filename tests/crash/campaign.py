@@ -1,6 +1,6 @@
-"""Lives, handed to workers side by side; what they found, counted and told.
+"""Distribute lives to parallel workers, count the results and report them.
 
-Threads:  one a worker, which waits for its answers.
+Thread safety: one thread for each worker, which waits for its answers.
 """
 
 import json
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Campaign:
-    """Lives, lived side by side in as many workers as are given."""
+    """Lives that run in parallel in the given workers."""
 
     how = "kills"
     suite = "kill -9"
@@ -28,7 +28,7 @@ class Campaign:
     def __init__(
         self, lives: Iterator[dict[str, Any]], seed: int, workers: list[list[str]]
     ) -> None:
-        """`workers`: the command of each."""
+        """Start the workers. `workers` holds the command of each."""
         self.seed = seed
         self.points: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Campaign:
             self.failed.append(life | result)
 
     def note(self) -> None:
-        """Add to the ledger, where TIMERSTORE_NOTE_AMOUNTS asks for it: nightly runs do."""
+        """Add to the ledger if TIMERSTORE_NOTE_AMOUNTS is set, as in nightly runs."""
         if os.environ.get("TIMERSTORE_NOTE_AMOUNTS"):
             counts = {
                 self.how: self.kills,
@@ -94,12 +94,12 @@ class Campaign:
 
     @property
     def kills(self) -> int:
-        """How many children died."""
+        """Return how many children were killed."""
         return self.points.total() - self.points["not killed"]
 
     @property
     def summary(self) -> str:
-        """What was done, as text."""
+        """Return a summary as text."""
         named = "  ".join(f"{name} {self.points[name]}" for name in failpoints.NAMES)
         return (
             f"\n{self.kills} {self.how} in {self.totals['lives']} lives, seed {self.seed},"
@@ -111,7 +111,7 @@ class Campaign:
         )
 
     def check(self) -> None:
-        """Fail with what went wrong, and what it takes to live it again."""
+        """Fail with all problems found, and with the data needed to repeat each life."""
         self.note()
         texts = []
         for one in self.failed:

@@ -1,30 +1,26 @@
-"""After the kills: opens the store, drains it, compares it with what the children said.
+"""Open the store after the kills, deliver all messages, and compare it with the reports.
 
-Holds:    it runs with a clock turned by hand and without threads, so that what it finds is the
-          store's doing alone.
+The clock is set by hand and there are no threads, so that all findings come from the store alone.
 """
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import timerstore
+from tests.crash.history import History
 from tests.crash.report import (
-    ANSWERS,
     GROUP,
     QUEUES,
     SOURCE,
-    Kind,
-    Line,
     ingest_batches,
     ingest_id,
     ingest_rows,
     key_of,
     read_body,
-    unpack,
 )
 from tests.support.points import noted
 from timerstore import CancelResult, Message, StoreConfig, TimerStore
@@ -37,129 +33,8 @@ YEAR_MS = 31_557_600_000
 _PROBLEMS_MAX = 12
 
 
-@dataclass(slots=True)
-class Reading:
-    """How far the group came in one queue, as its children said."""
-
-    committed: int = 0
-    begun: int = 0  # the last commit that may have arrived
-    next: int | None = None  # what is handed out next; None: after an opening
-
-    def handed(self, at: int) -> bool:
-        """Whether this may be handed out now."""
-        fits = self.sought(at) if self.next is None else at == self.next
-        self.next = at + 1
-        return fits
-
-    def sought(self, at: int) -> bool:
-        """Whether the last commit may have been this; from now on it is known which it was."""
-        fits = self.committed <= at <= self.begun
-        self.commit(at)
-        return fits
-
-    def commit(self, end: int) -> None:
-        """A commit returned."""
-        self.committed = self.begun = end
-
-
-@dataclass(slots=True)
-class History:
-    """What the children of one directory said, sorted out."""
-
-    begun: dict[int, int] = field(default_factory=dict)  # id -> queue
-    batches: list[tuple[int, int, int]] = field(default_factory=list)  # first id, count, atomic
-    asked: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # id, queue, due: with id
-    acked: dict[int, Line] = field(default_factory=dict)
-    refused: set[int] = field(default_factory=set)
-    cancel_begun: set[int] = field(default_factory=set)
-    moved: set[int] = field(default_factory=set)  # whose reschedule was begun, once or more
-    moving: dict[int, int] = field(default_factory=dict)  # in flight: to this time, 0 at once
-    answers: dict[int, list[CancelResult]] = field(default_factory=dict)
-    pulled: dict[int, list[Line]] = field(default_factory=dict)  # queue -> in order of offsets
-    readings: list[Reading] = field(default_factory=lambda: [Reading() for _ in QUEUES])
-    ingesting: dict[int, bool] = field(default_factory=dict)  # version -> whether it returned
-    problems: list[str] = field(default_factory=list)
-    notes: list[Line] = field(default_factory=list)
-
-    def read(self, raw: bytes) -> None:
-        """Take in what one child said."""
-        for line in unpack(raw):
-            self._take(line)
-
-    def _take(self, line: Line) -> None:  # noqa: C901, PLR0912 - one case a kind of line
-        match line.kind:
-            case Kind.PUT_BEGUN:
-                self.begun[line.id] = line.queue
-                if line.b:
-                    self.asked[line.id] = line.id, line.queue, line.due
-            case Kind.PUT_MANY_BEGUN:
-                self.batches.append((line.id, line.a, line.b))
-                self.begun.update(dict.fromkeys(range(line.id, line.id + line.a), line.queue))
-            case Kind.PUT:
-                self.acked[line.id] = line
-            case Kind.CANCEL_BEGUN:
-                self.cancel_begun.add(line.id)
-            case Kind.MOVE_BEGUN:
-                self.moving[line.id] = line.due
-                self.moved.add(line.id)
-            case Kind.MOVED:
-                self.acked[line.id] = line
-                del self.moving[line.id]
-            case Kind.CANCELLED:
-                self.moving.pop(line.id, None)
-                self.answers.setdefault(line.id, []).append(ANSWERS[line.answer])
-            case Kind.PULLED:
-                seen = self.pulled.setdefault(line.queue, [])
-                if line.a != len(seen):
-                    self.problems.append(f"pulled offset {line.a} after {len(seen)}: {line}")
-                seen.append(line)
-            case Kind.INGEST_BEGUN:
-                self.ingesting.setdefault(line.id, False)
-                self.begun.update((number, 0) for number, _ in ingest_rows(line.id))
-            case Kind.INGESTED:
-                if self.ingesting[line.id] and not line.a:
-                    self.problems.append(f"ingested twice: version {line.id}")
-                self.ingesting[line.id] = True
-            case Kind.REFUSED if line.a == Kind.PUT_BEGUN:
-                self.refused.add(line.id)
-            case Kind.REFUSED if line.a == Kind.CANCEL_BEGUN:
-                self.cancel_begun.discard(line.id)
-            case Kind.NOTE:
-                self.notes.append(line)
-            case Kind.OPENED:
-                for reading in self.readings:
-                    reading.next = None
-            case Kind.HANDED:
-                reading = self.readings[line.queue]
-                known = str(reading)
-                if not reading.handed(line.a):
-                    self.problems.append(f"handed out {line}, but {known}")
-            case Kind.COMMIT_BEGUN:
-                self.readings[line.queue].begun = line.a
-            case Kind.COMMITTED:
-                self.readings[line.queue].commit(line.a)
-            case Kind.SOUGHT:
-                reading = self.readings[line.queue]
-                known = str(reading)
-                if not reading.sought(line.a):
-                    self.problems.append(f"went back to {line}, but {known}")
-                reading.next = line.a
-            case Kind.QUERIED:
-                self.problems.append(f"a query by id found it {line.a} times: {line}")
-            case Kind.EARLY:
-                self.problems.append(f"seen before its time: {line}")
-            case Kind.REWOUND:
-                self.problems.append(f"a queue went back: {line}")
-
-    @property
-    def cancelled(self) -> set[int]:
-        """Give the ids that are surely cancelled."""
-        sure = (CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED)
-        return {i for i, answers in self.answers.items() if any(a in sure for a in answers)}
-
-
 def check(directory: Path, config: dict[str, Any], history: History, seed: int) -> list[str]:
-    """Give what is wrong, nothing where all is well."""
+    """Return the problems that were found."""
     checking = _Check(directory, StoreConfig(**config), history, Random(seed))
     checking.run()
     found = checking.problems
@@ -172,8 +47,9 @@ class _Check:
     ) -> None:
         self._directory = directory
         self._retains = config.retention_ms > 0
-        self._config = replace(config, retention_ms=0)  # nothing goes while it is compared
-        self._begins: dict[int, int] = {}  # by queue: the offset of the first that is left
+        # no message is removed during the comparison
+        self._config = replace(config, retention_ms=0)
+        self._begins: dict[int, int] = {}  # by queue: the offset of the first message that is left
         self._removed: set[int] = set()
         self._history = history
         self._random = random
@@ -194,7 +70,7 @@ class _Check:
         last_ms = max((line.due for line in self._history.acked.values()), default=clock.now_ms)
         last_ms = max(last_ms, *(one.due_ms for one in store.pending()), clock.now_ms + 2000)
         stepper = Stepper(store)
-        for _ in range(self._random.choice((0, 0, 1, 4))):  # some roll on the way
+        for _ in range(self._random.choice((0, 0, 1, 4))):  # some messages roll in this way
             clock.set(self._random.randint(clock.now_ms, last_ms + 1))
             stepper.settle()
         clock.set(last_ms + 1000 + self._random.choice((0, 0, YEAR_MS)))
@@ -214,7 +90,7 @@ class _Check:
         store.close()
 
     def _ingest_rest(self, store: TimerStore) -> None:
-        """What was ingested is there; what was cut short goes on, and then is."""
+        """Check that ingested versions are stored, and complete the interrupted ones."""
         found = store.ingested(SOURCE)
         for version, returned in sorted(self._history.ingesting.items()):
             if returned and version not in found:
@@ -226,7 +102,7 @@ class _Check:
             self._history.ingesting[version] = True
 
     def _has_watermark(self) -> bool:
-        """Whether recovery has to go on from one: nothing looks as if a broker had been here."""
+        """Return whether recovery must use a watermark: no file looks like a broker's."""
         tree = Tree(self._directory)
         if not tree.watermark.exists() or watermark.read(tree.watermark.read_bytes()) is None:
             return False
@@ -251,7 +127,7 @@ class _Check:
             at = batch.next_offset
 
     def _note_removed(self, store: TimerStore) -> None:
-        """What retention removed: it was pulled, all of it."""
+        """Record the messages that retention removed. All of them must have been pulled."""
         for queue, (topic, queue_id) in enumerate(QUEUES):
             if store.topics().get(topic, 0) <= queue_id:
                 continue
@@ -279,14 +155,14 @@ class _Check:
             self.problems.append(f"{when}, {len(waiting)} still wait, counted {count}")
 
     def _compare_offsets(self, store: TimerStore) -> None:
-        """What was committed is, and nothing that nobody asked for."""
+        """Check that the committed offsets are stored, and no others."""
         for (topic, queue_id), reading in zip(QUEUES, self._history.readings, strict=True):
             found = store.committed(topic, GROUP).get(queue_id, 0)
             if not reading.committed <= found <= reading.begun:
                 self.problems.append(f"{topic} {queue_id}: committed {found}, but {reading}")
 
     def _compare_waiting(self, store: TimerStore) -> None:
-        """Nobody is lost, twice there or back from the dead, before anything is stepped."""
+        """Check before a service runs that no message is lost, doubled, or back after a cancel."""
         history = self._history
         names = {line.message_id.decode(): i for i, line in history.acked.items()}
         for version, returned in history.ingesting.items():
@@ -319,7 +195,9 @@ class _Check:
             self.problems.append(f"reopened, {topics} wait, counted {counted}")
 
     def _compare_queries(self, store: TimerStore) -> None:
-        """By key and by id each message is found once: what waits and what is there, no more."""
+        """Check that queries by key and id return each pending or visible message once, and no
+        others.
+        """
         there = {m.log_offset: m for ms in self._read_all(store).values() for m in ms}
         waiting = {one.message_id for one in store.pending()}
         for topic in {topic for topic, _ in QUEUES}:
@@ -383,8 +261,9 @@ class _Check:
         if acked is not None:
             if acked.queue != queue:
                 self.problems.append(f"{where}: the receipt says {QUEUES[acked.queue]}")
-            to_ms = self._history.moving.get(number, -1)  # else it is what the receipt says
-            # A time that had passed when it was looked at means: now.
+            # otherwise the due time in the receipt counts
+            to_ms = self._history.moving.get(number, -1)
+            # A reschedule to a time in the past means now.
             is_named = message.due_ms in (to_ms, message.delivered_ms)
             has_moved = 0 <= to_ms <= message.due_ms and is_named
             if acked.a != -1 and message.due_ms != acked.due and not has_moved:

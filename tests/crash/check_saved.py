@@ -1,7 +1,8 @@
-"""What a backup is after its maker was killed: whole, and the log's own bytes.
+"""Check a backup whose maker was killed: it must be complete, with the bytes of the log.
 
-Holds:    whatever died, backup.json speaks of bytes that are there, and that are the store's: they
-          lay below a durable watermark, so that no recovery changed them since.
+Invariants:
+    1. At every kill, the bytes that backup.json names exist, and they are those of the store. They
+       lie below a durable watermark, so that no later recovery changed them.
 """
 
 import shutil
@@ -14,7 +15,7 @@ from timerstore._engine.maintenance.backup import MANIFEST
 
 
 def check_saved(directory: Path, saved: Path) -> list[str]:
-    """Compare a backup, where there is one, with the store's log; restore it, and look it over."""
+    """Compare a backup, if there is one, with the log of the store, then restore and verify it."""
     if not (saved / MANIFEST).exists():
         return []
     manifest = backup_json.read((saved / MANIFEST).read_bytes())
@@ -22,7 +23,7 @@ def check_saved(directory: Path, saved: Path) -> list[str]:
     for one in manifest.segments:
         name = segment_name(one.offset)
         log = Tree(directory).commit_log / name
-        if not log.exists():  # retention has dropped it
+        if not log.exists():  # retention has removed the segment
             continue
         ours = log.read_bytes()[: one.size_bytes]
         if (Tree(saved).commit_log / name).read_bytes()[: one.size_bytes] != ours:

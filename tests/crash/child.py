@@ -1,9 +1,10 @@
-"""The child that gets killed: works on a store with real threads and says what was acknowledged.
+"""Work on a store with real threads in a child that is killed, and report all answers.
 
-Threads:  the store's own; here two that put, one that ingests, one that cancels and flushes, one
-          that pulls, one that reads as a group. The main thread closes and opens the store again
-          when the others are through.
-Fails:    an error that it does not expect is written to `trouble`, and it leaves with status 3.
+An unexpected error is written to the file `trouble`, and the child exits with status 3.
+
+Thread safety: besides the store's own threads, two threads put, one ingests, one cancels and
+flushes, one pulls, and one reads as a group. The main thread closes and opens the store again after
+they end.
 """
 
 import faulthandler
@@ -15,25 +16,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import timerstore
+from tests.crash.child_puts import ChildPuts
+from tests.crash.plan import SAVED, Known, Plan
 from tests.crash.report import (
     ANSWERS,
-    CHOSEN,
     GROUP,
     QUEUES,
-    SOURCE,
     Kind,
     Line,
     Reporter,
-    given_id,
-    ingest_batches,
-    key_of,
-    make_body,
     read_body,
 )
 from tests.support.inside import inside, keep_log_from, sizes
@@ -42,67 +38,24 @@ from timerstore import (
     Consumer,
     Message,
     NotPendingError,
-    PutReceipt,
-    StoreConfig,
     TimerStore,
 )
 from timerstore._engine.base import failpoints
-from timerstore._engine.format.handle import Handle, decode, encode
+from timerstore._engine.format.handle import decode
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.maintenance.backup import MANIFEST
-from timerstore.receipts import out_ms
 
 STATUS_TROUBLE = 3
 _leaving = threading.Lock()
-_OF_MANY = 1 << 62
-LEVEL_DELAYS_MS = (1000, 2000)
-SAVED = "backup"
-"""Folder of the backup, beside the store."""
-
-
-@dataclass(slots=True)
-class Known:
-    """What rounds before this one left behind, for the child to go on from."""
-
-    seen: dict[int, int] = field(default_factory=dict)  # queue -> messages pulled
-    cancellable: list[tuple[int, int, str]] = field(default_factory=list)  # id, queue, handle
-    moved: set[int] = field(default_factory=set)  # ids whose body may name another time
-    retries: list[tuple[int, int, int]] = field(default_factory=list)  # id, queue, due: no answer
-    versions: list[int] = field(default_factory=list)  # that were begun to be ingested
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One round: how the child works and when it dies."""
-
-    seed: int
-    round: int
-    config: dict[str, Any]
-    point: str | None = None  # None: the parent kills
-    nth: int = 1
-    calls: int = 60  # of each putting thread, between opening and closing
-    sessions: int = 3
-    step_ms: float = 1.0  # pause between two calls, at most
-    is_stopped: bool = False  # at its point it waits for the end, else it brings it about
-    only_durable: bool = False  # nothing is acknowledged that a power cut may take back
-    backup_share: float = 0.01  # of the calls that cancel, flush and back up
-
-
-def handle_of(queue: int, config: StoreConfig, line: Line) -> str:
-    """Give the handle of a message that was put, from its line."""
-    stamp = out_ms(line.due, config.precision_ms) + 1
-    return encode(
-        Handle(QUEUES[queue][0], config.broker_name, stamp, line.message_id.decode(), line.a)
-    )
 
 
 def run(directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> None:
-    """Work until killed or done; never returns."""
+    """Work until killed or done, and never return."""
     run_guarded(trouble, _Child(directory, trouble, plan, known, pipe).work)
 
 
 def run_guarded(trouble: Path, work: Callable[[], None]) -> None:
-    """Work, then leave the process; what goes wrong is written to `trouble`."""
+    """Run a function and end the process. Write an error to `trouble`."""
     status = STATUS_TROUBLE
     try:
         with trouble.with_suffix(".stacks").open("w") as stacks:
@@ -110,37 +63,29 @@ def run_guarded(trouble: Path, work: Callable[[], None]) -> None:
             faulthandler.enable(file=stacks)
             work()
         status = 0
-    except BaseException:  # noqa: BLE001 - the last door before _exit
+    except BaseException:  # noqa: BLE001 - the error is reported, and the process ends
         _leave_in(trouble)
     finally:
         os._exit(status)
 
 
 def _leave_in(trouble: Path) -> None:
-    """Say what the present exception is, and leave the process; the first who comes."""
+    """Report the current exception of the first thread that fails, and end the process."""
     with _leaving:
         trouble.write_text(traceback.format_exc())
         os._exit(STATUS_TROUBLE)
 
 
-class _Child:
+class _Child(ChildPuts):
     def __init__(self, directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> None:
+        super().__init__(plan, known, Reporter(pipe, plan.round))
         self._directory = directory
         self._saved = directory.with_name(SAVED)
         self._restored = directory.with_name("restored")
         self._trouble = trouble
-        self._plan = plan
-        self._config = StoreConfig(**plan.config)
-        self._report = Reporter(pipe, plan.round)
         self._seen = dict.fromkeys(range(len(QUEUES)), 0) | known.seen
-        self._cancellable = list(known.cancellable)
         self._seen_by_id: set[int] = set()
         self._cancelled: set[int] = set()
-        self._moved = set(known.moved)
-        self._versions = list(known.versions)
-        self._retries = list(known.retries)
-        self._numbers = itertools.count(plan.round << 32)
-        self._stop = threading.Event()
         self._store: TimerStore | None = None
         sizes.replace(sizes.SMALL_CHUNKS)
         self._guard_every_store()
@@ -155,13 +100,13 @@ class _Child:
             if name == point and next(passes) == nth:
                 self._report.say(Kind.REACHED, a=which)
                 if self._plan.is_stopped:
-                    threading.Event().wait()  # for the worker, which cuts the power
+                    threading.Event().wait()  # until the worker cuts the power
                 os.kill(os.getpid(), signal.SIGKILL)
 
         return hook
 
     def work(self) -> None:
-        """Open, work, close; so often."""
+        """Open, work and close, several times."""
         for session in range(self._plan.sessions):
             self._store = store = timerstore.open(self._directory, self._config)
             self._report.say(Kind.OPENED)
@@ -172,7 +117,7 @@ class _Child:
         self._report.say(Kind.FINISHED)
 
     def _guard_every_store(self) -> None:
-        """From its opening on: its services run before it is in our hands."""
+        """Guard each store from its opening on, because its services run before `open` returns."""
         make = Retention.__init__
 
         def make_guarded(one: Retention, *args: Any) -> None:
@@ -182,10 +127,10 @@ class _Child:
         Retention.__init__ = make_guarded  # type: ignore[assignment]
 
     def _lowest_unseen(self) -> int:
-        """What was not pulled stays, so that the parent knows of all that went."""
+        """Return the offset from which messages were not pulled, so that retention keeps them."""
         store, found = self._store, 2**62
         if store is None:
-            return 0  # it is being opened, or closed
+            return 0  # the store is being opened or closed
         for queue, (topic, queue_id) in enumerate(QUEUES):
             route = inside(store).routes.get(topic, queue_id)
             unit = b"" if route is None else route.queue.read(self._seen[queue], 1)
@@ -194,7 +139,7 @@ class _Child:
         return found
 
     def _restore(self) -> None:
-        """Make a store of the backup; the worker compares what there is, this may die in it."""
+        """Restore the backup. The child may die in it, and the worker compares the results."""
         if (self._saved / MANIFEST).exists():
             shutil.rmtree(self._restored, ignore_errors=True)
             timerstore.restore(self._saved, self._restored)
@@ -216,161 +161,14 @@ class _Child:
         def guarded() -> None:
             try:
                 calls(store, Random(seed))
-            except BaseException:  # noqa: BLE001 - the whole child fails
+            except BaseException:  # noqa: BLE001 - an error of one thread fails the child
                 _leave_in(self._trouble)
 
         thread = threading.Thread(target=guarded)
         thread.start()
         return thread
 
-    # --- putting ---
-
-    def _put_calls(self, store: TimerStore, random: Random) -> None:
-        while True:
-            try:
-                self._put_again(store, *self._retries.pop())
-            except IndexError:
-                break
-        for _ in range(self._plan.calls):
-            if random.random() < 0.75:
-                self._put(store, random)
-            else:
-                self._put_many(store, random)
-            time.sleep(random.random() * self._plan.step_ms / 1000)
-
-    def _delay_ms(self, random: Random) -> int:
-        """Give 0 for now, else up to some laps of the wheel."""
-        if random.random() < 0.2:
-            return 0
-        window_ms = self._config.precision_ms * self._config.roll_slots
-        most = random.choice((3, 50, 2 * self._config.precision_ms, window_ms, 6 * window_ms))
-        return random.randint(1, max(1, most))
-
-    def _size(self, random: Random) -> int:
-        return random.randint(16, random.choice((40, 300, 300, 2000)))
-
-    def _put(self, store: TimerStore, random: Random) -> None:
-        queue = random.randrange(CHOSEN)
-        topic, queue_id = QUEUES[queue]
-        delay_ms = self._delay_ms(random)
-        due_ms = time.time_ns() // 1_000_000 + delay_ms if delay_ms else 0
-        number = next(self._numbers)
-        body = make_body(number, due_ms, self._size(random))
-        options: dict[str, Any] = {}
-        if due_ms:
-            options["deliver_ms"] = due_ms
-        if queue:
-            options["queue_id"] = queue_id
-        if random.random() < 0.1:
-            options["tags"] = "t"
-        if random.random() < 0.15:
-            level = options["level"] = random.choice((1, 1, 2))
-            due_ms = time.time_ns() // 1_000_000 + LEVEL_DELAYS_MS[level - 1]  # not after its own
-            options.pop("deliver_ms", None)
-            body = make_body(number, due_ms, len(body))
-        if random.random() < 0.3:
-            options["keys"] = key_of(number)
-        if random.random() < 0.1 and not self._plan.only_durable:
-            options["flush"] = random.choice(("sync", "async"))
-        if random.random() < 0.2:
-            options["message_id"] = given_id(number)
-        is_given = "message_id" in options
-        self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms, b=is_given)
-        receipt = store.put(topic, body, **options)
-        self._put_answered(queue, number, receipt)
-        if is_given and random.random() < 0.5:
-            self._put_again(store, number, queue, due_ms, receipt)
-
-    def _put_again(
-        self,
-        store: TimerStore,
-        number: int,
-        queue: int,
-        due_ms: int,
-        first: PutReceipt | None = None,
-    ) -> None:
-        """What was put with an id, perhaps: it is put now, or the answer is the first one's."""
-        topic, queue_id = QUEUES[queue]
-        body = make_body(number, due_ms, 50)
-        again = store.put(
-            topic, body, deliver_ms=due_ms, queue_id=queue_id, message_id=given_id(number)
-        )
-        if first is None:
-            self._put_answered(queue, number, again)
-        else:
-            assert again.duplicate, again
-            is_moved = number in self._moved
-            assert is_moved or again._replace(duplicate=False, cancelled=False) == first, again
-
-    def _put_answered(self, queue: int, number: int, receipt: PutReceipt) -> None:
-        topic = QUEUES[queue][0]
-        waits = receipt.queue_offset is None
-        self._report.say(
-            Kind.PUT,
-            queue=QUEUES.index((topic, receipt.queue_id)),
-            id=number,
-            due=receipt.due_ms,
-            a=-2 if receipt.waits_for_level else receipt.timer_id if waits else -1,
-            b=-1 if receipt.queue_offset is None else receipt.queue_offset,
-            message_id=receipt.message_id.encode(),
-        )
-        if waits and not receipt.waits_for_level:
-            self._cancellable.append((number, queue, receipt.handle))
-
-    def _put_many(self, store: TimerStore, random: Random) -> None:
-        queue = random.randrange(CHOSEN)
-        topic, queue_id = QUEUES[queue]
-        is_atomic = random.random() < 0.4
-        count = random.randint(1, random.choice((5, 20) if is_atomic else (5, 40, 300)))
-        now_ms = time.time_ns() // 1_000_000
-        level = random.choice((1, 1, 2)) if random.random() < 0.15 else None
-        if level is None:
-            delays = [self._delay_ms(random) for _ in range(count)]
-            dues = [now_ms + delay if delay else 0 for delay in delays]
-        else:
-            dues = [now_ms + LEVEL_DELAYS_MS[level - 1]] * count  # not after their own
-        first = _OF_MANY + (next(self._numbers) << 10)  # room for the batch's own
-        bodies = [make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)]
-        self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count, b=is_atomic)
-        times: dict[str, Any] = {"deliver_ms": dues} if level is None else {"level": level}
-        own_queue = queue_id if queue else None
-        batch = store.put_many(topic, bodies, queue_id=own_queue, atomic=is_atomic, **times)
-        lines, cancellable = [], []
-        for k, receipt in enumerate(batch):
-            waits = receipt.queue_offset is None
-            lines.append(
-                Line(
-                    Kind.PUT,
-                    queue=QUEUES.index((topic, receipt.queue_id)),
-                    id=first + k,
-                    due=receipt.due_ms,
-                    a=-2 if receipt.waits_for_level else receipt.timer_id if waits else -1,
-                    b=-1 if receipt.queue_offset is None else receipt.queue_offset,
-                    message_id=receipt.message_id.encode(),
-                )
-            )
-            if waits and level is None and random.random() < 0.2:
-                cancellable.append((first + k, queue, receipt.handle))
-        self._report.say_all(lines)
-        self._cancellable += cancellable
-
-    def _ingests(self, store: TimerStore, random: Random) -> None:
-        """Versions that others left first, then new ones; at times one again."""
-        before = list(self._versions)
-        while not self._stop.is_set():
-            if before:
-                version = before.pop()
-            elif self._versions and random.random() < 0.2:
-                version = random.choice(self._versions[-5:])
-            else:
-                version = max(time.time_ns() // 1_000_000, *self._versions[-1:], 0) + 1
-                self._versions.append(version)
-            self._report.say(Kind.INGEST_BEGUN, id=version)
-            receipt = store.ingest(SOURCE, version, ingest_batches(version, random))
-            self._report.say(Kind.INGESTED, id=version, a=receipt.is_replay)
-            time.sleep(random.random() * 30 * self._plan.step_ms / 1000)
-
-    # --- the others ---
+    # --- cancels, queries and reads ---
 
     def _cancel_calls(self, store: TimerStore, random: Random) -> None:
         while not self._stop.is_set():
@@ -387,7 +185,7 @@ class _Child:
                 if random.random() < 0.5:
                     self._reschedule(store, at, random)
                     continue
-                if random.random() < 0.9:  # else a second time
+                if random.random() < 0.9:  # otherwise it is cancelled a second time
                     del self._cancellable[at]
                 self._report.say(Kind.CANCEL_BEGUN, queue=queue, id=number)
                 self._cancelled.add(number)
@@ -398,14 +196,16 @@ class _Child:
             time.sleep(random.random() * 4 * self._plan.step_ms / 1000)
 
     def _query(self, store: TimerStore, number: int, queue: int, handle: str) -> None:
-        """It is found once, by its id; never before it is visible, and from then on always, or
-        until retention takes what was delivered. Nobody but this thread moves or cancels it.
+        """Query a message by its id, and check the number of results.
+
+        It is found at most once. After the first success it is always found, until retention may
+        remove it after its delivery. Only this thread moves or cancels it.
         """
         known = decode(handle)
         found = store.query(QUEUES[queue][0], known.message_id)
         surely_waits = (
             time.time_ns() // 1_000_000 < known.out_ms
-        )  # before that nothing is delivered
+        )  # no message is delivered before that time
         stays = surely_waits or not store.config.retention_ms
         least = number in self._seen_by_id and number not in self._cancelled and stays
         if not least <= len(found) <= 1:
@@ -495,7 +295,7 @@ class _Child:
             time.sleep(random.random() * 2 * self._plan.step_ms / 1000)
 
     def _go_back(self, store: TimerStore, consumer: Consumer, ends: dict[int, int]) -> None:
-        """To where the group has committed: what was handed out since comes again."""
+        """Seek to the committed offsets, after which the later messages are handed out again."""
         committed = store.committed(consumer.topic, GROUP)
         for queue_id in consumer.queues:
             queue = QUEUES.index((consumer.topic, queue_id))
@@ -504,7 +304,7 @@ class _Child:
         ends.clear()
 
     def _commit(self, consumer: Consumer, ends: dict[int, int], through: Message | None) -> None:
-        """All that was handed out and not committed (`ends`), or one queue alone."""
+        """Commit all messages that were handed out (`ends`), or those of one queue."""
         begun = dict(ends)
         if through is not None:
             queue = QUEUES.index((through.topic, through.queue_id))

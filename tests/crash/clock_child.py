@@ -1,8 +1,9 @@
-"""A store in threads, on a system clock that is set forward and back under it (fake_clock.c).
+"""Run a store with threads on a system clock that is set forward and back (fake_clock.c).
 
     python -m tests.crash.clock_child <store> <clock file> [--patient]
 
-`--patient`: after a step forward nobody calls the store, which must notice by itself.
+With `--patient`, no thread calls the store after a step forward, so that the store must notice the
+step itself.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from timerstore import StoreConfig, TimerStore
 _HOUR_MS = 3_600_000
 _QUIET_S = 0.4
 _SOON_S = 5.0
-_NOTICED_S = 12.0  # a service that waits for a wall time looks again after ten
+_NOTICED_S = 12.0  # a service that waits for a wall time checks the clock again after ten seconds
 CONFIG = StoreConfig(
     commit_log_segment_bytes=1 << 20, wheel_slot_count=4096, precision_ms=100,
     timer_log_segment_bytes=1 << 16, queue_segment_bytes=20_000, index_enabled=False,
@@ -27,12 +28,13 @@ CONFIG = StoreConfig(
 
 
 class FakeClock:
-    """Sets the clock of this process."""
+    """Set the clock of this process."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 24)
-        self.peaks: list[tuple[int, int]] = []  # messages put, and what the clock showed then
+        # pairs of the number of messages put and the clock time then
+        self.peaks: list[tuple[int, int]] = []
         self.put_count = 0
 
     @property
@@ -40,7 +42,7 @@ class FakeClock:
         return time.time_ns() // 1_000_000
 
     def set(self, wall_ms: int, permille: int = 1000) -> None:
-        """Set it; it goes on at so many thousandths of its pace."""
+        """Set the clock. It continues at the given thousandths of its normal speed."""
         self.peaks.append((self.put_count, self.now_ms))
         self._map[:] = struct.pack("=3q", wall_ms * 1_000_000, time.monotonic_ns(), permille)
 
@@ -48,34 +50,36 @@ class FakeClock:
         self.set(self.now_ms + ms, permille)
 
     def latest_since(self, put: int) -> int:
-        """The latest that it ever showed since so many were put."""
+        """Return the latest time that the clock showed since this many messages were put."""
         return max([self.now_ms, *(ms for count, ms in self.peaks if count >= put)])
 
 
 class Child:
-    """Puts, turns the clock, and watches what comes."""
+    """Put messages, set the clock, and check the deliveries."""
 
     def __init__(self, root: Path, clock: FakeClock, *, is_patient: bool) -> None:
         self._root = root
         self._clock = clock
         self._is_patient = is_patient
-        self._due: dict[int, tuple[int, int]] = {}  # number -> due, how many were put before
+        # number -> due time, number of messages put before
+        self._due: dict[int, tuple[int, int]] = {}
         self._came: list[int] = []
         self.store: TimerStore = timerstore.open(root, CONFIG)
 
     def put(self, count: int, first_ms: int, last_ms: int) -> None:
-        """Put some, due between two times from now."""
+        """Put messages that are due between two times from now."""
         now_ms = self._clock.now_ms
         for n in range(count):
             due_ms = now_ms + first_ms + (last_ms - first_ms) * n // max(1, count - 1)
             number, before = len(self._due), self._clock.put_count
             self._clock.put_count += 1
             receipt = self.store.put("t", b"%d" % number, deliver_ms=due_ms, queue_id=0)
-            assert receipt.due_ms >= due_ms  # later where this machine was slow, and that is over
+            # not later than the clock at the end, which is later on a slow machine
+            assert receipt.due_ms >= due_ms
             self._due[number] = receipt.due_ms, before
 
     def look(self, wait_s: float = 0.0) -> int:
-        """Take what has come; each not before the clock has shown its time since it was put."""
+        """Read new messages. For each, the clock must have shown its due time since the put."""
         found = self.store.pull("t", 0, len(self._came), max_count=1000, wait=wait_s).messages
         for one in found:
             number = int(bytes(one.body))
@@ -90,17 +94,17 @@ class Child:
         return len(found)
 
     def quiet(self) -> None:
-        """Nothing may come for a while."""
+        """Check that no message is delivered for a while."""
         end = time.monotonic() + _QUIET_S
         while time.monotonic() < end:
             assert not self.look(0.05), f"it came: {self._came[-1]}"
 
     def all_come(self, but: int = 0) -> float:
-        """Wait until all have come but some; how long that took."""
+        """Wait until all but some messages were delivered, and return how long it took."""
         begun = time.monotonic()
         limit_s = _NOTICED_S if self._is_patient else _SOON_S
         if not self._is_patient:
-            self.put(1, 1, 1)  # a timer on its way has the services look at the clock
+            self.put(1, 1, 1)  # a pending timer makes the services look at the clock
         while len(self._came) < len(self._due) - but:
             assert time.monotonic() < begun + limit_s, f"late: {self.store.stats()}"
             self.look(0.1)
@@ -108,7 +112,7 @@ class Child:
         return time.monotonic() - begun
 
     def in_order(self, since: int) -> None:
-        """What came since is in order of its time."""
+        """Check that the messages since then are in the order of their due times."""
         dues = [self._due[number][0] for number in self._came[since:]]
         wanted = sorted(dues[:-1]) if not self._is_patient else sorted(dues)
         assert [d for d in dues if d in wanted] == wanted or dues == sorted(dues), "out of order"
@@ -118,7 +122,7 @@ class Child:
         self.store = timerstore.open(self._root, CONFIG)
 
     def run(self) -> dict[str, float]:
-        """The whole story; what waited how long, seconds."""
+        """Run all steps, and return the measured delays in seconds."""
         clock, took = self._clock, {}
         self.put(100, 20, 800)
         took["as the clock goes"] = self.all_come()
@@ -129,9 +133,9 @@ class Child:
         self.put(100, _HOUR_MS, 2 * _HOUR_MS)
         clock.step(-2 * _HOUR_MS)
         self.quiet()
-        self.put(20, 50, 200)  # of times that the clock has shown before
+        self.put(20, 50, 200)  # due at times that the clock has shown before
         took["after two hours back"] = self.all_come(but=100)
-        clock.step(0, permille=0)  # it stands still
+        clock.step(0, permille=0)  # the clock stands still
         self.put(20, 100, 200)
         self.quiet()
         clock.step(0, permille=10_000)
@@ -158,7 +162,7 @@ class Child:
 
 
 def main() -> None:
-    """Live it, say how long things took."""
+    """Run the steps, and print the delays."""
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("clock", type=Path)

@@ -1,15 +1,19 @@
-"""Counts the calls to the operating system that concern one folder, and fails chosen ones.
+"""Count the system calls that concern one folder, and let chosen ones fail.
 
     calls = FailingCalls(tmp_path)
     with calls.installed():
         calls.fail(7, errno.EIO, once=True)     # the 7th from here on; once, or from then on
         ...
 
-Data:     every function of `os` that takes a path or a descriptor and that something here calls,
-          and, as storage/disk.py sees them, mmap, record locks and the C calls of file_io.c.
-Holds:    (1) only paths below the folder count, and descriptors that were opened there: Python's
-          own calls go through; (2) a `close` that fails has closed, as Linux does; a write that
-          fails has written nothing; (3) ENOSPC is only said by calls that take space or a name.
+The calls are all functions of `os` that take a path or a descriptor and that the engine uses, and
+the calls of the modules in storage/: mmap, record locks and the C calls of file_io.c.
+
+Invariants:
+    1. Only paths below the folder count, and descriptors that were opened there. Python's own calls
+       are not affected.
+    2. A `close` that fails has closed the descriptor, as on Linux. A write that fails wrote
+       nothing.
+    3. Only calls that allocate space or a name fail with ENOSPC.
 """
 
 import errno
@@ -21,8 +25,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import timerstore._engine.storage.disk as seam
 from timerstore._engine.base.native import ffi
+from timerstore._engine.storage import anchor, disk, file
 from timerstore._engine.storage.guarded_map import GuardedMap
 
 BY_PATH = (
@@ -43,31 +47,31 @@ FOR_EVER = 1 << 60
 
 
 class FailingCalls:
-    """The calls below one folder."""
+    """The system calls below one folder."""
 
     def __init__(self, folder: os.PathLike[str] | str) -> None:
         self._folder = os.fspath(folder)
-        self._paths: dict[int, str] = {}  # of descriptors that were opened there
+        self._paths: dict[int, str] = {}  # paths of descriptors that were opened there
         self._real: dict[str, Callable[..., Any]] = {}
         self.count = 0
         self.counts: Counter[str] = Counter()
-        self.failed: list[str] = []  # what was asked of what, of those that failed
+        self.failed: list[str] = []  # names and paths of the calls that failed
         self._first = self._last = 0
         self._code = 0
         self._is_short = False
 
     def fail(self, nth: int, code: int, *, once: bool) -> None:
-        """Fail the n-th call from here on, or all from the n-th on."""
+        """Let the n-th call from now on fail, or every call from the n-th on."""
         self._first = self.count + nth
         self._last = self._first if once else FOR_EVER
         self._code = code
 
     def shorten(self) -> None:
-        """Have every write and read do the half of what is asked, at least a byte."""
+        """Let every read and write transfer half of the requested bytes, at least one."""
         self._is_short = True
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """Let no call fail any more."""
         self._first = self._last = 0
         self._is_short = False
 
@@ -77,7 +81,7 @@ class FailingCalls:
         if not self._first <= self.count <= self._last or not self._first:
             return False
         if self._code == errno.ENOSPC and name not in TAKE_SPACE:
-            if self._last == self._first:  # the next one that can
+            if self._last == self._first:  # the next call that can fail with this error
                 self._first = self._last = self._first + 1
             return False
         self.failed.append(f"{name} {path.removeprefix(self._folder)}")
@@ -152,8 +156,8 @@ class FailingCalls:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Stand between the engine and the system for a while."""
-        lib, fcntl = seam.lib, seam.fcntl
+        """Intercept the calls within the block."""
+        lib, fcntl = file.lib, file.fcntl
         self._real = {name: getattr(os, name) for name in (*BY_PATH, *BY_DESCRIPTOR)}
         self._real |= {name: getattr(lib, name) for name in FROM_C}
         self._real |= {name: getattr(fcntl, name) for name in ("lockf", "flock")}
@@ -163,20 +167,22 @@ class FailingCalls:
                 setattr(os, name, self._by_path(name))
             for name in BY_DESCRIPTOR:
                 setattr(os, name, self._by_descriptor(name))
-            seam.GuardedMap = self._map  # type: ignore[assignment,misc]
+            file.GuardedMap = self._map  # type: ignore[assignment,misc]
             from_c = {name: self._from_c(name) for name in FROM_C}
-            seam.lib = SimpleNamespace(**from_c, ts_write_each=_write_each)
+            file.lib = SimpleNamespace(**from_c, ts_write_each=_write_each)
             locks = {name: self._by_descriptor(name) for name in ("lockf", "flock")}
-            seam.fcntl = SimpleNamespace(**{**vars(fcntl), **locks})  # type: ignore[assignment]
+            replaced: Any = SimpleNamespace(**{**vars(fcntl), **locks})
+            anchor.fcntl = disk.fcntl = file.fcntl = replaced
             yield
         finally:
             for name, real in saved.items():
                 setattr(os, name, real)
-            seam.GuardedMap, seam.lib, seam.fcntl = GuardedMap, lib, fcntl  # type: ignore[misc]
+            file.GuardedMap, file.lib = GuardedMap, lib  # type: ignore[misc]
+            anchor.fcntl = disk.fcntl = file.fcntl = fcntl
 
 
 def _write_each(fd: int, data: Any, size: int, count: int, offsets: Any) -> int:
-    """As in C, by way of calls that may fail."""
+    """Write each block, as C does, with calls that may fail."""
     pieces = memoryview(ffi.buffer(data, size * count))
     try:
         for k in range(count):

@@ -1,15 +1,16 @@
-"""A worker whose children's disk begins to fail: every write that needs a new block is an error.
+"""Run lives on a disk that begins to fail: every write that needs a new block is an error.
 
     python -m tests.crash.failing_disk <ext4 | xfs> <directory>
 
-Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
+Lives come as JSON lines on stdin, and results go to stdout, as in worker.py.
 
-Holds:    the image lies, full of holes, on a tmpfs that is filled up: the kernel reports an error
-          for pages that it writes back into a hole. The child must find out by itself, soon, and
-          say FailedError, or FullError where the file system refuses before anything is written.
-          What is on the disk afterwards is not judged: this disk loses bytes that it said were
-          synced. A bare loop of pwrite and fdatasync lost its last record in one of 18 lives on
-          ext4, and once the file system could not be mounted again.
+The image is a sparse file on a tmpfs that is filled up. So the kernel reports an error when it
+writes pages back into a hole. The child must notice this soon, and raise FailedError, or FullError
+if the file system rejects a call before anything is written.
+
+The contents of the disk are not checked afterwards, because this disk loses bytes that it reported
+as synced. A loop of pwrite and fdatasync lost its last record in one of 18 lives on ext4, and once
+the file system could not be mounted again.
 """
 
 import json
@@ -45,10 +46,11 @@ class FailingMount(Mount):
         super().__init__(kind, backing)
 
     def fail(self) -> None:
-        """From here on a page that has no block on the image cannot be written."""
+        """Let every write fail that needs a new block on the image."""
         end = 0
         with self._ballast.open("wb") as ballast:
-            for part in (64 << 20, 1 << 20, 64 << 10, 4 << 10):  # the child takes some meanwhile
+            # the child takes some of the space concurrently
+            for part in (64 << 20, 1 << 20, 64 << 10, 4 << 10):
                 with suppress(OSError):
                     while True:
                         os.posix_fallocate(ballast.fileno(), end, part)
@@ -56,11 +58,11 @@ class FailingMount(Mount):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is that time."""
+        """Return whether the disk has failed."""
         return self._ballast.exists()
 
     def heal(self) -> None:
-        """There is room again."""
+        """Free the space again."""
         self._ballast.unlink(missing_ok=True)
 
 
@@ -76,7 +78,7 @@ class FailingLife(PowerLife):
 
     def _kill(self, pid: int) -> None:
         if self._failing.has_failed:
-            self._overslept = True  # half a minute with a disk that takes nothing
+            self._overslept = True  # half a minute in which the disk rejects all writes
             os.kill(pid, signal.SIGKILL)
         else:
             self._failing.fail()
@@ -101,11 +103,11 @@ class FailingLife(PowerLife):
         self._remember(list(unpack(whole)))
 
     def _check(self) -> None:
-        """Nothing: see above."""
+        """Do nothing: the contents of this disk are not checked."""
 
 
 def make_failing_lives(seed: int, failures: int) -> Iterator[dict[str, Any]]:
-    """Give so many lives, each with one failing disk."""
+    """Return this many lives, each with one failing disk."""
     random = Random(seed)
     for number in range(failures):
         moment = {"after_ms": 1.5 ** random.uniform(0, 12), "from_opened": True, "step_ms": 0.5}
@@ -118,7 +120,7 @@ def make_failing_lives(seed: int, failures: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Read lives, answer results."""
+    """Read lives from stdin, and write the results."""
     kind, directory = sys.argv[1], Path(sys.argv[2])
     mount = FailingMount(kind, directory)
     try:

@@ -1,8 +1,8 @@
-"""A store on a small file system that is filled up, and gets its space back.
+"""Fill up a small file system under a store, and give the space back.
 
     python -m tests.crash.full <mount point>     cases as JSON lines on stdin, results on stdout
 
-Each case is a fork of this process, so that a signal ends the case and not the test.
+Each case runs in a fork of this process, so that a signal ends the case and not the test.
 """
 
 import json
@@ -16,8 +16,9 @@ from random import Random
 from typing import Any
 
 import timerstore
-from tests.crash.check import History, check
+from tests.crash.check import check
 from tests.crash.child import run_guarded
+from tests.crash.history import History
 from tests.crash.report import ANSWERS, QUEUES, Kind, Line, Reporter, make_body, read_body
 from tests.crash.worker import watch
 from timerstore import FullError, StoreConfig, TimerStore
@@ -34,13 +35,13 @@ CONFIG: dict[str, Any] = {
     "checkpoint_interval_ms": 20,
     "flush_interval_ms": 20,
 }
-_QUEUE = 1  # the one of QUEUES that is put to
-_FULL_S = 0.25  # so long it stays full
-_RESUME_S = 10.0  # then so long may everything due take to come
+_QUEUE = 1  # index of the queue in QUEUES that receives the puts
+_FULL_S = 0.25  # seconds during which the disk stays full
+_RESUME_S = 10.0  # seconds in which every due message must then be delivered
 
 
 class Filling:
-    """Fills the disk through a store, looks what works while it is full."""
+    """Fill the disk through a store, and check which calls work while it is full."""
 
     def __init__(self, case: dict[str, Any], mount: Path, pipe: int) -> None:
         self._case = case
@@ -50,11 +51,11 @@ class Filling:
         self._config = StoreConfig(**case["config"])
         self._number = 0
         self._waiting: dict[int, str] = {}  # id -> handle
-        self._wanted: set[int] = set()  # acknowledged, not cancelled, not pulled yet
+        self._wanted: set[int] = set()  # acknowledged, neither cancelled nor pulled yet
         self._seen = 0
 
     def work(self) -> None:
-        """Run the case to its end."""
+        """Run the case."""
         store = timerstore.open(self._mount / "store", self._config)
         self._report.say(Kind.OPENED)
         stored = 0
@@ -101,7 +102,7 @@ class Filling:
             f"{len(self._wanted)} did not come within {_RESUME_S} s: {store.stats()}"
         )
 
-    # --- calls; each says whether it was done ---
+    # --- calls, each returning whether it succeeded ---
 
     def _put(self, store: TimerStore) -> bool:
         self._number += 1
@@ -173,7 +174,7 @@ class Filling:
         store.stats()
         try:
             list(store.pending())
-        except FullError:  # it brings the queues up to the log first
+        except FullError:  # a query first writes the queues up to the end of the log
             self._report.say(Kind.NOTE, a=5)
 
     def _pull(self, store: TimerStore) -> None:
@@ -199,7 +200,7 @@ class Filling:
 
 
 def _open_only(case: dict[str, Any], mount: Path) -> None:
-    """Opening on a full disk works, or says FullError; both leave the lock free."""
+    """Open on a full disk. It succeeds or raises FullError, and the lock is free afterwards."""
     for _ in range(2):
         with suppress(FullError):
             timerstore.open(mount / "store", StoreConfig(**case["config"])).close()
@@ -254,7 +255,7 @@ def _live(case: dict[str, Any], mount: Path) -> dict[str, Any]:
 
 
 def _fill(path: Path, mount: Path, left_bytes: int) -> None:
-    """Take all space but so much."""
+    """Fill the disk except for some bytes."""
     free = os.statvfs(mount)
     size = free.f_bavail * free.f_frsize - left_bytes
     with path.open("wb") as file:
@@ -263,7 +264,7 @@ def _fill(path: Path, mount: Path, left_bytes: int) -> None:
 
 
 def main() -> None:
-    """Read cases, answer results."""
+    """Read cases from stdin, and write the results."""
     mount = Path(sys.argv[1])
     for text in sys.stdin:
         result = _live(json.loads(text), mount)

@@ -1,7 +1,7 @@
-"""The child that gets killed while it leases: threads that put, receive, ack, nack and extend, and
-one that puts with a key; something recurs meanwhile.
+"""Lease messages in a child that is killed.
 
-It appends a line to a file for each thing that was answered.
+Its threads put, receive, ack, nack and extend. One thread puts with a key, and a recurring message
+runs. The child appends a row to a file for each answer.
 """
 
 import os
@@ -21,12 +21,12 @@ TOPIC = "jobs"
 KEYED = "latest"
 TICKS = "ticks"
 LEASE_S = 0.05
-QUIET_S = 0.6  # a busy machine puts that much later
+QUIET_S = 0.6  # a busy machine puts later by up to this much
 PUTS = 30
 
 
 def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
-    """Put a round's messages and lease what there is; die at a point, or end."""
+    """Put the messages of a round and lease them. Die at a fail point, or finish."""
     with timerstore.open(root, CONFIG) as store:
         if point is not None:
             _die_at(point, nth)
@@ -50,7 +50,7 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
 
 
 def run_opening(root: str, point: str, nth: int) -> None:
-    """Open, and die at a point of that."""
+    """Open the store, and die at a fail point of the opening."""
     _die_at(point, nth)
     timerstore.open(root, CONFIG).close()
 
@@ -72,7 +72,7 @@ def _note(notes: int, line: str) -> None:
 
 
 def _put_keyed(store: TimerStore, notes: int, first: int) -> None:
-    """Each takes the place of the one before, until that comes."""
+    """Put messages with a key. Each takes the place of the previous one until that is delivered."""
     for k in range(first, first + PUTS):
         _note(notes, f"keying {k}")
         store.put(KEYED, b"%06d" % k, key="k", replace=True, delay=0.02, wait_at_most=0.05)
@@ -80,7 +80,7 @@ def _put_keyed(store: TimerStore, notes: int, first: int) -> None:
 
 
 def _work(store: TimerStore, notes: int, draw: Random) -> None:
-    """Until nothing came for a while."""
+    """Lease and settle until no message was delivered for a while."""
     while True:
         try:
             got = store.receive(
@@ -98,7 +98,7 @@ def _work(store: TimerStore, notes: int, draw: Random) -> None:
             if kind < 0.15:
                 store.nack(one)
             elif kind < 0.25:
-                continue  # forgotten: it comes again
+                continue  # not settled, so that it is delivered again
             elif kind < 0.4:
                 try:
                     receipt = store.extend(one, lease=LEASE_S)

@@ -1,6 +1,9 @@
-"""Which lives are lived: every fail point, random moments, many rounds on one directory.
+"""Choose the lives of a campaign: every fail point, random times, many rounds in one directory.
 
-Holds:    the same seed gives the same lives; what happens in them is up to threads and time.
+A life is one directory with several rounds of work that end in a kill.
+
+Invariants:
+    1. The same seed gives the same lives. Their course depends on threads and time.
 """
 
 from collections.abc import Iterator
@@ -30,7 +33,8 @@ _RETAINS = {
     "flush_interval_ms": 50,
     "retention_ms": 1000,
 }
-_MOVES = {"wheel_slot_count": 128, "precision_ms": 100}  # some wait long without rolling
+# long enough for some messages to wait without a roll
+_MOVES = {"wheel_slot_count": 128, "precision_ms": 100}
 _PASSES = {"wheel_slot_count": 16, "precision_ms": 10}
 _FAR = {
     "far_wheel": "shared",
@@ -48,7 +52,7 @@ _NEEDS |= {name: _FAR for name in failpoints.NAMES if "far_" in name}
 
 
 def make_config(random: Random) -> dict[str, Any]:
-    """Give a geometry at which edges are near, and a way to flush."""
+    """Return a configuration with small files and wheels, and a flush mode."""
     is_tiny = random.random() < 0.7
     return {
         "commit_log_segment_bytes": 16 * KIB if is_tiny else random.choice((64, 1024)) * KIB,
@@ -78,7 +82,7 @@ def make_config(random: Random) -> dict[str, Any]:
 
 
 def at_random(random: Random) -> Round:
-    """Die at a moment that the parent chooses: while opening, at once, or later."""
+    """Die at a time that the parent chooses: during the opening, at once, or later."""
     if random.random() < 0.3:
         return {"after_ms": 40 * random.random() ** 2, "step_ms": random.random()}
     return _while_open(random)
@@ -90,7 +94,7 @@ def _while_open(random: Random) -> Round:
 
 
 def at_point(random: Random, point: str) -> list[Round]:
-    """Die at a point; where it takes a certain past to get there, that comes first."""
+    """Die at a fail point, after the rounds that are needed to reach it."""
     if point in _CLOSES:
         return [{"point": point, "nth": random.choice((1, 1, 2)), "calls": _SHORT_CALLS}]
     if point in _ANEW:
@@ -107,7 +111,7 @@ def at_point(random: Random, point: str) -> list[Round]:
         return [{"point": point, "nth": random.randint(1, 3), "step_ms": 8.0, "calls": 250}]
     if point.startswith("retention_"):  # files must be a second old
         return [{"point": point, "nth": random.randint(1, 2), "step_ms": 8.0, "calls": 400}]
-    if point in ("far_tidied", "far_unlinked"):  # when more is dead there than waits
+    if point in ("far_tidied", "far_unlinked"):  # when more timers are dead there than pending
         return [{"point": point, "nth": random.randint(1, 2), "step_ms": 4.0, "calls": 300}]
     if point.startswith(("backup_", "restore_")):
         calls = _SHORT_CALLS if point == "restore_built" else 60
@@ -117,9 +121,9 @@ def at_point(random: Random, point: str) -> list[Round]:
 
 
 def make_power_lives(seed: int, cuts: int) -> Iterator[dict[str, Any]]:
-    """Give lives that end in power cuts: what is acknowledged is durable, what is seen too."""
+    """Return lives that end in power cuts, where acknowledged and visible messages are durable."""
     for life in make_lives(seed, 10 * cuts):
-        # Without a watermark torn pages look like damage, which no opening may pass over.
+        # Without a watermark torn pages look like damage, which an opening must not ignore.
         if any(one.get("lose") for one in life["rounds"]):
             continue
         life["config"] |= {"flush": "sync", "visibility": "durable"}
@@ -130,7 +134,7 @@ def make_power_lives(seed: int, cuts: int) -> Iterator[dict[str, Any]]:
 
 
 def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
-    """Give lives until they hold about so many kills: a half at points, each as often."""
+    """Return lives with about this many kills, half of them at fail points, each equally often."""
     random = Random(seed)
     numbers = count()
 
@@ -138,7 +142,8 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
         return {
             "number": next(numbers),
             "seed": random.randrange(1 << 30),
-            "in_memory": random.random() < 0.75,  # a sync takes no time there: more kills
+            # a sync takes no time there, which allows more kills
+            "in_memory": random.random() < 0.75,
             "config": make_config(random) | _NEEDS.get(point, {}),
             "rounds": rounds,
         }
@@ -159,7 +164,7 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
 
 
 def make_few_lives(seed: int, lives: int) -> Iterator[dict[str, Any]]:
-    """Give one life for each family of fail points, and the rest ends at random moments."""
+    """Return one life for each group of fail points, and others that end at random times."""
     families = {
         name.partition("_")[0]: name
         for name in Random(seed).sample(failpoints.NAMES, len(failpoints.NAMES))
@@ -177,7 +182,7 @@ def make_few_lives(seed: int, lives: int) -> Iterator[dict[str, Any]]:
 
 
 def _many_rounds(random: Random) -> list[Round]:
-    """Give five to ten rounds: recoveries that die in recoveries, and work in between."""
+    """Return five to ten rounds, with deaths in recoveries of recoveries, and work between."""
     rounds: list[Round] = []
     while len(rounds) < random.randint(5, 9):
         kind = random.random()

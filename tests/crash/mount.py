@@ -1,10 +1,11 @@
-"""A real file system on an image of its own, whose power can be cut.
+"""Mount a real file system on an image of its own, whose power can be cut.
 
-    python -m tests.crash.mount <ext4 | xfs> <directory>    shows that a cut is one
+    python -m tests.crash.mount <ext4 | xfs> <directory>    shows the effect of a cut
 
-Holds:    cut, the file system writes nothing any more, not even its journal (the shutdown ioctl of
-          ext4 and XFS, without a flush of the log): what reached the image before is what a machine
-          would find that lost its power at that moment.
+Invariants:
+    1. After the cut, the file system writes nothing any more, not even its journal (the shutdown
+       ioctl of ext4 and XFS, without a flush of the log). The image holds the bytes that a machine
+       would find after losing its power at that time.
 """
 
 import fcntl
@@ -28,7 +29,7 @@ _NO_LOG_FLUSH = 2
 
 
 def why_not(kind: str) -> str | None:
-    """Why such a file system cannot be had here, None where it can."""
+    """Return why such a file system is not available here, or None if it is."""
     if os.geteuid():
         return "needs root, for loop mounts"
     if shutil.which(MAKERS[kind][0]) is None:
@@ -41,7 +42,7 @@ def why_not(kind: str) -> str | None:
 
 
 def cut_power(mount: Path) -> None:
-    """From here on nothing reaches the image."""
+    """Cut the power: nothing reaches the image any more."""
     fd = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.ioctl(fd, _SHUTDOWN, struct.pack("<I", _NO_LOG_FLUSH))
@@ -50,31 +51,31 @@ def cut_power(mount: Path) -> None:
 
 
 class Mount:
-    """One image and where it is mounted."""
+    """One image, and its mount point."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
         self.path = directory / "mount"
         self._image = directory / "image"
-        self._is_mounted = False  # asking a dead file system would be an error
+        self._is_mounted = False  # a call on a file system after its shutdown would raise an error
         self.path.mkdir(parents=True)
         with self._image.open("wb") as image:
             image.truncate(IMAGE_BYTES)
         self.format()
 
     def format(self) -> None:
-        """Make the file system anew, and mount it."""
+        """Create the file system again, and mount it."""
         self.unmount()
         subprocess.run([*MAKERS[self.kind], str(self._image)], check=True)
         self.mount()
 
     def mount(self) -> None:
-        """Mount; a journal is replayed."""
+        """Mount the image, which replays the journal."""
         subprocess.run(["mount", "-o", "loop", str(self._image), str(self.path)], check=True)
         self._is_mounted = True
 
     def unmount(self) -> None:
-        """Unmount, where it is mounted; the dead may take a moment to let go."""
+        """Unmount the image if it is mounted. Killed processes may need some time to release it."""
         for _ in range(100):
             if not self._is_mounted:
                 return
@@ -85,16 +86,16 @@ class Mount:
         raise RuntimeError(f"{self.path} cannot be unmounted: {done.stderr.decode()}")
 
     def restart(self) -> None:
-        """What a machine does when the power is back."""
+        """Mount the image again, as after the return of the power."""
         self.unmount()
         self.mount()
 
     def write_some(self, random: Random) -> None:
-        """Have pages written that nobody asked for, as a kernel does when it likes."""
+        """Write back some pages without a request, as a kernel may at any time."""
         disk = Disk()
         files = [path for path in sorted(self.path.rglob("*")) if path.is_file()]
         for path in random.sample(files, min(len(files), random.randint(0, 6))):
-            with suppress(TimerStoreError):  # the child renames and removes
+            with suppress(TimerStoreError):  # the child renames and removes files concurrently
                 file = disk.open(path, read_only=True)
                 size = file.size()
                 begin = random.randrange(size + 1) // 4096 * 4096
@@ -102,7 +103,7 @@ class Mount:
 
 
 def main() -> None:
-    """Write twice, sync one of two files, cut; say what is there then."""
+    """Write twice, sync one of two files, cut the power, and print the contents afterwards."""
     mount = Mount(sys.argv[1], Path(sys.argv[2]))
     old, new = b"old" * 5000, b"new" * 5000
     paths = [mount.path / "synced", mount.path / "not synced"]

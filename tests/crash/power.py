@@ -1,15 +1,16 @@
-"""A worker whose children lose the power of their file system, not just their lives.
+"""Run lives whose children lose the power of their file system, not only their process.
 
     python -m tests.crash.power <ext4 | xfs> <directory>
 
-Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
+Lives come as JSON lines on stdin, and results go to stdout, as in worker.py.
 
-Holds:    the child is stopped, then the power is cut, then it is killed: a thread that is amid a
-          sync at the cut must not come back from it and acknowledge. XFS did let one return 0 after
-          the shutdown, though nothing had reached the image.
-          After each round the file system is mounted again, without a reboot: nothing of its cache
-          is left. What a child acknowledged before the cut must be there, also in a round that died
-          in recovery from another cut.
+The child is stopped, then the power is cut, then the child is killed. A thread that is inside a
+sync at the cut must not return from it and acknowledge. XFS did let one return 0 after the
+shutdown, though nothing had reached the image.
+
+After each round the file system is mounted again without a reboot, with an empty cache. A message
+that a child acknowledged before the cut must be there, also in a round that died in the recovery
+from another cut.
 """
 
 import json
@@ -28,7 +29,7 @@ _LIVES_A_FORMAT = 200
 
 
 def main() -> None:
-    """Read lives, answer results."""
+    """Read lives from stdin, and write the results."""
     kind, directory = sys.argv[1], Path(sys.argv[2])
     mount = Mount(kind, directory)
     try:
@@ -60,7 +61,7 @@ class PowerLife(Life):
     def _kill(self, pid: int) -> None:
         self._mount.write_some(self._moments)
         os.kill(pid, signal.SIGSTOP)
-        os.waitpid(pid, os.WUNTRACED)  # every thread stands, or has come out of the kernel first
+        os.waitpid(pid, os.WUNTRACED)  # every thread is stopped, or finishes its system call first
         cut_power(self._mount.path)
         os.kill(pid, signal.SIGKILL)
 

@@ -1,8 +1,9 @@
-"""The child that gets killed while it stages, commits and ingests: a whole write and its owner.
+"""Stage, commit and ingest in a child that is killed, as a writer and as the owner of all shards.
 
-It is what Spark does, without Spark: parts staged by attempts (some twice, some of zombies), one
-commit a version, a note of it afterwards (Spark's commit log), and a replay of every version that
-has no note. Then it ingests, shard by shard, and opens all shards as their owner.
+The child does the work of Spark without Spark. Attempts stage parts, some of them twice and some
+after the commit. Each version has one commit and then an entry in a log (Spark's commit log). A
+version without an entry is replayed. Then the child ingests shard by shard, and opens all shards as
+their owner.
 """
 
 import os
@@ -28,7 +29,7 @@ POINTS = (*failpoints.SHARD_NAMES, "ingest_chunk_appended", "ingest_appended")
 
 
 def rows(version: int) -> pa.RecordBatch:
-    """A version's rows: always the same."""
+    """Return the rows of a version, which are always the same."""
     numbers = range(version * ROWS, (version + 1) * ROWS)
     return pa.record_batch(
         {
@@ -41,7 +42,7 @@ def rows(version: int) -> pa.RecordBatch:
 
 
 def run(root: str, first: int, last: int, point: str | None, nth: int) -> None:
-    """Write versions first to last, replay what is not noted, ingest; die at a point."""
+    """Write versions, replay those without an entry, and ingest. Die at a fail point."""
     if point is not None:
         _die_at(point, nth)
     random = Random(os.urandom(8))
@@ -57,11 +58,11 @@ def run(root: str, first: int, last: int, point: str | None, nth: int) -> None:
 
 
 def run_at_random(root: str, first: int, last: int, seconds: float) -> None:
-    """The same again and again, until the parent kills it."""
+    """Repeat the same work until the parent kills the process."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         run(root, first, last, None, 0)
-        for version in range(first, last + 1):  # as if no note had been kept
+        for version in range(first, last + 1):  # as if the commit log had no entry
             (Path(root).parent / f"noted-{version}").unlink(missing_ok=True)
 
 
@@ -84,7 +85,7 @@ def _write(root: Path, version: int, random: Random) -> None:
     lost: list[Staged] = []
     for begin, end in pairwise(cuts):
         part = batch.slice(begin, end - begin)
-        if random.random() < 0.3:  # an attempt that nobody hears of any more
+        if random.random() < 0.3:  # an attempt whose result is never committed
             lost.append(_stage(root, version, [part]))
         parts.append(_stage(root, version, [part.slice(0, 7), part.slice(7)]))
     zombie = Stager(root, "q", version, _attempt(), WriteOptions())

@@ -1,19 +1,19 @@
-"""What a store is asked to do while a call fails, and what must be true afterwards.
+"""Call a store while system calls fail, record the answers, and check the store afterwards.
 
-A Scene has a part before anything fails and one in which a call does; a Story notes what was
-answered. Then the store is opened again, with nothing failing, and compared.
+The checks open the store again without failures.
 
-Holds:    (1) what was acknowledged comes exactly once, never early, with its body; what was refused
-          with an error that promises that nothing was stored never comes; what else was not
-          answered comes once or not at all; (2) what was pulled stays where it was; (3) each error
-          is the store's own and says what and where.
+Invariants:
+    1. An acknowledged message is delivered exactly once, never early, with its body. A message that
+       was rejected with a promise that nothing was stored is never delivered. Any other message
+       without an answer is delivered at most once.
+    2. A pulled message keeps its offset.
+    3. Each error is one of the store's classes, and its text names the call and the place.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import timerstore
 from tests.support.driver import START_MS, abandon
@@ -55,7 +55,7 @@ QUEUES = (("orders", 0), ("orders", 1), ("mails", 0), ("bulk", 0), ("bulk", 1))
 
 
 class Story:
-    """One store, and what it said."""
+    """One store, and its answers."""
 
     def __init__(
         self, folder: Path, config: StoreConfig, allowed: tuple[type[Exception], ...] = ()
@@ -65,26 +65,26 @@ class Story:
         self.config = config
         self.clock = ManualClock(START_MS)
         self.errors: list[Exception] = []
-        self.acked: dict[bytes, int] = {}  # body -> due
+        self.acked: dict[bytes, int] = {}  # body -> due time
         self.perhaps: dict[bytes, int] = {}
         self.refused: set[bytes] = set()
         self.over: set[bytes] = set()  # cancelled
         self.perhaps_over: set[bytes] = set()
-        self.moved: dict[bytes, set[int]] = {}  # body -> times that are right
+        self.moved: dict[bytes, set[int]] = {}  # body -> due times that are possible
         self.seen: dict[tuple[str, int], list[bytes]] = {}
-        self.at: dict[tuple[str, int], int] = {}  # offset behind what was seen
-        self.committed: set[int] = {0}  # offsets of which one is right
+        self.at: dict[tuple[str, int], int] = {}  # offset after the last message that was read
+        self.committed: set[int] = {0}  # one of these offsets is stored
         self.versions: dict[int, Version] = {}
         self.handles: dict[bytes, str] = {}
-        self.droppable = False  # what was delivered may be gone: retention is on
+        self.droppable = False  # retention is on, so that delivered messages may be gone
         self.store: TimerStore | None = None
         self._allowed = (TimerStoreError, *allowed)
         self._number = 0
 
-    # --- asking ---
+    # --- calls ---
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Give the answer, None where there was an error; it is noted."""
+        """Return the answer of a call, or None if it raised an error, which is recorded."""
         try:
             return call()
         except self._allowed as error:
@@ -92,13 +92,13 @@ class Story:
             return None
 
     def note(self, error: Exception) -> None:
-        """An error must say what and where."""
+        """Record an error. Its text must name the place."""
         self.errors.append(error)
         if isinstance(error, (FailedError, FullError)):
             assert "; at /" in str(error), f"it does not say where: {error!r}"
 
     def open(self) -> bool:
-        """Open it; whether that worked."""
+        """Open the store, and return whether it succeeded."""
         self.store = self.ask(
             lambda: timerstore.open(self.root, self.config, clock=self.clock, threads=False)
         )
@@ -116,10 +116,10 @@ class Story:
             self._close_again(store)
 
     def _close_again(self, store: TimerStore) -> None:
-        store.close()  # does nothing, whatever the first one met
+        store.close()  # a second close does nothing, whatever the first one raised
 
     def drop(self) -> None:
-        """Let go of it as a kill does."""
+        """Abandon the store as a kill does."""
         if self.store is not None:
             store, self.store = self.store, None
             abandon(store)
@@ -129,7 +129,7 @@ class Story:
         return (b"%06d" % self._number).ljust(size, b".")
 
     def put(self, delay_ms: int = 0, size: int = 40, **given: Any) -> None:
-        """Put one, due so much later."""
+        """Put one message with a delay."""
         body, due_ms = self.body(size), self.clock.now_ms + delay_ms
         given = {"topic": "orders", "queue_id": self._number % 2} | given
         if "level" in given:
@@ -149,7 +149,7 @@ class Story:
     def _keep_handle(self, body: bytes, receipt: PutReceipt) -> None:
         try:
             self.handles[body] = receipt.handle
-        except self._allowed as error:  # it is made of the receipt just now
+        except self._allowed as error:  # the handle is computed from the receipt here
             self.note(error)
 
     def put_many(self, count: int, delay_ms: int, **given: Any) -> None:
@@ -224,7 +224,10 @@ class Story:
             one.is_sure = True
 
     def settle(self) -> None:
-        """Step the services as their threads do: what may pass is tried again, the rest ends it."""
+        """Step the services as their threads do.
+
+        A retryable error is tried again; others stop the store.
+        """
         services = self.ask(self.opened.services) or {}
         for _ in range(_ROUNDS):
             worked = False
@@ -240,11 +243,11 @@ class Story:
                 return
 
     def advance(self, ms: int) -> None:
-        self.ask(lambda: self.clock.advance(ms))  # who listens may have no memory
+        self.ask(lambda: self.clock.advance(ms))  # a listener may find no memory
         self.settle()
 
     def pull(self) -> None:
-        """Pull what is new, and see that it is what was put."""
+        """Pull new messages, and compare them with the puts."""
         topics = self.ask(self.opened.topics) or {}
         for queue in QUEUES:
             known = self.seen.setdefault(queue, [])
@@ -258,7 +261,7 @@ class Story:
                     assert self.droppable or found.next_offset == len(known)
 
     def _pulled(self, queue: tuple[str, int], at: int) -> tuple[timerstore.PullResult, list[bytes]]:
-        """What is there, and the bodies: unpacking one may lack memory, too."""
+        """Return the messages and their bodies, because unpacking a body may lack memory, too."""
         found = self.opened.pull(*queue, at)
         return found, [bytes(one.body) for one in found.messages]
 
@@ -285,10 +288,10 @@ class Story:
                     return {due_ms or self.clock.now_ms, *range(START_MS, START_MS + 1000, 50)}
         return {(self.acked | self.perhaps)[body]}
 
-    # --- afterwards ---
+    # --- checks ---
 
     def check(self) -> None:
-        """Open it again; everything comes."""
+        """Open the store again, and check that each message is delivered."""
         since_ms = self.clock.now_ms
         with timerstore.open(self.root, self.config, clock=self.clock, threads=False) as store:
             self.store = store
@@ -334,229 +337,5 @@ class Story:
         assert not lost, f"lost: {sorted(lost)}"
 
     def clear(self) -> None:
-        """Remove its files."""
+        """Remove the files."""
         shutil.rmtree(self.folder)
-
-
-class Scene(NamedTuple):
-    """A part of a store's life."""
-
-    before: Callable[[Story], None]
-    during: Callable[[Story], None]
-    config: Mapping[str, Any] = MappingProxyType({})
-    checked: Callable[[Story], None] = Story.check
-
-
-def config_of(scene: Scene) -> StoreConfig:
-    """Give the configuration of a scene's store."""
-    return StoreConfig(
-        **({name: getattr(CONFIG, name) for name in CONFIG.__slots__} | dict(scene.config))
-    )
-
-
-def _opened(story: Story) -> None:
-    assert story.open()
-
-
-def _nothing(_story: Story) -> None:
-    pass
-
-
-def _open_and_put(story: Story) -> None:
-    if story.open():
-        story.put()
-
-
-def _puts(story: Story) -> None:
-    story.put()
-    story.put(300)
-    story.put(level=1, topic="mails", queue_id=0)
-    story.put(message_id="once")
-    story.put_many(4, 200)
-    story.put_many(3, 0, atomic=True)
-    story.put(flush="async")
-    story.settle()
-    story.pull()
-
-
-def _full_of_timers(story: Story) -> None:
-    _opened(story)
-    for n in range(6):
-        story.put(300 + 100 * n)
-    story.put_many(5, 250)
-    story.put(level=1, topic="mails", queue_id=0)
-    story.put(2500)  # rolls
-    story.settle()
-
-
-def _deliver(story: Story) -> None:
-    for ms in (310, 400, 1500):
-        story.advance(ms)
-        story.pull()
-
-
-def _cancel(story: Story) -> None:
-    story.cancel(0)
-    story.reschedule(1, 50)
-    story.reschedule(2, 5000)
-    story.settle()
-    story.cancel(3)
-    story.advance(200)
-    story.pull()
-
-
-def _with_messages(story: Story) -> None:
-    _opened(story)
-    story.put_many(6, 0)
-    story.settle()
-
-
-def _commits(story: Story) -> None:
-    story.commit(2)
-    story.commit(3)
-
-
-def _rolls(story: Story) -> None:
-    for n in range(12):
-        story.put(400 * (n % 3), size=900)
-    story.put_many(40, 100)
-    story.settle()
-    story.advance(1000)
-    story.pull()
-
-
-def _checkpoints(story: Story) -> None:
-    for _ in range(3):
-        story.put(200, flush="async")
-        story.ask(story.opened.flush)
-    story.settle()
-
-
-def _close(story: Story) -> None:
-    story.put()
-    story.close()
-
-
-def _killed(story: Story) -> None:
-    _full_of_timers(story)
-    story.opened.flush()
-    story.put(800)
-    story.put_many(5, 0)
-    story.put(flush="async")
-    story.drop()
-
-
-def _closed(story: Story) -> None:
-    _full_of_timers(story)
-    story.close()
-
-
-def _without_side_files(story: Story) -> None:
-    _killed(story)
-    shutil.rmtree(story.root / "timerwheel", ignore_errors=True)
-    (story.root / "timerstore/watermark").unlink()
-
-
-def _recover(story: Story) -> None:
-    if story.open():
-        story.settle()
-        story.pull()
-
-
-def _old_and_waiting(story: Story) -> None:
-    story.droppable = True
-    _opened(story)
-    story.put(60_000)
-    story.put(level=2, topic="mails", queue_id=0)
-    for n in range(12):
-        story.put(100 * n, size=700)
-    story.advance(1500)
-    story.pull_all()
-
-
-def _retain(story: Story) -> None:
-    for _ in range(5):
-        story.advance(2500)
-        story.put(size=700)
-    story.pull()
-
-
-def _backed_up(story: Story) -> None:
-    _full_of_timers(story)
-    story.opened.backup(story.folder / "backup")
-    for n in range(6):
-        story.put(700 * (n % 2), size=700)
-
-
-def _backup(story: Story) -> None:
-    story.ask(lambda: story.opened.backup(story.folder / "backup"))
-    story.ask(lambda: story.opened.backup(story.folder / "other"))
-    story.put()
-
-
-def _restorable(story: Story) -> None:
-    """The backup from before is there, or the new one is."""
-    story.check()
-    for name in ("backup", "other"):
-        if (story.folder / name / "backup.json").exists():
-            assert timerstore.check_backup(story.folder / name).clean
-            timerstore.restore(story.folder / name, story.folder / f"restored-{name}")
-            with timerstore.open(story.folder / f"restored-{name}", threads=False) as store:
-                assert store.verify().clean
-    assert (story.folder / "backup/backup.json").exists()
-
-
-def _restore(story: Story) -> None:
-    story.ask(lambda: timerstore.restore(story.folder / "backup", story.folder / "restored"))
-
-
-def _restored(story: Story) -> None:
-    story.check()
-    target = story.folder / "restored"
-    if not target.exists():
-        timerstore.restore(story.folder / "backup", target)
-    with timerstore.open(target, clock=story.clock, threads=False) as store:
-        assert store.verify().clean
-        assert store.stats()["pending_messages"] == 13
-
-
-def _ingests(story: Story) -> None:
-    story.ingest(1, 7)
-    story.ingest(2, 4)
-    story.settle()
-    story.ingest(1, 7)
-    story.pull()
-
-
-def _looks(story: Story) -> None:
-    store = story.opened
-    story.ask(lambda: list(store.pending()))
-    for n in range(3):
-        story.ask(lambda n=n: store.query("orders", f"key-{n}"))  # type: ignore[misc]
-    report = story.ask(store.verify)  # what it could not read, it says
-    assert report is None or report.clean or inside(store).log.failed or "read:" in str(report), (
-        report
-    )
-    story.ask(store.stats)
-    story.ask(lambda: store.offset_at("orders", 0, START_MS))
-    story.pull()
-
-
-SCENES = {
-    "open": Scene(_nothing, _open_and_put),
-    "put": Scene(_opened, _puts),
-    "deliver": Scene(_full_of_timers, _deliver),
-    "cancel": Scene(_full_of_timers, _cancel),
-    "commit": Scene(_with_messages, _commits),
-    "roll": Scene(_opened, _rolls),
-    "checkpoint": Scene(_full_of_timers, _checkpoints),
-    "close": Scene(_full_of_timers, _close),
-    "recover": Scene(_killed, _recover),
-    "reopen": Scene(_closed, _recover),
-    "recover anew": Scene(_without_side_files, _recover),
-    "retain": Scene(_old_and_waiting, _retain, {"retention_ms": 2000}),
-    "backup": Scene(_backed_up, _backup, checked=_restorable),
-    "restore": Scene(_backed_up, _restore, checked=_restored),
-    "ingest": Scene(_opened, _ingests, {"commit_log_segment_bytes": 16_384}),
-    "look": Scene(_full_of_timers, _looks),
-}

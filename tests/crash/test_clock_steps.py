@@ -1,4 +1,4 @@
-"""Never early against the clock of the system itself, which a shim steps under it."""
+"""Test that no message is early on the system clock, which a shim steps under the store."""
 
 import json
 import os
@@ -44,11 +44,11 @@ def _live(tmp_path: Path, *given: str) -> dict[str, float]:
     return took
 
 
-def test_never_early_while_the_system_clock_is_set(tmp_path: Path) -> None:
+def test_delivery_is_not_early_when_the_system_clock_is_set(tmp_path: Path) -> None:
     assert len(_live(tmp_path)) == 6
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(200)
-def test_a_step_forward_is_noticed_by_itself(tmp_path: Path) -> None:
+def test_clock_step_forward_is_noticed_without_a_call(tmp_path: Path) -> None:
     _live(tmp_path, "--patient")

@@ -1,6 +1,6 @@
-"""A full disk is FullError from put and a pause for the services; nothing signals, nothing is lost.
+"""Test a full disk: puts raise FullError, services wait, no signal arrives, no message is lost.
 
-On small tmpfs mounts, where a hole that cannot be filled is a SIGBUS for whoever touches it.
+The stores are on small tmpfs mounts. There, access to a hole that cannot be filled raises SIGBUS.
 """
 
 import gc
@@ -18,18 +18,19 @@ from typing import Any
 import pytest
 
 from tests.crash.full import CONFIG
-from tests.crash.story import SCENES, Story, config_of
+from tests.crash.scenes import SCENES, config_of
+from tests.crash.story import Story
 from tests.support.amounts import sample
 from timerstore import FullError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MOUNT_KIB = 8 * 1024
-_LEFT_KIB = (300, 411, 604)  # space that the store gets
+_LEFT_KIB = (300, 411, 604)  # bytes that the store may use
 _ENDS = ("resume", "kill", "close")
 
 
 class Worker:
-    """The process that lives the cases, and its mount."""
+    """The process that runs the cases, and its mount."""
 
     def __init__(self, mount: Path) -> None:
         environment = os.environ | {
@@ -46,7 +47,7 @@ class Worker:
         )
 
     def live(self, case: dict[str, Any]) -> dict[str, Any]:
-        """Live one case."""
+        """Run one case."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(case) + "\n")
@@ -91,7 +92,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("left_kib", sample(_LEFT_KIB, "sizes of a full disk"))
 @pytest.mark.parametrize("end", _ENDS)
-def test_a_full_disk_loses_nothing_and_work_goes_on_when_space_returns(
+def test_full_disk_loses_no_message_and_work_continues_when_space_returns(
     worker: Worker, end: str, left_kib: int, flush: str
 ) -> None:
     result = worker.live(
@@ -108,7 +109,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_space_returns(
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
-def test_the_same_for_many_sizes(worker: Worker) -> None:
+def test_full_disk_loses_no_message_for_many_sizes(worker: Worker) -> None:
     seed = int(os.environ.get("TIMERSTORE_CRASH_SEED") or secrets.randbits(31))
     print(f"TIMERSTORE_CRASH_SEED={seed}")
     random = Random(seed)
@@ -134,8 +135,8 @@ def test_the_same_for_many_sizes(worker: Worker) -> None:
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
-def test_each_size_from_nothing_on(worker: Worker) -> None:
-    """In steps of a page, from no space up to more than a store begins with."""
+def test_full_disk_loses_no_message_for_each_size(worker: Worker) -> None:
+    """Try sizes in steps of a page, from no space to more than a new store needs."""
     for left_kib in range(0, 640, 4):
         end = _ENDS[left_kib // 4 % 3]
         worker.live(
@@ -155,7 +156,7 @@ def _inodes(mount: Path) -> int:
 
 @pytest.fixture
 def few_names(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mounts on which so many files and folders can be made."""
+    """Create mounts that allow only a given number of files and folders."""
     tool, mount = shutil.which("mount") or "/bin/mount", tmp_path / "mount"
     mount.mkdir()
     made = subprocess.run(
@@ -174,14 +175,16 @@ def few_names(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     try:
         yield limit
     finally:
-        gc.collect()  # errors, which were kept, have files of it open
+        gc.collect()  # the saved errors keep files of the mount open
         subprocess.run([shutil.which("umount") or "/bin/umount", str(mount)], check=True)
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", ["open", "roll", "commit"])
-def test_names_that_run_out(name: str, few_names: Callable[[int], Path]) -> None:
-    """As where a quota of files is reached: FullError, and nothing is lost."""
+def test_file_quota_raises_full_error_and_loses_no_message(
+    name: str, few_names: Callable[[int], Path]
+) -> None:
+    """Reach a quota of files."""
     scene, met = SCENES[name], 0
     for more in (0, 1, 2, 4, 7, 10, 14, 19, 25):
         folder = few_names(1000) / f"{name}-{more}"
@@ -200,7 +203,7 @@ def test_names_that_run_out(name: str, few_names: Callable[[int], Path]) -> None
 
 
 @pytest.mark.more
-def test_opening_with_too_little_space_is_full_error_and_works_later(worker: Worker) -> None:
+def test_opening_raises_full_error_with_too_little_space_and_works_later(worker: Worker) -> None:
     for left_kib in range(0, 160, 12):
         worker.live(
             {

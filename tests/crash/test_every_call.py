@@ -1,4 +1,4 @@
-"""Each call to the operating system fails in turn, once and for ever; nothing is lost."""
+"""Test that no message is lost when each call to the operating system fails, once or for ever."""
 
 import errno
 import gc
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.failing_calls import FailingCalls
-from tests.crash.story import SCENES, Story, config_of
+from tests.crash.scenes import SCENES, config_of
+from tests.crash.story import Story
 from tests.support import ledger
 from tests.support.amounts import both
 
@@ -20,7 +21,7 @@ _CODES = (errno.EIO, errno.ENOSPC)
 def tell(
     name: str, folder: Path, nth: int, code: int, *, once: bool, closes: bool, seen: Counter[str]
 ) -> tuple[int, int]:
-    """Play a scene whose n-th call fails (0: none); how many calls there were, and failed."""
+    """Run a scene whose n-th call fails (0: none). Return the numbers of calls and of failures."""
     scene = SCENES[name]
     story = Story(folder, config_of(scene))
     folder.mkdir(parents=True)
@@ -52,8 +53,10 @@ def tell(
 
 
 def _cases(count: int) -> list[tuple[int, int, bool, bool]]:
-    """Every call, how it fails, and how the store is let go of; in an order in which the front of
-    it is a fair sample: n, error, once, whether it is closed.
+    """Return every call, with an error and a way to end the store, as (n, error, once, whether
+    closed).
+
+    The order makes the first cases a fair sample.
     """
     cases = [
         (nth, code, once, closes)
@@ -67,14 +70,14 @@ def _cases(count: int) -> list[tuple[int, int, bool, bool]]:
 
 @pytest.mark.parametrize("name", SCENES)
 @pytest.mark.parametrize("count", both("failing calls of a scene"))
-def test_a_call_that_fails_loses_nothing(count: int, name: str, tmp_path: Path) -> None:
+def test_failing_call_loses_no_message(count: int, name: str, tmp_path: Path) -> None:
     _play(name, tmp_path / "s", count)
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_every_call_that_fails_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_every_failing_call_loses_no_message(name: str, tmp_path: Path) -> None:
     began = time.process_time()
     done = _play(name, tmp_path / "s")
     ledger.add("n-th call fails", done, time.process_time() - began, {name: done})

@@ -1,6 +1,6 @@
-"""Descriptors, memory, maps and threads that run out: an error that says so, nothing lost.
+"""Test that a lack of descriptors, memory, maps or threads raises an error and loses no message.
 
-In forked children, which are limited: what runs out there runs out for nobody else.
+The limits are set in forked children, so that they affect no other test.
 """
 
 import mmap
@@ -20,7 +20,8 @@ import pytest
 
 import timerstore
 from tests.crash.any_line import Lines
-from tests.crash.story import SCENES, Story, config_of
+from tests.crash.scenes import SCENES, config_of
+from tests.crash.story import Story
 from tests.support.amounts import sample
 from tests.support.inside.methods import (
     CHECKPOINT_TAKE,
@@ -32,13 +33,13 @@ from tests.support.inside.methods import (
 from timerstore import FailedError
 
 _FEW = ("open", "put", "roll", "recover")
-_OPENS_NOTHING = ("look",)  # what it reads is open
+_OPENS_NOTHING = ("look",)  # descriptors that the child itself needs
 _CHILD_S = 60
 _MAPS_MAX = Path("/proc/sys/vm/max_map_count")
 
 
 def in_child(work: Callable[[], Any]) -> str:
-    """Do it in a forked child; what it said, or how it died."""
+    """Call a function in a forked child. Return its result, or the way it died."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -47,7 +48,7 @@ def in_child(work: Callable[[], Any]) -> str:
         said = "done"
         try:
             said = str(work())
-        except BaseException:  # noqa: BLE001 - told to the parent
+        except BaseException:  # noqa: BLE001 - reported to the parent
             said = traceback.format_exc()
         finally:
             with suppress(OSError):
@@ -63,7 +64,7 @@ def in_child(work: Callable[[], Any]) -> str:
 def play(
     folder: Path, name: str, limited: Callable[[], Any], allowed: tuple[type[Exception], ...] = ()
 ) -> str:
-    """Play a scene within a limit, then look without it; how many errors there were."""
+    """Run a scene within a limit, then check without it. Return the number of errors."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     scene = SCENES[name]
@@ -80,11 +81,11 @@ def play(
 
 @contextmanager
 def descriptors(more: int) -> Iterator[None]:
-    """So many more files may be open than are now."""
+    """Limit the number of descriptors that can still be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
     fillers = [os.open("/dev/null", os.O_RDONLY)]
-    while fillers[-1] < used:  # no gap is left below
+    while fillers[-1] < used:  # no free number remains below
         fillers.append(os.open("/dev/null", os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + more, hard))
     try:
@@ -98,14 +99,14 @@ def descriptors(more: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", sample(["recover", "open", "roll"], "scenes without memory or descriptors")
 )
-def test_descriptors_that_run_out(name: str, tmp_path: Path) -> None:
+def test_lack_of_descriptors_loses_no_message(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, descriptors, (0, 1, 3, 6, 10, 13, 16, 20))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_descriptors_that_run_out_one_by_one(name: str, tmp_path: Path) -> None:
+def test_lack_of_descriptors_loses_no_message_at_each_limit(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, descriptors, range(40), is_met=name not in _OPENS_NOTHING)
 
 
@@ -117,7 +118,7 @@ def _run_out(
     *,
     is_met: bool = True,
 ) -> None:
-    """Play a scene with so much left, each in a process of its own."""
+    """Run a scene with each limit, in a process of its own."""
     met = 0
     for more in amounts:
         said = in_child(
@@ -130,7 +131,7 @@ def _run_out(
 
 @contextmanager
 def address_space(more_kib: int) -> Iterator[None]:
-    """So much more memory may be had than is now."""
+    """Limit the memory that can still be allocated."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + more_kib * 1024, hard))
@@ -141,14 +142,14 @@ def address_space(more_kib: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
-def test_memory_that_runs_out(name: str, tmp_path: Path) -> None:
+def test_lack_of_memory_loses_no_message(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, address_space, (0, 12, 100, 300, 700))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_memory_that_runs_out_page_by_page(name: str, tmp_path: Path) -> None:
+def test_lack_of_memory_loses_no_message_at_each_page(name: str, tmp_path: Path) -> None:
     _run_out(
         name, tmp_path, address_space, (*range(0, 400, 4), *range(400, 4000, 100)), is_met=False
     )
@@ -156,7 +157,7 @@ def test_memory_that_runs_out_page_by_page(name: str, tmp_path: Path) -> None:
 
 @contextmanager
 def file_size(limit_kib: int) -> Iterator[None]:
-    """No file may grow beyond so much."""
+    """Limit the size of files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_kib * 1024, hard))
     try:
@@ -166,19 +167,19 @@ def file_size(limit_kib: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
-def test_files_that_may_not_grow(name: str, tmp_path: Path) -> None:
+def test_file_size_limit_loses_no_message(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, file_size, (0, 1, 2, 4), is_met=name != "put")
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_files_that_may_not_grow_beyond_each_size(name: str, tmp_path: Path) -> None:
+def test_file_size_limit_loses_no_message_at_each_size(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, file_size, range(40), is_met=False)
 
 
 def _at_line(tmp_path: Path, name: str, nth: int) -> str:
-    """There is no memory at the n-th line of the engine that runs; how many lines there were."""
+    """Run out of memory at the n-th line of the engine. Return the number of lines that ran."""
     lines = Lines(nth)
     said = play(tmp_path / "s", name, lines.watched, (MemoryError,))
     return f"{said} lines {lines.count}"
@@ -186,14 +187,14 @@ def _at_line(tmp_path: Path, name: str, nth: int) -> str:
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
-def test_no_memory_at_some_line(name: str, tmp_path: Path) -> None:
+def test_memory_error_at_some_lines_loses_no_message(name: str, tmp_path: Path) -> None:
     _lines_of(name, tmp_path, 12)
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_no_memory_at_many_lines(name: str, tmp_path: Path) -> None:
+def test_memory_error_at_many_lines_loses_no_message(name: str, tmp_path: Path) -> None:
     _lines_of(name, tmp_path, 1500)
 
 
@@ -208,12 +209,12 @@ def _lines_of(name: str, tmp_path: Path, samples: int) -> None:
 
 
 def _few_maps(left: int) -> list[mmap.mmap]:
-    """Take all maps that a process may have but so many."""
+    """Take all memory maps that a process may have, except for some."""
     taken = []
     try:
         while True:
             one = mmap.mmap(-1, 2 * mmap.PAGESIZE)
-            # So that the kernel cannot join it with its neighbours.
+            # different protection keeps the kernel from merging it with its neighbours
             one.madvise(mmap.MADV_DONTFORK, 0, mmap.PAGESIZE)
             taken.append(one)
     except (OSError, MemoryError):
@@ -224,7 +225,7 @@ def _few_maps(left: int) -> list[mmap.mmap]:
 
 @contextmanager
 def maps(left: int) -> Iterator[None]:
-    """A process may have so many maps more than it has."""
+    """Limit the number of memory maps that can still be made."""
     taken = _few_maps(left)
     try:
         yield
@@ -235,14 +236,14 @@ def maps(left: int) -> Iterator[None]:
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", ["recover"])
-def test_maps_that_run_out(name: str, tmp_path: Path) -> None:
+def test_lack_of_maps_loses_no_message(name: str, tmp_path: Path) -> None:
     if int(_MAPS_MAX.read_text()) > 200_000:
         pytest.skip("NOT RUN: a process may have too many maps here")
     _run_out(name, tmp_path, maps, (0, 1, 3))
 
 
 @pytest.mark.parametrize("nth", sample(range(1, 10), "nth calls"))
-def test_a_thread_that_cannot_be_started(
+def test_thread_that_cannot_be_started_raises_error(
     nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with timerstore.open(tmp_path / "s", threads=False) as store:
@@ -266,8 +267,10 @@ def test_a_thread_that_cannot_be_started(
         assert [m.body for m in store.pull("t", 0, 0, wait=5.0).messages] == [b"body"]
 
 
-def test_ctrl_c_amid_a_sync_ends_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was to be synced is forgotten then: a later put must not count as durable."""
+def test_keyboard_interrupt_during_sync_ends_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of data to be synced is lost then, so a later put must not count as durable."""
     store = timerstore.open(tmp_path / "s", threads=False)
     store.put("t", b"1", flush="async")
 
@@ -286,10 +289,10 @@ def test_ctrl_c_amid_a_sync_ends_the_store(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("where", [CHECKPOINT_TAKE, CHECKPOINT_WRITE], ids=["take", "write"])
-def test_no_memory_amid_a_checkpoint_ends_the_store(
+def test_memory_error_during_checkpoint_ends_the_store(
     where: Attribute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what it had copied counts as clean, and the next one leaves it out."""
+    """Otherwise the copied data counts as clean, and the next checkpoint leaves it out."""
     store = timerstore.open(tmp_path / "s", threads=False)
     store.put("t", b"1", delay=100.0)
     before = where.value
@@ -310,7 +313,7 @@ def test_no_memory_amid_a_checkpoint_ends_the_store(
 
 
 @pytest.mark.parametrize("where", [ENGINE_BUILD_READING, STORE_OWN])
-def test_an_opening_that_is_cut_off_lets_go_of_the_directory(
+def test_interrupted_opening_releases_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any
 ) -> None:
     def cut_off(*_given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Calls that fail, and calls that overlap, at the moment that matters for the crash after them."""
+"""Test calls that fail or overlap at a time that matters for a crash afterwards."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from timerstore.testing import ManualClock, Stepper
 
 
 @pytest.mark.parametrize("point", [n for n in failpoints.NAMES if n.startswith("checkpoint_")])
-def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
+def test_checkpoint_on_a_full_disk_leaves_the_previous_one_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     clock = ManualClock(START_MS)
@@ -53,7 +53,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
 
 
 class _SlowFile(File):
-    """Stops in a write until it may go on, and counts syncs."""
+    """A file that pauses in a write until it is released, and that counts syncs."""
 
     __slots__ = ("entered", "may_go", "synced_after")
 
@@ -73,7 +73,7 @@ class _SlowFile(File):
         self.synced_after = True
 
 
-def test_a_write_that_a_sync_overtakes_is_synced_by_the_next_one(
+def test_write_during_a_sync_is_synced_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[_SlowFile] = []
@@ -91,14 +91,14 @@ def test_a_write_that_a_sync_overtakes_is_synced_by_the_next_one(
     while not made:
         pass
     assert made[0].entered.wait(10)
-    segments.sync()  # of what was written before
+    segments.sync()  # of the earlier write
     made[0].may_go.set()
     writer.join()
     segments.sync()
     assert made[0].synced_after
 
 
-def test_a_topic_that_could_not_be_written_down_is_written_down_with_the_next_put(
+def test_topic_that_could_not_be_saved_is_saved_with_the_next_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(START_MS)

@@ -1,4 +1,4 @@
-"""What the kills found, each told again step by step."""
+"""Repeat failures that the kill tests found, step by step."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from timerstore.testing import ManualClock, Stepper
 _SLOTS = 128  # of tiny()'s wheel
 
 
-def test_late_message_is_not_lost_where_the_same_batch_needs_its_slot_a_lap_later(
+def test_late_message_is_not_lost_when_the_same_batch_needs_its_slot_a_lap_later(
     tmp_path: Path,
 ) -> None:
     precision_ms = 10
@@ -21,11 +21,11 @@ def test_late_message_is_not_lost_where_the_same_batch_needs_its_slot_a_lap_late
     store.put("t", b"late", deliver_ms=late_ms)
     store.put("t", b"a lap later", deliver_ms=late_ms + _SLOTS * precision_ms)
     clock.advance((_SLOTS - 10) * precision_ms)
-    stepper.step("dequeue_get")  # nothing there yet: what is put on the wheel below is late
-    store.flush()  # R is beyond the late message's slot
+    stepper.step("dequeue_get")  # the wheel is empty, so the message linked below is late
+    store.flush()  # the read slot is past the slot of the late message
     for name in ("dispatch", "enqueue_get", "enqueue_put"):
         stepper.step(name)
-    store.close()  # before dequeue-put comes to it
+    store.close()  # before dequeue-put reads it
     store = timerstore.open(tmp_path, config, clock=clock, threads=False)
     clock.advance(20 * precision_ms)
     Stepper(store).settle()

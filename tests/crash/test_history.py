@@ -1,8 +1,8 @@
-"""What the children's words allow, and what they do not."""
+"""Test which commits of a group the reports of the children allow."""
 
 import pytest
 
-from tests.crash.check import History
+from tests.crash.history import History
 from tests.crash.report import Kind, Line
 
 
@@ -24,18 +24,16 @@ KILLED_IN_A_COMMIT = (
 
 @pytest.mark.parametrize("first", [Kind.SOUGHT, Kind.HANDED])
 @pytest.mark.parametrize("at", [1, 3])
-def test_a_commit_that_a_kill_cut_may_have_arrived(first: Kind, at: int) -> None:
+def test_commit_cut_by_a_kill_may_have_been_stored(first: Kind, at: int) -> None:
     assert told(*KILLED_IN_A_COMMIT, (first, at)) == []
 
 
 @pytest.mark.parametrize("first", [Kind.SOUGHT, Kind.HANDED])
 @pytest.mark.parametrize("at", [0, 4])
-def test_a_commit_that_returned_holds_and_what_was_not_asked_for_never_does(
-    first: Kind, at: int
-) -> None:
+def test_returned_commit_is_stored_and_an_unknown_one_is_not(first: Kind, at: int) -> None:
     assert len(told(*KILLED_IN_A_COMMIT, (first, at))) == 1
 
 
-def test_once_it_is_seen_which_commit_holds_it_stays_so() -> None:
+def test_stored_commit_is_final_once_it_was_read() -> None:
     assert len(told(*KILLED_IN_A_COMMIT, (Kind.HANDED, 1), (Kind.SOUGHT, 3))) == 1
     assert len(told(*KILLED_IN_A_COMMIT, (Kind.SOUGHT, 3), (Kind.SOUGHT, 1))) == 1

@@ -1,9 +1,10 @@
-"""A child dies by SIGKILL, at every fail point and at random; what is left keeps every promise.
+"""Kill a child by SIGKILL, at every fail point and at random times, and check every promise.
 
-What was acknowledged comes once and not early, what was cancelled does not, what was seen stays
-where it was: after each life check.py compares the store with what its children said.
+Acknowledged messages are delivered once and not early, cancelled ones are not delivered, and
+visible ones keep their offsets. After each life check.py compares the store with the reports of its
+children.
 
-TIMERSTORE_CRASH_KILLS and TIMERSTORE_CRASH_SEED set amount and seed of the long run.
+TIMERSTORE_CRASH_KILLS and TIMERSTORE_CRASH_SEED set the amount and the seed of the long run.
 """
 
 import os
@@ -32,7 +33,7 @@ _KILLS_LONG = 3000
 
 
 class KillCampaign(Campaign):
-    """As many workers as there are cores, each with a place on the disk and one in memory."""
+    """One worker for each core, each with a directory on the disk and one in memory."""
 
     def __init__(self, directory: Path, seed: int, lives: Iterator[dict[str, Any]]) -> None:
         in_memory = tempfile.mkdtemp(
@@ -58,7 +59,7 @@ _LIVES = "kill -9 lives"
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", both(_LIVES))
-def test_nothing_is_lost_doubled_early_or_taken_back_after_kill_9(
+def test_kill_loses_doubles_or_reverts_no_message(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_all = count == AMOUNTS[_LIVES].all
@@ -74,7 +75,9 @@ def test_nothing_is_lost_doubled_early_or_taken_back_after_kill_9(
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
-def test_the_same_for_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kill_loses_doubles_or_reverts_no_message_in_a_long_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seed = int(os.environ.get("TIMERSTORE_CRASH_SEED") or secrets.randbits(31))
     kills = int(os.environ.get("TIMERSTORE_CRASH_KILLS") or _KILLS_LONG)
     with capsys.disabled():
@@ -86,7 +89,7 @@ def test_the_same_for_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert campaign.kills >= 0.85 * kills
 
 
-def test_every_point_in_the_code_has_a_name_and_every_name_its_point() -> None:
+def test_failpoint_names_match_the_points_in_the_code() -> None:
     found: Counter[str] = Counter()
     for path in Path(timerstore.__file__).parent.rglob("*.py"):
         if path.name == "failpoints.py":

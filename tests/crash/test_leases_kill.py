@@ -1,6 +1,7 @@
-"""A child that leases dies by SIGKILL at each step; nothing is lost, nothing acked comes again.
+"""Kill a child that leases, at each step. No message is lost, and no acked message comes again.
 
-Of what it puts with a key the newest comes, and none twice; of what recurs each run comes once.
+Of messages put with a key, only the newest is delivered, once. Each recurring run is delivered
+once.
 """
 
 import multiprocessing
@@ -30,14 +31,14 @@ _POINTS = [
 
 @pytest.fixture(scope="module")
 def context() -> multiprocessing.context.BaseContext:
-    """Children are forks of a server that has imported everything."""
+    """Return a context whose children are forks of a server that has imported everything."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(["tests.crash.lease_child"])
     return found
 
 
 class Life:
-    """One directory, and children that work on it one after the other."""
+    """One directory, with children that work on it one after the other."""
 
     def __init__(self, tmp_path: Path, context: multiprocessing.context.BaseContext) -> None:
         self.root = tmp_path / "store"
@@ -65,10 +66,10 @@ class Life:
         return code
 
     def check(self) -> None:
-        """All that was put is acked in the end; nothing comes after it was acked."""
+        """Check that every message is finally acked, and not delivered afterwards."""
         done: set[int] = set()
         puts: set[int] = set()
-        asked: set[int] = set()  # to be acked: where nobody heard the answer it may be, or not
+        asked: set[int] = set()  # acks whose answer was lost: the message may be acked or not
         attempts: dict[int, int] = {}
         for line in (self.root.parent / "notes").read_text().splitlines():
             kind, number, *rest = line.split()
@@ -118,7 +119,7 @@ def _all_of(store: timerstore.TimerStore, topic: str) -> list[timerstore.Message
 
 
 def _check_runs(ids: list[str]) -> None:
-    """Of each job the first ones, each once."""
+    """Check that the first runs of each job were delivered, once each."""
     runs: dict[str, list[int]] = {}
     for _, name, _, number in (one.split("/") for one in ids):
         runs.setdefault(name, []).append(int(number))
@@ -126,7 +127,7 @@ def _check_runs(ids: list[str]) -> None:
         assert sorted(numbers) == list(range(1, len(numbers) + 1)), f"{name}: {numbers}"
 
 
-def test_a_death_at_every_step_loses_nothing(
+def test_kill_at_every_step_loses_no_lease(
     tmp_path: Path, context: multiprocessing.context.BaseContext
 ) -> None:
     life = Life(tmp_path, context)
@@ -140,7 +141,7 @@ def test_a_death_at_every_step_loses_nothing(
 
 
 @pytest.mark.deep
-def test_deaths_at_random_lose_nothing(
+def test_kill_at_random_loses_no_lease(
     tmp_path: Path, context: multiprocessing.context.BaseContext
 ) -> None:
     random = Random(int(os.environ.get("TIMERSTORE_CRASH_SEED", "7")))

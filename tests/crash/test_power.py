@@ -1,9 +1,10 @@
-"""The power goes, or the disk fails, under real ext4 and XFS; every promise is kept.
+"""Cut the power or let the disk fail under real ext4 and XFS, and check every promise.
 
-What was acknowledged comes once and not early, what was cancelled does not, what was seen stays
-where it was: after each life check.py compares the store with what its children said.
+Acknowledged messages are delivered once and not early, cancelled ones are not delivered, and
+visible ones keep their offsets. After each life check.py compares the store with the reports of its
+children.
 
-TIMERSTORE_CRASH_KILLS and TIMERSTORE_CRASH_SEED set amount and seed of the long run.
+TIMERSTORE_CRASH_KILLS and TIMERSTORE_CRASH_SEED set the amount and the seed of the long run.
 """
 
 import os
@@ -25,12 +26,12 @@ _LONG = 2000
 
 
 def in_own_mounts(*module: str) -> list[str]:
-    """Give a command whose mounts nobody else sees, and which go with it, however it ends."""
+    """Return a command with a mount namespace of its own, so that its mounts end with it."""
     return ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", *module]
 
 
 class PowerCampaign(Campaign):
-    """One worker, which has a file system of its own."""
+    """One worker with a file system of its own."""
 
     how = "power cuts"
     suite = "power cut"
@@ -42,7 +43,7 @@ class PowerCampaign(Campaign):
 
 @pytest.fixture(params=sorted(MAKERS))
 def kind(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> str:
-    """A kind of file system that can be had here."""
+    """A kind of file system that is available here."""
     wanted: str = request.param
     reason = why_not(wanted)
     if reason is not None:
@@ -52,8 +53,8 @@ def kind(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> 
     return wanted
 
 
-def test_a_cut_takes_what_was_not_synced_and_nothing_else(kind: str, tmp_path: Path) -> None:
-    """The means itself: a test that cuts no power would pass everything."""
+def test_power_cut_loses_unsynced_data_only(kind: str, tmp_path: Path) -> None:
+    """Test the method itself: a test that cuts no power would always pass."""
     command = in_own_mounts("tests.crash.mount", kind, str(tmp_path / kind))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -62,7 +63,7 @@ def test_a_cut_takes_what_was_not_synced_and_nothing_else(kind: str, tmp_path: P
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cuts", both("power cuts"))
-def test_nothing_is_lost_doubled_early_or_taken_back_after_a_power_cut(
+def test_power_cut_loses_doubles_or_reverts_no_message(
     cuts: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = PowerCampaign(kind, tmp_path, _SEED, cuts)
@@ -85,7 +86,7 @@ class FailingCampaign(Campaign):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("failures", both("failing disks"))
-def test_a_disk_that_fails_ends_the_store_with_a_clear_error(
+def test_failing_disk_ends_the_store_with_a_clear_error(
     failures: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = FailingCampaign(kind, tmp_path, _SEED, failures)
@@ -98,7 +99,7 @@ def test_a_disk_that_fails_ends_the_store_with_a_clear_error(
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("campaign_class", [PowerCampaign, FailingCampaign])
-def test_the_same_for_long(
+def test_power_cut_loses_doubles_or_reverts_no_message_in_a_long_run(
     campaign_class: type[PowerCampaign | FailingCampaign],
     kind: str,
     tmp_path: Path,

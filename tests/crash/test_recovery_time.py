@@ -1,6 +1,6 @@
-"""How long a store takes to open that was killed with so much unread behind its last checkpoint.
+"""Measure how long a killed store takes to open with much unread data after its last checkpoint.
 
-Nothing is asserted of the time: it is noted in the ledger (P24 wants at most 3 s a GiB).
+The time is not asserted. It is added to the ledger (promise P24 allows at most 3 s for each GiB).
 """
 
 import os
@@ -18,7 +18,7 @@ from timerstore import StoreConfig
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(0)]
 
 _MIB = 1 << 20
-_BODY_BYTES = 800  # a record is about a KiB then
+_BODY_BYTES = 800  # a record has about a KiB then
 _BATCH = 2000
 _CONFIG = StoreConfig(
     flush="async",
@@ -29,7 +29,10 @@ _CONFIG = StoreConfig(
 
 
 def _fill(root: Path, mib: int) -> None:
-    """In a child that is killed: half waits for tomorrow, half is there at once."""
+    """Fill a store in a child that is killed.
+
+    Half of the messages are due tomorrow, half at once.
+    """
     pid = os.fork()
     if pid == 0:
         store = timerstore.open(root, _CONFIG)
@@ -44,7 +47,7 @@ def _fill(root: Path, mib: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["from the watermark", "from the log alone"])
-def test_opening_after_a_kill(tmp_path: Path, what: str) -> None:
+def test_opening_time_after_a_kill(tmp_path: Path, what: str) -> None:
     mib = int(os.environ.get("TIMERSTORE_RECOVERY_MIB", "1024"))
     root = tmp_path / "store"
     _fill(root, mib)

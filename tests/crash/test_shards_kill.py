@@ -1,4 +1,4 @@
-"""A child dies by SIGKILL at each step of staging, committing, ingesting; each row comes once."""
+"""Kill a child at each step of staging, committing and ingesting. Each row is delivered once."""
 
 import multiprocessing
 import os
@@ -21,14 +21,14 @@ from timerstore.testing import Stepper  # noqa: E402
 
 @pytest.fixture(scope="module")
 def context() -> multiprocessing.context.BaseContext:
-    """Children are forks of a server that has imported everything."""
+    """Return a context whose children are forks of a server that has imported everything."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(["tests.crash.shard_child"])
     return found
 
 
 class Life:
-    """One directory, and children that work on it one after the other."""
+    """One directory, with children that work on it one after the other."""
 
     def __init__(self, tmp_path: Path, context: multiprocessing.context.BaseContext) -> None:
         self.root = tmp_path / "shards"
@@ -38,7 +38,7 @@ class Life:
         ).close()
 
     def child(self, first: int, last: int, point: str | None = None, nth: int = 1) -> int | None:
-        """Let a child work; its exit code."""
+        """Run a child, and return its exit code."""
         process = self.context.Process(  # type: ignore[attr-defined]
             target=shard_child.run, args=(str(self.root), first, last, point, nth)
         )
@@ -48,7 +48,7 @@ class Life:
         return code
 
     def check(self, last: int) -> None:
-        """Every row of every version is in its topic, once, and nothing else."""
+        """Check that every row of every version is in its topic, once, and no other row."""
         with timerstore.open_shards(self.root, threads=False) as store:
             assert store.ingest() == []
             for one in store.stores:
@@ -68,7 +68,7 @@ class Life:
         assert left == []
 
 
-def test_a_death_at_every_step_loses_and_doubles_nothing(
+def test_kill_at_every_step_loses_and_doubles_no_row(
     tmp_path: Path, context: multiprocessing.context.BaseContext
 ) -> None:
     life = Life(tmp_path, context)
@@ -83,14 +83,14 @@ def test_a_death_at_every_step_loses_and_doubles_nothing(
 
 
 @pytest.mark.deep
-def test_deaths_at_random_lose_and_double_nothing(
+def test_kill_at_random_loses_and_doubles_no_row(
     tmp_path: Path, context: multiprocessing.context.BaseContext
 ) -> None:
     seed = int(os.environ.get("TIMERSTORE_CRASH_SEED", "5"))
     random = Random(seed)
     life = Life(tmp_path, context)
     kills = int(os.environ.get("TIMERSTORE_SHARD_KILLS", "60"))
-    last = kills // 3  # a version more after every third
+    last = kills // 3  # one more version after every third kill
     for kill in range(kills):
         process = context.Process(  # type: ignore[attr-defined]
             target=shard_child.run_at_random, args=(str(life.root), 0, kill // 3, 60.0)

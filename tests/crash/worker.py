@@ -1,11 +1,11 @@
-"""A warm process without threads that forks children, kills them, and has the rest checked.
+"""Fork children, kill them, and let another fork check their store.
 
     python -m tests.crash.worker <directory> <directory in memory>
 
-Lives come as JSON lines on stdin, results leave on stdout.
+Lives come as JSON lines on stdin, and results go to stdout. The process is warm and has no threads.
 
-A life is one directory with rounds of work that end in a kill, then a check. The worker itself
-never opens a store: each round and each check is a fork of it.
+A life is one directory with rounds of work that end in a kill, and then a check. The worker itself
+never opens a store: each round and each check runs in a fork of it.
 """
 
 import faulthandler
@@ -24,8 +24,10 @@ from random import Random
 from typing import Any
 
 from tests.crash import child
-from tests.crash.check import History, check
+from tests.crash.check import check
 from tests.crash.check_saved import check_saved
+from tests.crash.history import History
+from tests.crash.plan import SAVED, Known, Plan, handle_of
 from tests.crash.report import LINE_BYTES, Kind, unpack
 from timerstore import StoreConfig
 from timerstore._engine.base import failpoints
@@ -36,7 +38,7 @@ _CHECK_HANG_S = 120.0
 
 
 def main() -> None:
-    """Read lives, answer results."""
+    """Read lives from stdin, and write the results."""
     on_disk, in_memory = Path(sys.argv[1]), Path(sys.argv[2])
     for text in sys.stdin:
         life = json.loads(text)
@@ -51,7 +53,7 @@ class Life:
     """One directory from its first round to its check."""
 
     waits_at_points = False
-    """Whether a child that has come to its point is killed by its parent."""
+    """Whether the parent kills a child that has reached its fail point."""
 
     def __init__(self, directory: Path, life: dict[str, Any], trouble: Path | None = None) -> None:
         self._directory = directory / "store"
@@ -60,7 +62,7 @@ class Life:
         self._config: dict[str, Any] = life["config"]
         self._random = Random(life["seed"])
         self._history = History()
-        self._known = child.Known()
+        self._known = Known()
         self._points: Counter[str] = Counter()
         self._seconds: list[float] = []
         self._problems: list[str] = []
@@ -91,7 +93,7 @@ class Life:
     def _round(self, number: int, given: dict[str, Any]) -> None:
         if given.get("lose"):
             self._lose()
-        plan = child.Plan(
+        plan = Plan(
             seed=self._random.randrange(1 << 30),
             round=number,
             config=self._config,
@@ -116,19 +118,19 @@ class Life:
         self._take(raw, status, given)
 
     def _kill(self, pid: int) -> None:
-        """What the parent kills by."""
+        """Kill the child."""
         _kill(pid)
 
     def _died(self) -> None:
-        """The child is gone."""
+        """Do nothing: the child has died."""
 
     def _lose(self) -> None:
-        """What is derived from the log may be lost; here all of it that says where to go on."""
+        """Remove the derived files that say where recovery continues."""
         tree = Tree(self._directory)
         tree.watermark.unlink(missing_ok=True)
         tree.state.unlink(missing_ok=True)
-        # A log without timers does not say whose it is: it gets another id, and another backup.
-        shutil.rmtree(self._directory.with_name(child.SAVED), ignore_errors=True)
+        # A log without timers does not identify its store: it gets a new id, and a new backup.
+        shutil.rmtree(self._directory.with_name(SAVED), ignore_errors=True)
 
     def _take(self, raw: bytes, status: int, given: dict[str, Any]) -> None:
         whole = raw[: len(raw) // LINE_BYTES * LINE_BYTES]
@@ -155,12 +157,12 @@ class Life:
         gone = self._history.cancel_begun | self._history.moving.keys()
         acked = self._history.acked
         waiting = [
-            (line.id, line.queue, child.handle_of(line.queue, config, line))
+            (line.id, line.queue, handle_of(line.queue, config, line))
             for line in (acked[one.id] for one in lines if one.kind == Kind.PUT)
             if line.a >= 0 and line.id not in gone
         ]
         kept = [
-            (number, queue, child.handle_of(queue, config, acked[number]))
+            (number, queue, handle_of(queue, config, acked[number]))
             for number, queue, _ in self._known.cancellable
             if number not in gone and acked[number].a >= 0
         ]
@@ -169,7 +171,7 @@ class Life:
         versions = sorted(self._history.ingesting)[-20:]
         retries = [one for one in self._history.asked.values() if one[0] not in acked]
         moved = set(self._history.moved)
-        self._known = child.Known(seen, kept[-80:], moved, retries, versions)
+        self._known = Known(seen, kept[-80:], moved, retries, versions)
 
     def _check(self) -> None:
         def run(pipe: int) -> None:
@@ -179,8 +181,8 @@ class Life:
                 problems = check(
                     self._directory, self._config, self._history, self._random.randrange(1 << 30)
                 )
-                problems += check_saved(self._directory, self._directory.with_name(child.SAVED))
-            except BaseException:  # noqa: BLE001 - told to the parent
+                problems += check_saved(self._directory, self._directory.with_name(SAVED))
+            except BaseException:  # noqa: BLE001 - reported to the parent
                 problems = [traceback.format_exc()]
             with open(pipe, "wb") as out:
                 out.write(json.dumps(problems).encode())
@@ -206,8 +208,10 @@ def watch(
     hang_s: float = _HANG_S,
     kill: Callable[[int], None] = _kill,
 ) -> tuple[bytes, int]:
-    """Fork, read what it says, kill it `after_s` after the fork, or after it opened, or when it has
-    reached its point; or when it has said nothing for `hang_s`; its status.
+    """Fork, read the reports, and kill the child at the chosen time. Return its status.
+
+    The time is `after_s` after the fork or after the opening, or when the child has reached its
+    fail point, or when it has reported nothing for `hang_s`.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -224,7 +228,7 @@ def watch(
         at = hang_at if kill_at is None else min(kill_at, hang_at)
         if now >= at:
             if at == hang_at:
-                os.kill(pid, signal.SIGUSR1)  # says where it hangs
+                os.kill(pid, signal.SIGUSR1)  # prints where it hangs
                 time.sleep(0.5)
             kill(pid)
             kill_at, hang_at = None, now + hang_s
@@ -235,7 +239,7 @@ def watch(
         if not part:
             break
         raw += part
-        hang_at = max(hang_at, time.monotonic() + hang_s)  # slow, but it goes on
+        hang_at = max(hang_at, time.monotonic() + hang_s)  # slow, but it makes progress
         if kill_at is None and after_s is not None and from_opened and raw[0] == Kind.OPENED:
             kill_at = time.monotonic() + after_s
             from_opened = False

@@ -1,12 +1,12 @@
-"""Fuzz: the C decoders, Python's decoders, whole directories.
+"""Fuzz the C decoders, the Python decoders, and whole directories.
 
-    python -m tests.fuzz directories --seconds 600      # or decoders, or c: each C target so long
-    python -m tests.fuzz decoders --blind --seconds 60  # without atheris, blindly
-    python -m tests.fuzz decoders tests/fuzz/found/x    # these inputs, once
+    python -m tests.fuzz directories --seconds 600      # or decoders, or c: each C target
+    python -m tests.fuzz decoders --blind --seconds 60  # without atheris
+    python -m tests.fuzz decoders tests/fuzz/found/x    # run these inputs once
 
-With clang, and with atheris (pip install "atheris>=3"), libFuzzer follows the coverage; without
-them inputs are changed blindly, which is said. What is found is left in found/, beside each corpus.
-`--ledger` notes how many inputs ran in tests/amounts.jsonl.
+With clang, and with atheris (pip install "atheris>=3"), libFuzzer follows the coverage. Without
+them, inputs are changed blindly, and the program says so. Failing inputs are stored in found/, next
+to each corpus. `--ledger` adds the number of inputs to tests/amounts.jsonl.
 """
 
 import argparse
@@ -35,12 +35,12 @@ _RAN_C = re.compile(r"^(\w+): (\d+)$|replay_(\w+): ran \d+ inputs, (\d+) changed
 
 
 def corpus(target: str) -> list[bytes]:
-    """Give the inputs that are kept for a target."""
+    """Return the stored inputs of a target."""
     return [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
 
 
 def changed(draw: Random, inputs: list[bytes]) -> bytes:
-    """Give one of the inputs with a few changes."""
+    """Return one of the inputs with some changes."""
     data = bytearray(draw.choice(inputs))
     for _ in range(draw.randint(1, 4)):
         at = draw.randint(0, len(data))
@@ -61,7 +61,7 @@ def changed(draw: Random, inputs: list[bytes]) -> bytes:
 def run_blind(
     one_input: Callable[[bytes], None], inputs: list[bytes], seconds: float, seed: int
 ) -> int:
-    """Run changed inputs for a while; how many."""
+    """Run changed inputs for a while, and return their number."""
     draw, end, count = Random(seed), time.monotonic() + seconds, 0
     while time.monotonic() < end:
         data = changed(draw, inputs)
@@ -77,7 +77,7 @@ def run_blind(
 
 
 def _inside_atheris(target: str, seconds: int) -> None:
-    """Never returns: libFuzzer ends the process."""
+    """Run libFuzzer, which ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=["timerstore"]):
@@ -106,7 +106,7 @@ def _with_atheris(target: str, seconds: int) -> int:
 
 
 def _run_c(seconds: int) -> dict[str, int]:
-    """Run every C target, one after the other; how many inputs each."""
+    """Run every C target, one after the other, and return the number of inputs of each."""
     command = ["make", "-k", "-s", "-C", str(_NATIVE), f"SECONDS={seconds}", "run"]
     environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ def _run_python(target: str, seconds: int, seed: int, *, blind: bool) -> int:
     one_input = importlib.import_module(f"tests.fuzz.{target}").one_input
     try:
         return run_blind(one_input, corpus(target), seconds, seed)
-    except BaseException:  # noqa: BLE001 - told, with where the input is
+    except BaseException:  # noqa: BLE001 - reported with the path of the input
         traceback.print_exc()
         raise SystemExit(1) from None
 
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("input", nargs="*", type=Path)
     given = parser.parse_args()
-    logging.disable()  # a damaged store says much
+    logging.disable()  # a damaged store logs many warnings
     if given.inside:
         _inside_atheris(given.target, given.seconds)
     if given.input:

@@ -1,10 +1,11 @@
-"""Python's own decoders: every text and small file that only Python reads, and what callers give.
+"""Fuzz Python's decoders: texts and small files that only Python reads, and arguments of callers.
 
-An input's first byte chooses the decoder; the rest is its bytes. Those that have a CRC are decoded
-as they are, and with the right one.
+The first byte of an input chooses the decoder, and the rest is its input. Formats with a CRC are
+decoded as they are, and with the right CRC.
 
-Holds:    whatever the bytes, there is a value or a TimerStoreError, no other exception; what could
-          be read and can be written is read again as the same.
+Invariants:
+    1. Any bytes give a value or a TimerStoreError, and no other exception.
+    2. A value that can be written is read again as the same value.
 """
 
 import json
@@ -46,7 +47,7 @@ _PROPERTIES = {"a": "1", "b": "text", "c": "-1.5e3", "d": "", "e": "true"}
 
 
 def _same_again(read: Callable[..., Any], write: Callable[[Any], bytes]) -> Callable[[bytes], None]:
-    """A config file, which is read once more after it was written."""
+    """Decode a config file, write it, and decode it again."""
 
     def decode(data: bytes) -> None:
         found = read(data, None)
@@ -69,7 +70,7 @@ def _watermark(data: bytes) -> None:
 
 
 def _headed(read: Callable[[bytes], Any]) -> Callable[[bytes], None]:
-    """A file whose first line is the CRC of the others."""
+    """Return a file whose first row is the CRC of the others."""
 
     def decode(data: bytes) -> None:
         read(data)
@@ -183,6 +184,6 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
 
 
 def one_input(data: bytes) -> None:
-    """Decode; only a TimerStoreError may come of it."""
+    """Decode an input. Only a TimerStoreError may be raised."""
     with suppress(TimerStoreError):
         DECODERS[data[0] % len(DECODERS) if data else 0](data[1:])

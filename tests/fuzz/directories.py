@@ -1,11 +1,12 @@
-"""Open a directory: a whole store after what the input does to its files, opened, asked everything.
+"""Fuzz directories: apply edits to the files of a store, open it, and ask all questions.
 
-An input's first byte chooses the golden store, the closed or the killed one; then come edits: each
-an operation, a file, and what the operation needs. Where a file has checksums, an edit may put them
-right again, as one who forges a store would.
+The first byte of an input chooses the golden store, the closed or the killed one. Then follow
+edits: an operation, a file, and the arguments. For files with checksums, an edit may correct them,
+as an attacker would.
 
-Holds:    whatever the bytes, there is an answer or a TimerStoreError, no other exception; nothing
-          outside of the directory changes.
+Invariants:
+    1. Any bytes give an answer or a TimerStoreError, and no other exception.
+    2. No file outside of the directory changes.
 """
 
 import atexit
@@ -29,7 +30,7 @@ _GROWTH_MAX = 1 << 16
 
 @cache
 def scratch() -> Path:
-    """Where stores lie: in memory, if there is such a place."""
+    """Return the folder for stores, in memory if possible."""
     shm = Path("/dev/shm")
     made = tempfile.mkdtemp(prefix="tsfuzz", dir=shm if shm.is_dir() else None)
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -42,7 +43,7 @@ def golden(is_closed: bool) -> Golden:
 
 
 def damaged(choices: Choices) -> dict[str, bytes]:
-    """Give the files of a golden store after the input's edits."""
+    """Return the files of a golden store after the edits of an input."""
     store = golden(bool(choices.below(2)))
     files = dict(store.files)
     for _ in range(_EDITS_MAX):
@@ -95,7 +96,7 @@ _ODD = [
 
 
 def mended(name: str, data: bytes) -> bytes:
-    """Put a file's checksums right: as whoever forges one would."""
+    """Correct the checksums of a file."""
     if name.startswith("commitlog/"):
         return _mended_log(int(Path(name).name), data)
     if name == "timerstore/watermark":
@@ -110,7 +111,7 @@ def _mended_slot(slot: bytes) -> bytes:
 
 
 def _mended_log(begin: int, data: bytes) -> bytes:
-    """Give each record of plain form (IPv4, version 1) its place and its CRCs."""
+    """Correct offset and CRCs of each plain record (IPv4, version 1)."""
     out, at = bytearray(data), 0
     while at + 91 <= len(out):
         size, magic = struct.unpack_from(">ii", out, at)
@@ -130,8 +131,9 @@ def _mended_log(begin: int, data: bytes) -> bytes:
 
 
 def one_input(data: bytes) -> None:
-    """Make the directory; look at it at rest; a second bit of the first byte: repair it, open what
-    that makes, and the directory itself, and ask everything.
+    """Write the directory, verify it at rest, open it, and ask all questions.
+
+    A second bit of the first byte also repairs it and opens the result.
     """
     root, repaired = scratch() / "store", scratch() / "repaired"
     for folder in (root, repaired):

@@ -1,8 +1,8 @@
-"""The first inputs of every fuzz target, made of a golden store's own structures.
+"""Make the first inputs of every fuzz target from the structures of a golden store.
 
     python -m tests.fuzz.seeds     # writes native/fuzz/corpus and tests/fuzz/corpus
 
-What fuzzing has added stays: only files whose name begins with `seed-` are written.
+Inputs that fuzzing added stay: only files with the prefix `seed-` are written.
 """
 
 import json
@@ -22,7 +22,7 @@ _ROOT = Path(__file__).parents[2]
 NATIVE = _ROOT / "native" / "fuzz" / "corpus"
 PYTHON = _ROOT / "tests" / "fuzz" / "corpus"
 _SMALL = b"\x05\x00"
-"""A number of native/fuzz/fuzz.h: 0."""
+"""The number 0 in the encoding of native/fuzz/fuzz.h."""
 
 
 _INFINITE = (
@@ -36,7 +36,7 @@ def _number(value: int) -> bytes:
 
 
 def _records(log: bytes) -> list[bytes]:
-    """The records of a segment, one by one."""
+    """Yield the records of a segment."""
     found, at = [], 0
     while at + 91 <= len(log):
         size, magic = struct.unpack_from(">iI", log, at)
@@ -54,7 +54,7 @@ _MARKS = tuple(
 
 
 def _chosen(records: list[bytes]) -> list[bytes]:
-    """One record of each sort, and three that follow each other."""
+    """Return one record of each kind, and three consecutive ones."""
     sorts: dict[tuple[bytes, ...], bytes] = {}
     for one in records:
         sorts.setdefault(tuple(mark for mark in _MARKS if mark in one), one)
@@ -96,7 +96,7 @@ def _native(store: Golden) -> Iterator[tuple[str, bytes]]:
             bytes([n]) + _number((1000 + n) * 1000) + bytes([n, n % 3]) for n in range(6)
         )
         yield "link", b"\x03" + struct.pack(">Q", 1000 << 24) + b"\x80\x05" + slots + requests
-    for name in ("config/timercheck", "checkpoint"):  # of a store that was closed
+    for name in ("config/timercheck", "checkpoint"):  # of a closed store
         yield "small", store.files.get(name, bytes(range(64)))[:56]
     yield "small", b"1800000000000"
     yield "small", b"AAAAAAAAAAAAAAAAAAAAAAAA"
@@ -135,7 +135,7 @@ def _units(count: int) -> bytes:
 
 
 def _far(count: int) -> bytes:
-    """Units of one far slot, each behind the one before."""
+    """Return the units of one far slot, each linked to the previous one."""
     return b"".join(
         struct.pack(">qqqqqiiI", n - 1, n, 100 * n, NOW_MS, 4, 120, 7, 0) for n in range(count)
     )
@@ -152,11 +152,11 @@ def _python(store: Golden, root: Path) -> Iterator[tuple[str, bytes]]:
     for n, text in enumerate(_decoded(store, root)):
         for one in text:
             yield "decoders", bytes([n]) + one
-    # What raised something else than a TimerStoreError before.
+    # Inputs that once raised another error than a TimerStoreError.
     for n in (5, 6, 8):
         yield "decoders", bytes([n]) + b"[" * 1200
     yield "decoders", b"\x08" + _INFINITE
-    # closed or killed; operation (16 more: checksums put right), file, then what it needs
+    # closed or killed; operation (16 more: checksums corrected), file, arguments
     for operation in (0, 1, 2, 3, 4, 6, 7, 8, 9, 25, 17, 16):
         for file in (0, 20) if operation % 2 else (9, 33):
             yield "directories", bytes([operation % 2, operation, file, 0, 40, 3, 1, 255, 255, 0])
@@ -167,7 +167,7 @@ def _python(store: Golden, root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _decoded(store: Golden, root: Path) -> list[list[bytes]]:
-    """By the place of its decoder: what it reads."""
+    """Return inputs for each decoder, by its position in the list."""
     files, marks = store.files, store.files["timerstore/watermark"]
     old = handle.encode(handle.Handle("orders", "broker", NOW_MS, "00FF", 7))
     source = ledger_json.SourceState("table", ((1, 1),), (ledger_json.Done(1, 4, 9),), ())
@@ -202,7 +202,7 @@ def _decoded(store: Golden, root: Path) -> list[list[bytes]]:
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all seeds."""
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         closed = make(scratch / "closed", is_closed=True)

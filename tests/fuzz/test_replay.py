@@ -1,4 +1,4 @@
-"""The fuzz corpora, once: each input by the target it was kept for. `make fuzz` looks for more."""
+"""Run each input of the fuzz corpora once. `make fuzz` searches for new inputs."""
 
 import importlib
 import os
@@ -48,11 +48,11 @@ def test_every_input_of_the_c_targets_under_sanitizers() -> None:
 @pytest.mark.more
 @pytest.mark.timeout(600)
 @_needs_compiler
-def test_the_c_as_the_threads_call_it_under_thread_sanitizer() -> None:
+def test_c_code_under_thread_sanitizer() -> None:
     assert "race_engine: ok" in _make("race", "run")
 
 
-def test_there_is_a_corpus_for_every_target() -> None:
+def test_every_target_has_a_corpus() -> None:
     assert sorted(path.name for path in CORPUS.iterdir()) == sorted(TARGETS)
 
 
@@ -65,6 +65,6 @@ def test_every_input_of_the_python_targets(target: str) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("target", TARGETS)
-def test_changed_inputs(target: str) -> None:
+def test_changed_inputs_of_the_python_targets(target: str) -> None:
     module = importlib.import_module(f"tests.fuzz.{target}")
     assert run_blind(module.one_input, corpus(target), 60, seed=1) > 0

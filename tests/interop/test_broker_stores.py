@@ -1,29 +1,35 @@
-"""A broker's stores, opened by us: read back equal, then every timer once and never early."""
+"""Open the stores of a broker: all messages read back equal, and every timer fires once, never
+early.
+"""
 
-import hashlib
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 
-import timerstore
+from tests.interop.broker_session import (
+    Session,
+    assert_as_sent,
+    assert_complete,
+    config_of,
+    key_of,
+    keys,
+    messages_of,
+    out_counts,
+)
 from tests.support import disk_reader as disk
 from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
-from tests.support.broker.expected import Expected, Key, as_delivered
-from timerstore import CancelResult, Message, StoreConfig, TimerStore
+from tests.support.broker.expected import Expected, Key
+from timerstore import CancelResult, StoreConfig, TimerStore
 from timerstore._engine.base import failpoints
-from timerstore.testing import ManualClock, Stepper
 
-REAL_TOPICS = ("orders", "reminders")  # all that was sent to
 _listings: dict[str, Expected] = {}
 
 
-# Kills cost a copy each, so only a long run kills in all stores.
+# Each kill needs a copy of the store, so only a long run kills in all of them.
 KILLED_IN = ("killed-small-segments", "rolled")
 STORES = [*KILLED_IN, *(name for name in broker.names() if name not in KILLED_IN)]
 
@@ -51,131 +57,7 @@ def root(expected: Expected, tmp_path: Path) -> Path:
     return broker.unpack(expected.name, tmp_path)
 
 
-def config_of(expected: Expected) -> StoreConfig:
-    return StoreConfig(**broker.about(expected.name)["store_config"], flush="async")
-
-
-class Session:
-    """An open store whose clock is turned by hand, and what came out of it since."""
-
-    def __init__(
-        self,
-        root: Path,
-        expected: Expected,
-        *,
-        now_ms: int | None = None,
-        config: StoreConfig | None = None,
-    ) -> None:
-        self.expected = expected
-        self.clock = ManualClock(expected.now_ms if now_ms is None else now_ms)
-        given = config if config is not None else config_of(expected)
-        self.store = timerstore.open(root, given, clock=self.clock, threads=False)
-        self.stepper = Stepper(self.store)
-        self.next: dict[tuple[str, int], int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
-
-    def turn(self, now_ms: int) -> list[Message]:
-        """Set the clock and settle; what came out of the real topics since the last call."""
-        self.clock.set(now_ms)
-        self.stepper.settle()
-        return self.arrived()
-
-    def arrived(self) -> list[Message]:
-        """What is new in the real topics since the last call."""
-        return [message for queue in real_queues(self.store) for message in self._new(queue)]
-
-    def _new(self, queue: tuple[str, int]) -> list[Message]:
-        found = list(messages_of(self.store, *queue, self.next.get(queue, 0)))
-        self.next[queue] = self.next.get(queue, 0) + len(found)
-        return found
-
-
-def real_queues(store: TimerStore) -> list[tuple[str, int]]:
-    counts = store.topics()
-    return [(topic, q) for topic in REAL_TOPICS for q in range(counts[topic])]
-
-
-def messages_of(store: TimerStore, topic: str, queue_id: int, begin: int = 0) -> Iterator[Message]:
-    while True:
-        batch = store.pull_batch(topic, queue_id, begin)
-        if not len(batch):
-            assert batch.next_offset == begin
-            return
-        yield from batch
-        begin = batch.next_offset
-
-
-def key_of(message: Message) -> Key:
-    return message.properties.get("REAL_TOPIC", message.topic), message.message_id
-
-
-def out_counts(store: TimerStore) -> Counter[Key]:
-    """How often each message is in its real topic."""
-    queues = real_queues(store)
-    return Counter(key_of(m) for queue in queues for m in messages_of(store, *queue))
-
-
-def keys(messages: list[Message]) -> Counter[Key]:
-    return Counter(map(key_of, messages))
-
-
-def assert_complete(
-    store: TimerStore, expected: Expected, cancelled: set[Key] = frozenset()
-) -> None:
-    """Everything is out once; what the broker had delivered is what it was."""
-    assert list(store.pending()) == []
-    wanted = expected.out + Counter(expected.left.keys() - cancelled)
-    assert out_counts(store) == wanted
-    for line in expected.sent:
-        count = wanted[line["topic"], line["msg_id"]]
-        if line.get("recalled"):
-            assert count == 0, line
-        elif expected.name != "doubled-by-broker":
-            key = line["topic"], line["msg_id"]
-            assert count == (0 if key in cancelled else 1), line
-
-
-def assert_as_sent(message: Message, expected: Expected) -> None:
-    """A delivered message is its source, and not early."""
-    line = expected.left[key_of(message)]
-    assert message.store_ms == message.delivered_ms >= expected.due_ms(line)
-    assert message.due_ms == expected.due_ms(line)
-    for name, value in as_delivered(line).items():
-        if name == "properties":
-            assert int(message.properties.get("TIMER_ROLL_TIMES", 0)) >= int(
-                line["properties"].get("TIMER_ROLL_TIMES", 0)
-            )
-            assert {name: message.properties.get(name) for name in value} == value
-            added = message.properties.keys() - value.keys()
-            # TRACE_CONTEXT and the like: empty values are kept in the record, not in listings.
-            assert {k for k in added if message.properties[k]} <= {
-                "TIMER_ENQUEUE_MS",
-                "TIMER_DEQUEUE_MS",
-                "TIMER_ROLL_TIMES",
-                "TS_ID",
-                "TS_LEVEL",
-                "__CRC32#",
-            }
-            if line["topic"] != disk.LEVEL_TOPIC:
-                assert int(message.properties["TIMER_DEQUEUE_MS"]) >= expected.due_ms(line)
-        elif name == "sys_flag":
-            assert message.sys_flag & ~1 == value & ~1  # the listing's bodies are inflated
-        elif name == "born_host":
-            assert message.born_host.rpartition(":")[0] == value
-        elif name == "body_bytes":
-            assert len(message.body) == value
-        elif name == "body_sha256":
-            assert hashlib.sha256(message.body).hexdigest() == value
-        else:
-            assert getattr(message, name) == value, name
-
-
-# --- what is there --------------------------------------------------------------------------------
+# --- contents ---
 
 
 @pytest.mark.parametrize("given", ["configured", "adopted"])
@@ -204,12 +86,12 @@ def read_back(store: TimerStore, expected: Expected, topic: str, queue_id: int) 
         assert broker.differences(line, found[line["queue_offset"]]) == []
 
 
-def test_pending_is_what_the_log_says(expected: Expected, root: Path) -> None:
+def test_pending_messages_match_the_log(expected: Expected, root: Path) -> None:
     wanted = sorted(
         (expected.due_ms(line), line["log_offset"], *key) for key, line in expected.left.items()
     )
     with Session(root, expected) as session:
-        for _ in range(2):  # from the timer topic's queue, then from the wheel
+        for _ in range(2):  # from the queue of the timer topic, and later from the wheel
             found = list(session.store.pending())
             got = [(p.due_ms, p.log_offset, p.topic, p.message_id) for p in found]
             assert sorted(got) == wanted
@@ -224,10 +106,10 @@ def test_pending_is_what_the_log_says(expected: Expected, root: Path) -> None:
                 pass
 
 
-# --- turning the clock ----------------------------------------------------------------------------
+# --- deliveries ---
 
 
-def test_each_comes_out_once_at_its_millisecond(expected: Expected, root: Path) -> None:
+def test_each_timer_is_delivered_once_at_its_millisecond(expected: Expected, root: Path) -> None:
     with Session(root, expected) as session:
         session.arrived()
         assert keys(session.turn(expected.now_ms)) == Counter(expected.late)
@@ -243,7 +125,7 @@ def test_each_comes_out_once_at_its_millisecond(expected: Expected, root: Path) 
         assert session.turn(expected.last_due_ms + 10 * 86_400_000) == []
         assert_complete(session.store, expected)
         for topic, queue_id in expected.queues:
-            if topic == disk.LEVEL_TOPIC:  # sources stay where they are
+            if topic == disk.LEVEL_TOPIC:  # the source records stay at their offsets
                 read_back(session.store, expected, topic, queue_id)
         problems = session.store.verify().problems
         assert len(problems) == (81 if expected.name == "doubled-by-broker" else 0)
@@ -251,7 +133,7 @@ def test_each_comes_out_once_at_its_millisecond(expected: Expected, root: Path) 
 
 
 def assert_nothing_again(root: Path, expected: Expected, cancelled: set[Key] = frozenset()) -> None:
-    """A store that is done stays done."""
+    """Check that a store without pending messages delivers none after another opening."""
     with Session(root, expected, now_ms=expected.last_due_ms + 1) as session:
         assert session.store.stats()["pending_messages"] == 0
         before = len(session.arrived())
@@ -260,8 +142,8 @@ def assert_nothing_again(root: Path, expected: Expected, cancelled: set[Key] = f
         assert_complete(session.store, expected, cancelled)
 
 
-def test_never_before_what_the_sender_asked(expected: Expected, root: Path) -> None:
-    """By the sender's own list; relative delays come out a slot after the one they were put in."""
+def test_delivery_is_not_earlier_than_the_sender_asked(expected: Expected, root: Path) -> None:
+    """Compare with the sender's list. A relative delay ends one slot after the slot of the put."""
     sent = {(line["topic"], line["msg_id"]): line for line in expected.sent}
     with Session(root, expected) as session:
         session.arrived()
@@ -276,7 +158,7 @@ def test_never_before_what_the_sender_asked(expected: Expected, root: Path) -> N
         assert_complete(session.store, expected)
 
 
-def test_closing_and_opening_on_the_way(expected: Expected, root: Path) -> None:
+def test_store_can_be_reopened_between_deliveries(expected: Expected, root: Path) -> None:
     span_ms = expected.last_due_ms - expected.now_ms
     for part in range(1, 5):
         with Session(root, expected, now_ms=expected.now_ms + span_ms * (part - 1) // 4) as session:
@@ -286,8 +168,10 @@ def test_closing_and_opening_on_the_way(expected: Expected, root: Path) -> None:
     assert_nothing_again(root, expected)
 
 
-def test_without_side_files_half_way(expected: Expected, root: Path) -> None:
-    """The log alone tells what the broker delivered and what we did."""
+def test_store_recovers_without_side_files_between_deliveries(
+    expected: Expected, root: Path
+) -> None:
+    """The log alone contains the deliveries of the broker and ours."""
     half_ms = (expected.now_ms + expected.last_due_ms) // 2
     with Session(root, expected) as session:
         session.turn(half_ms)
@@ -301,11 +185,14 @@ def test_without_side_files_half_way(expected: Expected, root: Path) -> None:
     assert_nothing_again(root, expected)
 
 
-# --- cancels --------------------------------------------------------------------------------------
+# --- cancels ---
 
 
 def handle_of(line: broker.Line, expected: Expected) -> str:
-    """The broker's handle; releases before 5.3.2 gave none, so one as it would have been."""
+    """Return the broker's handle.
+
+    Releases before 5.3.2 gave none, so it is built from the message.
+    """
     given = line.get("recall_handle")
     if given:
         return str(given)
@@ -314,7 +201,7 @@ def handle_of(line: broker.Line, expected: Expected) -> str:
     return disk.encode_recall_handle(line["topic"], "lab", stamp, line["msg_id"])
 
 
-def test_cancel_by_the_brokers_handles(expected: Expected, root: Path) -> None:
+def test_cancel_accepts_the_brokers_handles(expected: Expected, root: Path) -> None:
     timers = [line for line in expected.sent if (line["topic"], line["msg_id"]) in expected.sources]
     cancelled: set[Key] = set()
     seen: Counter[CancelResult] = Counter()
@@ -332,7 +219,7 @@ def test_cancel_by_the_brokers_handles(expected: Expected, root: Path) -> None:
                 wanted = CancelResult.CANCELLED
                 cancelled.add(key)
             seen[wanted] += 1
-            if seen[wanted] > 40:  # each looks through the log
+            if seen[wanted] > 40:  # each call searches the log
                 cancelled -= {key} if wanted is CancelResult.CANCELLED else set()
                 continue
             handle = handle_of(line, expected)
@@ -353,11 +240,13 @@ def test_cancel_by_the_brokers_handles(expected: Expected, root: Path) -> None:
     assert_nothing_again(root, expected, cancelled)
 
 
-# --- kills ----------------------------------------------------------------------------------------
+# --- kills ---
 
 
 class Copier:
-    """Copies a directory, as a kill would leave it, the first `times` times a point is reached."""
+    """Copy a directory, as a kill would leave it, the first `times` times that a fail point is
+    reached.
+    """
 
     def __init__(self, root: Path, target: Path, times: int = 1) -> None:
         self.root, self.target, self.times = root, target, times
@@ -377,7 +266,7 @@ class Copier:
 
 @pytest.mark.more
 @in_some_stores
-def test_killed_while_importing(
+def test_import_completes_after_a_kill(
     expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copier = Copier(root, tmp_path)
@@ -400,12 +289,12 @@ def test_killed_while_importing(
         shutil.rmtree(copy)
 
 
-class Killed(Exception):  # noqa: N818 - what happened, not what went wrong
-    """Stands for a kill at a fail point."""
+class Killed(Exception):  # noqa: N818 - names the event
+    """Simulates a kill at a fail point."""
 
 
 @in_some_stores
-def test_import_that_fails_is_begun_again(
+def test_import_starts_from_scratch_after_a_failure(
     expected: Expected, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for point in (
@@ -428,10 +317,10 @@ def test_import_that_fails_is_begun_again(
 
 @pytest.mark.more
 @in_some_stores
-def test_killed_while_delivering(
+def test_deliveries_complete_after_a_kill(
     expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy at every point of a step of the clock in the middle, and of closing."""
+    """Copy the store at every fail point of a step of the clock in the middle, and of closing."""
     with Session(root, expected) as session:
         session.turn((expected.now_ms + expected.last_due_ms) // 2)
         copier = Copier(root, tmp_path)

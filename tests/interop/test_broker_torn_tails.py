@@ -1,7 +1,7 @@
-"""A broker's store, which has no watermark: where its log may be torn, and where it is damaged.
+"""Test broker stores, which have no watermark, with a torn tail or with damage.
 
-A broker syncs whole files in order, so only what lies behind the start of the last file that begins
-with a record may be torn. Damage before that is CorruptError, and nothing is removed.
+A broker syncs whole files in order. So only data after the start of the last file that begins with
+a record may be torn. Damage before that raises CorruptError, and no data is removed.
 """
 
 import struct
@@ -24,7 +24,7 @@ _BLANK = 0xCBD43194
 
 
 class Record(NamedTuple):
-    """A record, or the blank at a segment's end: log offsets."""
+    """A record, or the blank at the end of a segment: log offsets."""
 
     begin: int
     end: int
@@ -44,7 +44,7 @@ class Log:
 
     @property
     def last(self) -> int:
-        """Number of the last file that begins with a record."""
+        """Return the number of the last file that begins with a record."""
         return max(at for at, found in enumerate(self.records) if found)
 
     def damage(self, log_offset: int, size: int = 8) -> None:
@@ -55,14 +55,14 @@ class Log:
             file.write(b"\xff" * size)
 
     def zero_from(self, log_offset: int) -> None:
-        """As pages that never reached the disk: all of the file from there on."""
+        """Fill the rest of the file with zeros, as if these pages had never reached the disk."""
         path = self.paths[log_offset // SEGMENT]
         with path.open("r+b") as file:
             file.seek(log_offset % SEGMENT)
             file.write(bytes(SEGMENT - log_offset % SEGMENT))
 
     def add_empty(self) -> None:
-        """A file that the broker made ahead."""
+        """Add a file that the broker preallocated."""
         path = self.folder / f"{len(self.paths) * SEGMENT:020d}"
         path.write_bytes(bytes(SEGMENT))
 
@@ -94,7 +94,7 @@ def opened(log: Log) -> timerstore.TimerStore:
 
 
 def is_cut_at(log: Log, log_offset: int) -> None:
-    """Opening takes everything below the offset, and nothing from there on."""
+    """Check that an opening accepts the log up to this offset, and no record after it."""
     with opened(log) as store:
         assert store.stats()["log_end_bytes"] == log_offset
         assert store.verify().clean
@@ -105,7 +105,7 @@ def is_cut_at(log: Log, log_offset: int) -> None:
 
 
 def is_refused(log: Log) -> None:
-    """Opening says where it is damaged, as often as it is tried, and changes no file of the log."""
+    """Check that every opening names the place of the damage, and changes no file of the log."""
     before = log.shown()
     for _ in range(2):
         with pytest.raises(CorruptError, match="the commit log"):
@@ -114,7 +114,7 @@ def is_refused(log: Log) -> None:
 
 
 def crashed(log: Log, is_crashed: bool) -> None:
-    """`abort` is there, or not."""
+    """Create or remove the file `abort`."""
     if is_crashed:
         (log.root / "abort").write_bytes(b"1")
     else:
@@ -146,13 +146,13 @@ def test_tail_of_the_last_segment_is_cut_after_a_crash(log: Log, choice: Choice,
     record = choice(log.records[log.last])
     if how == "damaged":
         log.damage((record.begin + record.end) // 2)
-    else:  # in the record's place in the log: a broker's record has no checksum but its body's
+    else:  # in the offset field: the only checksum of a broker's record is that of its body
         log.zero_from(record.begin + (0 if how == "zeros" else 30))
     is_cut_at(log, record.begin)
 
 
 @each_record
-def test_tail_of_the_last_segment_is_cut_before_an_empty_one(log: Log, choice: Choice) -> None:
+def test_tail_of_the_last_segment_is_cut_before_an_empty_segment(log: Log, choice: Choice) -> None:
     crashed(log, True)
     log.add_empty()
     record = choice(log.records[log.last])
@@ -160,8 +160,8 @@ def test_tail_of_the_last_segment_is_cut_before_an_empty_one(log: Log, choice: C
     is_cut_at(log, record.begin)
 
 
-def test_segment_that_ends_with_its_blank_is_the_end_where_the_last_is_empty(log: Log) -> None:
-    """Exactly at the edge nothing is torn."""
+def test_blank_of_a_full_segment_ends_the_log_before_an_empty_segment(log: Log) -> None:
+    """No data is torn exactly at the edge."""
     crashed(log, True)
     edge = log.last * SEGMENT
     log.zero_from(edge)
@@ -180,7 +180,7 @@ def test_torn_blank_before_an_empty_segment_is_cut(log: Log) -> None:
 @each_record
 @pytest.mark.parametrize("back", [1, 3])
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_damage_before_the_last_segment_is_refused(
+def test_damage_before_the_last_segment_raises_error(
     log: Log, choice: Choice, back: int, is_crashed: bool
 ) -> None:
     crashed(log, is_crashed)
@@ -191,10 +191,13 @@ def test_damage_before_the_last_segment_is_refused(
 
 @pytest.mark.parametrize("how", ["damaged", "zeros"])
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_damaged_blank_before_the_last_segment_is_not_taken_for_the_end(
+def test_damaged_blank_before_the_last_segment_is_not_the_end_of_the_log(
     log: Log, how: str, is_crashed: bool
 ) -> None:
-    """A broker's blank has no checksum: where the next segment starts validly, it counts."""
+    """A broker's blank has no checksum.
+
+    If the next segment starts with a valid record, that counts.
+    """
     crashed(log, is_crashed)
     blank = log.records[log.last - 1][-1]
     before = log.shown()
@@ -212,7 +215,7 @@ def test_damaged_blank_before_the_last_segment_is_not_taken_for_the_end(
 
 
 @each_record
-def test_damage_before_the_last_segment_is_refused_with_an_empty_one_behind(
+def test_damage_before_the_last_segment_raises_error_with_an_empty_segment_after_it(
     log: Log, choice: Choice
 ) -> None:
     crashed(log, True)
@@ -222,15 +225,15 @@ def test_damage_before_the_last_segment_is_refused_with_an_empty_one_behind(
     is_refused(log)
 
 
-def test_lost_end_of_a_store_that_was_closed_is_refused(tmp_path: Path) -> None:
-    """Its queues have units beyond the torn tail, and nothing was to be torn."""
+def test_lost_end_of_a_closed_store_raises_error(tmp_path: Path) -> None:
+    """Its queues have units past the torn tail, and after a clean close no data can be torn."""
     log = Log(broker.unpack(CLEAN, tmp_path))
     record = log.records[log.last][-1]
     log.damage(record.begin + 8)
     is_refused(log)
 
 
-def test_missing_segment_is_refused(log: Log) -> None:
+def test_missing_segment_raises_error(log: Log) -> None:
     crashed(log, True)
     log.paths[log.last - 1].unlink()
     before = log.shown()

@@ -1,6 +1,7 @@
-"""Tables of stores that a real broker wrote: the files as they are, and its 81 doubled deliveries.
+"""Read tables from stores of a real broker, including its 81 doubled deliveries.
 
-Source:   tests/fixtures/broker; expectations from disk_reader and from the sender's own notes.
+The stores are in tests/fixtures/broker. The expected values come from disk_reader and from the
+records of the sender.
 """
 
 from collections import Counter
@@ -27,18 +28,18 @@ def root(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return broker.unpack(name, tmp_path_factory.mktemp("broker"))
 
 
-def test_precision_is_found_out(name: str, root: Path) -> None:
+def test_precision_is_detected(name: str, root: Path) -> None:
     assert take(root).precision_ms == broker.precision_ms(name)
 
 
-def test_messages_deliveries_and_slots_are_what_the_files_say(name: str, root: Path) -> None:
+def test_messages_deliveries_and_slots_match_the_files(name: str, root: Path) -> None:
     precision_ms = broker.precision_ms(name)
     assert read_rows(root) == tables_expected.messages(root, precision_ms)
     assert read_rows(root, "deliveries") == tables_expected.deliveries(root, precision_ms)
     assert read_rows(root, "slots") == tables_expected.slots(root, precision_ms)
 
 
-def test_messages_are_those_that_the_broker_lists(name: str, root: Path) -> None:
+def test_messages_match_the_brokers_listing(name: str, root: Path) -> None:
     listed, _, _ = broker.opened(name)
     got = {row["log_offset"]: row for row in read_rows(root)}
     assert {line["log_offset"] for line in listed} <= got.keys()
@@ -53,20 +54,20 @@ def test_messages_are_those_that_the_broker_lists(name: str, root: Path) -> None
         assert row["properties"] == line["properties"]
 
 
-def test_cancelled_timers_are_those_that_were_recalled(name: str, root: Path) -> None:
+def test_cancelled_timers_match_the_recalls(name: str, root: Path) -> None:
     got = read_rows(root, "timers")
     by_offset = {row["log_offset"]: row for row in read_rows(root)}
     cancelled = {row["log_offset"] for row in got if row["cancelled"]}
     assert got == tables_expected.timers(root, broker.precision_ms(name), cancelled)
     keys = {by_offset[at]["msg_id"].decode() for at in cancelled}
     recalled = {line["msg_id"] for line in broker.sent(name) if line.get("recalled")}
-    # A store that died, died before its sender noted the last answers.
+    # A killed store died before its sender recorded the last answers.
     missing = keys ^ recalled
     assert len(missing) <= (8 if name.startswith(("killed", "doubled")) else 0), missing
 
 
 def test_doubled_deliveries_can_be_counted(name: str, root: Path) -> None:
-    """What an audit does: of the deliveries of one message all but one are too many."""
+    """Count as an audit does: all deliveries of a message after the first are surplus."""
     rows = read_rows(root, "deliveries")
     copies = Counter((row["topic"], row["msg_id"]) for row in rows)
     doubled = sum(count - 1 for count in copies.values())

@@ -1,4 +1,4 @@
-"""The second reader on stores that a real broker wrote, against that broker's own listing."""
+"""Read stores of a real broker with the second reader, and compare with the broker's listing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,12 +31,14 @@ def test_files_stay_sparse(root: Path) -> None:
     assert blocks * 512 < 64 << 20
 
 
-def test_log_ends_where_the_broker_says(name: str, root: Path) -> None:
+def test_log_ends_at_the_brokers_end(name: str, root: Path) -> None:
     assert disk.log_end(root).position == broker.opened(name)[2]["max_log_offset"]
     assert disk.is_unclean(root) == name.startswith("killed")
 
 
-def test_every_message_of_every_queue(name: str, root: Path, log: dict[int, disk.Record]) -> None:
+def test_every_message_of_every_queue_matches(
+    name: str, root: Path, log: dict[int, disk.Record]
+) -> None:
     listed = broker.opened(name)[0]
     expected = {(line["topic"], line["queue_id"], line["queue_offset"]): line for line in listed}
     assert len(expected) == len(listed)
@@ -65,12 +67,14 @@ def assert_tags_code(unit: disk.QueueUnit, record: disk.Record) -> None:
         assert unit.tags_code == disk.java_hash(record.properties.get("TAGS", ""))
 
 
-def test_property_crc_where_the_broker_wrote_it(name: str, log: dict[int, disk.Record]) -> None:
+def test_property_crc_is_present_when_the_broker_wrote_it(
+    name: str, log: dict[int, disk.Record]
+) -> None:
     wanted = True if broker.about(name)["property_crc"] else None
     assert {record.property_crc_holds for record in log.values()} == {wanted}
 
 
-def test_every_slot_and_its_chain(name: str, root: Path, log: dict[int, disk.Record]) -> None:
+def test_every_slot_matches_its_chain(name: str, root: Path, log: dict[int, disk.Record]) -> None:
     width = broker.precision_ms(name)
     slots = relinked(root, width, broker.about(name)["store_config"]["timer_log_segment_bytes"])
     listed = sorted(broker.opened(name)[1], key=lambda line: int(line["slot_ms"]))
@@ -98,9 +102,10 @@ def as_listed(unit: disk.TimerUnit) -> dict[str, Any]:
 
 
 def relinked(root: Path, width: int, file_bytes: int) -> list[disk.Slot]:
-    """Slots by time as a broker holds them after it loaded: it replays the timer log's last files.
+    """Return the slots by time as a broker has them after loading, when it replayed the timer log's
+    last files.
 
-    The wheel is not flushed at a broker's close, so the file may be older than the timer log.
+    The wheel is not flushed when a broker closes, so its file may be older than the timer log.
     """
     check = disk.read_timer_check(root)
     assert check is not None
@@ -116,7 +121,7 @@ def relinked(root: Path, width: int, file_bytes: int) -> list[disk.Slot]:
     return sorted(slots.values(), key=lambda slot: slot.time)
 
 
-def test_every_timer_unit_points_at_its_message(root: Path, log: dict[int, disk.Record]) -> None:
+def test_every_timer_unit_refers_to_its_message(root: Path, log: dict[int, disk.Record]) -> None:
     for unit in disk.timer_units(root):
         assert log[unit.log_offset].size == unit.store_size
 
@@ -145,7 +150,7 @@ def keys_of(record: disk.Record) -> Iterator[str]:
     yield f"T#{record.properties.get('TAGS', '')}"
 
 
-def test_small_files(name: str, root: Path) -> None:
+def test_small_files_match(name: str, root: Path) -> None:
     end = broker.opened(name)[2]
     check = disk.read_timer_check(root)
     assert check is not None
@@ -154,7 +159,7 @@ def test_small_files(name: str, root: Path) -> None:
     topics = disk.read_topics(root)
     for topic in ("orders", "reminders", disk.LEVEL_TOPIC):
         assert topics[topic]["topicName"] == topic
-    # The broker makes its timer topic at start; 5.1.4 does not write it down.
+    # The broker creates its timer topic at the start; 5.1.4 does not store it in topics.json.
     locked_for_reading = {disk.TIMER_TOPIC} if name == "version-5.1.4" else set()
     assert {topic for topic, _ in disk.queues(root)} - topics.keys() == locked_for_reading
     assert set(disk.read_timer_metrics(root)) == {"orders", "reminders"}

@@ -1,4 +1,4 @@
-"""The fold on stores that a real broker wrote: what it finds against what was sent."""
+"""Run the fold over stores of a real broker, and compare with the sent messages."""
 
 from collections import Counter
 from pathlib import Path
@@ -43,7 +43,7 @@ def waiting_keys(log: Log, found: Fold) -> Counter[str]:
     return Counter(key_of(log[row]) for row in found.rows_pending)
 
 
-def test_each_timer_is_out_or_waits_once(name: str, log: Log, found: Fold) -> None:
+def test_each_timer_is_delivered_or_pending_once(name: str, log: Log, found: Fold) -> None:
     out, waiting = counted(log, Kind.DELIVERED), waiting_keys(log, found)
     arrived_late = counted(log, Kind.ORDINARY)  # was due when it was stored
     for line in broker.sent(name):
@@ -56,7 +56,7 @@ def test_each_timer_is_out_or_waits_once(name: str, log: Log, found: Fold) -> No
             assert waiting[key] == (0 if out[key] else 1), line
 
 
-def test_recalled_timers_do_not_wait(name: str, log: Log, found: Fold) -> None:
+def test_recalled_timers_are_not_pending(name: str, log: Log, found: Fold) -> None:
     waiting = waiting_keys(log, found)
     recalled = [line for line in broker.sent(name) if line.get("recalled")]
     assert recalled or name == "levels"
@@ -64,14 +64,14 @@ def test_recalled_timers_do_not_wait(name: str, log: Log, found: Fold) -> None:
         assert waiting[line["msg_id"]] == 0, line
 
 
-def test_nothing_waits_that_was_not_sent(name: str, log: Log, found: Fold) -> None:
-    """The sender of a killed store may have died before it noted the last answers."""
+def test_pending_messages_were_all_sent(name: str, log: Log, found: Fold) -> None:
+    """The sender of a killed store may have died before it recorded the last answers."""
     known = {line["msg_id"] for line in broker.sent(name)}
     strangers = [key for key in waiting_keys(log, found) if key not in known]
     assert len(strangers) <= (8 if name.startswith(("killed", "doubled")) else 0)
 
 
-def test_levels_wait_or_are_out(name: str, log: Log, found: Fold) -> None:
+def test_level_messages_are_pending_or_delivered(name: str, log: Log, found: Fold) -> None:
     waiting = Counter(key_of(log[row]) for row in found.level_rows_pending)
     out = counted(log, Kind.LEVEL_DELIVERED)
     for line in broker.sent(name):
@@ -97,8 +97,11 @@ def test_every_delivery_has_its_source(found: Fold) -> None:
     assert found.store_id is None
 
 
-def test_every_source_is_in_one_state(log: Log, found: Fold) -> None:
-    """Rolled copies but the last are in none, everything else of the timer queue is in one."""
+def test_every_source_has_one_state(log: Log, found: Fold) -> None:
+    """Among rolled copies, only the last has a state.
+
+    Every other record of the timer queue has one.
+    """
     ids = [*found.ids_pending, *found.ids_delivered, *found.ids_cancelled]
     assert len(ids) == len(set(ids))
     timers = [record for record in log if kind_of(record) == Kind.TIMER]
@@ -109,7 +112,7 @@ def test_every_source_is_in_one_state(log: Log, found: Fold) -> None:
     assert set(ids) == set(last.values())
 
 
-def test_waiting_rows_are_the_living_copies(log: Log, found: Fold) -> None:
+def test_pending_rows_are_the_last_copies(log: Log, found: Fold) -> None:
     for timer_id, row, offset in zip(
         found.ids_pending, found.rows_pending, found.offsets_pending, strict=True
     ):

@@ -1,4 +1,4 @@
-"""Handles both ways: a broker's here, and what of ours a broker goes by."""
+"""Test a broker's handles in this store, and our handles as a broker decodes them."""
 
 import hashlib
 import shutil
@@ -42,7 +42,7 @@ def root(expected: Expected, tmp_path: Path) -> Path:
 
 
 class Opened:
-    """A broker's store, open on a clock turned by hand."""
+    """A store of a broker, open on a clock set by hand."""
 
     def __init__(self, root: Path, expected: Expected, now_ms: int) -> None:
         given = broker.about(expected.name)["store_config"]
@@ -64,7 +64,7 @@ class Opened:
 
 
 def handle_of(expected: Expected, key: Key) -> str:
-    """The broker's handle; a release that gave none: as it would have been."""
+    """Return the broker's handle, or build it for a release that gave none."""
     for line in expected.sent:
         if (line["topic"], line["msg_id"]) == key and line.get("recall_handle"):
             return str(line["recall_handle"])
@@ -94,7 +94,7 @@ def later_than(expected: Expected, ms: int) -> list[Key]:
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that the whole log is looked through."""
+    """Yield a list with one entry for each scan of the whole log."""
     found: list[int] = []
     real: Callable[..., Any] = handle_lookup.scan_batches
 
@@ -106,10 +106,13 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_brokers_handle_is_found_in_the_slot_of_its_time(
+def test_broker_handle_is_found_in_the_slot_of_its_time(
     expected: Expected, root: Path, scans: list[int]
 ) -> None:
-    """Not linked yet, linked, after a restart; what rolls is found by the key index."""
+    """The message is not linked yet, linked, or read after a restart.
+
+    A rolled one is found by the index.
+    """
     keys = later_than(expected, 5000)
     assert len(keys) >= 6, "too few to say anything"
     cancelled: list[Key] = []
@@ -147,8 +150,8 @@ def test_a_brokers_handle_is_found_in_the_slot_of_its_time(
             assert opened.store.cancel(handle) is CancelResult.ALREADY_DELIVERED
 
 
-def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> None:
-    """By the broker's handles, to later, sooner and now; then the side files are lost."""
+def test_broker_message_can_be_rescheduled(expected: Expected, root: Path) -> None:
+    """Use the broker's handles, for later, earlier and now. Then the side files are lost."""
     keys = later_than(expected, 5000)
     keys = keys[:: max(1, len(keys) // 30)]
     wanted: dict[Key, int] = {}
@@ -196,15 +199,15 @@ def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> Non
     assert counts == expected.out + Counter(expected.left.keys())
 
 
-# --- ours, for a broker ---------------------------------------------------------------------------
+# --- our handles, for a broker ---
 
 WITHOUT_EFFECT = {"BORN_TIMESTAMP", "PGROUP", "TRACE_CONTEXT", "CLUSTER", "__CRC32#"}
-"""Who cancelled and when; the last one is there by configuration."""
+"""Properties of the canceller and the time of the cancel. The last depends on the configuration."""
 
 
 @pytest.mark.parametrize("name", ["rolled", "property-crc", "version-5.4.0"])
-def test_our_delete_record_is_a_brokers(name: str, tmp_path: Path) -> None:
-    """Field by field, but for who cancelled, the queue that we count by, and our id."""
+def test_delete_record_has_the_brokers_fields(name: str, tmp_path: Path) -> None:
+    """Compare all fields except for the canceller, our queue property and our id."""
     root = broker.unpack(name, tmp_path)
     theirs = next(r for r in disk.records(root) if "TIMER_DEL_UNIQKEY" in r.properties)
     bench = Bench(tmp_path / "ours")
@@ -230,8 +233,8 @@ def test_our_delete_record_is_a_brokers(name: str, tmp_path: Path) -> None:
         assert out_ms % 1000 == 0
 
 
-def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
-    """A broker's decoder: five fields or more, the first `v1`."""
+def test_broker_can_decode_our_handle(tmp_path: Path) -> None:
+    """A broker's decoder requires five fields or more, the first of them `v1`."""
     bench = Bench(tmp_path / "s")
     put = bench.store.put("t", b"x", delay=10)
     moved = bench.store.reschedule(put, delay=20)
@@ -246,14 +249,14 @@ def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
     bench.close()
 
 
-# --- a log written by hand: what the fixtures do not have -----------------------------------------
+# --- a log written by hand, with cases that the fixtures lack ---
 
 NOW = 1_700_000_000_000
 OUT = NOW + 9_000
 
 
 def write_log(root: Path, sources: list[dict[str, Any]]) -> None:
-    """A store with nothing but its log: timers of topic `t`, due at OUT + 500."""
+    """Write a store with only a log: timers of topic `t`, due at OUT + 500."""
     raw = b""
     for offset, given in enumerate(sources):
         properties = {
@@ -273,8 +276,10 @@ BROKERS = disk.encode_recall_handle("t", "b", OUT + 1, "K")
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_message_that_its_producer_sent_twice(tmp_path: Path, settled: bool) -> None:
-    """As a broker: one handle cancels both. Which one would be moved, nobody can say."""
+def test_reschedule_rejects_the_handle_of_a_message_sent_twice(
+    tmp_path: Path, settled: bool
+) -> None:
+    """As in a broker, one handle cancels both copies. A reschedule cannot choose one of them."""
     write_log(tmp_path / "s", [{}, {"properties": {"UNIQ_KEY": "other"}}, {}])
     bench = Bench(tmp_path / "s", now_ms=NOW)
     if settled:
@@ -290,7 +295,7 @@ def test_a_message_that_its_producer_sent_twice(tmp_path: Path, settled: bool) -
     bench.close()
 
 
-def test_one_handle_cancels_both_copies_and_the_answer_outlives_a_restart(tmp_path: Path) -> None:
+def test_cancel_of_both_copies_is_durable(tmp_path: Path) -> None:
     write_log(tmp_path / "s", [{}, {}, {"properties": {"UNIQ_KEY": "other"}}])
     bench = Bench(tmp_path / "s", now_ms=NOW)
     assert bench.store.cancel(BROKERS) is CancelResult.CANCELLED
@@ -330,7 +335,7 @@ def test_addresses_flags_and_compressed_bodies_are_kept(tmp_path: Path, delay: i
     bench.close()
 
 
-def test_properties_that_leave_no_room_for_ours(tmp_path: Path) -> None:
+def test_properties_without_space_for_ours_are_kept(tmp_path: Path) -> None:
     base = {"UNIQ_KEY": "K", "TIMER_OUT_MS": str(OUT), "TIMER_DELIVER_MS": str(OUT + 500),
             "REAL_TOPIC": "t", "REAL_QID": "0"}  # fmt: skip
     used = len(disk.encode_properties({**base, "x": ""}))
@@ -348,8 +353,8 @@ def test_properties_that_leave_no_room_for_ours(tmp_path: Path) -> None:
         bench.close()
 
 
-def test_the_slot_time_counts_in_every_handle(tmp_path: Path) -> None:
-    """Another time names another message, or none: as a broker, which looks in that slot."""
+def test_slot_time_of_a_handle_must_match(tmp_path: Path) -> None:
+    """Another time names another message or none, as in a broker, which searches that slot."""
     bench = Bench(tmp_path / "s")
     put = bench.store.put("t", b"x", delay=10)
     topic, name, stamp, key = disk.decode_recall_handle(put.handle)

@@ -1,4 +1,4 @@
-"""The index: ours, built from a broker's log, has the bytes of the broker's own."""
+"""Build the index from a broker's log, and compare it with the bytes of the broker's index."""
 
 from pathlib import Path
 
@@ -12,13 +12,14 @@ from timerstore import StoreConfig
 from timerstore.testing import ManualClock
 
 START_MS = 1_800_000_000_000
-# 5.4 also enters tags, which no release before it looks up. doubled-by-broker: a broker that was
-# killed enters the last message that its newest file held again, and so has one entry twice.
+# Release 5.4 also enters tags, which no earlier release queries. In doubled-by-broker, a broker
+# that
+# was killed entered the last message of its newest file again, so that it has one entry twice.
 OTHERS = {"version-5.4.0", "doubled-by-broker"}
 
 
 def data_of(path: Path) -> bytes:
-    """All bytes but the zeros at the end; holes are left unread."""
+    """Return all bytes except for the zeros at the end, without reading holes."""
     with path.open("rb") as file:
         return b"".join(iter(lambda: file.read(1 << 24), b"")).rstrip(b"\0")
 
@@ -31,12 +32,12 @@ def config_of(name: str, *, tags: bool = False) -> StoreConfig:
 @pytest.mark.parametrize(
     "name", sample([name for name in broker.names() if name not in OTHERS], "broker stores")
 )
-def test_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_index_is_equal_in_every_byte(name: str, tmp_path: Path) -> None:
     assert_same_bytes(name, tmp_path, tags=False)
 
 
-def test_byte_for_byte_with_tags(tmp_path: Path) -> None:
-    """As a broker of 5.4 enters them."""
+def test_index_with_tags_is_equal_in_every_byte(tmp_path: Path) -> None:
+    """A broker of release 5.4 enters tags."""
     assert_same_bytes("version-5.4.0", tmp_path, tags=True)
 
 
@@ -61,7 +62,7 @@ def entries(root: Path, slot_count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", sorted(OTHERS))
-def test_entry_for_entry(name: str, tmp_path: Path) -> None:
+def test_index_is_equal_in_every_entry(name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     config = config_of(name)
     theirs = entries(root, config.index_slot_count)
@@ -81,7 +82,7 @@ def test_entry_for_entry(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["clean-small-segments", "clean-default-geometry"])
-def test_geometry_is_taken_from_a_broker_s_files(name: str, tmp_path: Path) -> None:
+def test_index_geometry_is_taken_from_the_brokers_file(name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     wanted = broker.about(name)["store_config"]
     with timerstore.open(root, clock=ManualClock(START_MS), threads=False) as store:

@@ -1,9 +1,7 @@
-"""Our own closed store, read by the second reader; and the vectors, through our own writer."""
+"""Read our own closed store with the second reader."""
 
-import dataclasses
 import json
 import shutil
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,41 +9,17 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.interop.our_store import CONFIG, Made, make
 from tests.support import disk_reader as disk
-from timerstore import CancelResult, PutReceipt, StoreConfig
+from timerstore import CancelResult, StoreConfig
 from timerstore._engine.base import failpoints
-from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore.testing import ManualClock, Stepper
-
-START_MS = 1_800_000_000_000
-CONFIG = StoreConfig(
-    commit_log_segment_bytes=16_384,
-    timer_log_segment_bytes=4096,
-    queue_segment_bytes=400,
-    roll_window_slots=20,
-    index_slot_count=100,
-    index_entry_count=500,
-    message_bytes_max=4096,
-    reserve_bytes=0,
-    flush="async",
-)
-
-
-@dataclasses.dataclass
-class Made:
-    """A closed store, and what was done to it."""
-
-    root: Path
-    closed_ms: int
-    waiting: dict[str, PutReceipt]
-    delivered: dict[str, PutReceipt]
-    cancelled: set[str]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _whole_timer_log() -> Iterator[None]:
-    """Files of the timer log that are past stay: their units are looked at here."""
+    """Old files of the timer log are kept, because the tests read their units."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ExpiredSegments, "retire", lambda _self: False)
         yield
@@ -53,40 +27,9 @@ def _whole_timer_log() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["small files", "default geometry"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Two minutes of puts, rolls, cancels and deliveries; closed and opened once in between."""
+    is_small = request.param == "small files"
     root = tmp_path_factory.mktemp("ours") / "store"
-    config = CONFIG if request.param == "small files" else StoreConfig(flush="async")
-    clock = ManualClock(START_MS)
-    found = Made(root, 0, {}, {}, set())
-    for part in range(2):
-        with timerstore.open(root, config, clock=clock, threads=False) as store:
-            stepper = Stepper(store)
-            for n in range(300):
-                due_ms = clock.now_ms + n * 211 % 90_000 if n % 7 else None
-                topic = "orders" if n % 3 else "reminders"
-                receipt = store.put(
-                    topic, bytes([n % 256]) * (n * 13 % 700), deliver_ms=due_ms,
-                    tags="TagA" if n % 2 else "TopicTest", keys=f"key-{n}", queue_id=n % 2,
-                )  # fmt: skip
-                target = found.waiting if receipt.queue_offset is None else found.delivered
-                target[receipt.message_id] = receipt
-                if n % 10 == 9:
-                    clock.advance(900)
-                    stepper.settle()
-                if n % 25 == 24:
-                    for key in list(found.waiting)[:: 30 + part]:
-                        if store.cancel(found.waiting[key]) is CancelResult.CANCELLED:
-                            found.cancelled.add(key)
-                            del found.waiting[key]
-            stepper.settle()
-            waiting = {one.message_id for one in store.pending()}
-            for key in found.waiting.keys() - waiting:
-                found.delivered[key] = found.waiting.pop(key)
-            assert found.waiting.keys() == waiting
-            assert len(waiting) > 50
-    found.closed_ms = clock.now_ms
-    assert found.cancelled
-    return found
+    return make(root, CONFIG if is_small else StoreConfig(flush="async"))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +47,7 @@ def timerstore_config(made: Made) -> StoreConfig:
     return CONFIG if is_small else StoreConfig()
 
 
-# --- sizes ----------------------------------------------------------------------------------------
+# --- sizes ---
 
 
 def test_every_file_has_its_length(made: Made, config: StoreConfig) -> None:
@@ -128,10 +71,10 @@ def test_every_file_has_its_length(made: Made, config: StoreConfig) -> None:
     assert not disk.is_unclean(made.root)
 
 
-# --- records --------------------------------------------------------------------------------------
+# --- records ---
 
 
-def test_records_are_whole_and_queues_without_gaps(made: Made, log: dict[int, disk.Record]) -> None:
+def test_records_are_valid_and_queues_have_no_gaps(made: Made, log: dict[int, disk.Record]) -> None:
     assert disk.log_end(made.root).reason == "zeros"
     for record in log.values():
         assert record.log_offset == record.position
@@ -149,7 +92,7 @@ def test_records_are_whole_and_queues_without_gaps(made: Made, log: dict[int, di
     assert units == len(log)
 
 
-def test_what_was_put_is_there(made: Made, log: dict[int, disk.Record]) -> None:
+def test_stored_messages_match_the_puts(made: Made, log: dict[int, disk.Record]) -> None:
     real = Counter(
         (record.topic, record.properties["UNIQ_KEY"])
         for record in log.values()
@@ -158,7 +101,7 @@ def test_what_was_put_is_there(made: Made, log: dict[int, disk.Record]) -> None:
     assert real == Counter((one.topic, key) for key, one in made.delivered.items())
 
 
-# --- zeros behind the end -------------------------------------------------------------------------
+# --- zeros after the end ---
 
 
 def zeros_behind(folder: Path, end: int) -> None:
@@ -169,7 +112,7 @@ def zeros_behind(folder: Path, end: int) -> None:
             assert not rest.strip(b"\0"), path
 
 
-def test_nothing_lies_behind_the_ends(made: Made) -> None:
+def test_files_hold_zeros_after_their_ends(made: Made) -> None:
     zeros_behind(made.root / "commitlog", disk.log_end(made.root).position)
     zeros_behind(
         made.root / "timerlog", [unit.pos + 52 for unit in disk.timer_units(made.root)][-1]
@@ -179,10 +122,10 @@ def test_nothing_lies_behind_the_ends(made: Made) -> None:
         zeros_behind(made.root / "consumequeue" / topic / str(queue_id), 20 * count)
 
 
-# --- blanks ---------------------------------------------------------------------------------------
+# --- blanks ---
 
 
-def test_blanks_end_every_full_file(made: Made, config: StoreConfig) -> None:
+def test_every_full_file_ends_with_a_blank(made: Made, config: StoreConfig) -> None:
     size = config.commit_log_segment_bytes
     blanks = [one for one in disk.iter_log(made.root) if isinstance(one, disk.Blank)]
     last = disk.log_end(made.root).position // size
@@ -200,10 +143,10 @@ def test_blanks_end_every_full_file(made: Made, config: StoreConfig) -> None:
         assert sum(isinstance(one, disk.Blank) for one in found) > 1
 
 
-# --- rules 5, 6, 9: the timer ---------------------------------------------------------------------
+# --- the timer ---
 
 
-def test_every_timer_record_has_a_unit_and_the_last_is_the_last(
+def test_every_timer_record_has_a_unit_and_its_last_copy_counts(
     made: Made, log: dict[int, disk.Record]
 ) -> None:
     units = list(disk.timer_units(made.root))
@@ -219,7 +162,7 @@ def test_every_timer_record_has_a_unit_and_the_last_is_the_last(
         assert unit.is_sealed
 
 
-def test_slots_agree_with_their_chains(made: Made, config: StoreConfig) -> None:
+def test_slots_match_their_chains(made: Made, config: StoreConfig) -> None:
     check = disk.read_timer_check(made.root)
     assert check is not None
     for slot in disk.iter_slots(made.root):
@@ -233,7 +176,7 @@ def test_slots_agree_with_their_chains(made: Made, config: StoreConfig) -> None:
         assert slot.magic == 0
 
 
-def test_what_waits_is_linked_where_it_will_be_read(
+def test_pending_messages_are_linked_to_the_slot_that_reads_them(
     made: Made, log: dict[int, disk.Record]
 ) -> None:
     check = disk.read_timer_check(made.root)
@@ -251,8 +194,10 @@ def test_what_waits_is_linked_where_it_will_be_read(
 
 
 def relinked(root: Path, config: StoreConfig) -> dict[int, disk.Slot]:
-    """Slots by index as a broker has them when it has loaded: it links the units of the timer log's
-    last two files again, each into the slot that it says."""
+    """Return the slots by index as a broker has them after loading.
+
+    It links the units of the timer log's last two files again, each into the slot that it names.
+    """
     check = disk.read_timer_check(root)
     assert check is not None
     size = config.timer_log_segment_bytes
@@ -269,7 +214,7 @@ def relinked(root: Path, config: StoreConfig) -> dict[int, disk.Slot]:
 
 
 def found_by_a_broker(root: Path, config: StoreConfig, log: dict[int, disk.Record]) -> Counter[str]:
-    """The ids of what it would deliver."""
+    """Return the ids of the messages that a broker would deliver."""
     check = disk.read_timer_check(root)
     assert check is not None
     found: Counter[str] = Counter()
@@ -282,13 +227,13 @@ def found_by_a_broker(root: Path, config: StoreConfig, log: dict[int, disk.Recor
     return found
 
 
-def test_a_broker_finds_what_waits_and_nothing_else(
+def test_broker_finds_exactly_the_pending_messages(
     made: Made, config: StoreConfig, log: dict[int, disk.Record]
 ) -> None:
     assert found_by_a_broker(made.root, config, log) == Counter(made.waiting.keys())
 
 
-def test_timer_check(made: Made) -> None:
+def test_timer_check_matches(made: Made) -> None:
     check = disk.read_timer_check(made.root)
     assert check is not None
     count = sum(1 for _ in disk.iter_queue(made.root, disk.TIMER_TOPIC, 0))
@@ -304,10 +249,13 @@ CLOSING = ("close_checkpointed", "close_relinked", "close_buried", "close_writte
 
 
 @pytest.mark.more
-def test_killed_while_closing(
+def test_kill_while_closing_loses_and_doubles_no_message(
     made: Made, config: StoreConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies as a kill at each point of closing leaves them: the same waits, and comes out once."""
+    """Copy the store at each fail point of closing.
+
+    Pending messages are the same, and delivered once.
+    """
     if config is not CONFIG:
         pytest.skip("one geometry is enough")
     copies: list[Path] = []
@@ -327,7 +275,8 @@ def test_killed_while_closing(
     stepper.settle()
     waiting = {one.message_id for one in store.pending()}
     assert 0 < len(waiting) < len(made.waiting) - len(cancelled)
-    for receipt in [made.waiting[key] for key in list(waiting)[::7]]:  # not given a slot any more
+    # no slot is assigned to it any more
+    for receipt in [made.waiting[key] for key in list(waiting)[::7]]:
         assert store.cancel(receipt) is CancelResult.CANCELLED
         waiting.remove(receipt.message_id)
     monkeypatch.setattr(failpoints, "hook", copy)
@@ -358,27 +307,27 @@ def out_counts(store: timerstore.TimerStore, topic: str) -> Counter[str]:
     )
 
 
-# --- rules 7, 8: the small files ------------------------------------------------------------------
+# --- the small files ---
 
 
-def test_checkpoint(made: Made, log: dict[int, disk.Record]) -> None:
+def test_checkpoint_matches(made: Made, log: dict[int, disk.Record]) -> None:
     check = disk.read_checkpoint(made.root)
     assert check is not None
     newest_ms = max(record.store_ms for record in log.values())
     assert check.log_ms == check.queues_ms == newest_ms
 
 
-def test_timer_metrics(made: Made) -> None:
+def test_timer_metrics_match(made: Made) -> None:
     wanted = Counter(one.topic for one in made.waiting.values())
     assert disk.read_timer_metrics(made.root) == wanted
 
 
-def test_topics(made: Made) -> None:
+def test_topics_match(made: Made) -> None:
     raw = json.loads((made.root / "config" / "topics.json").read_text("utf-8"))
     assert raw.keys() == {"dataVersion", "topicConfigTable"}
     topics = disk.read_topics(made.root)
     for topic, queue_id in disk.queues(made.root):
-        if topic == disk.TIMER_TOPIC:  # a broker makes its system topics itself
+        if topic == disk.TIMER_TOPIC:  # a broker creates its system topics itself
             continue
         one = topics[topic]
         assert one["topicName"] == topic
@@ -387,110 +336,11 @@ def test_topics(made: Made) -> None:
         assert one["topicFilterType"] == "SINGLE_TAG"
 
 
-# --- the vectors ----------------------------------------------------------------------------------
-
-RECORD_HEAD = (
-    "00000073 daa320a7 3610a686 00000003 00000000 0000000000000007 0000000000000000 00000000"
-    "0000018bcfe56800 7f000001 00009c40 0000018bcfe5687b 7f000001 00002a9f 00000000"
-    "0000000000000000 00000005 68656c6c6f 09 546f70696354657374"
-)
-
-
-def encode(*, property_crc: bool) -> bytes:
-    out = ffi.new("uint8_t[]", 4096)
-    size = lib.ts_encode(
-        out, 4096, b"TopicTest", 9, 3, 7, 0, 0, 0,
-        1_700_000_000_000, bytes.fromhex("7f00000100009c40"),
-        1_700_000_000_123, bytes.fromhex("7f00000100002a9f"),
-        b"hello", 5, b"TAGS\x01TagA\x02", 10, int(property_crc),
-    )  # fmt: skip
-    return bytes(ffi.buffer(out, size))
-
-
-def test_record_vector() -> None:
-    wanted = bytes.fromhex(RECORD_HEAD + "000a 544147530154616741 02")
-    assert len(wanted) == 115
-    assert encode(property_crc=False) == wanted
-
-
-def test_record_vector_with_its_crc() -> None:
-    found = encode(property_crc=True)
-    assert len(found) == 135
-    assert found[:4] == bytes.fromhex("00000087")
-    assert found[4:103] == bytes.fromhex(RECORD_HEAD)[4:]
-    assert found[103:] == b"\x00\x1eTAGS\x01TagA\x02__CRC32#\x015503154901\x02"
-
-
-class Linker:
-    """Our own enqueue side on a wheel in memory."""
-
-    def __init__(self, write_ms: int, segment_bytes: int = 104_857_600) -> None:
-        self.slots = bytearray(38_707_200)
-        self.pages = bytearray(38_707_200 // 4096)
-        self.wheel = ffi.new("ts_wheel *")
-        self._kept = ffi.from_buffer(self.slots), ffi.from_buffer(self.pages)
-        self.wheel.slots = ffi.cast("uint8_t *", self._kept[0])
-        self.wheel.dirty_pages = ffi.cast("uint8_t *", self._kept[1])
-        self.wheel.slot_count, self.wheel.precision_ms = 1_209_600, 1000
-        self.link = ffi.new("ts_link *")
-        self.link.segment_bytes = segment_bytes
-        self.link.write_slot = self.link.read_slot = self.link.reuse_below = write_ms // 1000
-        self.link.roll_slots = 172_800
-        self.chunk = ffi.new("uint8_t[]", bytes([0b01010101]) * (128 * 481))  # every id waits
-        self.blocks = ffi.new("uint8_t *[]", [self.chunk])
-        self.states = ffi.new("ts_states *", (self.blocks, 128 * 1920, 1))
-
-    def unit(self, pos: int, due_ms: int) -> bytes:
-        """What is written for one request at this position of the timer log."""
-        self.link.pos = pos
-        request = ffi.new("ts_request *")
-        request.log_offset, request.size = 0x1122334455, 300
-        request.due_ms = due_ms
-        request.topic_hash = disk.java_hash("TopicTest")
-        units, late = ffi.new("uint8_t[]", 200), ffi.new("ts_due[1]")
-        count = lib.ts_timer_link(self.wheel, self.link, self.states, request, 1, units, 200, late)
-        assert count in (0, 1)
-        return bytes(ffi.buffer(units, self.link.bytes))
-
-
-def test_timer_unit_and_slot_vectors() -> None:
-    linker = Linker(1_700_000_000_000)
-    unit = linker.unit(0, 1_700_000_005_001)
-    assert unit[:44] == bytes.fromhex(
-        "00000034 ffffffffffffffff 00000001 0000018bcfe56800 00001388 0000001122334455 0000012c"
-        "8e987641"
-    )
-    assert unit[44:] == b"TSU1" + zlib.crc32(unit[:44]).to_bytes(4)  # a broker's are zeros
-    linker = Linker(1_700_000_000_000)
-    for pos in (104, 208, 312):
-        linker.unit(pos, 1_700_000_006_000)
-    assert linker.slots[16_384_160:16_384_192] == bytes.fromhex(
-        "000000006553f105 0000000000000068 0000000000000138 00000003 00000000"
-    )
-    assert sum(map(bool, linker.slots)) == sum(map(bool, linker.slots[16_384_160:16_384_192]))
-
-
-def test_timer_blank_vector() -> None:
-    linker = Linker(1_700_000_000_000)
-    blank = linker.unit(104_857_584, 1_700_000_005_001)
-    assert blank == bytes.fromhex("00000010 0000000000000000 cbd43194")
-    assert linker.link.pos == 104_857_600
-
-
-def test_timer_check_vector() -> None:
-    data = ffi.new("uint8_t[]", 4096)
-    fields = (1_700_000_004_000, 52_000, 900, 905, 0, 1_700_000_004_321, 42)
-    lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), data)
-    found = bytes(ffi.buffer(data))
-    assert found[:56] == bytes.fromhex(
-        "0000018bcfe577a0 000000000000cb20 0000000000000384 0000000000000389 0000000000000000"
-        "0000018bcfe578e1 000000000000002a"
-    )
-    assert not found[56:].strip(b"\0")
+# --- queue units ---
 
 
 def queue_units(root: Path) -> Iterator[tuple[bytes, disk.Record]]:
-    """Raw units of our queues with the record each is for."""
+    """Return the raw units of our queues, with the record of each."""
     for topic, queue_id in disk.queues(root):
         folder = root / "consumequeue" / topic / str(queue_id)
         for unit in disk.iter_queue(root, topic, queue_id):
@@ -498,7 +348,7 @@ def queue_units(root: Path) -> Iterator[tuple[bytes, disk.Record]]:
             yield raw, disk.read_record(root, unit.log_offset, unit.size)
 
 
-def test_queue_unit_and_blank_vectors(made: Made) -> None:
+def test_queue_unit_and_blank_vectors_are_written(made: Made) -> None:
     codes = {"TagA": "000000000027a807", "TopicTest": "ffffffff8e987641"}
     seen = set()
     for raw, record in queue_units(made.root):
@@ -511,18 +361,3 @@ def test_queue_unit_and_blank_vectors(made: Made) -> None:
         if isinstance(one, disk.Blank):
             raw = disk.read_at(made.root / "commitlog", one.position, 8)
             assert raw.hex() == f"{one.size:08x}cbd43194"
-
-
-def test_message_id_and_handle_vectors() -> None:
-    from timerstore._engine.format import handle
-
-    assert disk.offset_message_id("127.0.0.1:10911", 1000) == "7F00000100002A9F00000000000003E8"
-    text = handle.encode(
-        handle.Handle(
-            "TopicTest", "broker-a", 1_700_000_000_001, "7F0000010A1B18B4AAC2000000000000", None
-        )
-    )
-    assert text == (
-        "djEgVG9waWNUZXN0IGJyb2tlci1hIDE3MDAwMDAwMDAwMDEg"
-        "N0YwMDAwMDEwQTFCMThCNEFBQzIwMDAwMDAwMDAwMDA="
-    )

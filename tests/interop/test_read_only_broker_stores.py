@@ -1,4 +1,4 @@
-"""A broker's stores, opened read-only: what the broker said is there, and not one byte changes."""
+"""Open the stores of a broker read-only: all its messages are there, and no byte changes."""
 
 import shutil
 from collections.abc import Iterator
@@ -59,7 +59,9 @@ def check(store: ReadOnlyStore, expected: Expected) -> None:
 
 
 @pytest.mark.parametrize("has_queues", [True, False])
-def test_what_the_broker_said_is_there(expected: Expected, root: Path, has_queues: bool) -> None:
+def test_read_only_store_matches_the_brokers_listing(
+    expected: Expected, root: Path, has_queues: bool
+) -> None:
     if not has_queues:
         shutil.rmtree(root / "consumequeue")
     before = trace_small(root)
@@ -69,7 +71,7 @@ def test_what_the_broker_said_is_there(expected: Expected, root: Path, has_queue
         assert trace_small(root) == before
 
 
-def test_its_owner_and_a_reader_say_the_same(expected: Expected, root: Path) -> None:
+def test_owner_and_reader_give_the_same_answers(expected: Expected, root: Path) -> None:
     clock, config = ManualClock(expected.now_ms), config_of(expected)
     with timerstore.open(root, config, clock=clock, read_only=True) as beside:
         found = [
@@ -95,7 +97,10 @@ def test_its_owner_and_a_reader_say_the_same(expected: Expected, root: Path) -> 
 
 
 def trace_small(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything in a folder; the bytes of files up to 64 MiB, larger ones are mostly holes."""
+    """Return the contents of a folder: the bytes of files up to 64 MiB.
+
+    Larger ones are mostly holes.
+    """
     found: dict[str, tuple[object, ...]] = {}
     for path in [root, *root.rglob("*")]:
         status = path.lstat()

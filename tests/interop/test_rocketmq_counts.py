@@ -1,6 +1,7 @@
-"""A live broker counts by the rule of tests/support/broker/counts.py, step by step.
+"""Check that a live broker counts by the rule of tests/support/broker/counts.py.
 
-With one thread that reads messages nothing is left to chance: each step's number is known.
+With one thread that reads messages the result is deterministic: the number after each step is
+known.
 """
 
 from collections.abc import Iterator
@@ -24,14 +25,14 @@ ROLL_SLOTS = 8
 
 
 class Counted(NamedTuple):
-    """What a broker says of one topic."""
+    """The counts of a broker for one topic."""
 
     count: int
     counter: int
 
 
 class Steps:
-    """One broker, and what it counts."""
+    """One broker, and the steps of its counts."""
 
     def __init__(self, process: RocketMQ, root: Path, **more: int) -> None:
         self.process = process
@@ -40,7 +41,7 @@ class Steps:
         self.given_back = 0
         process.open(self.name, root, CONFIG, timerGetMessageThreadNum=1, **more)
         process.ask("topic", self.name, topic=TOPIC, queues=1)
-        # Whole seconds, far enough from the next one for a step to be over before it.
+        # Whole seconds, with enough time before the next second to finish a step.
         self.begin_ms = (rocketmq.now_ms() // 1000 + 1) * 1000
         process.wait_until(self.begin_ms + 100)
         self.handles: dict[str, str] = {}
@@ -61,7 +62,7 @@ class Steps:
         self.process.wait_until(self.begin_ms + after_ms)
 
     def expect(self, count: int, counter: int) -> None:
-        """The broker counts so, and so does the rule on its files."""
+        """Check that the broker counts this, and that the rule computes the same from its files."""
         wanted = Counted(count, counter)
         give_up_ms = rocketmq.now_ms() + GIVE_UP_MS
         while (got := self._counted()) != wanted and rocketmq.now_ms() < give_up_ms:
@@ -84,7 +85,9 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     process.kill()
 
 
-def test_deletes_that_were_carried_out_are_given_back(process: RocketMQ, tmp_path: Path) -> None:
+def test_broker_reverts_counts_of_deletes_that_were_applied(
+    process: RocketMQ, tmp_path: Path
+) -> None:
     steps = Steps(process, tmp_path / "deletes")
     for key in ("A", "B", "C"):
         steps.put(key, 6000)
@@ -96,30 +99,32 @@ def test_deletes_that_were_carried_out_are_given_back(process: RocketMQ, tmp_pat
     steps.recall("D")
     steps.expect(3, 7)
     steps.wait(7000)
-    # A is dropped, B and C come out: right so far.
+    # A is dropped, B and C are delivered: the count is right so far.
     steps.expect(1, 9)
     steps.wait(11_000)
-    # D is dropped, E comes out; and A's delete is given back although it was carried out. D's waits
-    # for deletes that this thread reads next.
+    # D is dropped, E is delivered. The delete of A is reverted although it was applied. The delete
+    # of D
+    # is kept for deletes that this thread reads next.
     steps.given_back = 1
     steps.expect(1, 11)
     (queue,) = [process.messages(steps.name, TOPIC, 0)]
-    assert sorted(one.body for one in queue) == [b"B", b"C", b"E"]  # nothing waits any more
-    # Its file says the same after its next write; there, too, are no more deletes given back than
-    # were carried out before the last slot with any.
+    assert sorted(one.body for one in queue) == [b"B", b"C", b"E"]  # no message is pending any more
+    # The file has the same counts after its next write. There, too, no more deletes are reverted
+    # than
+    # were applied before the last slot that has any.
     process.wait_until(rocketmq.now_ms() + 1500)
     theirs = counts.read_metrics(steps.root)
     assert (theirs.counts, theirs.counter) == ({TOPIC: 1}, 11)
     assert [dict(slot) for slot in counts.carried_out(steps.root)] == [{TOPIC: 1}, {TOPIC: 1}]
 
 
-def test_a_delete_that_rolls_is_counted_again(process: RocketMQ, tmp_path: Path) -> None:
+def test_broker_counts_a_rolled_delete_again(process: RocketMQ, tmp_path: Path) -> None:
     steps = Steps(process, tmp_path / "rolls", timerRollWindowSlot=ROLL_SLOTS)
     steps.put("A", 15_000)
     steps.expect(1, 1)
     steps.recall("A")
     steps.expect(0, 2)
-    # Both leave the wheel and enter it again; the delete is taken off both times.
+    # Both leave the wheel and enter it again; the delete is subtracted both times.
     steps.wait(9000)
     steps.expect(-2, 6)
     units = list(disk.timer_units(steps.root))
@@ -128,6 +133,6 @@ def test_a_delete_that_rolls_is_counted_again(process: RocketMQ, tmp_path: Path)
         disk.TIMER_ROLL | disk.TIMER_DELETE,
     ]
     steps.wait(16_000)
-    # Carried out where it was meant to be; nothing is given back, there being no later deletes.
+    # Applied at its target; no count is reverted, because there are no later deletes.
     steps.expect(-2, 6)
     assert process.messages(steps.name, TOPIC, 0) == []

@@ -1,5 +1,6 @@
-"""A real broker opens directories whose far messages were given slots: all come, once, in time; and
-what it rolled meanwhile is far again when we go on.
+"""Let a real broker open directories whose far messages were given slots.
+
+All are delivered, once and in time. Messages that the broker rolled are far again when we continue.
 """
 
 import time
@@ -35,7 +36,7 @@ def config(mode: str) -> StoreConfig:
 
 
 def make(root: Path, mode: str) -> None:
-    """Messages beyond the window, some of them cancelled, and a few near ones."""
+    """Put messages past the window, some of them cancelled, and a few near ones."""
     now_ms = time.time_ns() // 1_000_000
     clock = ManualClock(now_ms - 30_000)
     store = timerstore.open(root, config(mode), clock=clock, threads=False)
@@ -63,7 +64,7 @@ def _open_with_broker(root: Path, mode: str) -> None:
     assert size == config(mode).wheel_slot_count * 32, "a broker refuses this length"
 
 
-def test_it_delivers_each_once(tmp_path: Path) -> None:
+def test_broker_delivers_each_far_message_once(tmp_path: Path) -> None:
     rocketmq.need_rocketmq()
     process = RocketMQ(tmp_path / "java")
     found = {}
@@ -87,16 +88,18 @@ def test_it_delivers_each_once(tmp_path: Path) -> None:
 
 
 def _goes_on(root: Path, mode: str) -> None:
-    """What the broker rolled through its log comes out here, at its time."""
+    """Check that messages which the broker rolled through its log are delivered here at their
+    times.
+    """
     clock = ManualClock(rocketmq.now_ms())
     assert timerstore.convert(root, to="timerstore", config=config(mode), clock=clock).waiting == 1
     with timerstore.open(root, config(mode), clock=clock, threads=False) as store:
         stepper = Stepper(store)
         stepper.settle()
         [late] = store.pending()
-        clock.advance(2 * WINDOW_S * 1000)  # to where the broker would roll it next
+        clock.advance(2 * WINDOW_S * 1000)  # the time to which the broker would roll it next
         stepper.settle()
-        assert store.stats()["far_messages"] >= 1  # one each time that the broker rolled it
+        assert store.stats()["far_messages"] >= 1  # one record for each roll of the broker
         clock.set(late.due_ms - 1)
         stepper.settle()
         assert store.pull("late", 0, 0).messages == ()

@@ -1,8 +1,8 @@
-"""A real broker opens directories that we wrote, goes on with them, and hands them back.
+"""Let a real broker open directories that we wrote, continue with them, and return them.
 
-One Java process with four brokers: one directory closed in good order, one whose writer was killed
-and which was recovered here, one in default geometry; and one whose broker is killed while it
-delivers. All hold timers that rolled, cancels, every level, a group's offsets and an index.
+One Java process runs four brokers. One directory was closed cleanly, one was recovered here after
+its writer was killed, one has the default geometry, and the broker of the last one is killed while
+it delivers. All have timers that rolled, cancels, every level, the offsets of a group and an index.
 """
 
 import time
@@ -26,19 +26,19 @@ NAMES = ("closed", "recovered", "default")
 KILLED = "killed"
 SOON_S = 8
 GIVE_UP_MS = 60_000
-GONE_ON = 5  # what the broker adds to a group's offset
+GONE_ON = 5  # the value that the broker adds to the offset of a group
 
 
 _TRIES = 30
 
 
 class Ran(NamedTuple):
-    """What a broker did with a directory."""
+    """The effects of a broker on a directory."""
 
     made: Made
     before: dict[tuple[str, int], list[disk.Record]]  # every queue as we left it
-    queues: dict[tuple[str, int], list[BrokerMessage]]  # and as the broker has it in the end
-    waiting: list[BrokerMessage]  # the timer topic's queue
+    queues: dict[tuple[str, int], list[BrokerMessage]]  # every queue after the broker
+    waiting: list[BrokerMessage]  # the queue of the timer topic
     by_key: dict[str, list[BrokerMessage]]
     waiting_by_key: dict[str, list[BrokerMessage]]
     committed: dict[int, int]
@@ -75,7 +75,7 @@ def ask_all(process: RocketMQ, name: str, made: Made) -> Ran:
         out = numbers(queues)
         if all(len(by_key[one.key]) == out[one.number] for one in made.puts if one.key):
             break
-        time.sleep(0.5)  # the broker adds to its index behind its queues
+        time.sleep(0.5)  # the broker writes its index after its queues
     waiting_by_key = dict(zip(keys, process.query(name, disk.TIMER_TOPIC, keys), strict=True))
     committed = {q: process.committed(name, GROUP, "orders", q) for q in (0, 1)}
     for queue_id, offset in committed.items():
@@ -94,7 +94,7 @@ def ask_all(process: RocketMQ, name: str, made: Made) -> Ran:
 
 
 def recall_some(process: RocketMQ, name: str, made: Made) -> None:
-    """By the handles that we gave; of what is due after this test, so that nothing is raced."""
+    """Recall by our handles. The messages are due after this test, so that there is no race."""
     late_ms = made.end_ms + 1_000_000
     for one in [one for one in made.puts if one.due_ms > late_ms and not one.is_cancelled][::3]:
         process.recall(name, one.topic, one.handle)
@@ -102,7 +102,7 @@ def recall_some(process: RocketMQ, name: str, made: Made) -> None:
 
 
 def wait_until_out(process: RocketMQ, name: str, made: Made) -> None:
-    """Until all that is due came out, and then long enough for it to come out again."""
+    """Wait until all due messages were delivered, and then long enough for a second delivery."""
     process.wait_until(made.soon_over_ms)
     due = made.out_by(made.soon_over_ms)
     while due - numbers(all_queues(process, name)).keys():
@@ -139,7 +139,7 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 @each
-def test_it_finds_every_message(ran: dict[str, Ran], name: str) -> None:
+def test_broker_finds_every_message(ran: dict[str, Ran], name: str) -> None:
     for queue, records in ran[name].before.items():
         theirs = ran[name].queues[queue][: len(records)]
         assert len(records) > 50
@@ -151,7 +151,9 @@ def test_it_finds_every_message(ran: dict[str, Ran], name: str) -> None:
 
 
 @each
-def test_it_delivers_what_waits_once_and_never_early(ran: dict[str, Ran], name: str) -> None:
+def test_broker_delivers_pending_messages_once_and_never_early(
+    ran: dict[str, Ran], name: str
+) -> None:
     found, made = ran[name], ran[name].made
     counts = numbers(found.queues)
     due = made.out_by(made.soon_over_ms)
@@ -164,7 +166,7 @@ def test_it_delivers_what_waits_once_and_never_early(ran: dict[str, Ran], name: 
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "default"])
-def test_rolled_messages_were_there_and_rolled_on(ran: dict[str, Ran], name: str) -> None:
+def test_broker_keeps_rolled_messages_and_rolls_them_on(ran: dict[str, Ran], name: str) -> None:
     found, made = ran[name], ran[name].made
     rolled = [one for one in found.waiting if "TIMER_ROLL_TIMES" in one.properties]
     ours = {one.properties["UNIQ_KEY"] for one in rolled if one.store_ms <= made.end_ms}
@@ -173,7 +175,7 @@ def test_rolled_messages_were_there_and_rolled_on(ran: dict[str, Ran], name: str
 
 
 @each
-def test_it_takes_over_each_level(ran: dict[str, Ran], name: str) -> None:
+def test_broker_takes_over_each_level(ran: dict[str, Ran], name: str) -> None:
     found, made = ran[name], ran[name].made
     before = {number_of(record.body) for queue in found.before.values() for record in queue}
     left = [one for one in made.puts if one.level and one.number not in before]
@@ -182,20 +184,20 @@ def test_it_takes_over_each_level(ran: dict[str, Ran], name: str) -> None:
 
 
 @each
-def test_it_honours_cancels(ran: dict[str, Ran], name: str) -> None:
+def test_broker_applies_cancels(ran: dict[str, Ran], name: str) -> None:
     found, made = ran[name], ran[name].made
     cancelled = {one.number for one in made.puts if one.is_cancelled}
     assert len(cancelled) > 30
     soon = {one.number for one in made.puts if made.end_ms < one.due_ms < made.soon_over_ms}
     assert cancelled & soon
-    recalled = {m.properties["UNIQ_KEY"] for m in found.waiting if m.body == b"0"}  # by ours
+    recalled = {m.properties["UNIQ_KEY"] for m in found.waiting if m.body == b"0"}  # by our handles
     assert len(recalled) > 5
     assert recalled <= {one.message_id for one in made.puts if one.number in cancelled}
     assert not cancelled & numbers(found.queues).keys()
 
 
 @each
-def test_it_finds_messages_by_key(ran: dict[str, Ran], name: str) -> None:
+def test_broker_finds_messages_by_key(ran: dict[str, Ran], name: str) -> None:
     found, made = ran[name], ran[name].made
     out = numbers(found.queues)
     for one in made.puts:
@@ -205,12 +207,12 @@ def test_it_finds_messages_by_key(ran: dict[str, Ran], name: str) -> None:
     timers = {number_of(message.body) for message in found.waiting if len(message.body) > 6}
     assert len(timers) > 100
     for one in made.puts:
-        if one.key and one.number in timers:  # one copy for each time that it rolled
+        if one.key and one.number in timers:  # one copy for each roll
             assert {number_of(m.body) for m in found.waiting_by_key[one.key]} == {one.number}
 
 
 @each
-def test_it_knows_the_groups_offsets_and_we_know_its(ran: dict[str, Ran], name: str) -> None:
+def test_group_offsets_are_shared_with_the_broker(ran: dict[str, Ran], name: str) -> None:
     found, made = ran[name], ran[name].made
     wanted = {queue_id: offset for (_, queue_id), offset in made.committed.items()}
     assert found.committed == wanted
@@ -222,12 +224,12 @@ def test_it_knows_the_groups_offsets_and_we_know_its(ran: dict[str, Ran], name: 
 
 
 @each
-def test_we_go_on_where_it_closed(ran: dict[str, Ran], name: str) -> None:
+def test_store_continues_after_the_broker_closed(ran: dict[str, Ran], name: str) -> None:
     made = ran[name].made
     shared_store.check_all_out_once(made, shared_store.finish(made, rocketmq.now_ms()))
 
 
-def test_we_go_on_where_it_was_killed(ran: dict[str, Ran]) -> None:
+def test_store_continues_after_the_broker_was_killed(ran: dict[str, Ran]) -> None:
     made = ran[KILLED].made
     assert disk.is_unclean(made.root)
     out = numbers(ran[KILLED].queues)

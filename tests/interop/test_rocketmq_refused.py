@@ -1,7 +1,8 @@
-"""A real broker is refused where a directory of ours is not fit for it, and does no damage there.
+"""Check that a real broker refuses to start on an unfit directory of ours, and does no damage.
 
-Not fit: open; its writer was killed; closing was cut short; closed, but holding what a broker would
-lose or repeat. Then the same process opens what is fit after all.
+A directory is unfit if it is open, if its writer was killed, if its close was interrupted, or if it
+is closed but holds messages that a broker would lose or repeat. Then the same process opens a fit
+one.
 """
 
 import dataclasses
@@ -22,17 +23,17 @@ from timerstore.testing import ManualClock, Stepper
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
 CLOSING = [name for name in failpoints.NAMES if name.startswith("close_")]
-LAST = "close_wheel_restored"  # from here on everything is as a broker wants it
+LAST = "close_wheel_restored"  # after this point of closing, a broker can open the directory
 UNFIT = ["open", "killed", "level gaps", "not indexed", *(one for one in CLOSING if one != LAST)]
-FIT = ["open", LAST]  # the first: closed meanwhile
-# A broker's constructors make these where they are missing, empty; ours replaces them.
+FIT = ["open", LAST]  # the first was closed before
+# A broker creates these files, empty, if they are missing; ours replaces them.
 MADE_BY_BROKER = {"config/timercheck", "checkpoint", "lock"}
 SOON_S = 3
 GIVE_UP_MS = 60_000
 
 
 def closed_by_halves(folder: Path, made: Made) -> dict[str, Made]:
-    """What a kill at each point of closing leaves of a store with fresh cancels."""
+    """Return the copies that a kill leaves at each point of closing a store with new cancels."""
     copies = {}
 
     def hook(point: str) -> None:
@@ -58,7 +59,7 @@ def closed_by_halves(folder: Path, made: Made) -> dict[str, Made]:
 
 
 def with_level_gaps(root: Path, end_ms: int) -> Made:
-    """Closed, but of one level the second message is out and the first is not."""
+    """Return a closed store in which a level's second message was delivered before its first."""
     config = StoreConfig(**SMALL, level_delays="1s 2s")
     clock = ManualClock(end_ms)
     puts = []
@@ -78,7 +79,7 @@ def with_level_gaps(root: Path, end_ms: int) -> Made:
 
 
 def not_indexed(root: Path, end_ms: int) -> Made:
-    """Closed while an operator held the indexing."""
+    """Return a store that was closed while an operator had stopped the indexing."""
     config = StoreConfig(**SMALL)
     clock = ManualClock(end_ms)
     held = dataclasses.replace(config, stop_enqueue=True)
@@ -90,7 +91,7 @@ def not_indexed(root: Path, end_ms: int) -> Made:
 
 
 def deliver(process: RocketMQ, name: str, made: Made) -> dict[int, list[int]]:
-    """Until all that is due came out; each number's times."""
+    """Run until all due messages were delivered. Return the delivery times by number."""
     process.wait_until(made.soon_over_ms + 1000)
     while True:
         out: dict[int, list[int]] = {}
@@ -134,14 +135,14 @@ def check_delivered(made: Made, out: dict[int, list[int]]) -> None:
 
 def check_going_on(name: str, made: Made) -> None:
     found = shared_store.finish(made, rocketmq.now_ms())
-    if name == "level gaps":  # its clock was set back after the first one's due time was fixed
+    if name == "level gaps":  # the clock was set back after the due time of the first one was fixed
         assert {number: len(messages) for number, messages in found.items()} == {0: 1, 1: 1}
     else:
         shared_store.check_all_out_once(made, found)
 
 
-def test_refused_without_damage_and_what_is_fit_is_delivered_once(tmp_path: Path) -> None:
-    """One test, so that it has one Java process however tests are dealt out."""
+def test_broker_refuses_unfit_directories_and_delivers_from_fit_ones_once(tmp_path: Path) -> None:
+    """This is one test, so that it needs one Java process however tests are distributed."""
     rocketmq.need_rocketmq()
     process = RocketMQ(tmp_path / "java")
     try:
@@ -151,7 +152,7 @@ def test_refused_without_damage_and_what_is_fit_is_delivered_once(tmp_path: Path
         with timerstore.open(live.root, live.config, clock=clock, threads=False) as store:
             for name in UNFIT:
                 check_refused(process, name, made[name])
-            Stepper(store).settle()  # what was tried does not disturb it
+            Stepper(store).settle()  # failed attempts do not affect it
             report = store.verify()
             assert report.clean, report
         for name in FIT:
@@ -160,5 +161,5 @@ def test_refused_without_damage_and_what_is_fit_is_delivered_once(tmp_path: Path
             check_delivered(made[name], deliver(process, f"fit {name}", made[name]))
     finally:
         process.kill()
-    for name in (*UNFIT[:4], LAST):  # the rest: test_our_files.py
+    for name in (*UNFIT[:4], LAST):  # the rest is in test_our_files.py
         check_going_on(name, made[name])

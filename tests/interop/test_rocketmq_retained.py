@@ -1,4 +1,4 @@
-"""A real broker opens a directory of which retention has removed the front, and goes on with it."""
+"""Let a real broker open and continue a directory whose oldest part was removed by retention."""
 
 import time
 from collections import Counter
@@ -27,7 +27,10 @@ SOON_S = 15
 
 
 def make(root: Path) -> tuple[int, int]:
-    """Ten messages that wait through five hours of others, one cancelled; first offset, end."""
+    """Put ten messages that stay pending during five hours of others, and cancel one.
+
+    Return the first offset and the end of the log.
+    """
     now_ms = time.time_ns() // 1_000_000
     clock = ManualClock(now_ms - 5 * HOUR_MS)
     store = timerstore.open(root, CONFIG, clock=clock, threads=False)
@@ -47,7 +50,7 @@ def make(root: Path) -> tuple[int, int]:
     return bounds.min_offset, bounds.max_offset
 
 
-def test_it_reads_what_is_left_and_delivers_what_was_moved_once(tmp_path: Path) -> None:
+def test_broker_reads_retained_messages_and_delivers_moved_ones_once(tmp_path: Path) -> None:
     rocketmq.need_rocketmq()
     root = tmp_path / "store"
     process = RocketMQ(tmp_path / "java")

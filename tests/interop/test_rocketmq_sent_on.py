@@ -1,7 +1,7 @@
-"""A real broker's clients send on what we delivered, and delay in odd ways: each comes once.
+"""Let clients of a real broker forward our deliveries, and delay messages in unusual ways.
 
-A client's message keeps every property that it was given, ours too. A broker looks at one of the
-properties that say when, and at none of the others.
+Each message is delivered once. A client's message keeps all given properties, ours too. A broker
+uses one of the properties with a time, and ignores the others.
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ REFUSED = (
     "../../T",
     disk.TIMER_TOPIC,
     disk.LEVEL_TOPIC,
-)  # none that a message may go to
-REFUSED_FROM = 100  # their numbers
+)  # a topic to which no message may be sent
+REFUSED_FROM = 100  # numbers of their messages
 COUNT = 12
 SOON_MS = 3000
 LATER_MS = 20_000
@@ -56,7 +56,7 @@ def deliver_some(root: Path) -> None:
 
 
 def sent_on(one: BrokerMessage, number: int, **more: Any) -> dict[str, Any]:
-    """What a client makes of it that leaves out the broker's properties, but knows none of ours."""
+    """Return the message of a client that omits the broker's properties, but does not know ours."""
     theirs = ("TIMER_", "REAL_", "UNIQ_KEY")
     kept = {name: text for name, text in one.properties.items() if not name.startswith(theirs)}
     assert "TS_ID" in kept
@@ -69,14 +69,14 @@ def message(number: int, **properties: Any) -> dict[str, Any]:
 
 
 def straight_to_timers(number: int, real_topic: str) -> dict[str, Any]:
-    """Brokers take what is sent to their timer topic."""
+    """Send directly to the timer topic, which brokers accept."""
     out_ms = (rocketmq.now_ms() + LATER_MS) // 1000 * 1000
     given = message(number, REAL_TOPIC=real_topic, REAL_QID=0, TIMER_OUT_MS=out_ms)
     return {**given, "topic": disk.TIMER_TOPIC, "queue_id": 0}
 
 
 def fill(process: RocketMQ, root: Path) -> dict[int, int]:
-    """When each is due that was sent, by its number; what is due soon is out."""
+    """Send messages and wait for the early ones. Return the due time of each by its number."""
     process.open("one", root, CONFIG)
     came = process.messages("one", "orders", 0)
     now_ms = rocketmq.now_ms()
@@ -91,7 +91,7 @@ def fill(process: RocketMQ, root: Path) -> dict[int, int]:
         due_ms[number] = later_ms
         messages.append(message(number, **odd))
     process.send("one", messages)
-    rest = [sent_on(one, 99) for one in came[:2]]  # a topic's, at once; and all as it is
+    rest = [sent_on(one, 99) for one in came[:2]]  # to a topic at once, with all its properties
     rest += [{**rest[0], "properties": one.properties} for one in came[2:4]]
     rest.append(sent_on(came[4], WAITS, DELAY=18))
     process.send("one", [{**one, "topic": "reminders"} for one in rest])
@@ -106,7 +106,7 @@ def fill(process: RocketMQ, root: Path) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("is_built_anew", [False, True])
-def test_each_comes_once(tmp_path: Path, *, is_built_anew: bool) -> None:
+def test_each_forwarded_message_is_delivered_once(tmp_path: Path, *, is_built_anew: bool) -> None:
     rocketmq.need_rocketmq()
     root = tmp_path / "store"
     deliver_some(root)

@@ -1,6 +1,6 @@
-"""We open what a real broker wrote, closed by it or killed while it delivered, and go on.
+"""Open and continue stores that a real broker wrote, and closed or left when it was killed.
 
-One Java process with two brokers on new directories; the messages came to them over the network.
+One Java process runs two brokers on new directories. The messages come over the network.
 """
 
 from pathlib import Path
@@ -24,12 +24,15 @@ NAMES = ("closed", "killed")
 CONFIG = StoreConfig(**SMALL, level_delays="2s 4s 30s 1m 1h", flush="async")
 COUNT = 500
 SPREAD_MS = 60_000  # longer than it takes to close one broker and kill the other
-NEAR_MS = 4000  # what is due sooner is not recalled: that would be a race
+NEAR_MS = 4000  # messages due earlier are not recalled, which would be a race
 HOUR_MS = 3_600_000
 
 
 def some_messages(now_ms: int) -> list[dict[str, Any]]:
-    """Now, levels, timers over the next minute and far ones; `due_ms` is for us."""
+    """Return messages due now, levels, timers over the next minute and far ones.
+
+    `due_ms` is for us.
+    """
     random, found = Random(11), []
     for number in range(COUNT):
         topic, queue_id = QUEUES[number % len(QUEUES)]
@@ -91,7 +94,7 @@ def wrote(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 
 def numbers_out(root: Path) -> list[int]:
-    """What a broker left in its topics, by the second reader."""
+    """Return the numbers in the topics of a broker, by the second reader."""
     return [
         number_of(record.body)
         for record in disk.records(root)
@@ -100,7 +103,7 @@ def numbers_out(root: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_broker_left_it_amid_its_work(wrote: dict[str, Made], name: str) -> None:
+def test_broker_left_timers_pending(wrote: dict[str, Made], name: str) -> None:
     made = wrote[name]
     assert disk.is_unclean(made.root) == (name == "killed")
     timers = {one.number for one in made.puts if one.handle and not one.is_cancelled}
@@ -110,14 +113,14 @@ def test_the_broker_left_it_amid_its_work(wrote: dict[str, Made], name: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_message_comes_out_once(wrote: dict[str, Made], name: str) -> None:
+def test_each_message_is_delivered_once(wrote: dict[str, Made], name: str) -> None:
     made = wrote[name]
     clock = ManualClock(rocketmq.now_ms())
     with timerstore.open(made.root, CONFIG, clock=clock, threads=False) as store:
         waiting = {pending.message_id for pending in store.pending()}
         left = [one for one in made.puts if one.handle and not one.is_cancelled]
         left = [one for one in left if one.message_id in waiting]
-        for one in left[::4]:  # by the handles that the broker gave
+        for one in left[::4]:  # by the handles of the broker
             assert store.cancel(one.handle) is CancelResult.CANCELLED
             one.is_cancelled = True
         for one in [one for one in made.puts if one.is_cancelled]:

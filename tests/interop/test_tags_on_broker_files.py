@@ -1,5 +1,7 @@
-"""What a broker's queue units say of tags and of levels is what its messages do
-(docs/decisions/0006-index-and-queries.md)."""
+"""Check that a broker's queue units name tags and levels as its messages do.
+
+See also: docs/decisions/0006-index-and-queries.md
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from tests.support.broker import fixtures as broker
 from timerstore import Message, StoreConfig, TimerStore
 from timerstore.testing import ManualClock
 
-NOW_MS = 1_500_000_000_000  # before anything in them is due
+NOW_MS = 1_500_000_000_000  # before any message in them is due
 
 
 def all_of(store: TimerStore, topic: str, queue_id: int, tags: str | None) -> list[Message]:
@@ -26,7 +28,7 @@ def all_of(store: TimerStore, topic: str, queue_id: int, tags: str | None) -> li
 
 
 @pytest.mark.parametrize("name", sample(broker.names(), "broker stores"))
-def test_pulls_by_tag_are_the_filtered_pulls(name: str, tmp_path: Path) -> None:
+def test_pull_by_tag_equals_filtered_pull(name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     config = StoreConfig(**broker.about(name)["store_config"], flush="async")
     clock = ManualClock(NOW_MS)

@@ -1,6 +1,6 @@
-"""config/timermetrics: by which rule a broker counted, where it counts wrong, what we count.
+"""Test config/timermetrics: the rule by which a broker counts, its errors, and our counts.
 
-The rule is in tests/support/broker/counts.py; test_rocketmq_counts.py asks a live broker.
+The rule is in tests/support/broker/counts.py. A live broker is tested in test_rocketmq_counts.py.
 """
 
 from collections import Counter
@@ -21,22 +21,24 @@ from timerstore._engine.format.json_text import DataVersion
 from timerstore._engine.format.timer_metrics_json import TimerMetrics, TopicCount
 from timerstore.testing import ManualClock
 
-# Stores that a broker opened after it had died: of the events before, it knew its old file alone.
+# Stores that a broker opened after a kill: of earlier events, it knew only its old file.
 WENT_ON = {"doubled-by-broker": "killed-small-segments"}
 
 
 class Replayed(NamedTuple):
-    """The rule on one store's files."""
+    """The rule, applied to the files of one store."""
 
     theirs: counts.TimerMetrics
     counter: int
-    by_rule: Counter[str]  # without deletes given back
-    unwritten: Counter[str]  # what happened after the file was written
-    deletes: list[Counter[str]]  # carried out, slot by slot
+    by_rule: Counter[str]  # without reverted deletes
+    unwritten: Counter[str]  # events after the file was written
+    deletes: list[Counter[str]]  # applied deletes by slot
 
     @property
     def given_back(self) -> Counter[str]:
-        """Deletes that were carried out and given back all the same; what they must have been."""
+        """Return the deletes that were applied and still reverted, as far as they can be
+        determined.
+        """
         return Counter(
             {topic: count - self.by_rule[topic] for topic, count in self.theirs.counts.items()}
         )
@@ -61,12 +63,13 @@ def replay(name: str, root: Path, folder: Path) -> Replayed:
 
 
 @pytest.mark.parametrize("name", sample(broker.names(), "broker stores"))
-def test_the_rule_gives_a_brokers_file_to_the_byte(name: str, tmp_path: Path) -> None:
+def test_rule_gives_the_brokers_file_in_every_byte(name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     found = replay(name, root, tmp_path)
     given_back = found.given_back
-    # Counts say how many deletes of each topic were given back, the counter how many in all; none
-    # that was not carried out, and of the last slot with deletes none: its thread read no more.
+    # The counts show how many deletes of each topic were reverted, and the counter shows the total.
+    # Each of them was applied, and none is of the last slot with deletes, after which no delete was
+    # read.
     last = found.deletes[-1] if found.deletes else Counter[str]()
     for topic, count in given_back.items():
         done = sum(slot[topic] for slot in found.deletes)
@@ -83,14 +86,14 @@ def test_the_rule_gives_a_brokers_file_to_the_byte(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", sample(broker.names(), "broker stores"))
-def test_what_a_broker_counts_beside_the_truth(name: str, tmp_path: Path) -> None:
+def test_broker_counts_differ_from_pending_messages_by_the_rule(name: str, tmp_path: Path) -> None:
     root = broker.unpack(name, tmp_path)
     found = replay(name, root, tmp_path)
     theirs = found.theirs.counts
     config = StoreConfig(**broker.about(name)["store_config"], flush="async")
     clock = ManualClock(Expected.of(name).now_ms)
     seen: set[tuple[str, str]] = set()
-    rolled: Counter[str] = Counter()  # what deletes changed that were counted before
+    rolled: Counter[str] = Counter()  # effect of deletes of messages that were counted before
     for one in counts.events(root):
         if one.is_delete:
             rolled[one.topic] += one.change if (one.topic, one.key) in seen else 0
@@ -106,7 +109,8 @@ def test_what_a_broker_counts_beside_the_truth(name: str, tmp_path: Path) -> Non
         topic: waiting[topic] for topic in theirs
     }
     assert ours == Counter(one.topic for one in everything)
-    # Closed, the file says what waits, and keeps topics without any as a broker does.
+    # After a close the file has the pending messages, and keeps topics without any, as a broker
+    # does.
     assert disk.read_timer_metrics(root) == {topic: waiting[topic] for topic in theirs}
     version = disk.read_json(root / "config" / "timermetrics")["dataVersion"]
     assert version["timestamp"] == clock.now_ms

@@ -1,4 +1,4 @@
-"""timerstore.DelayQueue against a plain dict, in any order of calls and times."""
+"""Compare timerstore.DelayQueue with a plain dict, in any order of calls and times."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -13,7 +13,7 @@ from timerstore._engine.timer.delay_queue import DUE_MS_MAX
 
 KEYS = st.integers(0, 30)
 TIMES = st.one_of(
-    st.integers(0, 60),  # few, so that they meet: equal times, one bucket, edges of buckets
+    st.integers(0, 60),  # few values, so that equal times, equal buckets and edges of buckets occur
     st.integers(0, 5000),
     st.sampled_from([999, 1000, 1001, 10**12, DUE_MS_MAX - 1, DUE_MS_MAX]),
 )
@@ -21,7 +21,10 @@ COUNTS = st.one_of(st.none(), st.integers(0, 4))
 
 
 class DelayQueueMachine(RuleBasedStateMachine):
-    """Rules: the queue's calls. Model: key to (due time, how many were added before it, value)."""
+    """The rules are the calls of the queue.
+
+    The model maps a key to (due time, number of entries added before it, value).
+    """
 
     @initialize(bucket_ms=st.sampled_from([1, 3, 10, 1000, DUE_MS_MAX]))
     def begin(self, bucket_ms: int) -> None:
@@ -38,7 +41,7 @@ class DelayQueueMachine(RuleBasedStateMachine):
         self.added += 1
 
     def entry(self, key: Any) -> tuple[int, Any, str] | None:
-        """As the queue must give it."""
+        """Return the entry that the queue must return."""
         there = self.model.get(key)
         return None if there is None else (there[0], key, there[2])
 
@@ -49,7 +52,7 @@ class DelayQueueMachine(RuleBasedStateMachine):
 
     @rule(due_ms=TIMES, spread_ms=st.integers(0, 3), count=st.integers(65, 150))
     def add_crowd(self, due_ms: int, spread_ms: int, count: int) -> None:
-        """Enough that cancelling them sweeps a bucket."""
+        """Add so many entries that cancelling them sweeps a bucket."""
         for at in range(count):
             self.wait(f"crowd {self.added}", min(DUE_MS_MAX, due_ms + at * spread_ms))
 
@@ -101,7 +104,7 @@ class DelayQueueMachine(RuleBasedStateMachine):
 
 
 class FittingMachine(DelayQueueMachine):
-    """The same where buckets are made anew, wider and finer, all the time."""
+    """The same machine with buckets that are rebuilt often, wider and finer."""
 
     @initialize(bucket_ms=st.sampled_from([1, 3, 10]))
     def begin(self, bucket_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Committed offsets after a power cut: nobody skips what comes after what was lost."""
+"""Test committed offsets after a power cut: a group skips no message that follows a lost one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ CONFIG = small(commit_log_segment_bytes=16 * 1024, staging_bytes=4096, visibilit
 
 @contextmanager
 def opened(shadow: ShadowDisk, root: Path) -> Iterator[TimerStore]:
-    """A store that is never closed: it is there until the power is cut."""
+    """Open a store that is never closed, but runs until the power is cut."""
     root.mkdir(exist_ok=True)
     shadow.start(root)
     store = TimerStore(root, CONFIG, clock=ManualClock(NOW), threads=False)
@@ -33,7 +33,10 @@ def put(store: TimerStore, bodies: list[bytes]) -> None:
 
 
 def lose(tmp_path: Path, seed: int) -> int:
-    """Commit what is only written, cut, go on, cut; how many messages were left of ten."""
+    """Commit messages that are only written, cut the power, continue, and cut it again.
+
+    Return the number of messages left of ten.
+    """
     old = [b"old %d" % k for k in range(10)]
     new = [b"new %d" % k for k in range(15)]
     with ShadowDisk(seed) as shadow:
@@ -50,13 +53,13 @@ def lose(tmp_path: Path, seed: int) -> int:
             store.flush()
             shadow.cut(tmp_path / "c")
         with opened(shadow, tmp_path / "c") as store:
-            # More are there than were committed then: the offset that was taken back stays so.
+            # More messages exist than were committed then, so the reverted offset stays.
             assert store.committed("t", "g") == {0: left}
             assert [m.body for m in store.consumer("t", "g", wait=0)] == new
     return left
 
 
-def test_a_group_does_not_skip_what_comes_after_what_was_lost(tmp_path: Path) -> None:
+def test_group_skips_no_message_after_a_power_cut(tmp_path: Path) -> None:
     left = []
     for seed in range(12):
         (tmp_path / str(seed)).mkdir()

@@ -1,4 +1,4 @@
-"""What the machine found, each as a test of its own, named by what a user would have seen."""
+"""Repeat failures that the state machine found. Each test is named by its visible effect."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ def at(tmp_path: Path) -> Iterator[Driver]:
     driver.drop()
 
 
-def test_put_after_clock_went_back_31_years_leaves_a_chain_that_reads(at: Driver) -> None:
+def test_put_after_clock_went_back_31_years_keeps_a_readable_chain(at: Driver) -> None:
     at.settle()
     at.clock.set(START_MS - 31 * YEAR_MS)
     at.put(QUEUE, at.clock.now_ms + 5000, 20)
-    at.stepper.settle()  # linked 31 years ahead of the present: more than 32 bits of ms
+    at.stepper.settle()  # linked 31 years in the future: more than 32 bits of ms
     at.compare_pending()
     at.kill()
     at.compare_pending()
@@ -55,7 +55,7 @@ def test_put_after_clock_went_back_is_not_late_after_a_restart(at: Driver) -> No
 def test_late_unit_is_not_overwritten_by_one_linked_in_the_same_batch(at: Driver) -> None:
     at.settle()
     frontier_ms = START_MS + 1000
-    at.clock.set(START_MS - 6750 * 128 * 1000)  # whole laps: slots of then and of now share places
+    at.clock.set(START_MS - 6750 * 128 * 1000)  # whole laps, so that old and new slots share places
     at.put_many(QUEUE, [(at.clock.now_ms + 500, 20)] * 3, buffer=False)
     at.put_many(QUEUE, [(frontier_ms + 500, 20), (frontier_ms + 1500, 20)] * 3, buffer=False)
     at.settle()
@@ -65,7 +65,7 @@ def test_late_unit_is_not_overwritten_by_one_linked_in_the_same_batch(at: Driver
     at.finish()
 
 
-def test_pending_knows_slots_more_than_a_lap_ahead_of_what_was_read(at: Driver) -> None:
+def test_pending_includes_slots_more_than_a_lap_ahead_of_the_read_slot(at: Driver) -> None:
     at.settle()
     at.clock.advance(DAY_MS)
     at.put(QUEUE, at.clock.now_ms + 5000, 20)
@@ -76,30 +76,30 @@ def test_pending_knows_slots_more_than_a_lap_ahead_of_what_was_read(at: Driver) 
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_cancel_of_what_never_waited_says_that_it_was_delivered(at: Driver, how: str) -> None:
+def test_cancel_of_a_message_due_at_once_returns_already_delivered(at: Driver, how: str) -> None:
     at.put(QUEUE, None, 20)
     [one] = at.model.puts.values()
     assert at.cancel(one, how) is CancelResult.ALREADY_DELIVERED
     at.finish()
 
 
-def test_reopening_goes_on_from_the_watermark(at: Driver) -> None:
+def test_reopening_continues_from_the_watermark(at: Driver) -> None:
     at.put(QUEUE, START_MS + 5000, 20)
-    at.reopen()  # the driver sees to it that the log is not scanned from its beginning
+    at.reopen()  # the driver checks that the log is not scanned from its beginning
     at.kill()
     at.finish()
 
 
-def test_rolled_message_is_not_overtaken_by_one_put_later_for_the_same_time(at: Driver) -> None:
+def test_rolled_message_is_not_overtaken_by_a_later_put_for_the_same_time(at: Driver) -> None:
     due_ms = START_MS + 100_000
-    at.put(QUEUE, due_ms, 20)  # beyond the window of 48 slots: it rolls
+    at.put(QUEUE, due_ms, 20)  # past the window of 48 slots, so that it rolls
     at.settle()
-    at.clock.set(START_MS + 98_000)  # its roll has passed unread
+    at.clock.set(START_MS + 98_000)  # the time of its roll has passed, but the slot is unread
     at.put(QUEUE, due_ms, 20)
     for name in ("dispatch", "enqueue_get", "enqueue_put"):
         at.stepper.step(name)
     for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
-        at.stepper.step(name)  # rolls the first
+        at.stepper.step(name)  # rolls the first message
     at.clock.set(due_ms)
     for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
         at.stepper.step(name)  # its new record is not on the wheel yet
@@ -107,7 +107,7 @@ def test_rolled_message_is_not_overtaken_by_one_put_later_for_the_same_time(at: 
     at.finish()
 
 
-def test_power_cut_that_kept_a_later_segment_and_not_the_one_before_opens(tmp_path: Path) -> None:
+def test_store_opens_after_a_power_cut_that_kept_only_the_later_segment(tmp_path: Path) -> None:
     for seed in range(10):
         with ShadowDisk(seed) as shadow:
             path = tmp_path / str(seed)
@@ -122,7 +122,7 @@ def test_power_cut_that_kept_a_later_segment_and_not_the_one_before_opens(tmp_pa
 
 
 @pytest.mark.parametrize("property_crc", [True, False])
-def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
+def test_record_that_lost_a_sector_to_a_power_cut_is_ignored(
     tmp_path: Path, property_crc: bool
 ) -> None:
     for size in range(20, 532, 48):
@@ -138,7 +138,7 @@ def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
         (at.store_path() / "timerstore" / "staging").unlink()  # of another boot
         *_, last = disk_reader.records(at.store_path())
         assert last.topic == "orders"
-        edge = (last.position + last.size - 1) // 512 * 512  # where its last sector begins
+        edge = (last.position + last.size - 1) // 512 * 512  # start of its last sector
         if edge > last.position:
             with (at.store_path() / "commitlog" / f"{0:020}").open("r+b") as file:
                 file.seek(edge)
@@ -148,8 +148,11 @@ def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
         at.drop()
 
 
-def test_order_holds_while_linking_waits_for_a_checkpoint() -> None:
-    """Rolled records found no slot until a checkpoint freed some: none may be overtaken before."""
+def test_order_is_kept_while_linking_waits_for_a_checkpoint() -> None:
+    """Rolled records find no slot before a checkpoint frees some.
+
+    Until then no message may overtake them.
+    """
     machine = SmallBatchMachine()
     machine.begin(precision_ms=100, seed=0, limit=0, retention_ms=0)
     far = [("far", 946_728_000_000, -1), ("far", 86_400_000, -1), ("far", 34_560_000_000, -1)]
@@ -174,11 +177,11 @@ def test_order_holds_while_linking_waits_for_a_checkpoint() -> None:
     machine.settle()
     machine.kill_in_put_many(count=11, due=edge, nth=1, point="log_rolled", queue=QUEUE)
     machine.jump_back(ms=5000)
-    machine.teardown()  # drains, and compares with the model
+    machine.teardown()  # delivers all, and compares with the model
 
 
-def test_what_finds_no_slot_after_an_opening_does_not_hold_up_what_is_due(at: Driver) -> None:
-    """Every slot is taken by what is due; a record of before the kill waits for one of them."""
+def test_message_without_a_slot_does_not_delay_due_messages(at: Driver) -> None:
+    """Due messages take every slot, and a record from before the kill waits for one of them."""
 
     def idle(*names: str) -> None:
         while sum(at.stepper.step(name) for name in names):
@@ -186,14 +189,14 @@ def test_what_finds_no_slot_after_an_opening_does_not_hold_up_what_is_due(at: Dr
 
     first = at.clock.now_ms // 1000 + 1
     at.stepper.step("dequeue_get")
-    for n in range(128):  # the wheel has so many slots
+    for n in range(128):  # the number of slots of the wheel
         at.put(QUEUE, (first + n) * 1000 + 500, 20)
         idle("dispatch", "enqueue_get", "enqueue_put")
         at.clock.advance(1000)
     at.store.flush()
     at.clock.advance(1000)
     idle("flush")
-    at.put(QUEUE, (first + 130) * 1000 + 500 + 30 * YEAR_MS, 20)  # in the log, on no wheel yet
+    at.put(QUEUE, (first + 130) * 1000 + 500 + 30 * YEAR_MS, 20)  # in the log, but on no wheel yet
     at.store.flush()
     at.kill()
     idle("dispatch", "dequeue_get", "dequeue_get_message")

@@ -1,4 +1,7 @@
-"""The store against its model, in any order of calls, services, clock, closes and kills."""
+"""Compare the store with its model, in any order of calls, steps, clock changes, closes and kills.
+
+This state machine is one class of rules, because Hypothesis collects rules from one class.
+"""
 
 import shutil
 import tempfile
@@ -52,7 +55,7 @@ ALL_NAMES = (*failpoints.NAMES, *failpoints.LEASE_NAMES)
 NTH = st.integers(1, 3)
 EDGE_MS = st.sampled_from([-1, 0, 1])
 FAR_MS = st.sampled_from([DAY_MS, 3 * DAY_MS + 1, 400 * DAY_MS, 30 * YEAR_MS])
-# In slots from the present one: this one, its neighbours, the roll window (48) and its third, laps.
+# In slots from the present one: its neighbours, the roll window (48) and its third, and laps.
 SLOTS = st.sampled_from([0, 1, 2, 3, 15, 16, 17, 24, 47, 48, 49, 63, 64, 65, 127, 128, 129, 300])
 DUE = st.one_of(
     st.none(),
@@ -105,7 +108,7 @@ DERIVED = [
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Every rule ends with the model agreeing."""
+    """After every rule, the model agrees with the store."""
 
     flush = "sync"
 
@@ -204,7 +207,7 @@ class StoreMachine(RuleBasedStateMachine):
     def unlimited(
         self, items: list[tuple[tuple[str, int, int] | None, int]]
     ) -> list[tuple[int, int]]:
-        """Rows; at once where slots have a limit, which is looked at elsewhere."""
+        """Return rows, due at once if slots have a limit, which other rules test."""
         is_limited = self.at.config.slot_messages_max
         return [(0 if is_limited else self.due_ms(due) or 0, size) for due, size in items]
 
@@ -296,7 +299,7 @@ class StoreMachine(RuleBasedStateMachine):
         due_ms = waiting[data.draw(st.integers(0, min(3, len(waiting) - 1)))].due_ms
         self.at.clock.set(max(self.at.clock.now_ms, due_ms + edge))
 
-    # --- the store ---
+    # --- services and queries ---
 
     @rule(services=st.lists(SERVICES, min_size=1, max_size=8))
     def step(self, services: list[str]) -> None:
@@ -315,7 +318,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver is not None and self.driver.config.retention_ms)
     @rule(queue=QUEUES, point=st.sampled_from(RETENTION_POINTS), nth=NTH)
     def kill_in_expire(self, queue: tuple[str, int], point: str, nth: int) -> None:
-        """Files filled and grown old, and the end comes while they go."""
+        """Fill files, let them expire, and kill the store during their removal."""
         self.at.put_many(queue, [(0, 3000)] * 7, buffer=True)
         self.at.settle()
         self.at.clock.advance(self.at.config.retention_ms + 1)
@@ -383,7 +386,7 @@ class StoreMachine(RuleBasedStateMachine):
         seek: int | None,
         in_commit: bool,
     ) -> None:
-        """What single rules seldom line up: messages, read, committed, and then the end."""
+        """Combine steps that single rules rarely combine: put, read, commit and kill."""
         store, readers, topic = self.at.store, self.at.readers, queue[0]
         self.at.put_many(queue, [(0, 40)] * 6, buffer=True)
         self.at.settle()
@@ -433,7 +436,9 @@ class StoreMachine(RuleBasedStateMachine):
     def leased_settled_and_killed_in_a_checkpoint(
         self, queue: tuple[str, int], count: int, kinds: list[str], point: str, ms: int
     ) -> None:
-        """What single rules seldom line up."""
+        """Combine steps that single rules rarely combine: receive, settle, and kill in a
+        checkpoint.
+        """
         self.at.put_many(queue, [(0, 40)] * 4, buffer=True)
         self.at.settle()
         self.at.receive(queue[0], count, ms)
@@ -444,7 +449,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.settle()
         self.at.receive(queue[0], 9, ms)
 
-    # --- ends ---
+    # --- closes and kills ---
 
     @rule(far_wheel=st.sampled_from([None, None, "off", "shared", "own"]))
     def reopen(self, far_wheel: Literal["off", "shared", "own"] | None) -> None:
@@ -475,7 +480,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(point=st.sampled_from(CLOSE_POINTS))
     def kill_in_close(self, point: str) -> None:
-        # An `abort` beside a wheel of the usual length is what a broker leaves that was killed.
+        # A killed broker leaves an `abort` next to a wheel of the usual length.
         self.at.may_scan_all = point == "close_wheel_restored"
         self.at.kill_at(point, 1, self.at.store.close)
 
@@ -601,7 +606,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(point=st.sampled_from(SETTLE_POINTS), ms=st.integers(0, 60_000))
     def due_killed_and_settled(self, point: str, ms: int) -> None:
-        """What single rules seldom line up: due, amid its hand-off, killed, recovered."""
+        """Combine steps that single rules rarely combine: due messages, a kill in the hand-off,
+        recovery.
+        """
         self.at.clock.advance(ms)
         self.at.kill_at(point, 1, self.at.settle_quietly)
         self.at.settle()
@@ -615,7 +622,7 @@ class StoreMachine(RuleBasedStateMachine):
     def levels_due_killed_and_settled(
         self, point: str, nth: int, queue: tuple[str, int], levels: list[int]
     ) -> None:
-        """The same for fixed levels."""
+        """Do the same for fixed levels."""
         for level in levels:
             self.at.put_level(queue, level, 20)
         self.at.settle()
@@ -639,12 +646,13 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root, ignore_errors=True)
 
     def end(self) -> None:
-        """What `make` took is given back."""
+        """Release the resources of `make`."""
 
 
 class AsyncStoreMachine(StoreMachine):
-    """The same where puts are acknowledged in the page cache: a kill loses nothing either; and
-    levels are delivered beside each other.
+    """The same machine with asynchronous puts, which a kill does not lose.
+
+    Several messages of a level are delivered concurrently.
     """
 
     flush = "async"
@@ -654,7 +662,7 @@ class AsyncStoreMachine(StoreMachine):
 
 
 class PowerCutMachine(StoreMachine):
-    """The same where each end cuts the power: of what was not synced any part is there."""
+    """The same machine with power cuts, which keep any part of the unsynced data."""
 
     shadow: ShadowDisk | None = None
 
@@ -668,7 +676,7 @@ class PowerCutMachine(StoreMachine):
 
 
 class SmallBatchMachine(StoreMachine):
-    """The same where every batch of the engine is full after a few messages."""
+    """The same machine with batches that are full after a few messages."""
 
     def make(self, config: StoreConfig, seed: int) -> Driver:
         self.small = replaced(SMALL)
@@ -683,7 +691,7 @@ MACHINES = [StoreMachine, AsyncStoreMachine, PowerCutMachine, SmallBatchMachine]
 
 
 EXAMPLES = "store machine examples"
-"""All of them: as many as the profile says."""
+"""Stands for all examples: the number comes from the profile."""
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -1,14 +1,15 @@
-"""python -m tests.sim: run seeds, replay one, shrink one.
+"""Run the simulator: run seeds, replay one, or shrink one.
 
     python -m tests.sim --count 1000                    seeds 0 to 999
-    python -m tests.sim --seconds 600 --jobs 2 --fresh  seeds nobody has run, for ten minutes
-    python -m tests.sim --seed 42 --trace               one seed, and all that happened
+    python -m tests.sim --seconds 600 --jobs 2 --fresh  random new seeds, for ten minutes
+    python -m tests.sim --seed 42 --trace               one seed, with all its events
     python -m tests.sim --seed 42 --until 17            its first 17 operations
-    python -m tests.sim --seed 42 --shrink              the least that fails the same way
-    python -m tests.sim --seed 42 --shrink --write "why it failed"    into regressions/
+    python -m tests.sim --seed 42 --shrink              a minimal schedule that fails the same way
+    python -m tests.sim --seed 42 --shrink --write "why it failed"    store it in regressions/
     python -m tests.sim --replay tests/sim/regressions/42.json
 
-`--ledger` notes what ran in tests/amounts.jsonl.
+`--ledger` adds the amounts of this run to tests/amounts.jsonl. The terms (seed, schedule, death,
+crash image) are explained in tests/sim/README.md.
 """
 
 import argparse
@@ -28,22 +29,22 @@ from tests.sim.schedule import Schedule, make_schedule
 from tests.sim.shrink import Shrinker, read_regression, regression_text, write_regression
 from tests.support import ledger
 
-_PART = 25  # seeds a worker runs before it tells
+_PART = 25  # seeds that a worker runs before it reports
 _DAY_MS = 86_400_000
-_TEXT_MAX = 2000  # of a failure; bodies are long
+_TEXT_MAX = 2000  # of the text of a failure: message bodies are long
 
 
 class Totals:
-    """What many runs did."""
+    """The sums over many runs."""
 
     def __init__(self) -> None:
         self.runs = 0
-        self.seconds = 0.0  # of one core
+        self.seconds = 0.0  # CPU seconds of one core
         self.counts: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
         self.failures: list[tuple[int, int, str]] = []
         self.clock_ms = 0
-        self.told = 0  # of the failures
+        self.told = 0  # how many failures were printed
 
     def take(self, outcome: Outcome) -> None:
         self.runs += 1
@@ -71,7 +72,7 @@ class Totals:
         return (
             f"{self.runs:,} schedules, {self.deaths:,} deaths ({cuts:,} power cuts, "
             f"{self.counts['deaths_in_recovery']:,} in recovery), "
-            f"{self.counts['images']:,} crash images beside them, "
+            f"{self.counts['images']:,} crash images, "
             f"{sum(n for k, n in self.counts.items() if k.startswith('fault met')):,} faults met, "
             f"{self.clock_ms // _DAY_MS:,} days on the clock; {len(self.failures)} failures; "
             f"{self.runs / max(self.seconds, 1e-9):.1f} schedules a second of one core"
@@ -79,8 +80,8 @@ class Totals:
 
 
 def run_part(seeds: range) -> Totals:
-    """Run some seeds; in a process of its own, or not."""
-    logging.disable(logging.CRITICAL)  # what stores say of what is done to them
+    """Run some seeds, in this process or in a worker process."""
+    logging.disable(logging.CRITICAL)  # stores log each fault and recovery
     totals = Totals()
     begin = time.process_time()
     for seed in seeds:
@@ -90,7 +91,7 @@ def run_part(seeds: range) -> Totals:
 
 
 def run_many(first: int, count: int, jobs: int = 1, seconds: float = math.inf) -> Totals:
-    """Run `count` seeds from `first` on; end earlier once `seconds` of the clock have passed."""
+    """Run `count` seeds starting with `first`, and stop early after `seconds` of wall time."""
     totals, end = Totals(), time.monotonic() + seconds
     parts = (range(at, min(at + _PART, first + count)) for at in range(first, first + count, _PART))
     if jobs == 1:
@@ -111,7 +112,7 @@ def run_many(first: int, count: int, jobs: int = 1, seconds: float = math.inf) -
 
 
 def _tell_failures(totals: Totals) -> None:
-    """As they come: who ends a long run loses nothing."""
+    """Print the failures as they occur, so that an interrupted run loses none."""
     for seed, step, text in totals.failures[totals.told :]:
         print(f"FAILED: python -m tests.sim --seed {seed} --trace   (step {step})", flush=True)
         print(text[:_TEXT_MAX], flush=True)
@@ -119,7 +120,7 @@ def _tell_failures(totals: Totals) -> None:
 
 
 def note(totals: Totals, suite: str = "simulator") -> None:
-    """Add to the ledger."""
+    """Add the totals to the ledger."""
     ledger.add(
         suite, totals.runs, totals.seconds,
         {

@@ -1,7 +1,7 @@
-"""Audit of the generator: whether what it draws lies where bugs live.
+"""Audit the generator: check that random schedules reach the states in which bugs are likely.
 
-Each put, delay, death and fault falls into buckets; one that stays empty over a run of CI's length
-means that the tests have gone blind there, and fails.
+Each put, delay, death and fault falls into buckets. A bucket that stays empty over a run of the
+CI's length means that the tests no longer cover that state, and the audit fails.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def _near(where: int, width: int) -> str | None:
 
 
 def end_buckets(end: int, config: StoreConfig) -> Iterator[str]:
-    """Where a record ends in the log."""
+    """Name the buckets for the place where a record ends in the log."""
     widths = {"page": PAGE, "sector": SECTOR, "segment": config.commit_log_segment_bytes}
     for edge, width in widths.items():
         near = _near(end, width)
@@ -44,7 +44,7 @@ def end_buckets(end: int, config: StoreConfig) -> Iterator[str]:
 
 
 def due_buckets(due_ms: int | None, now_ms: int, config: StoreConfig) -> Iterator[str]:
-    """Where a due time lies, from now and from the edges of slots."""
+    """Name the buckets for a due time, by its distance from now and from the edges of slots."""
     if due_ms is None or due_ms <= now_ms:
         yield "delay: none"
         return
@@ -75,20 +75,20 @@ def _delay(slots: int, delay_ms: int, config: StoreConfig) -> str:
 
 
 def all_buckets() -> Iterator[str]:
-    """Every bucket that must not stay empty, but for fail points."""
-    yield "a record ends before by 16 to 40 of a segment"  # which keeps 16 bytes for a blank
+    """Return all buckets that must not stay empty, except for the fail points."""
+    yield "a record ends before by 16 to 40 of a segment"  # a segment keeps 16 bytes for its blank
     for edge in _EDGES:
         yield from (f"a record ends {near} of a {edge}" for near in _NEAR)
     yield from (f"delay: {name}" for name in _DELAYS)
     yield from (f"due {place}" for place in _PLACES)
     yield from (f"fault met: {kind}" for kind in (*FAULT_KINDS, "alloc"))
     yield from (f"op_{name}" for name in (*OPERATIONS, *OF_SHARDS))
-    yield "went on beside a shard that has failed"
+    yield "continued after a shard failed"
     yield from ("kill", "cut", "kill_then_cut", "drop", "deaths_in_recovery", "torn writes")
 
 
 def missing(counts: dict[str, int], reached: dict[str, int], reached_min: int) -> list[str]:
-    """Buckets that stayed empty, and fail points that were reached too seldom."""
+    """Return the buckets that stayed empty, and the fail points that were reached too rarely."""
     empty = [name for name in all_buckets() if not counts.get(name)]
     seldom = [
         f"fail point {name}: reached {reached.get(name, 0)} times, wanted {reached_min}"

@@ -1,19 +1,24 @@
-"""A disk in memory that C cannot tell from the real one, and that a test may pull the plug of.
+"""Simulate a disk in memory that C cannot tell from the real one, and whose power can be cut.
 
-    disk = SimDisk()                 # stands where storage/disk.py makes its Disk
-    later = disk.killed()            # what another process finds after kill -9
-    later = disk.cut(random)         # what the machine finds after a power cut
+    disk = SimDisk()                 # replaces the Disk of storage/disk.py
+    later = disk.killed()            # the disk as another process finds it after kill -9
+    later = disk.cut(random)         # the disk as the machine finds it after a power cut
 
-Data:     a Node is a file: `cache` is what processes see, `platter` what is on the disk, `versions`
-          every state of a page of 4096 bytes that was not synced yet.
-Holds:    (1) after a cut every page, or sector of 512 bytes, is as of its last sync or as of any
-          write since; bytes that nobody wrote keep their value; (2) a length is one that the file
-          had since its last sync; (3) a name made, replaced or removed since its directory was
-          synced is there or not; (4) after a failed sync some pages pass for clean and are not on
-          the disk; (5) the same random numbers give the same cut.
-Not modelled: names between the last directory sync and now; a directory that is lost.
-Paths are SimPath (paths.py): Any here, as pathlib's have nothing in common with them.
-Source:   the faults of docs/guarantees.md.
+A Node (files.py) is a file. Its `cache` is the content that processes see, its `platter` is the
+content on the disk, and `versions` holds every state of a page of 4096 bytes that has not been
+synced yet. The simulated faults are those of docs/guarantees.md. Paths are SimPath objects
+(paths.py). They are typed as Any here, because they share no base class with pathlib's paths.
+
+Invariants:
+    1. After a cut, every page, or every sector of 512 bytes, has the state of its last sync or of
+       any later write. Bytes that were not written keep their value.
+    2. After a cut, a file has a length that it had at or after its last sync.
+    3. A name that was made, replaced or removed after the last sync of its directory exists or not.
+    4. After a failed sync, some pages are marked clean although they are not on the disk.
+    5. The same random numbers give the same cut.
+
+Not simulated: intermediate states of names between the last directory sync and now, and the loss of
+a whole directory.
 """
 
 import errno
@@ -23,230 +28,21 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.sim.files import Node, SimFile
 from tests.sim.lottery import PAGE, Lottery, lottery_of
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.os_errors import os_error
 from timerstore.errors import FailedError
 
-_VERSIONS_MAX = 6  # of a page: the newest, and what is drawn from those before
-
 KINDS = (
     "open", "write", "read", "sync", "start_writing", "resize", "reserve", "zero", "map",
     "unlink", "rename", "sync_directory", "make_directory", "list",
 )  # fmt: skip
-"""The calls that may fail or be the last one of a life."""
-
-
-class Memory(bytearray):
-    """What a map of a file is here: the file's own bytes, or a copy where it is private."""
-
-    def close(self) -> None:
-        """Nothing is taken that would have to be given back."""
-
-    def madvise(self, _advice: int) -> None:
-        """As above."""
-
-
-class Node:
-    """A file, whatever it is called."""
-
-    __slots__ = ("cache", "is_shared", "number", "platter", "sizes", "taken", "versions")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.cache = Memory()
-        self.platter = bytearray()
-        self.versions: dict[int, list[bytes]] = {}
-        self.sizes = [0]  # first the one on the disk, then those since
-        self.taken: set[int] = set()  # pages that have blocks
-        self.is_shared = False  # a map may have changed any of it
-
-    def killed(self) -> "Node":
-        """The file as another process finds it: cache and disk go on."""
-        one = Node(self.number)
-        one.cache, one.platter = Memory(self.cache), bytearray(self.platter)
-        one.versions = {page: list(known) for page, known in self.versions.items()}
-        one.sizes, one.taken, one.is_shared = list(self.sizes), set(self.taken), self.is_shared
-        return one
-
-    def resize(self, size: int) -> None:
-        old = len(self.cache)
-        if size == old:
-            return
-        if size < old:
-            del self.cache[size:]
-            self.taken = {page for page in self.taken if page * PAGE < size}
-        else:
-            self.cache.extend(bytes(size - old))
-        self.sizes.append(size)
-        for page in range(min(size, old) // PAGE, (max(old, size) + PAGE - 1) // PAGE):
-            if page in self.versions or page * PAGE < len(self.platter):
-                self._note(page)
-
-    def write(self, offset: int, data: Any) -> None:
-        end = offset + len(data)
-        if end > len(self.cache):
-            self.cache.extend(bytes(end - len(self.cache)))
-            self.sizes.append(end)
-        self.cache[offset:end] = data
-        for page in range(offset // PAGE, (end + PAGE - 1) // PAGE):
-            self._note(page)
-            self.taken.add(page)
-
-    def _note(self, page: int) -> None:
-        known = self.versions.setdefault(page, [])
-        if len(known) >= _VERSIONS_MAX:
-            del known[len(known) // 2]
-        known.append(bytes(self.cache[page * PAGE : (page + 1) * PAGE]))
-
-    def note_shared(self) -> None:
-        """What a map may have changed may be on the disk, too."""
-        if self.is_shared:
-            for page in range((len(self.cache) + PAGE - 1) // PAGE):
-                self._note(page)
-
-    def sync(self, lost: Callable[[], bool] | None = None) -> None:
-        """Everything is on the disk; of a sync that fails, what is not `lost`."""
-        self.note_shared()
-        size = len(self.cache)
-        self.platter = self.platter[:size].ljust(size, b"\0")
-        for page in sorted(self.versions):
-            begin = page * PAGE
-            if begin < size and (lost is None or not lost()):
-                self.platter[begin : begin + PAGE] = self.cache[begin : begin + PAGE]
-        self.versions.clear()
-        self.sizes = [size]
-
-    def write_back(self, draw: Random) -> None:
-        """Some pages reach the disk as they are now, as the kernel may decide at any time."""
-        self.note_shared()
-        size = len(self.cache)
-        self.platter = self.platter.ljust(size, b"\0")
-        for page in sorted(self.versions):
-            if draw.random() < 0.5:
-                begin, end = page * PAGE, min((page + 1) * PAGE, size)
-                self.platter[begin:end] = self.cache[begin:end]
-                del self.versions[page]
-
-    def cut(self, draw: Random | Lottery) -> "Node":
-        """The file as the disk may have it after a power cut."""
-        self.note_shared()
-        one, lottery = Node(self.number), lottery_of(draw)
-        lottery.begin()
-        size = lottery.size(self.sizes)
-        found = self.platter[:size].ljust(size, b"\0")
-        for page in sorted(self.versions):
-            begin = page * PAGE
-            if begin >= size:
-                continue
-            old = bytes(self.platter[begin : begin + PAGE])
-            states = [old, *self.versions[page]]
-            chosen = lottery.page([state.ljust(PAGE, b"\0") for state in states])
-            found[begin : begin + PAGE] = chosen[: min(PAGE, size - begin)]
-        one.platter, one.cache, one.sizes = found, Memory(found), [size]
-        one.taken = {page for page in self.taken if page * PAGE < size}
-        return one
-
-
-class SimFile:
-    """One open file."""
-
-    __slots__ = ("_disk", "fd", "node", "path")
-
-    def __init__(self, disk: "SimDisk", path: Any, node: Node) -> None:
-        self._disk, self.path, self.node = disk, path, node
-        self.fd = -1
-
-    def write(self, data: Any, offset: int) -> None:
-        view = memoryview(data).cast("B")
-        self._disk.writing(self, view, offset)
-        self._disk.call("write", self.path, offset)
-        self._disk.take(self.node, offset, len(view), "write", self.path)
-        self.node.write(offset, view)
-
-    def write_each(self, data: memoryview, size: int, offsets: list[int]) -> None:
-        assert len(data) == size * len(offsets)
-        for at, offset in enumerate(offsets):
-            self.write(data[at * size : (at + 1) * size], offset)
-
-    def read(self, offset: int, size: int) -> bytes:
-        self._disk.call("read", self.path, offset)
-        data = bytes(self.node.cache[offset : offset + size])
-        if len(data) < size:
-            raise FailedError(
-                "file is short", where=f"{self.path} offset {offset}", wanted=size, got=len(data)
-            )
-        return data
-
-    def next_data(self, offset: int) -> int | None:
-        pages = [page for page in self.node.taken if (page + 1) * PAGE > offset]
-        found = max(offset, min(pages) * PAGE) if pages else None
-        return found if found is None or found < len(self.node.cache) else None
-
-    def first_hole(self, offset: int) -> int:
-        page = offset // PAGE
-        while page in self.node.taken:
-            page += 1
-        return min(max(offset, page * PAGE), len(self.node.cache))
-
-    def sync(self) -> None:
-        self._disk.syncing(self.node, self.path)
-
-    def start_writing(self, offset: int, size: int) -> None:
-        del size
-        self._disk.call("start_writing", self.path, offset, FailedError)
-
-    def size(self) -> int:
-        return len(self.node.cache)
-
-    def check_in_place(self, size: int | None = None) -> None:
-        assert size is None or size == len(self.node.cache)
-
-    def identity(self) -> tuple[int, int]:
-        return self._disk.number, self.node.number
-
-    def resize(self, size: int) -> None:
-        self._disk.call("resize", self.path)
-        self.node.resize(size)
-
-    def reserve(self, offset: int, size: int) -> None:
-        self._disk.call("reserve", self.path, offset)
-        self._disk.take(self.node, offset, size, "reserve", self.path)
-        if offset + size > len(self.node.cache):
-            self.node.resize(offset + size)
-
-    def zero(self, offset: int, size: int) -> None:
-        if size > 0:
-            self._disk.call("zero", self.path, offset)
-            self.node.write(offset, bytes(size))
-
-    def punch(self, offset: int, size: int) -> None:
-        self._disk.call("zero", f"{self.path} offset {offset}")
-        end = min(offset + size, len(self.node.cache))
-        if offset < end:
-            self.node.write(offset, bytes(end - offset))
-
-    def map_read(self, size: int) -> Memory:
-        return self._map(size)
-
-    def map_shared(self, size: int) -> Memory:
-        self.node.is_shared = True
-        return self._map(size)
-
-    def map_private(self, size: int) -> Memory:
-        return Memory(self._map(size)[:size])
-
-    def _map(self, size: int) -> Memory:
-        self._disk.call("map", self.path, always=FailedError)
-        assert len(self.node.cache) >= size, f"{self.path}: a map beyond the end is a SIGBUS"
-        return self.node.cache
-
-    def lock_first_byte(self) -> bool:
-        return True
+"""The calls that can fail, or that can be the last call of a process."""
 
 
 class Fault:
-    """The n-th call of a kind fails, once or from then on."""
+    """Make the n-th call of a kind fail, once or from then on."""
 
     def __init__(self, kind: str, nth: int, code: int, *, once: bool) -> None:
         self.kind, self.left, self.code, self.once = kind, nth, code, once
@@ -262,7 +58,7 @@ class Fault:
 
 
 class SimAnchor:
-    """The root directory of a store; nothing in this world takes it away or locks it."""
+    """The root directory of a store. The simulation neither removes nor locks it."""
 
     def __init__(self, disk: "SimDisk", root: Any) -> None:
         self._disk, self._root = disk, root
@@ -274,38 +70,38 @@ class SimAnchor:
         return True
 
     def unlock(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: no lock was taken."""
 
     def close(self) -> None:
-        """As above."""
+        """Do nothing: no descriptor was opened."""
 
 
 class SimDisk(Disk):
-    """Names and files; counts every call, and ends a life or fails at a chosen one."""
+    """Hold the names and files, count every call, and end a process or fail at a chosen call."""
 
     last_number = 0
 
     def __init__(self) -> None:
         SimDisk.last_number += 1
-        self.number = (
-            SimDisk.last_number
-        )  # so that no two are one directory to storage/directory.py
-        self.names: dict[str, dict[str, Node | None]] = {"/": {}}  # by folder; None: a folder
+        # no two directories may look the same to storage/directory.py
+        self.number = SimDisk.last_number
+        # by folder; None stands for a folder
+        self.names: dict[str, dict[str, Node | None]] = {"/": {}}
         self.synced: dict[str, dict[str, Node]] = {}  # the files among them, as of the last sync
-        self.count = 0  # of calls
+        self.count = 0  # number of calls
         self.crash_at = 0  # the call before which `on_crash` is called
         self.is_torn = False
-        self.torn_left = 0  # so many writes of more than a page, and the last of them is torn
-        self.torn = 0  # of 8 parts of a write that is the last call: so many are done
+        self.torn_left = 0  # after this many writes of more than one page; the last of them is torn
+        self.torn = 0  # how many eighths of the last write are done
         self.on_crash: Callable[[], None] = lambda: None
         self.fault: Fault | None = None
-        self.free_pages: int | None = None  # None: no end
+        self.free_pages: int | None = None  # None means unlimited space
         self.lottery = Random(0)
-        self.crowded_percent = 0  # of the file system, as it says
+        self.crowded_percent = 0  # reported size of the file system
         self.sync_failures = 0
         self._nodes = 0
 
-    # --- what may go wrong ---
+    # --- faults ---
 
     def call(
         self,
@@ -314,7 +110,7 @@ class SimDisk(Disk):
         offset: int | None = None,
         always: type[FailedError] | None = None,
     ) -> None:
-        """A call is made: it may be the last one, or fail."""
+        """Count a call, which may be the last one of the process, or fail."""
         self.count += 1
         if self.count == self.crash_at:
             self.on_crash()
@@ -326,8 +122,9 @@ class SimDisk(Disk):
             raise os_error(error, kind, where)
 
     def writing(self, file: SimFile, view: memoryview, offset: int) -> None:
-        """Before a write that is the last call: a part of it is done, up to the edge of a page, as
-        the kernel copies page by page.
+        """Count a write, and do a part of it if it is the last call.
+
+        The part ends at the edge of a page, because the kernel copies page by page.
         """
         if (offset + len(view) - 1) // PAGE > offset // PAGE:
             self.torn_left -= 1
@@ -340,7 +137,7 @@ class SimDisk(Disk):
                 file.node.write(offset, view[: end - offset])
 
     def syncing(self, node: Node, path: Any) -> None:
-        """Sync a file; one that fails leaves pages behind that pass for clean."""
+        """Sync a file. A sync that fails marks pages as clean that are not on the disk."""
         try:
             self.call("sync", path, always=FailedError)
         except FailedError:
@@ -350,7 +147,7 @@ class SimDisk(Disk):
         node.sync()
 
     def take(self, node: Node, offset: int, size: int, what: str, where: object) -> None:
-        """Give a range its blocks."""
+        """Allocate blocks for a range."""
         pages = range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)
         if self.free_pages is None:
             node.taken.update(pages)
@@ -398,7 +195,7 @@ class SimDisk(Disk):
         return float(self.crowded_percent)
 
     def check_no_link(self, path: Any) -> None:
-        """There are none."""
+        """Accept every path: the simulation has no symbolic links."""
 
     def is_directory(self, path: Any) -> bool:
         return path in self.names
@@ -425,7 +222,7 @@ class SimDisk(Disk):
         self.names[path] = {}
 
     def sync_name(self, path: Any) -> None:
-        """Folders are durable when they are made."""
+        """Sync the entry of a file. Folders are durable as soon as they are made."""
 
     def unlink(self, path: Any) -> None:
         folder, name = self._lookup(path)
@@ -442,7 +239,7 @@ class SimDisk(Disk):
             self._rename_below(old, new)
 
     def link(self, old: Any, new: Any) -> bool:
-        """Give a file a second name; a rename to whoever has calls fail."""
+        """Give a file a second name, and count it as a rename for the faults."""
         source, name = self._lookup(old)
         target, new_name = self._lookup(new)
         self.call("rename", old)
@@ -453,7 +250,7 @@ class SimDisk(Disk):
         return is_new
 
     def _rename_below(self, old: str, new: str) -> None:
-        """A folder is renamed at once and for good, with all that is in it."""
+        """Rename a folder with all its contents, atomically and durably."""
         for of in (self.names, self.synced):
             for folder in [f for f in of if f == old or f.startswith(old + "/")]:
                 of[new + folder[len(old) :]] = of.pop(folder)  # type: ignore[attr-defined]
@@ -465,7 +262,7 @@ class SimDisk(Disk):
         return True
 
     def remove_tree(self, path: Any) -> None:
-        """A folder is removed at once and for good, with all that is in it."""
+        """Remove a folder with all its contents, atomically and durably."""
         for folder in [f for f in self.names if f == path or f.startswith(f"{path}/")]:
             del self.names[folder]
             self.synced.pop(folder, None)
@@ -481,7 +278,7 @@ class SimDisk(Disk):
         files = self.names[path].items()
         self.synced[path] = {name: node for name, node in files if node is not None}
 
-    # --- ends ---
+    # --- ends of a process ---
 
     def _bare(self) -> "SimDisk":
         one = SimDisk()
@@ -491,7 +288,7 @@ class SimDisk(Disk):
         return one
 
     def killed(self) -> "SimDisk":
-        """The disk and the page cache as another process finds them."""
+        """Return the disk and the page cache as another process finds them."""
         one, copies = self._bare(), dict[int, Node]()
 
         def copy(node: Node) -> Node:
@@ -506,7 +303,9 @@ class SimDisk(Disk):
         return one
 
     def note_shared(self) -> None:
-        """Nobody has a map of any of it any more: `cut` may be asked again and again."""
+        """Apply the changes of all maps, which are closed now, so that `cut` can be called
+        repeatedly.
+        """
         for names in (*self.names.values(), *self.synced.values()):
             for node in names.values():
                 if node is not None:
@@ -514,7 +313,7 @@ class SimDisk(Disk):
                     node.is_shared = False
 
     def cut(self, draw: Random | Lottery) -> "SimDisk":
-        """The disk as the machine finds it when the power is back."""
+        """Return the disk as the machine finds it when the power is back."""
         one, copies, lottery = self._bare(), dict[int, Node](), lottery_of(draw)
         for folder in sorted(self.names):
             live, synced = self.names[folder], self.synced.get(folder, {})
@@ -534,14 +333,17 @@ class SimDisk(Disk):
         return one
 
     def write_back(self, draw: Random) -> None:
-        """The kernel writes back some pages of some files; nothing is synced."""
+        """Write back some pages of some files, as the kernel does. Nothing is synced."""
         for folder in sorted(self.names):
             for _, node in sorted(self.names[folder].items()):
                 if node is not None and draw.random() < 0.5:
                     node.write_back(draw)
 
     def drop_cache(self, draw: Random) -> None:
-        """Clean pages leave the cache; where one only passed for clean, its old bytes are back."""
+        """Drop clean pages from the cache.
+
+        A page that was only marked clean gets its old bytes back.
+        """
         for folder in sorted(self.names):
             for _, node in sorted(self.names[folder].items()):
                 if node is None or node.is_shared:

@@ -1,4 +1,4 @@
-"""Draws the operations of a schedule, each with all that it needs."""
+"""Draw the operations of a schedule at random, each with all its arguments."""
 
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ SERVICES = (
     "dequeue_put", "schedule_deliver", "retention", "flush",
 )  # fmt: skip
 QUEUES = (("orders", 0), ("orders", 1), ("mail", 0))
-# Not a listing, which is a read; nor start_writing, for which no write here is large enough.
+# Listings are reads, so they are missing here. So is start_writing: no write is large enough.
 FAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("list", "start_writing"))
 _RARE_KINDS = ("zero", "unlink", "make_directory", "rename", "resize")
 
@@ -27,9 +27,9 @@ GROUPS = {
     "back": 1, "far": 1, "reopen": 1, "die": 3, "lose": 1, "fault": 2, "full": 1, "expire": 4,
     "backup": 2,
 }  # fmt: skip
-"""Groups of operations, and how often each is drawn where it is on."""
+"""Groups of operations, and how often each one is drawn in a schedule that has it."""
 MORE = {"lease": 8, "replace": 5, "recur": 3, "spread": 2, "pace": 2, "cancel_many": 2}
-"""Groups that a schedule has beside those, or has not."""
+"""Further groups, which a schedule has or does not have."""
 _NOT_DYING = ("die", "lose", "clock", "fault", "full", "pace")
 ALWAYS = ("put", "clock")
 OPERATIONS = (
@@ -41,16 +41,18 @@ OPERATIONS = (
     "replace", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
     "cancel_many", "write_back", "failed_sync",
 )  # fmt: skip
-"""What the groups and schedule.py draw; operations.py and its parts have a method for each."""
+"""The operations of the groups and of schedule.py. operations.py and its base classes have a method
+for each.
+"""
 
 
 def log_uniform(draw: Random, low: float, high: float) -> float:
-    """Draw a number, small ones as often as large ones."""
+    """Draw a number such that each order of magnitude is equally likely."""
     return float(low * (high / low) ** draw.random())
 
 
 class Drawing:
-    """The operations of one schedule."""
+    """Draw the operations of one schedule."""
 
     def __init__(self, draw: Random, config: dict[str, Any], on: dict[str, int]) -> None:
         self._draw = draw
@@ -85,14 +87,14 @@ class Drawing:
     def _falls(self, rate: float) -> bool:
         return self._draw.random() < rate
 
-    # --- what is given ---
+    # --- arguments ---
 
     def _due(self) -> Any:
         draw, edge = self._draw, self._draw.choice((-1, 0, 1))
         kind = draw.choices(("now", "slot", "ms", "roll", "lap", "far"), (2, 4, 4, 2, 2, 1))[0]
         if kind == "slot":
             return [kind, draw.choice((0, 1, 1, 2, 3, 7, 15, 16, 17)), edge]
-        if kind in ("roll", "lap"):  # in windows of the roll, laps of the wheel
+        if kind in ("roll", "lap"):  # in windows of the roll, or laps of the wheel
             return [kind, draw.choice((1, 1, 2, 3)), draw.choice((-1, 0, 1)), edge]
         if kind == "ms":
             return [kind, int(log_uniform(draw, 1, 20_000))]
@@ -105,7 +107,8 @@ class Drawing:
         kind = self._sizes
         if kind == "mixed":
             kind = draw.choice(("small", "small", "edges", "log"))
-        if kind == "edges":  # where the record ends, from a page's, sector's or segment's end
+        # the end of the record, relative to the end of a page, sector or segment
+        if kind == "edges":
             where = draw.choice(("page", "page", "sector", "segment", "segment"))
             return [where, draw.choice((-40, -17, -16, -15, -1, 0, 1, 3, 16, 40))]
         if kind == "large":
@@ -194,7 +197,7 @@ class Drawing:
         kind = self._draw.choice(("join", "leave", "read", "read", "commit", "commit", "seek"))
         return ["reader", kind, self._queue()[0], self._draw.randrange(3), self._draw.randint(0, 9)]
 
-    # --- leases, rounds, what recurs, crowds ---
+    # --- leases, rounds, recurring messages, bursts ---
 
     def _lease(self) -> Any:
         draw = self._draw
@@ -210,7 +213,8 @@ class Drawing:
         receive = ["receive", queue[0], draw.choice((1, 1, 2, 7, 40)), ms]
         if kind == "receive":
             return receive
-        if kind == "again":  # nobody settles it: it comes again, and at last it is dead
+        # without a settlement it is handed out again, and finally becomes a dead letter
+        if kind == "again":
             over = ["advance", draw.choice((500, 5000, 30_000)), False]
             return [receive, over, ["settle"]] * draw.choice((2, 5))
         items = [[None, self._size()] for _ in range(draw.choice((1, 3, 12)))]
@@ -279,11 +283,12 @@ class Drawing:
         order = list(self._order)
         if policy == "starve":
             return ["run", order[:-1], draw.randint(1, 30)]
-        for _ in range(draw.randint(0, 2)):  # change points
+        # change points, where the priorities of the services change
+        for _ in range(draw.randint(0, 2)):
             order.append(order.pop(0))
         return ["run", order, draw.randint(1, 12)]
 
-    # --- ends and faults ---
+    # --- deaths and faults ---
 
     def _trigger(self) -> Op:
         draw = self._draw
@@ -295,7 +300,9 @@ class Drawing:
         return ["point", draw.choice(self._points), int(log_uniform(draw, 1, 5))]
 
     def _end(self) -> Op:
-        """How, its lottery, and how long nobody opens it again."""
+        """Draw how a process dies, the lottery of the cut, and the time until the store is opened
+        again.
+        """
         downtime_ms = self._draw.choice((0, 0, 0, 0, 0, 5000, DAY_MS, 3 * YEAR_MS))
         how = self._draw.choice(("kill", "kill", "cut", "cut", "kill_then_cut"))
         return [how, self._number(), downtime_ms]
@@ -331,7 +338,7 @@ class Drawing:
         draw = self._draw
         if draw.random() < 0.2:
             return ["fault", "alloc", int(log_uniform(draw, 1, 40)), 12, True]
-        if draw.random() < 0.15:  # amid a hand-over
+        if draw.random() < 0.15:  # during a hand-over
             fault = ["fault", "alloc", draw.randint(1, 12), 12, True]
             return [["to_due", 0, draw.choice((0, 1000))], fault, ["settle"]]
         kind = draw.choice((*FAULT_KINDS, "sync", "write", "reserve"))
@@ -340,12 +347,12 @@ class Drawing:
         code = draw.choice((28, 5)) if kind in ("write", "reserve", "open", "resize") else 5
         nth = draw.choice((1, 1, 2, 3)) if kind in _RARE_KINDS else int(log_uniform(draw, 1, 40))
         fault = ["fault", kind, nth, code, draw.random() < 0.6]
-        if draw.random() < 0.4 or kind == "zero":  # nothing else zeroes
+        if draw.random() < 0.4 or kind == "zero":  # no other operation writes zeros
             return ["fault_in_recovery", self._end(), fault[1:]]
         return fault
 
     def _expire(self) -> list[Op]:
-        """Files are filled, and grow old, or the disk is full of what others have."""
+        """Fill files and let them expire, or fill the disk with other data."""
         draw = self._draw
         fill = [[None, draw.choice((1500, 3000))]] * draw.choice((2, 4, 8))
         ops: list[Op] = [["put_many", self._queue(), fill, True, False], ["settle"]]
@@ -363,7 +370,7 @@ class Drawing:
         draw, pages = self._draw, self._draw.choice((0, 0, 1, 2, 5, 20))
         if draw.random() < 0.6:
             return ["full", pages]
-        # What is due finds the disk full, and then the store dies, or there is space again.
+        # The delivery of due messages finds the disk full. Then the store dies, or space is freed.
         level = ["put_level", self._queue(), draw.choice((1, 1, 2)), 30]
         fill = draw.choice(([level], [level] * 3, [self._put()], [self._put(), level]))
         due = draw.choice((["advance", 5000, False], ["to_due", 0, 0]))

@@ -1,19 +1,19 @@
-"""python -m tests.sim.exhaustive: every workload of a few operations, every end of its last one.
+"""Run every workload of a few operations with every possible death in its last operation.
 
     python -m tests.sim.exhaustive --depth 2            all of one and two operations
     python -m tests.sim.exhaustive --depth 3 --choices 4 --seconds 900
     python -m tests.sim.exhaustive --depth 3 --resume --seconds 1500 --ledger
-    python -m tests.sim.exhaustive --only "later tick"  one workload, whichever the settings
+    python -m tests.sim.exhaustive --only "later tick"  one workload, in all settings
 
-Before each call of the disk that the last operation makes, and after it has answered, the process
-is killed, and the power is cut. Of a cut all is opened that it may leave: every mix of names,
-lengths and sectors, where those are no more than 1,024; else every mix of whole pages, where those
-are no more, and mixes of sectors that are drawn, up to as many. What is left is opened, compared
-with the model, and run to its end.
+Before each disk call of the last operation, and after its answer, the process is killed and the
+power is cut. After a cut, every possible result is opened: every mix of names, lengths and sectors
+if there are at most 1,024 mixes. Otherwise it is every mix of whole pages, if there are at most as
+many, and random mixes of sectors up to that number. Each result is opened, compared with the model,
+and run to its end. A failure is printed as a schedule, which tests.sim --replay takes.
 
-Data:     what fails is told as a schedule: tests.sim --replay takes it.
-Holds:    an end is passed over only where another one of this run left the same bytes, with the
-          same known to the model: what the engine makes of it is the same.
+Invariants:
+    1. A result is skipped only if another one of this run had the same bytes and the same knowledge
+       of the model. The engine then behaves in the same way.
 """
 
 import argparse
@@ -31,8 +31,9 @@ from random import Random
 from threading import Lock
 from typing import Any, NamedTuple
 
-from tests.sim.disk import Node, SimDisk
+from tests.sim.disk import SimDisk
 from tests.sim.drawing import Op
+from tests.sim.files import Node
 from tests.sim.lottery import Chosen, every, some
 from tests.sim.operations import Operations
 from tests.sim.run import run_schedule
@@ -47,39 +48,39 @@ from timerstore._engine.base import failpoints
 
 SUITE = "exhaustive workloads"
 CHOICES_MAX = 1024
-_SEED = 1  # of ids; no schedule of this seed has images beside it
+_SEED = 1  # of message ids; no schedule with this seed checks crash images
 _NOTHING = ["nothing"]
 _TEXT_MAX = 300
-_FAILURES_MAX = 10  # that are told
-_TOLD_EACH = 20  # workloads
+_FAILURES_MAX = 10  # failures that are printed
+_TOLD_EACH = 20  # number of workloads
 _GONE = ("store", "services", "stepper", "disk", "images", "counts", "reached", "_next", "_lottery")
 
 
 class Left(NamedTuple):
-    """A disk at a moment."""
+    """The disk as it was at one call."""
 
-    call: int  # of the operation, the next one
+    call: int  # number of the next call of the operation
     disk: SimDisk
-    durable: int  # of the log, as far as the process knows
+    durable: int  # end of the durable log, as far as the process knows
 
 
 class Twin(Operations):
-    """A world that can be copied when its process is dead."""
+    """A world that can be copied after its process died."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _GONE}
 
     def known(self) -> bytes:
-        """All that model and callers know: unpickled once for each copy."""
+        """Return the knowledge of the model and of the callers, pickled. Each copy unpickles it."""
         self.clock.forget_listeners()
         found = BytesIO()
         pickler = pickle.Pickler(found)
-        pickler.dispatch_table = {type(Lock()): lambda _lock: (Lock, ())}  # a clock's
+        pickler.dispatch_table = {type(Lock()): lambda _lock: (Lock, ())}  # listeners of a clock
         pickler.dump(self)
         return found.getvalue()
 
     def watch(self, op: Op) -> list[Left]:
-        """Run an operation; what its ends leave, those that differ from the one before."""
+        """Run an operation, and return the disk at each of its calls, without equal neighbours."""
         found: list[Left] = []
         last = b""
         begin = self.disk.count
@@ -88,7 +89,7 @@ class Twin(Operations):
             nonlocal last
             self.disk.crash_at = self.disk.count + 1
             if op[0] == "reopen" and self._is_open:
-                return  # it is done: what was seen is looked at
+                return  # the operation is done, and its visible messages are read
             durable = inside(self.store).log.durable if self._is_open else self._durable
             now = digest(self.disk, is_whole=True) + durable.to_bytes(8, "big")
             if now != last:
@@ -101,14 +102,14 @@ class Twin(Operations):
         return found
 
     def die(self, trigger: Op, end: Op, deaths: list[Op], call: Callable[[], None]) -> None:
-        """Be dead from the first call on; nothing of it is opened."""
+        """Start dead: the present disk is never opened."""
         del deaths
         self.arm(trigger, end)
         call()
         self.end_life()
 
     def live_again(self, left: Left, image: SimDisk, *, is_cut: bool) -> None:
-        """As a copy: be opened on what is left, and go on to the end."""
+        """Open the disk that is left, as a copy of the world, and run to the end."""
         self.counts, self.reached, self.images = {}, {}, []
         self._lottery, self._next = Random(0), image
         self.was_cut, self._durable = is_cut, left.durable
@@ -118,20 +119,20 @@ class Twin(Operations):
         self.finish(is_thorough=False)
 
     def end_ticks(self) -> None:
-        """Nothing recurs."""
+        """Do nothing: there are no recurring messages."""
 
     def unpace(self) -> None:
-        """No topic has a rate."""
+        """Do nothing: no topic has a rate."""
 
     def ingest_rest(self) -> None:
-        """Nothing is ingested."""
+        """Do nothing: there is no ingestion."""
 
     def finish_leases(self) -> None:
-        """Nobody leases."""
+        """Do nothing: there are no leases."""
 
 
 class Failure(NamedTuple):
-    """What did not go well, as a schedule that shows it."""
+    """A failure, with a schedule that reproduces it."""
 
     schedule: Schedule
     text: str
@@ -144,14 +145,14 @@ class Failure(NamedTuple):
 
 
 class Totals:
-    """What many workloads did."""
+    """The sums over many workloads."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.by_depth: Counter[int] = Counter()  # workloads
+        self.by_depth: Counter[int] = Counter()  # number of workloads
         self.failures: list[Failure] = []
-        self.seconds = 0.0  # of one core
-        self.told = 0  # of the failures
+        self.seconds = 0.0  # CPU seconds of one core
+        self.told = 0  # the first failures
 
     @property
     def runs(self) -> int:
@@ -167,24 +168,26 @@ class Totals:
 
 
 class Explorer:
-    """Goes through workloads, one after the other. `choices_max`: of what one cut may leave."""
+    """Go through workloads one after the other, with at most `choices_max` mixes for each cut."""
 
     def __init__(self, choices_max: int = CHOICES_MAX) -> None:
         self.totals = Totals()
         self._choices_max = choices_max
-        self._met: set[bytes] = set()  # what was left, and what the model knew
+        self._met: set[bytes] = set()  # digests of the disks left, with the knowledge of the model
         self._world: Any = None
 
     # --- one workload ---
 
     def explore(self, workload: Workload) -> None:
-        """Die at every call of its last operation, and after it."""
+        """Die at every call of the last operation, and after it."""
         begin = time.process_time()
         before = workload.before
-        for op in (*workload.last, _NOTHING):  # last: it has answered, and what came was looked at
+        # _NOTHING is last: the process dies after the answer, and after the visible messages were
+        # read
+        for op in (*workload.last, _NOTHING):
             try:
                 self._die_in(workload, before, op)
-            except Exception as error:  # noqa: BLE001 - it need not die to fail
+            except Exception as error:  # noqa: BLE001 - a failure without a death counts, too
                 self._fail(workload, [*before, op], error)
                 break
             before = [*before, op]
@@ -199,7 +202,7 @@ class Explorer:
             else:
                 moments = world.watch(op)
         if not moments:
-            return  # it makes no call
+            return  # the operation makes no call
         with self._seams(workload) as draw:
             world = self._begin(workload, before)
             world.do(["die", ["call", 1], ["kill", 0, 0], [], op])
@@ -237,11 +240,11 @@ class Explorer:
         return world
 
     def _ends(self, left: SimDisk) -> Iterator[tuple[str, Any, SimDisk]]:
-        """How a life ends, what names it in a schedule, what it leaves."""
+        """Yield how the process dies, the name of that in a schedule, and the disk that is left."""
         left.note_shared()
         for chosen, image in self._cuts(left):
             yield "cut", chosen.to_json(), image
-        yield "kill", 0, left  # last: it is this disk that is run on
+        yield "kill", 0, left  # last, because the run continues on this very disk
 
     def _cuts(self, left: SimDisk) -> list[tuple[Chosen, SimDisk]]:
         found = every(left.cut, by_sector=True, count_max=self._choices_max)
@@ -257,11 +260,11 @@ class Explorer:
         return [*found, *some(left.cut, self._choices_max - len(found))]
 
     def _open(self, world: Twin, left: Left, image: SimDisk, how: str) -> Exception | None:
-        """What went wrong with what is left."""
+        """Open the disk that is left, and return the error if one occurs."""
         self._world = world
         try:
             world.live_again(left, image, is_cut=how != "kill")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+        except Exception as error:  # noqa: BLE001 - every kind of error counts as a failure
             return error
         return None
 
@@ -278,7 +281,7 @@ def explore(
     seconds: float = float("inf"),
     tell: Callable[[Totals], None] = lambda _totals: None,
 ) -> Totals:
-    """Go through workloads, as many as fit into the time of one core; `tell` after each."""
+    """Go through as many workloads as fit into the CPU time, and call `tell` after each."""
     explorer = Explorer(choices_max)
     for workload in given:
         if explorer.totals.seconds >= seconds:
@@ -289,7 +292,10 @@ def explore(
 
 
 def digest(disk: SimDisk, *, is_whole: bool = False) -> bytes:
-    """What a process finds on a disk; whole: and what a power cut may leave of it."""
+    """Return a digest of the files that a process finds.
+
+    With `whole`, include all that a cut may leave.
+    """
     found = blake2b(digest_size=16)
     numbers: dict[int, int] = {}
     for folders in (disk.names, disk.synced) if is_whole else (disk.names,):
@@ -315,19 +321,22 @@ def _digest_node(found: Any, node: Node, *, is_whole: bool) -> None:
 
 
 def suite(choices_max: int) -> str:
-    """What the ledger calls it: few mixes are no proof of what all of them prove."""
+    """Return the name of this run in the ledger.
+
+    Few mixes prove less than all, so they are named apart.
+    """
     return SUITE if choices_max == CHOICES_MAX else f"{SUITE}, {choices_max} mixes a cut"
 
 
 def note(totals: Totals, depth: int, choices_max: int) -> None:
-    """Add to the ledger: of how many there are what ran, so that it says what did not."""
+    """Add to the ledger how many of all workloads ran, so that it shows the remainder."""
     there = Counter(len(one.names) for one in workloads(depth))
     counts = {f"of {there[count]:,} of depth {count}": totals.by_depth[count] for count in there}
     ledger.add(suite(choices_max), totals.runs, totals.seconds, {**counts, **totals.counts})
 
 
 def _tell(totals: Totals) -> None:
-    """As it goes: who ends a long run loses nothing."""
+    """Print failures and progress as they occur, so that an interrupted run loses none."""
     for failure in totals.failures[totals.told : _FAILURES_MAX]:
         print(failure, flush=True)
     totals.told = len(totals.failures)

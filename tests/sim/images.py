@@ -1,9 +1,12 @@
-"""Crash images: what else the same power cut might have left, opened, looked at and thrown away.
+"""Check crash images: other results that the same power cut could have had.
 
-Holds:    an image changes nothing of the run: neither the model, nor the disk, nor the clock.
-Checked is what must be true of every image, whatever became of calls in flight: it opens, and
-verifies; what was seen is there, unchanged; what was answered for waits or has come; nothing else
-is there than what somebody put.
+An image is opened, checked and thrown away. The checks hold for every image, whether or not the
+calls in flight took effect. The store opens, and `verify` is clean. A message that was read is
+still there, unchanged. An acknowledged message is pending or delivered. There is no message that
+was never put.
+
+Invariants:
+    1. An image changes nothing of the run: neither the model, nor the disk, nor the clock.
 """
 
 from collections.abc import Iterator
@@ -18,16 +21,16 @@ from timerstore import Message, TimerStore
 
 
 def check_image(world: Any, image: SimDisk) -> None:
-    """Open an image beside a run, and look at it."""
+    """Open an image next to a run, and check it."""
     with beside(world, image):
         store = TimerStore(world.store_path(), world.config, clock=world.clock, threads=False)
-        allow_unclosed(store)  # its process ends here
+        allow_unclosed(store)  # the process of the image ends here
         check_store(world, store)
 
 
 @contextmanager
 def beside(world: Any, image: SimDisk) -> Iterator[None]:
-    """Have an image in the place of the disk."""
+    """Replace the disk by an image for a while."""
     world.count("images")
     disk, world.disk = world.disk, image
     fault, world.allocations.fault = world.allocations.fault, None
@@ -41,7 +44,7 @@ def beside(world: Any, image: SimDisk) -> Iterator[None]:
 
 
 def check_store(world: Any, store: TimerStore) -> None:
-    """Look at what was opened on an image."""
+    """Check the store that was opened on an image."""
     waiting = {one.message_id for one in store.pending()}
     revocable = world.revocable()
     for queue, known in world.model.seen.items():
@@ -62,7 +65,7 @@ def check_store(world: Any, store: TimerStore) -> None:
 
 
 def _read(store: TimerStore, queue: Queue) -> tuple[int, list[Message]]:
-    """All that a queue shows, and where that begins."""
+    """Return all messages that a queue shows, and the offset of the first."""
     if store.topics().get(queue[0], 0) <= queue[1]:
         return 0, []
     offset, found = 0, []
@@ -81,13 +84,15 @@ def _check_new(world: Any, queue: Queue, found: list[Message], revocable: set[by
     assert len(set(bodies)) == len(bodies), f"an image has twice: {found}"
     for body in bodies:
         one = world.model.puts.get(body)
-        assert one is not None or body in tried, f"an image has what nobody put: {body!r}"
+        assert one is not None or body in tried, (
+            f"an image has a message that was never put: {body!r}"
+        )
         is_gone = one is not None and one.cancelled and body not in revocable
         assert one is None or (one.queue == queue and not is_gone), f"came in an image: {one}"
 
 
 def _must_be_there(world: World, one: Put) -> bool:
-    """Whether a caller was told that a message is there, and has not seen it yet."""
+    """Return whether a message was acknowledged and has not been read yet."""
     is_open = one.place is None and one.sure and not one.cancelled
     may_have_changed = one.maybe_cancelled or one.maybe_moved is not None
     return is_open and not may_have_changed and one.body not in world.async_bodies

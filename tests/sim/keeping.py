@@ -1,4 +1,4 @@
-"""Operations of keeping: what retention removes, and backups and what is made of them."""
+"""Operations of retention, backup and restore, made to the store and to the model."""
 
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -17,37 +17,41 @@ _KNOWN = ("model", "onces", "lost_below", "versions", "lessees", "rounds", "tick
 
 
 class Saved(NamedTuple):
-    """Everything that a caller knew when a backup was made."""
+    """All that callers knew when a backup was made."""
 
     log_end: int
     made_ms: int
-    known: dict[str, Any]  # of the world, by name
+    known: dict[str, Any]  # attributes of the world, by name
     committed: dict[Queue, int]
     born: dict[bytes, tuple[int, int]]
     groups: list[list[bytes]]
 
 
 class Keeping(Puts):
-    """A world that can be told to forget and to remember."""
+    """A world with retention, backups and restores."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.has_lost_names = False  # since the last backup: so the store may have another id
-        self._backups: dict[str, list[Saved]] = {}  # those that it may be
+        # since the last backup: afterwards the store may have another id
+        self.has_lost_names = False
+        self._backups: dict[str, list[Saved]] = {}  # backups that may be the last one
         self._restoring: Any = None
-        self._begins: dict[Queue, tuple[int, int]] = {}  # what can be read, what is told of
-        self._dropped = 0  # that was not read, in this life
+        # messages that can be read, and receipts that can be asked for
+        self._begins: dict[Queue, tuple[int, int]] = {}
+        self._dropped = 0  # messages not read yet, in this life
         config = self.config
         self._has_limit = bool(config.retention_log_bytes or config.retention_disk_percent)
 
     # --- retention ---
 
     def op_crowd(self, percent: int) -> None:
-        """Others fill the disk, or make space."""
+        """Fill the disk with other data, or free space."""
         self.disk.crowded_percent = percent
 
     def check_removed(self) -> None:
-        """What a group that has committed has not read stays, but for want of space: then it is
+        """Check that removed messages had been read by every group that commits.
+
+        A message that such a group has not read is removed only for lack of space, and then it is
         counted.
         """
         committed = self.readers.committed
@@ -66,16 +70,16 @@ class Keeping(Puts):
                 self._dropped += max(0, dropped - max(was[1], read))
             self._begins[queue] = begin, dropped
         counted = self._opened_metric("retention_unconsumed_messages")
-        if is_first:  # in this life: what it dropped before is not known
+        if is_first:  # the store counts since its opening; earlier removals are unknown
             self._dropped = counted
-        if self.lessees.topics:  # a group whose place only the store knows
+        if self.lessees.topics:  # a group whose position only the store knows
             return
         assert counted == self._dropped, f"{counted} counted, {self._dropped} removed and not read"
 
     # --- backups ---
 
     def op_backup(self, number: int) -> None:
-        """Bring a backup up to now."""
+        """Bring a backup up to date."""
         if self.has_doubts:
             return
         target: Any = SimPath(f"/backup-{number}")
@@ -83,12 +87,12 @@ class Keeping(Puts):
             self._drop_backups()
         new = self._save()
         before, self._backups[target] = self._backups.get(target, []), []
-        self._backups[target] = [*before, new]  # the last one where the manifest says so
+        self._backups[target] = [*before, new]  # the backup is the last one if the manifest says so
         try:
             report = self.store.backup(target)
         except (FullError, FailedError):
             if self._is_open and inside(self.store).log.failed is None:
-                self.disk.sync_failures = 0  # of the backup's own files
+                self.disk.sync_failures = 0  # only syncs of the backup's own files failed
                 self.count("backups that failed")
                 self.heal()
                 return
@@ -106,14 +110,18 @@ class Keeping(Puts):
         )  # fmt: skip
 
     def _drop_backups(self, but: Any = None) -> None:
-        """They are of a store that is no more, or of what it never came to."""
+        """Forget the backups: they belong to another store, or to a state that the store never
+        reached.
+        """
         for path in [path for path in self._backups if path != but]:
             del self._backups[path]
             self.disk.remove_tree(SimPath(path))
         self.has_lost_names = False
 
     def _saved_in(self, target: Any) -> Saved | None:
-        """What a backup is of; None where it was cut off before it was one."""
+        """Return the state that a backup holds, or None if the backup was cut short before its
+        manifest.
+        """
         manifest = read_manifest(self.disk, target)
         if manifest is None or not manifest.segments:
             return None
@@ -125,7 +133,7 @@ class Keeping(Puts):
         return fitting[-1]
 
     def op_restore(self, number: int, kill: bool) -> None:
-        """The store is lost; a backup takes its place."""
+        """Lose the store, and restore a backup in its place."""
         self.heal()
         target: Any = SimPath(f"/backup-{number}")
         if target not in self._backups or self._saved_in(target) is None or self.is_dead:
@@ -133,7 +141,7 @@ class Keeping(Puts):
         if kill:
             self.end_now(["kill", 0])
         else:
-            self.may_scan_all = True  # where it dies amid that
+            self.may_scan_all = True  # the store that was being restored when the process died
             self.store.close()
             self.clock.forget_listeners()
             self._is_open = False
@@ -167,7 +175,7 @@ class Keeping(Puts):
         self._take_over(saved)
 
     def _take_over(self, saved: Saved) -> None:
-        """From here on only what the backup had is known."""
+        """Reset the knowledge of model and callers to the time of the backup."""
         for name, value in deepcopy(saved.known).items():
             setattr(self, name, value)
         self.clock.onces = self.onces

@@ -1,8 +1,10 @@
-"""Runs the simulator against every planted bug, and writes the table of who was killed by what.
+"""Run the simulator against every planted bug, and write the table of bugs and killers.
 
-python -m tests.sim.kill                          all, up to 4000 schedules each: MUTANTS.md
-python -m tests.sim.kill --only W-D1 --count 300
-python -m tests.sim.kill --fast                   those that CI knows to die early
+    python -m tests.sim.kill                          all, up to 4000 schedules each: MUTANTS.md
+    python -m tests.sim.kill --only W-D1 --count 300
+    python -m tests.sim.kill --fast                   only the bugs that CI knows to be found early
+
+A killer is a schedule that fails with the bug and passes without it.
 """
 
 import argparse
@@ -23,7 +25,7 @@ HERE = Path(__file__).parent
 TABLE = HERE / "MUTANTS.md"
 KILLS = HERE / "kills.json"
 KILLERS = HERE / "killers"
-SHRINK_TRIES = 60  # a killer need not be the least: it has to be quick
+SHRINK_TRIES = 60  # a killer need not be minimal, but it must be quick
 
 NOT_HERE = {
     "W-L2": "needs properties near 32 KiB: tests/unit/write/test_put.py",
@@ -41,7 +43,7 @@ NOT_HERE = {
     "W-F6": "no step waits, so nothing times out",
     "L-10": "the CRC is in C: tests/corruption flips every bit",
 }
-"""Known bugs that cannot be planted or seen here, and the tests that look for them."""
+"""Known bugs that cannot be planted or detected here, and the tests that look for them."""
 
 _LEGEND = """\
 | prefix | subject |
@@ -58,36 +60,39 @@ _LEGEND = """\
 
 
 class Kill(NamedTuple):
-    """What ended a planted bug."""
+    """The result of the search for one planted bug."""
 
-    schedules: int  # that it took, seeds from the first one on
+    schedules: int  # number of schedules that were needed, counted from the first seed
     seed: int
     by: str
 
 
 def hunt(name: str, count: int, first: int = 0) -> Kill | None:
-    """Run seeds until one fails; None where none of so many does."""
+    """Run seeds until one fails. Return None if none of `count` seeds does."""
     needs = MUTANTS[name].needs
     with planted(name):
         for at in range(count):
             schedule = make_schedule(first + at)
             if needs not in json.dumps(schedule.to_json()):
-                continue  # it never comes to where the bug is
+                continue  # the schedule never reaches the code with the bug
             outcome = run_schedule(schedule)
             if outcome.error is not None:
                 if isinstance(outcome.error, AttributeError | NameError | TypeError):
-                    raise outcome.error  # the planting is broken
+                    raise outcome.error  # the planting itself is broken
                 return Kill(at + 1, first + at, _killer(outcome))
     return None
 
 
 def killer_path(name: str) -> Path:
-    """Where the schedule lies that a bug does not live through."""
+    """Return the path of the schedule that detects a bug."""
     return KILLERS / f"{name}.json"
 
 
 def keep_killer(name: str, seed: int) -> bool:
-    """Shrink the schedule that killed a bug, and keep it; False where it fails without the bug."""
+    """Shrink the schedule that detected a bug, and store it.
+
+    Return False if it fails without the bug.
+    """
     with planted(name):
         shrinker = Shrinker(make_schedule(seed), tries_max=SHRINK_TRIES)
         best = shrinker.shrink()
@@ -100,7 +105,10 @@ def keep_killer(name: str, seed: int) -> bool:
 
 
 def replay(name: str) -> str | None:
-    """Which committed schedule fails with the bug, and keep it; None where none does."""
+    """Find a committed schedule that fails with the bug, and store it as its killer.
+
+    Return None if no committed schedule fails.
+    """
     own = [killer_path(name)] if killer_path(name).exists() else []
     with planted(name):
         for path in [*own, *sorted(REGRESSIONS.glob("*.json"))]:
@@ -182,7 +190,7 @@ def main() -> int:
 
 
 def _hunted(asked: tuple[str, int, int, bool]) -> tuple[str, dict[str, Any]]:
-    """Hunt one; in a process of its own."""
+    """Search for one bug, in a worker process."""
     name, count, first, is_dry = asked
     logging.disable(logging.CRITICAL)
     kill = hunt(name, count, first)
@@ -195,7 +203,10 @@ def _hunted(asked: tuple[str, int, int, bool]) -> tuple[str, dict[str, Any]]:
 
 
 def _keep(name: str, found: dict[str, Any]) -> None:
-    """Note what became of one: one that was killed before stays so until it is killed again."""
+    """Record the result for one bug.
+
+    A bug that was detected stays so until it is detected again.
+    """
     kills = read_kills()
     if found.get("by") or not kills.get(name, {}).get("by"):
         kills[name] = found

@@ -1,4 +1,4 @@
-"""Operations of leases, on the store and on their model (tests/support/models/leases.py)."""
+"""Operations of leases, made to the store and to their model (tests/support/models/leases.py)."""
 
 from contextlib import suppress
 
@@ -7,11 +7,14 @@ from timerstore.errors import FlowControlError
 
 
 class Leasing(Keeping):
-    """A world in which a group leases."""
+    """A world in which a group leases messages."""
 
     @property
     def _leases(self) -> bool:
-        """Whether there is a model of it: who leases what is only written may lose it again."""
+        """Return whether leases have a model here.
+
+        A group that leases messages that are only written, and not durable, may lose them again.
+        """
         return self.config.visibility == "durable"
 
     def op_receive(self, topic: str, count: int, lease_ms: int) -> None:
@@ -29,20 +32,21 @@ class Leasing(Keeping):
             self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: self.is_dead)
 
     def op_leases(self, _number: int) -> None:
-        """What is surely leased is in the store."""
+        """Check that every message that is surely leased is in the store."""
         if self._leases and not self._has_limit:
-            self.store.flush()  # what came again, and is not visible yet, is neither here nor there
+            # a message that is due again but not yet visible is neither leased nor readable
+            self.store.flush()
             if not self.is_dead:
                 self.lessees.check_waiting(self.store, self.model.shared_ids)
 
     def look(self) -> None:
-        """Dead letters, too."""
+        """Read new messages, and dead letters too."""
         super().look()
         if self._leases:
             self.lessees.look(self.store)
 
     def finish_leases(self) -> None:
-        """All that was leased is acked, or dead."""
+        """Settle all leases until each message is acknowledged or a dead letter."""
         self.op_leases(0)
         self.lessees.finish(
             self.store, self.clock, self.model.seen, self._settle_services, self.begin_of,

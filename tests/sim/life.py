@@ -1,12 +1,14 @@
-"""A disk and a clock, and how what runs on them ends.
+"""Run a process on a simulated disk and clock, and end it by a kill or a power cut.
 
-A life ends at a chosen call of the disk, or at a fail point: there and then the disk is copied, as
-a kill or a power cut leaves it. The call that runs goes on, on the disk that nobody will look at
-again, so that its receipt is known to the model as of something that may or may not have happened;
-then the copy is opened. So a life can end anywhere, inside recovery too, with nothing to unwind.
+A life is the time from an opening to a death. It ends at a chosen call of the disk or at a fail
+point. The simulator copies the disk there, as a kill or a power cut leaves it. The running call
+continues as a ghost on the old disk, which is not used again. So its receipt is known to the model,
+for a call that may have happened or not. Then the copy is opened. In this way a life can end
+anywhere, also during recovery, and no call stack has to be unwound.
 
-Holds:    knows nothing of stores: what is open says what it knew at its end (`note_end`), and how
-          it is opened again (`_open_stores`, `after_opening`).
+Invariants:
+    1. This module knows nothing of stores. Subclasses record their knowledge at the end of a life
+       (`note_end`), and open their stores again (`_open_stores`, `after_opening`).
 """
 
 from collections.abc import Callable
@@ -29,16 +31,17 @@ ROOT: Any = SimPath("/store")
 
 
 class SimClock(TurnedClock):
-    """Remembers how late it was, and after how many puts."""
+    """A clock that remembers the latest time it showed, and the number of puts at that time."""
 
     __slots__ = ("onces", "peaks", "put_count", "turn_ms_max", "turned_ms")
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
-        self.turn_ms_max = 2**62  # forward, at once
+        self.turn_ms_max = 2**62  # largest step forward
         self.put_count = 0
-        self.peaks = [(0, now_ms)]  # how many messages there were, and the time it was turned to
-        self.turned_ms = 0  # forward, in all
+        # pairs of the number of messages and the time to which the clock was set
+        self.peaks = [(0, now_ms)]
+        self.turned_ms = 0  # sum of all steps forward
         self.onces = Onces()
 
     def _turn(self, ms: int, *, relative: bool) -> None:
@@ -50,44 +53,44 @@ class SimClock(TurnedClock):
         self.peaks.append((self.put_count, self.now_ms))
 
     def suspend(self, ms: int) -> None:
-        """The machine sleeps: the wall clock goes on, the monotonic one does not."""
+        """Let the machine sleep: the wall clock goes on, and the monotonic clock stops."""
         ms = min(ms, self.turn_ms_max)
         self._monotonic_ns -= ms * 1_000_000
         self.advance(ms)
 
     def listeners(self) -> list[Callable[[], None]]:
-        """Those that are called after a turn."""
+        """Return the listeners that are called after a turn."""
         return list(self._listeners)
 
     def listen_again(self, listeners: list[Callable[[], None]]) -> None:
-        """Only these are called from now on."""
+        """Replace the listeners."""
         self._listeners[:] = listeners
 
     def forget_listeners(self) -> None:
-        """Who listened is dead."""
+        """Remove the listeners of a process that died."""
         self._listeners.clear()
 
     def latest_since(self, put_count: int) -> int:
-        """How late it ever was while there were so many messages, or more."""
+        """Return the latest time shown while there were at least this many messages."""
         return max((now_ms for count, now_ms in self.peaks if count >= put_count), default=0)
 
 
 class Life:
-    """What runs on one disk, and dies with it."""
+    """The process that runs on one disk, and dies with it."""
 
     def __init__(self, allocations: Allocations) -> None:
         self.allocations = allocations
         self.clock = SimClock(START_MS)
         self.disk = SimDisk()
         self.may_scan_all = True
-        self.shown_ms = 0  # by the clock, at most, in the life before
-        self._begun = 0  # of the clock, when this life began
-        self.has_failed = False  # a call of this life failed for good
+        self.shown_ms = 0  # latest time that the clock showed in the previous life
+        self._begun = 0  # the clock's mark when this life began
+        self.has_failed = False  # a call of this life failed, and the store rejects later ones
         self.reached: dict[str, int] = {}  # fail points
-        self.counts: dict[str, int] = {}  # what happened how often
+        self.counts: dict[str, int] = {}  # number of events by name
         self.is_dead = False
-        self.images: list[SimDisk] = []  # of the last power cut, to be looked at
-        self.image_count = 0  # how many of each
+        self.images: list[SimDisk] = []  # of the last power cut, to be checked
+        self.image_count = 0  # number of images for each cut
         self._is_open = False
         self._next: SimDisk | None = None
         self._how = "kill"
@@ -100,13 +103,13 @@ class Life:
     def count(self, name: str, more: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + more
 
-    # --- what is open ---
+    # --- open stores ---
 
     def _open_stores(self) -> None:
         raise NotImplementedError
 
     def note_end(self) -> None:
-        """It ends here; what is open says what it knew."""
+        """Record the knowledge of the open stores at the end of a life."""
         raise NotImplementedError
 
     def after_opening(self) -> None:
@@ -117,7 +120,7 @@ class Life:
 
     def _open(self) -> None:
         anew = self.reached.get("recover_rebuild_begun", 0)
-        is_ghost = self.is_dead  # it died while a backup was restored
+        is_ghost = self.is_dead  # the process died while it restored a backup
         self._open_stores()
         if self.reached.get("recover_rebuild_begun", 0) != anew:
             self.count("scans_of_everything")
@@ -138,8 +141,10 @@ class Life:
                 self.end_life()
 
     def arm(self, trigger: list[Any], end: list[Any]) -> None:
-        """The life ends at a trigger: the n-th call, the n-th write over a page's edge, of which
-        some eighths are done, or a point passed for the n-th time.
+        """End the life at a trigger.
+
+        A trigger is the n-th call, the n-th write across the edge of a page, of which some eighths
+        are done, or the n-th time that a fail point is passed.
         """
         self._how, self._lottery = end[0], of_schedule(end[1])
         self._passed = 0
@@ -152,12 +157,12 @@ class Life:
             self._point = (trigger[1], trigger[2])
 
     def disarm(self) -> None:
-        """It does not end by itself any more."""
+        """Cancel the trigger."""
         self._point = None
         self.disk.crash_at = self.disk.torn_left = 0
 
     def end_life(self) -> None:
-        """Here and now; what runs goes on as a ghost."""
+        """End the life now. The running call continues as a ghost."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -176,14 +181,17 @@ class Life:
             self.images = [whole.cut(Random(k)) for k in range(self.image_count)]
 
     def bury(self) -> None:
-        """Nobody looks at the old disk again; the new one is there to be opened."""
+        """Drop the old disk, and take the copy in its place."""
         assert self._next is not None
         self.clock.forget_listeners()
         self.disk, self._next = self._next, None
         self.is_dead = self._is_open = False
 
     def raise_again(self, deaths: list[list[Any]], downtime_ms: int = 0) -> None:
-        """Open what is left; `deaths`: while it opens it dies again, and again."""
+        """Open the disk that is left.
+
+        Each entry of `deaths` ends the process once more during an opening.
+        """
         self.rest(downtime_ms)
         for trigger, end in deaths:
             self.arm(trigger, end)
@@ -200,7 +208,7 @@ class Life:
         self.after_opening()
 
     def rest(self, downtime_ms: int) -> None:
-        """Nobody has it open for so long."""
+        """Let time pass while the store is closed."""
         self.shown_ms = self.clock.highest_since(self._begun)
         if downtime_ms:
             self.clock.suspend(downtime_ms)
@@ -208,7 +216,7 @@ class Life:
     def die(
         self, trigger: list[Any], end: list[Any], deaths: list[list[Any]], call: Callable[[], None]
     ) -> None:
-        """Do something, and die meanwhile, or after it where the trigger is not met."""
+        """Make a call, and die during it, or after it if the trigger is not reached."""
         self.arm(trigger, end)
         try:
             call()
@@ -221,7 +229,7 @@ class Life:
         self.raise_again(deaths, end[2])
 
     def end_now(self, end: list[Any]) -> None:
-        """Die between two calls. "drop": the process dies, and clean pages leave the cache."""
+        """Die between two calls. With "drop", the process dies and clean pages leave the cache."""
         how = end[0]
         self._how, self._lottery = ("kill" if how == "drop" else how), of_schedule(end[1])
         self.count("drop", how == "drop")
@@ -232,16 +240,16 @@ class Life:
             self.was_cut = True
         self.bury()
 
-    # --- errors that were asked for ---
+    # --- injected errors ---
 
     @property
     def is_limited(self) -> bool:
-        """Whether an error may be the disk's, or the memory's, doing."""
+        """Return whether an error may come from an injected fault or from a full disk."""
         fault = self.disk.fault or self.allocations.fault
         return fault is not None or self.disk.free_pages is not None
 
     def heal(self) -> None:
-        """Disk and memory are well again."""
+        """Remove all faults from disk and memory."""
         for fault in (self.disk.fault, self.allocations.fault):
             if fault is not None and fault.hits:
                 self.count(f"fault met: {fault.kind}")
@@ -256,17 +264,17 @@ class Life:
 
     @property
     def put_count(self) -> int:
-        """How many messages there are."""
+        """Return the number of messages."""
         raise NotImplementedError
 
     # --- operations ---
 
     def note_op(self, op: Op) -> None:
-        """An operation begins; inside another one, too."""
+        """Record the begin of an operation, also of one inside another operation."""
         raise NotImplementedError
 
     def _lose(self, one: Any, close: Callable[[], None], which: int, kill: bool) -> None:
-        """Some of the files of one store are gone while nobody has it open."""
+        """Remove some files of one store while it is closed."""
         self.heal()
         begin = inside(one.store).log.segments.begin
         if kill:
@@ -299,7 +307,7 @@ class Life:
             self.disk.fault = fault
 
     def op_fault_in_recovery(self, end: Op, fault: Op) -> None:
-        """Die, and have a call fail while it is opened again."""
+        """Die, and let a call fail during the next opening."""
         self.heal()
         self.end_now(end[:2])
         self.op_fault(*fault)
@@ -307,7 +315,7 @@ class Life:
         self.heal()
 
     def op_write_back(self, number: int) -> None:
-        """The kernel writes back what it likes. So after a cut pages are of different ages."""
+        """Write back random pages, as the kernel may. So after a cut, pages have different ages."""
         self.disk.write_back(Random(number))
 
     def op_full(self, pages: int) -> None:

@@ -1,10 +1,12 @@
-"""What a power cut leaves of what was not synced: drawn, or chosen.
+"""Decide which unsynced writes survive a power cut, at random or by a list of choices.
 
-    disk.cut(Random(7))                              # one of many, drawn
-    for chosen, image in every(disk.cut, ...): ...   # all
+    disk.cut(Random(7))                              # one of many results, at random
+    for chosen, image in every(disk.cut, ...): ...   # all results
 
-Holds:    (1) Drawn takes the same random numbers in the same order for ever: regressions name
-          them; (2) two Chosen with the same numbers, of the same disk, leave the same.
+Invariants:
+    1. Drawn takes the same random numbers in the same order in every version, because regressions
+       depend on them.
+    2. Two Chosen with the same numbers give the same result for the same disk.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,35 +16,33 @@ from typing import Any, Protocol, TypeVar
 PAGE = 4096
 SECTOR = 512
 _SECTORS = range(0, PAGE, SECTOR)
-_CHOICES = 100  # no cut of a few operations has more
+_CHOICES = 100  # a cut of a few operations has at most this many choices
 
 Of = TypeVar("Of")
 
 
 class Lottery(Protocol):
-    """Decides for each file how long it is and which state of a page is there, and for each name
-    whether it is.
-    """
+    """Decide the length of each file, the state of each page, and the target of each name."""
 
     def begin(self) -> None:
-        """The next file."""
+        """Begin the next file."""
 
     def size(self, sizes: list[int]) -> int:
-        """Of those that it had, the one on the disk first."""
+        """Choose one of the lengths that the file had. The one on the disk is first."""
 
     def page(self, states: list[bytes]) -> bytes:
-        """Of those that it had, the one on the disk first; or sectors of several."""
+        """Choose a state of the page, or mix sectors of several. The state on the disk is first."""
 
     def name(self, found: tuple[Of, Of]) -> Of:
-        """What a name stands for now, or stood for when its directory was synced."""
+        """Choose the present target of a name, or its target at the last sync of the directory."""
 
 
 class Drawn:
-    """By random numbers: most often nearly all is lost, or nearly nothing."""
+    """Decide by random numbers. Most often nearly everything is lost, or nearly nothing."""
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
-        self._kept = 0.0  # how much of what was not synced is there
+        self._kept = 0.0  # share of the unsynced writes that survives
 
     def begin(self) -> None:
         self._kept = self._draw.choice((0.0, 0.1, 0.5, 0.9, 1.0))
@@ -65,16 +65,17 @@ class Drawn:
 
 
 class Chosen:
-    """By a list of numbers, one for each choice that there is: 0 is what the disk had before, the
-    last is what was written last; -1, too. What is beyond the list is 0.
+    """Decide by a list of numbers, one for each choice.
 
-    What looks alike is one choice. `by_sector`: a page's sectors are lost each by itself.
+    Number 0 stands for the state on the disk, and the last number or -1 for the latest write.
+    Choices past the end of the list are 0. Equal states count as one. With `by_sector`, each sector
+    of a page is a choice of its own.
     """
 
     def __init__(self, numbers: list[int], *, by_sector: bool) -> None:
         self.numbers = numbers
         self.by_sector = by_sector
-        self.counts: list[int] = []  # of what there was to choose from, choice by choice
+        self.counts: list[int] = []  # number of states of each choice
 
     def _pick(self, found: Iterable[Of]) -> Of:
         states = list(dict.fromkeys(found))
@@ -85,7 +86,7 @@ class Chosen:
         return states[self.numbers[at] % len(states) if at < len(self.numbers) else 0]
 
     def begin(self) -> None:
-        """Each choice stands for itself."""
+        """Do nothing: the choices do not depend on the file."""
 
     def size(self, sizes: list[int]) -> int:
         return self._pick(sizes)
@@ -105,21 +106,21 @@ class Chosen:
 
 
 def of_schedule(end: Any) -> "Random | Chosen":
-    """What an end names: a seed, or what Chosen.to_json gave."""
+    """Return the lottery that a schedule names, by a seed or by the result of Chosen.to_json."""
     if isinstance(end, dict):
         return Chosen(end["numbers"], by_sector=end["by_sector"])
     return Random(end)
 
 
 def lottery_of(draw: Random | Lottery) -> Lottery:
-    """Have random numbers decide, where nobody else does."""
+    """Wrap random numbers in a lottery, and return a lottery as it is."""
     return Drawn(draw) if isinstance(draw, Random) else draw
 
 
 def every(
     cut: Callable[[Chosen], Of], *, by_sector: bool, count_max: int
 ) -> list[tuple[Chosen, Of]] | None:
-    """Everything that a cut may leave; None where that is more than so many."""
+    """Return every result that a cut may have, or None if there are more than `count_max`."""
     found: list[tuple[Chosen, Of]] = []
     numbers: list[int] = []
     while len(found) < count_max:
@@ -136,13 +137,17 @@ def every(
 
 
 def some(cut: Callable[[Chosen], Of], count: int) -> Iterator[tuple[Chosen, Of]]:
-    """So many of what a cut may leave: all, nothing, and others, drawn alike each time."""
+    """Yield `count` results of a cut: everything survives, nothing survives, and random mixes.
+
+    The mixes are the same in every run.
+    """
     draw = Random(0)
     for at in range(count):
         kept = (1.0, 0.0, 0.5, 0.9, 0.1)[at if at < 2 else 2 + at % 3]
         numbers = [-1 if draw.random() < kept else 0 for _ in range(_CHOICES)]
         if at % 4 == 3:
-            numbers[draw.randrange(_CHOICES)] = draw.randrange(8)  # one from in between
+            # one choice takes an intermediate state
+            numbers[draw.randrange(_CHOICES)] = draw.randrange(8)
         chosen = Chosen(numbers, by_sector=True)
         left = cut(chosen)
         del numbers[len(chosen.counts) :]

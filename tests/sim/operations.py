@@ -1,7 +1,8 @@
-"""The operations of a schedule, one method each: called on the store, and told to the model.
+"""Run the operations of a schedule, one method each, on the store and on the model.
 
-Holds:    a number in an operation chooses among what there is at the time, so that it still means
-          something when operations before it were left out.
+Invariants:
+    1. A number in an operation chooses among the messages or queues that exist at that time. So it
+       keeps its meaning when earlier operations are left out.
 """
 
 import errno
@@ -28,30 +29,31 @@ _DERIVED = (
     "checkpoint", "timerstore/far-0", "timerstore/far-1", "timerstore/far",
 )  # fmt: skip
 _RETRY_MS = 60_000  # longer than the engine waits between two tries
-_STEPS_MAX = 3_000  # of one service without a pause: no schedule has so many messages
+_STEPS_MAX = 3_000  # of one service without a pause; a schedule has fewer messages
 SHOWS_NOTHING = {
     "put", "put_many", "put_once", "put_many_once", "put_level", "put_many_level", "cancel",
     "reschedule", "advance", "back", "to_due", "to_slot", "fault", "full", "crowd", "nothing",
     "reader", "backup", "settle_lease", "leases", "replace", "rounds", "every", "cancel_every",
     "put_spread", "put_many_spread", "cancel_many",
 }  # fmt: skip
-"""Operations after which no pull gives more than before: a service has to run first."""
+"""Operations after which a pull returns nothing new until a service has run."""
 _AT_REST = {"advance", "to_due", "to_slot", "settle", "die", "nothing"}
-"""Operations after which services that had no work have none but for the clock's."""
+"""Operations after which idle services stay idle unless the clock gives them work."""
 
 
 class Operations(Reading, Ticking):
-    """A world that can be told what to do."""
+    """A world that can run all operations."""
 
     def __init__(self, config: StoreConfig, allocations: Any, *, is_small: bool) -> None:
         super().__init__(config, allocations)
         self.is_small = is_small
-        self.waited_ms = 0  # on the clock, with messages put; of one turn a month counts at most
+        # time that passed on the clock with messages pending; one turn counts a year at most
+        self.waited_ms = 0
 
     # --- running ---
 
     def do(self, op: Op) -> None:
-        """Run one operation of a schedule; the model agrees with the store after it."""
+        """Run one operation of a schedule. The model agrees with the store afterwards."""
         name, arguments = op[0], op[1:]
         self.note_op(op)
         before_ms, is_pending = self.clock.turned_ms, bool(self.model.puts)
@@ -76,7 +78,7 @@ class Operations(Reading, Ticking):
         return len(self.model.puts)
 
     def line(self, step: int, op: Op) -> str:
-        """What a trace says of an operation."""
+        """Return the text of an operation for a trace."""
         log = inside(self.store).log
         seen = {queue: len(known) for queue, known in self.model.seen.items()}
         return (
@@ -84,7 +86,7 @@ class Operations(Reading, Ticking):
             f"now={self.clock.now_ms} seen={seen} puts={len(self.model.puts)}\n"
         )
 
-    # --- looking ---
+    # --- queries ---
 
     def op_wait(self, queue: list[Any], tag: str | None) -> None:
         if not self.is_dead:
@@ -95,7 +97,7 @@ class Operations(Reading, Ticking):
             self.compare_pending()
 
     def op_pending_part(self, number: int) -> None:
-        """Of a topic, and of a range of time, comes what of everything is of it."""
+        """Check that a listing by topic and time range is that part of the whole listing."""
         if self.is_dead:
             return
         everything = list(self.store.pending())
@@ -120,7 +122,7 @@ class Operations(Reading, Ticking):
             self.query(("orders", "mail")[number % 2], f"key-{number % 5}")
 
     def op_query_part(self, number: int) -> None:
-        """Of a range of time comes what of everything was stored in it."""
+        """Check that a query by time range returns that part of the whole query."""
         if self.is_dead or not self.config.index_enabled:
             return
         asked = ("orders", "mail")[number % 2], f"key-{number % 5}"
@@ -129,11 +131,14 @@ class Operations(Reading, Ticking):
         end_ms = begin_ms + number % 5000
         found = self.store.query(*asked, begin_ms=begin_ms, end_ms=end_ms, max_count=1_000_000)
         if self.store.query(*asked, max_count=1_000_000) != everything:
-            return  # looking has written out more of the log, and made it visible
+            return  # the query has written out more of the log, and made it visible
         assert found == [m for m in everything if begin_ms <= m.store_ms < end_ms]
 
     def op_offset_at(self, number: int) -> None:
-        """It is the first message stored at a time or later, also where the clock was set back."""
+        """Check that `offset_at` names the first message stored at or after a time.
+
+        This holds also if the clock was set back.
+        """
         for queue in self.model.seen if not self.is_dead else ():
             if self.store.topics().get(queue[0], 0) <= queue[1]:
                 continue
@@ -186,7 +191,10 @@ class Operations(Reading, Ticking):
     # --- services ---
 
     def step_one(self, name: str) -> bool:
-        """As a service's thread does: what may pass is tried again, the rest stops the store."""
+        """Step a service as its thread does.
+
+        A retryable error is tried again, and others stop the store.
+        """
         try:
             return bool(self.services[name].step())
         except TimerStoreError as error:
@@ -194,7 +202,7 @@ class Operations(Reading, Ticking):
                 inside(self.store).fail_service(name, error)
                 raise
             if not self.is_limited:
-                raise AssertionError(f"an error that nobody asked for: {error!r}") from error
+                raise AssertionError(f"an error without an injected fault: {error!r}") from error
             self.count("retries")
             return False
         except MemoryError as error:
@@ -206,7 +214,7 @@ class Operations(Reading, Ticking):
             self.step_one(name)
 
     def op_run(self, order: list[str], count: int) -> None:
-        """The first that has work, again and again."""
+        """Step the first service that has work, repeatedly."""
         for _ in range(count):
             if not any(self.step_one(name) for name in order):
                 return
@@ -230,7 +238,7 @@ class Operations(Reading, Ticking):
 
     @property
     def _may_be_late(self) -> bool:
-        """Whether the store waits for its next try, after a full disk."""
+        """Return whether the store waits for its next try after a full disk."""
         return bool(retry_ns_of(inside(self.store).schedule) > self.clock.monotonic_ns)
 
     def _settle_services(self) -> None:
@@ -247,7 +255,9 @@ class Operations(Reading, Ticking):
         raise AssertionError(f"{name} is still at work after {_STEPS_MAX} steps")
 
     def _check_burst(self, seen: dict[Queue, int]) -> None:
-        """Nothing was at work when the clock was turned: what came is in order of due time."""
+        """Check that messages which fell due in one turn of the clock, with idle services, are in
+        due order.
+        """
         for queue, known in self.model.seen.items():
             new = [self.model.puts[body] for body, _ in known[seen.get(queue, 0) :]]
             timers = [one for one in new if one.waited and not one.level]
@@ -258,15 +268,15 @@ class Operations(Reading, Ticking):
         self.store.flush()
 
     def op_checkpoint(self) -> None:
-        """All services at rest, and then a checkpoint."""
+        """Let all services become idle, and make a checkpoint."""
         self._settle_services()
         self.services["flush"].request_checkpoint()
         self._drain("flush")
 
-    # --- ends and faults ---
+    # --- deaths and faults ---
 
     def bury(self) -> None:
-        """Before what is left is opened: whatever else might have been left opens, too."""
+        """Take over the disk that is left, and check the crash images first."""
         super().bury()
         images, self.images = self.images, []
         for image in images if self._restoring is None else ():
@@ -292,13 +302,15 @@ class Operations(Reading, Ticking):
                 self._durable = inside(self.store).log.durable
 
     def op_lose(self, which: int, kill: bool) -> None:
-        """Some of the files that are derived from the log are gone."""
+        """Lose some of the files that are derived from the log."""
         self._lose(self, self.store.close, which, kill)
 
     def op_failed_sync(self, op: Any, nth: int, which: int, number: int) -> None:
-        """A sync fails in an operation and the process dies; some derived files are lost. The store
-        is opened and works on. Then the power goes, and pages that only passed for clean since the
-        sync that failed are not on the disk.
+        """Let a sync fail, and cut the power later.
+
+        The sync fails in an operation, the process dies, and some derived files are lost. The store
+        is opened and works on. Then the power is cut: pages that were only marked clean since the
+        failed sync are not on the disk.
         """
         self.heal()
         begin = inside(self.store).log.segments.begin
@@ -319,12 +331,14 @@ class Operations(Reading, Ticking):
         self.raise_again([])
 
     def remove_derived(self, which: int, begin: int) -> None:
-        """Nobody has it open, and some files are gone; `begin`: of the log."""
+        """Remove derived files while the store is closed. `begin` is the begin of its log."""
         names = [name for at, name in enumerate(_DERIVED) if which >> at & 1]
-        if "timerstore/counts" in names:  # which tells what counts of the file of ids
+        # the segment number decides which counts of the file of ids are valid
+        if "timerstore/counts" in names:
             self.lost_below = begin
         if begin > 0 and any(name.startswith("timerstore/") for name in names):
-            # Where a queue ends whose messages are all removed, only those or its files tell.
+            # The end of a queue whose messages are all removed is known only to these files or to
+            # its own.
             names = [name for name in names if name != "consumequeue"]
         self.has_lost_names |= bool(names)
         for name in names:
@@ -333,7 +347,9 @@ class Operations(Reading, Ticking):
     # --- the end ---
 
     def finish(self, *, is_thorough: bool) -> None:
-        """No fault any more, the clock goes on: all comes, once; the store checks clean; close."""
+        """Remove all faults, let time pass, check that each message is delivered once, verify and
+        close.
+        """
         self.heal()
         if self.store_has_failed or self.attempts or self.has_doubts:
             self.end_now(["kill", 0])
@@ -348,7 +364,7 @@ class Operations(Reading, Ticking):
         self.store.close()
 
     def bring_to_end(self, *, is_thorough: bool) -> None:
-        """All comes, and is read; what was leased is settled."""
+        """Deliver and read all messages, and settle all leases."""
         self.end_ticks()
         self.unpace()
         self.ingest_rest()
@@ -377,7 +393,8 @@ class Operations(Reading, Ticking):
             self.clock.set(max(self.clock.now_ms + pause_ms, due_ms))
         assert not list(self.store.pending()), "still waiting after 100 turns"
         latest_ms = max((one.due_ms for one in self.model.waiting()), default=0)
-        self.clock.set(max(self.clock.now_ms, latest_ms) + DAY_MS)  # levels: no part of pending()
+        # messages of delay levels are not part of pending()
+        self.clock.set(max(self.clock.now_ms, latest_ms) + DAY_MS)
         self._settle_services()
         self.look()
         self.model.check_settled(self.clock.now_ms)

@@ -1,4 +1,4 @@
-"""Operations of times that are drawn, and of topics that have a rate."""
+"""Operations of random due times, and of topics that have a rate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,32 +12,32 @@ from timerstore.config import parse_topic_rates
 
 @dataclass
 class _Rate:
-    """Of one topic, since a moment at which nothing was left that might have come."""
+    """The rate of one topic, measured from a time when no message was left that it allowed."""
 
     per_second: float
     begun_ns: int
-    begun: int  # timers that had come then
-    looked_ns: int  # when it was looked at last
+    begun: int  # number of timers delivered by then
+    looked_ns: int  # time of the last check
     looked: int
-    was_left: bool = False  # then, of what was due
+    was_left: bool = False  # whether a due message was left at the last check
 
     @property
     def most(self) -> float:
-        """What may come at once."""
+        """Return how many messages the rate may allow at once."""
         return max(1.0, self.per_second / 10)
 
 
 class Pacing(Replacing):
-    """A world in which what is due at once does not come at once."""
+    """A world in which messages due at once may be delivered one after the other."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.paced: dict[str, _Rate | None] = {}  # None: since when is not known
+        self.paced: dict[str, _Rate | None] = {}  # None: the start of the measurement is unknown
 
-    # --- times that are drawn ---
+    # --- random due times ---
 
     def _draw(self) -> float:
-        """What chance will say next."""
+        """Return the next random number of the engine without consuming it."""
         chance = random_of(spreader_of(self.store))
         state = chance.getstate()
         drawn = chance.random()
@@ -92,20 +92,20 @@ class Pacing(Replacing):
     # --- rates ---
 
     def op_pace(self, topic: str, per_second: float | None) -> None:
-        """From a moment on at which all has come that may."""
+        """Set a rate, after all messages were delivered that the old one allows."""
         self.come_before_pace()
         self.store.pace(topic, per_second)
         self.note_pace(topic, per_second)
 
     def come_before_pace(self) -> None:
-        """All comes that may now."""
+        """Deliver all messages that are allowed now."""
         if not self.is_dead and not self.is_limited:
             self._settle_services()
         if not self.is_dead:
             self.look()
 
     def note_pace(self, topic: str, per_second: float | None) -> None:
-        """From now on a topic has a rate, or none."""
+        """Record that a topic has a rate from now on, or has none."""
         self.paced.pop(topic, None)
         if per_second is not None:
             is_known = not self.is_dead and not self.is_limited
@@ -116,14 +116,14 @@ class Pacing(Replacing):
         return _Rate(per_second, now_ns, come, now_ns, come)
 
     def _come(self, topic: str) -> int:
-        """Timers of a topic that were seen."""
+        """Return the number of timers of a topic that were read."""
         return sum(
             one.queue[0] == topic and one.place is not None and one.waited and not one.level
             for one in self.model.puts.values()
         )
 
     def check_rates(self) -> None:
-        """All has come that may: no more than that, and where some is left, no less."""
+        """Check that each topic delivered as much as its rate allows, and no more."""
         now_ns = self.clock.monotonic_ns
         left = [p for p in self.model.waiting() if p.due_ms <= self.clock.now_ms]
         for topic, rate in self.paced.items():
@@ -137,13 +137,14 @@ class Pacing(Replacing):
                 p.queue[0] == topic and p.sure and not p.maybe_cancelled and not p.level
                 for p in left
             )  # fmt: skip
-            is_slow = not is_left or not rate.was_left or self.may_forget  # moves take turns, too
+            # moves to another time use the rate, too
+            is_slow = not is_left or not rate.was_left or self.may_forget
             at_least = 0 if is_slow else int(min(rate.most, since) - 1e-6)
             assert come - rate.looked >= at_least, f"{topic}: below {rate}: {come}"
             rate.looked_ns, rate.looked, rate.was_left = now_ns, come, is_left
 
     def begin(self) -> None:
-        """Rates of the configuration, too."""
+        """Start with the rates of the configuration."""
         super().begin()
         self.take_rates()
 
@@ -156,7 +157,7 @@ class Pacing(Replacing):
         self.paced = {topic: self._rate(topic, rate) for topic, rate in rates.items()}
 
     def unpace(self) -> None:
-        """Whatever is due comes."""
+        """Remove all rates, so that every due message is delivered."""
         for topic in self.paced:
             self.store.pace(topic, None)
         self.paced.clear()

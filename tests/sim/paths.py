@@ -1,13 +1,14 @@
-"""Paths as plain text: what the engine makes of them here, at a tenth of what pathlib's cost.
+"""Paths as plain text, with the few methods that the engine uses here.
 
-Nothing of them is looked up anywhere: they are names on a disk in memory.
+They cost a tenth of pathlib's paths. No path is looked up in a real file system: it is a name on a
+disk in memory.
 """
 
 from functools import lru_cache
 
 
 class SimPath(str):
-    """A path, as far as the engine asks it."""
+    """A path, with the methods that the engine needs."""
 
     __slots__ = ()
 
@@ -16,22 +17,22 @@ class SimPath(str):
 
     @property
     def parts_of(self) -> tuple["SimPath", str]:
-        """The folder and the name in it."""
+        """Return the folder, and the name in it."""
         return _split(self)
 
     @property
     def parent(self) -> "SimPath":
-        """The folder that it is in."""
+        """Return the folder of the path."""
         return _split(self)[0]
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """Return the last part of the path."""
         return _split(self)[1]
 
     @property
     def parents(self) -> tuple["SimPath", ...]:
-        """All folders above it."""
+        """Return all folders above the path."""
         found, at = [], self
         while at != "/":
             at = at.parent
@@ -39,23 +40,23 @@ class SimPath(str):
         return tuple(found)
 
     def with_name(self, name: str) -> "SimPath":
-        """Another name in the same folder."""
+        """Return the path with another name in the same folder."""
         return _join(self.parent, name)
 
     def absolute(self) -> "SimPath":
-        """Itself: there is no working directory."""
+        """Return the path itself: there is no working directory."""
         return self
 
     def resolve(self) -> "SimPath":
-        """Itself: nothing leads anywhere else."""
+        """Return the path itself: there are no links."""
         return self
 
     def is_mount(self) -> bool:
-        """No disk is mounted in another."""
+        """Return False: no disk is mounted in another."""
         return False
 
     def is_relative_to(self, other: str) -> bool:
-        """Whether it lies there, or below."""
+        """Return whether the path is the other one, or below it."""
         return self == other or self.startswith(f"{other}/")
 
 

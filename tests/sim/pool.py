@@ -1,7 +1,8 @@
-"""What stands in the place of a pool of threads: calls side by side become one after the other.
+"""Replace a thread pool by sequential calls in a random order.
 
-Holds:    which goes first is drawn: a death finds any of them done, and any not begun. None is cut
-          off amid another one, which would tell nothing new: shards have no file in common.
+Invariants:
+    1. Calls do not interleave: at a death, each call is either finished or not begun. Interleaved
+       calls would show nothing new, because shards share no file.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class _Call:
-    """One that was submitted; what became of it."""
+    """A submitted call and its result."""
 
     def __init__(self, pool: "SteppedPool", call: Callable[[], Any]) -> None:
         self._pool, self._call = pool, call
@@ -18,26 +19,26 @@ class _Call:
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """As a thread of the pool does."""
+        """Run the call, as a thread of the pool does."""
         try:
             self._answer = self._call()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+        except BaseException as error:  # noqa: BLE001 - the error is raised in the waiting caller
             self._error = error
 
     def exception(self) -> BaseException | None:
-        """Wait for it."""
+        """Run the call if necessary, and return its error."""
         self._pool.run()
         return self._error
 
     def result(self) -> Any:
-        """Wait for it."""
+        """Run the call if necessary, and return its result."""
         if (error := self.exception()) is not None:
             raise error
         return self._answer
 
 
 class SteppedPool:
-    """As much of ThreadPoolExecutor as is asked for."""
+    """The part of ThreadPoolExecutor that the engine uses."""
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
@@ -52,13 +53,13 @@ class SteppedPool:
         return one
 
     def run(self) -> None:
-        """Everything that was submitted, in an order that is drawn."""
+        """Run all submitted calls in a random order."""
         calls, self._waiting = self._waiting, []
         self._draw.shuffle(calls)
         for one in calls:
             one.run()
 
     def shutdown(self) -> None:
-        """What was submitted ends first."""
+        """Run all submitted calls, and accept no more."""
         self.run()
         self._is_over = True

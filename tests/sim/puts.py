@@ -1,4 +1,4 @@
-"""Operations that put, cancel and put off: called on the store, and told to the model."""
+"""Operations that put, cancel and reschedule, made to the store and to the model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,21 +17,22 @@ from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.handle import decode, encode
 from timerstore.errors import FailedError, FullError, MessageError, TimerStoreError
 
-_OVERHEAD = 330  # of a record beside its body, before the first one told better
-_HEADER_BYTES = 4096 + 300  # kept for the header of a chunk; what else a row has beside its body
-_DELETE_BYTES = 2000  # of a delete record and of what else a record has beside its body, at most
+_OVERHEAD = 330  # bytes of a record without its body, until the first record gave a better value
+# bytes kept for the header of a chunk, and for the rest of a row without its body
+_HEADER_BYTES = 4096 + 300
+_DELETE_BYTES = 2000  # most bytes of a delete record and of the rest of a record without its body
 
 
 class Puts(Looking):
-    """A world that can be told to put."""
+    """A world with puts, cancels and reschedules."""
 
     _overhead = _OVERHEAD
-    spare_bytes = 0  # of a segment, for what a lease adds and the record that settles it
+    spare_bytes = 0  # bytes of a segment kept for a lease and the record that settles it
 
     # --- sizes and times ---
 
     def due(self, spec: Any) -> int | None:
-        """Turn what a schedule says of a time into one."""
+        """Convert the due time in a schedule to a time."""
         if spec is None:
             return None
         now_ms, precision_ms = self.clock.now_ms, self.config.precision_ms
@@ -47,7 +48,7 @@ class Puts(Looking):
         return int(slot * precision_ms + spec[3])
 
     def size(self, spec: Any) -> int:
-        """Turn what a schedule says of a size into bytes of the body."""
+        """Convert the size in a schedule to the number of bytes of a body."""
         bytes_max = min(self.config.commit_log_segment_bytes - 16, 65_536) - 600 - self.spare_bytes
         if isinstance(spec, int):
             return min(spec, bytes_max)
@@ -76,7 +77,7 @@ class Puts(Looking):
         names: list[str] | None = None,
         flush: str | None = None,
     ) -> None:
-        """Note what is about to be put; `names`: ids that the caller gives."""
+        """Record a put before the call. `names` are message ids that the caller gives."""
         now_ms = self.clock.now_ms
         self.tried = [
             Attempt(
@@ -91,7 +92,10 @@ class Puts(Looking):
             self.async_bodies.update(bodies)
 
     def _putting(self, call: Callable[[], None]) -> None:
-        """Nobody gets a receipt from a call that fails: it may have done its work, or a part."""
+        """Make a put.
+
+        A call that fails returns no receipt, although it may have stored all or a part.
+        """
         try:
             call()
         except FullError as error:
@@ -107,7 +111,7 @@ class Puts(Looking):
             raise
 
     def may_come(self) -> None:
-        """What nobody got a receipt for is looked for, too, before retention takes it."""
+        """Read the messages of failed puts before retention removes them."""
         for one in self.attempts:
             self.model.seen.setdefault(one.queue, [])
 
@@ -205,7 +209,8 @@ class Puts(Looking):
         *,
         is_in_flight: bool,
     ) -> None:
-        if receipt.duplicate and self.config.index_enabled:  # of one, maybe, that raised an error
+        # a message id of a put that may have raised an error
+        if receipt.duplicate and self.config.index_enabled:
             for one in [a for a in self.attempts if (a.queue[0], a.name) == (queue[0], name)]:
                 message = self._found(one.queue, one.body)
                 if message is not None:
@@ -218,16 +223,16 @@ class Puts(Looking):
         return self.onces.name(queue[0], which, now_ms, window_ms, self.lost_below)
 
     def once_due(self, due: Any) -> int | None:
-        """A time; at once where slots have a limit, which only new ones are asked for."""
+        """Return a due time, or now if slots have a limit, which applies to new messages only."""
         return None if self.config.slot_messages_max else self.due(due)
 
     # --- sources ---
 
     def op_ingest(self, source: str, number: int, items: list[Any], cut: int) -> None:
-        """All rows of a version; `items` is what it has when it is named first."""
+        """Ingest all rows of a version. `items` are its rows when the version is named first."""
         room = self.config.group_bytes_max - _HEADER_BYTES - _OVERHEAD
         if room < _OVERHEAD:
-            return  # no segment holds a row and its header
+            return  # no segment is large enough for a row and its header
         rows = [(self.once_due(due) or 0, min(self.size(size), room)) for due, size in items]
         version = self._version(source, number, rows)
         was_complete = number in self.store.ingested(source)
@@ -276,7 +281,7 @@ class Puts(Looking):
         self.note_cancel(one, answer, sure=not self.is_dead)
 
     def op_cancel_many(self, which: str, number: int, hows: list[str]) -> None:
-        """Several that lie side by side; the first of them twice where there are few."""
+        """Cancel several adjacent messages. If there are few, the first of them is named twice."""
         puts = self._nameable(which)
         chosen = [puts[(number + k) % len(puts)] for k in range(len(hows))] if puts else []
         given = [named(one, how) for one, how in zip(chosen, hows[: len(chosen)], strict=True)]
@@ -300,7 +305,7 @@ class Puts(Looking):
             receipt = self._reschedule(one, due_ms, how)
         except MessageError:
             if len(one.body) > self.config.commit_log_segment_bytes - _DELETE_BYTES:
-                return  # its delete record and itself do not fit into one segment
+                return  # the delete record and the new record do not fit into one segment
             raise
         except (FullError, FailedError, MemoryError) as error:
             if not self._is_nothing_changed(error):
@@ -316,5 +321,5 @@ class Puts(Looking):
             self.model.moved(one, receipt, receipt.due_ms)
 
     def _is_nothing_changed(self, error: Exception) -> bool:
-        """What the error promises: it may be tried again, as if it had never been asked."""
+        """Return whether an error promises that the call changed nothing and may be made again."""
         return isinstance(error, FullError) and inside(self.store).log.failed is None

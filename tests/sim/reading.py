@@ -1,4 +1,4 @@
-"""Operations of a group that reads and commits: called on the store, and told to its model
+"""Operations of a group that reads and commits, made to the store and to the model of groups
 (tests/support/models/groups.py).
 """
 
@@ -11,7 +11,7 @@ from timerstore.errors import FailedError, FullError
 
 
 class Reading:
-    """What can be read by a group."""
+    """A world in which a group reads."""
 
     config: StoreConfig
     readers: Readers
@@ -22,12 +22,12 @@ class Reading:
 
     @property
     def _read_from(self) -> Any:
-        """What has consumers."""
+        """Return the store that creates the consumers."""
         return self.store
 
     @property
     def _all_seen(self) -> Seen:
-        """All that was pulled."""
+        """Return all messages that were pulled, by queue."""
         seen: Seen = self.model.seen
         return seen
 
@@ -57,6 +57,6 @@ class Reading:
             self.readers.doubt_commit(before)
 
     def readers_finish(self) -> None:
-        """The rest is read, and committed."""
+        """Read and commit the rest."""
         if self.config.visibility != "written":
             self.readers.finish(self._read_from, self._all_seen)

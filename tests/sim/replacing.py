@@ -1,5 +1,8 @@
-"""Operations of puts with a key: called on the store, and told to the model of their rounds
+"""Operations of keyed puts, made to the store and to the model of their rounds
 (tests/support/models/replacing.py).
+
+A keyed put takes the place of the pending message with the same key. A round is a series of such
+puts.
 """
 
 from typing import Any, NamedTuple
@@ -13,29 +16,30 @@ from tests.support.models.replacing import Key, Step, due_of, step_of
 from timerstore import CancelResult, Message, PutReceipt
 from timerstore.errors import FlowControlError, FullError
 
-_ROOM = 2600  # of a segment: what its record and the other one's delete record have beside the body
+# bytes of a segment for the new record and the old one's delete record, without the body
+_ROOM = 2600
 
 
 class _Asked(NamedTuple):
-    """A put with a key, and what the model says of it."""
+    """A keyed put, with the expectations of the model."""
 
     key: Key
     queue: Queue
     body: bytes
-    due_ms: int  # as it is asked for
-    new: Step  # where nothing waits
-    going_on: Step  # where it takes a place
-    old: Put | None  # what may wait
-    wanted: dict[bool, int]  # by whether it takes its place: when it is due
+    due_ms: int  # due time that the caller asks for
+    new: Step  # the step if no message is pending
+    going_on: Step  # the step if it takes the place of a message
+    old: Put | None  # the message that may be pending
+    wanted: dict[bool, int]  # due time, by whether it takes the place of another message
 
 
 class Replacing(Leasing):
-    """A world in which messages take each other's place."""
+    """A world in which messages replace each other."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._asked: dict[bytes, _Asked] = {}
-        self._open_rounds: list[_Asked] = []  # of which nobody knows what they did
+        self._open_rounds: list[_Asked] = []  # puts whose effect is unknown
 
     def op_replace(
         self, queue: list[Any], which: int, due: Any, size: Any, wait_ms: int | None,
@@ -45,7 +49,7 @@ class Replacing(Leasing):
             return
         asked = self._ask((queue[0], queue[1]), which, due, size, wait_ms)
         if any(one.key == asked.key for one in self._open_rounds):
-            return  # of what went before nobody knows yet what it did
+            return  # the effect of the previous put is still unknown
         dues = asked.wanted.values()
         self.note_attempt(asked.queue, [asked.body], [min(dues)], flush=flush)
         self._asked[asked.body] = asked
@@ -97,14 +101,14 @@ class Replacing(Leasing):
         )  # fmt: skip
 
     def _must_wait(self, one: Put) -> bool:
-        """Whether it surely waits, as far as nobody takes its place."""
+        """Return whether a message is surely pending, unless another one took its place."""
         before, now_ms = self.born[one.body]
         latest_ms = max(now_ms, self.clock.latest_since(before + 1))
         is_open = one.place is None and not one.cancelled and not one.must_come
         is_sure = one.sure and not one.maybe_cancelled and one.maybe_moved is None
         return one.waited and is_open and is_sure and latest_ms < one.due_ms
 
-    # --- what became of it ---
+    # --- effects of keyed puts ---
 
     def _note_replaced(self, asked: _Asked, receipt: PutReceipt) -> None:
         assert receipt.due_ms in asked.wanted.values(), f"due {receipt.due_ms}: {asked}"
@@ -130,8 +134,9 @@ class Replacing(Leasing):
         self.rounds.add(asked.key, asked.going_on if is_in_place else asked.new)
 
     def _took_its_place(self, asked: _Asked) -> bool | None:
-        """Ask what became of the one before, whose time had come: never does it wait still. None:
-        what told of it was removed.
+        """Return whether a put replaced the previous message, whose due time had passed.
+
+        The previous message cannot be pending any more. Return None if its records were removed.
         """
         assert asked.old is not None
         answer = self.store.cancel(asked.old.receipt)
@@ -144,7 +149,10 @@ class Replacing(Leasing):
         return False
 
     def _doubt(self, asked: _Asked) -> None:
-        """Nobody knows whether it was put, or what it did then; opened again, the store tells."""
+        """Record that the effect of a put is unknown.
+
+        It is decided when the store is opened again.
+        """
         if asked.old is not None:
             asked.old.maybe_cancelled = True
         self._open_rounds.append(asked)
@@ -160,13 +168,15 @@ class Replacing(Leasing):
         super()._decide_unsure()
         for asked in self._open_rounds:
             if asked.body in self.model.puts:
-                # One in flight that is not found, and lies before what is there, was cancelled.
+                # A put in flight that is missing, although a later message is present, was
+                # cancelled.
                 is_in_place = asked.old is not None and (
                     asked.old.cancelled or asked.old.body not in self.model.puts
                 )
                 self.rounds.add(asked.key, asked.going_on if is_in_place else asked.new)
                 one = self.model.puts[asked.body]
-                due_ms = one.old[0].due_ms if one.old else one.due_ms  # before it was moved
+                # due time before a later reschedule
+                due_ms = one.old[0].due_ms if one.old else one.due_ms
                 assert asked.wanted.get(is_in_place) == due_ms, f"due {due_ms}: {asked}"
             elif asked.old is not None:
                 assert not asked.old.cancelled, f"neither of two: {asked}"
@@ -174,7 +184,7 @@ class Replacing(Leasing):
         self.check_rounds()
 
     def check_rounds(self) -> None:
-        """Of each key the newest alone waits."""
+        """Check that only the newest message of each key is pending."""
         pending = self.store.pending()
         waiting = [one.message_id for one in pending if not self._is_apart(one.topic)]
         keyed = [p for p in self.model.puts.values() if p.body in self._asked]
@@ -185,10 +195,10 @@ class Replacing(Leasing):
         if not self.has_doubts:
             self.check_rounds()
 
-    # --- what a power cut may take back ---
+    # --- effects that a power cut may undo ---
 
     def _doubt_asynchronous(self) -> None:
-        """With a put goes what it did to the one before."""
+        """Doubt asynchronous puts, together with their effects on the previous message."""
         for body in self.revocable():
             one = self.model.puts[body]
             if one.cancelled and one.place is None:
@@ -196,7 +206,7 @@ class Replacing(Leasing):
         super()._doubt_asynchronous()
 
     def revocable(self, durable: int | None = None) -> set[bytes]:
-        """What counts as cancelled by puts that are not durable, as far as the log is that."""
+        """Return the messages cancelled by puts that are not durable yet."""
         puts, durable = self.model.puts, self._durable if durable is None else durable
         return {
             step.replaced for step in self.rounds.links()

@@ -1,4 +1,4 @@
-"""Runs schedules: one seed, from nothing to the end, and what came of it."""
+"""Run a schedule from an empty disk to its end, and return the outcome."""
 
 import gc
 import hashlib
@@ -14,22 +14,23 @@ from tests.sim.shards.wide import Wide
 from timerstore import StoreConfig
 from timerstore.errors import ConfigError
 
-_IMAGED_EACH = 8  # of so many schedules one
-_IMAGES = 3  # of a power cut
+_IMAGED_EACH = 8  # one of this many schedules
+_IMAGES = 3  # crash images of a power cut
 _LEASE_BYTES = 2000
 
 
 @dataclass
 class Outcome:
-    """What a run did."""
+    """The outcome of a run."""
 
     seed: int
-    step: int  # the operation at which it ended; as many as there are: it went through
-    trace: str = ""  # a hash of everything that happened
+    # index of the operation at which it ended, or the number of operations if it completed
+    step: int
+    trace: str = ""  # a hash of all events
     error: BaseException | None = None
     counts: dict[str, int] = field(default_factory=dict)
     reached: dict[str, int] = field(default_factory=dict)
-    clock_ms: int = 0  # simulated, with work pending
+    clock_ms: int = 0  # simulated time with messages pending
     lines: list[str] = field(default_factory=list)
 
 
@@ -48,8 +49,9 @@ def run_schedule(
     is_hashed: bool = False,
     finish: bool = True,
 ) -> Outcome:
-    """Run a schedule on a store of its own. `trace`: with a line for each operation; `is_hashed`:
-    with a hash of those lines.
+    """Run a schedule on a new store.
+
+    With `trace`, keep a text for each operation. With `is_hashed`, compute a hash of these texts.
     """
     allocations = Allocations()
     worlds: list[Operations | Wide] = []
@@ -61,7 +63,7 @@ def run_schedule(
     outcome = Outcome(schedule.seed, 0)
     try:
         config = StoreConfig(**{"retention_ms": 0, **schedule.config})
-    except ConfigError as error:  # of a shrinker's making
+    except ConfigError as error:  # schedules that the shrinker made may be invalid
         outcome.error = error
         return outcome
     digest = hashlib.blake2b(digest_size=16)
@@ -83,7 +85,7 @@ def run_schedule(
             if finish:
                 world.finish(is_thorough=schedule.seed % 4 == 0)
             digest.update(world.line(outcome.step, ["end"]).encode())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+        except Exception as error:  # noqa: BLE001 - every kind of error counts as a failure
             outcome.error = error
         outcome.trace = digest.hexdigest()
         outcome.counts, outcome.reached = world.counts, world.reached
@@ -92,7 +94,7 @@ def run_schedule(
 
 
 def _world(schedule: Schedule, config: StoreConfig, allocations: Allocations) -> Operations | Wide:
-    """What the schedule is about."""
+    """Return the world for a schedule."""
     spare = _LEASE_BYTES if any(map(_leases, schedule.ops)) else 0
     if schedule.shards is not None:
         return Wide(config, allocations, spare, is_small=schedule.is_small, **schedule.shards)
@@ -116,7 +118,7 @@ def seeds(first: int, count: int) -> range:
 
 
 def collect() -> None:
-    """Stores are cycles of objects: let go of those of the last runs."""
+    """Collect the stores of earlier runs, which are cycles of objects."""
     gc.collect()
 
 

@@ -1,11 +1,12 @@
-"""A schedule: sizes and settings of one store, and what happens to it; drawn from a seed.
+"""Draw a schedule from a seed: sizes and settings of a store, and the operations made on it.
 
-Holds:    (1) a schedule is plain JSON, and each operation carries all that it needs, so that any
-          of them may be left out and the rest still runs (shrink.py); (2) the same seed gives the
-          same schedule, whatever the engine does with it.
+Each seed draws its own subset of operations, sizes and faults (swarm testing). If every run had a
+few of each, no run would have enough of any.
 
-Swarm: each seed draws its own subset of operations, sizes and faults, since what every run does a
-little of, no run does enough of.
+Invariants:
+    1. A schedule is plain JSON. Each operation carries all its arguments, so that any of them can
+       be left out and the rest still runs (shrink.py).
+    2. The same seed gives the same schedule, whatever the engine does.
 """
 
 from random import Random
@@ -16,13 +17,13 @@ from tests.sim.shards.drawing import draw_shards
 
 
 class Schedule(NamedTuple):
-    """What one run does."""
+    """The settings and operations of one run."""
 
     seed: int
     config: dict[str, Any]  # of StoreConfig
-    is_small: bool  # every batch of the engine is full after a few messages
+    is_small: bool  # whether every batch of the engine is full after a few messages
     ops: list[Op]
-    shards: dict[str, Any] | None = None  # how many, and how often they die while they are made
+    shards: dict[str, Any] | None = None  # number of shards, and the deaths during their creation
 
     def to_json(self) -> dict[str, Any]:
         found = self._asdict()
@@ -32,7 +33,7 @@ class Schedule(NamedTuple):
 
 
 def make_schedule(seed: int) -> Schedule:
-    """Give the schedule of a seed."""
+    """Return the schedule of a seed."""
     draw = Random(seed)
     config = _config(draw)
     names = [name for name in GROUPS if name not in ALWAYS]
@@ -40,7 +41,8 @@ def make_schedule(seed: int) -> Schedule:
     on = {name: weight for name, weight in GROUPS.items() if name in chosen or name in ALWAYS}
     if "expire" in on:
         _forget(draw, config)
-    more = Random(f"{seed} more")  # by itself: without them a schedule is what it would be
+    # a generator of its own, so that older seeds keep their schedules
+    more = Random(f"{seed} more")
     is_sharded = seed % _SHARDED_OF in _SHARDED
     if more.random() < (_MORE_SHARDED_RATE if is_sharded else _MORE_RATE):
         chosen = more.sample(list(MORE), more.choice((1, 1, 2, 3)))
@@ -64,14 +66,17 @@ def make_schedule(seed: int) -> Schedule:
     return Schedule(seed, config, is_small, shards.ops, shards.made)
 
 
-_SHARDED_OF, _SHARDED = 30, (9, 17)  # seeds: no killer or regression has one of these
+_SHARDED_OF, _SHARDED = 30, (9, 17)  # remainders of seeds; no killer or regression has one of them
 _MORE_RATE = 0.45
-_MORE_SHARDED_RATE = 0.8  # what many shards do in one call is among it
-_FULL_EVERY = 11  # seeds: in one of them the wheel is full
+_MORE_SHARDED_RATE = 0.8  # calls for several shards are in this group
+_FULL_EVERY = 11  # one of this many seeds has a full wheel
 
 
 def _with_far_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
-    """Have a far wheel, most often, now and then another from an opening on; and lose its files."""
+    """Configure a far wheel in most schedules.
+
+    At some openings another far wheel is chosen, and its files can be lost.
+    """
     config["far_wheel"] = draw.choice(("off", "shared", "shared", "own"))
     for made in ops:
         op = made[-1] if made[0] == "die" else made
@@ -82,7 +87,7 @@ def _with_far_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None
 
 
 def _with_cron(draw: Random, ops: list[Op]) -> None:
-    """Have some of what recurs say so in cron's words."""
+    """Give some of the recurring messages as cron expressions."""
     for made in ops:
         op = made[-1] if made[0] == "die" else made
         if op[0] == "every" and op[2] in (60_000, 3_600_000) and draw.random() < 0.5:
@@ -90,7 +95,7 @@ def _with_cron(draw: Random, ops: list[Op]) -> None:
 
 
 def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
-    """Have every slot that is put to held by what is due laps later: the clock was set back."""
+    """Fill all slots with messages that are due laps later, because the clock was set back."""
     slots = config["wheel_slot_count"] = draw.choice((16, 16, 32))
     ahead_ms = draw.choice((1, 2, 50)) * slots * int(config["precision_ms"])
     queue = draw.choice((["orders", 1], ["mail", 0]))
@@ -107,13 +112,13 @@ def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> Non
 
 
 def _with_write_back(draw: Random, ops: list[Op]) -> None:
-    """Have the kernel write back pages by itself."""
+    """Let the kernel write back pages on its own."""
     for _ in range(draw.choice((0, 0, 1, 2, 6))):
         ops.insert(draw.randrange(len(ops) + 1), ["write_back", draw.randrange(1 << 31)])
 
 
 def _with_failed_sync(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
-    """Have a sync fail, a death, a derived file lost, and a power cut, one soon after the other."""
+    """Add a failed sync, a death, a lost derived file and a power cut in short order."""
     if config["index_enabled"] and draw.random() < 0.2:
         names = ("put", "put_many", "cancel", "flush", "settle")
         chosen = [op for op in ops if op[0] in names] or [["settle"]]
@@ -122,7 +127,7 @@ def _with_failed_sync(draw: Random, config: dict[str, Any], ops: list[Op]) -> No
 
 
 def _fit(draw: Random, config: dict[str, Any], chosen: list[str]) -> None:
-    """Have a store that can do what is chosen, and a model of it."""
+    """Adjust the settings to the chosen operations, and to the model's limits."""
     config["visibility"] = "durable"
     config["spread_seed"] = draw.randrange(1, 1 << 31)
     if "replace" in chosen:
@@ -163,12 +168,13 @@ def _config(draw: Random) -> dict[str, Any]:
     }
     config["dedupe_window_ms"] = pick((0, 20_000, 20_000, 3_600_000))
     if config["index_enabled"] is False:
-        config["flush"] = "sync"  # without an index nobody can ask what an asynchronous put became
+        # without an index, the result of an asynchronous put cannot be queried
+        config["flush"] = "sync"
     return config
 
 
 def _forget(draw: Random, config: dict[str, Any]) -> None:
-    """Have the store forget what is old, or too much, or both."""
+    """Configure retention by age, by size, or both."""
     segment = config["commit_log_segment_bytes"] = draw.choice((4096, 8192, 8192, 16_384))
     limits = {
         "retention_ms": draw.choice((1000, 30_000, DAY_MS)),

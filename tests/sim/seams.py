@@ -1,8 +1,8 @@
-"""Everything that could differ between two runs of one seed is replaced here, for a while.
+"""Replace everything that could differ between two runs of one seed.
 
-Replaced: the disk, process id, random numbers and time of day that make ids; numpy's
-allocations, which may be told to fail; sizes of batches; the threads that call several shards.
-Nothing else of the engine: Python and C are those that are shipped.
+The replaced parts are the disk, the process id, the random numbers and time of day that make ids,
+numpy's allocations (which can fail), the sizes of batches, and the threads that call several
+shards. The rest of the engine, Python and C, is the shipped code.
 """
 
 import os
@@ -30,11 +30,11 @@ from tests.support.inside.sizes import (
 from timerstore._engine.base import failpoints
 
 _FRESH = 10**9
-"""Seeds beyond are no killer's."""
+"""Larger seeds are not used by killers."""
 
 
 class Allocations:
-    """numpy.empty and numpy.zeros, of which the n-th may find no memory."""
+    """Count calls of numpy.empty and numpy.zeros, and let the n-th raise MemoryError."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -70,8 +70,10 @@ class _System:
 
 
 def _handed_on(seed: int) -> Sizes:
-    """How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
-    read: mostly what a store keeps, else next to nothing, or a little.
+    """Return how much of the appended data stays in memory for dispatch and enqueue-get.
+
+    They read the rest from the log. Most seeds use the store's usual sizes, the others little or
+    almost nothing.
     """
     if seed % 5 == 4:
         return LEAST_HANDED_ON
@@ -84,8 +86,9 @@ def _handed_on(seed: int) -> Sizes:
 def replaced_seams(
     seed: int, disk: Callable[[], SimDisk], allocations: Allocations | None, *, is_small: bool
 ) -> Iterator[Random]:
-    """Have stores open on a simulated disk; one run at a time. `allocations`: that may fail. Given
-    is what draws for the engine.
+    """Open stores on a simulated disk, in one run at a time, and yield the engine's random numbers.
+
+    allocations: counts numpy's allocations and may let one fail.
     """
     draw = Random(seed)
     chance = SimpleNamespace(
@@ -117,7 +120,7 @@ def replaced_seams(
         try:
             for module, name, value in replacements:
                 setattr(module, name, value)
-            held_directories().clear()  # of lives that nobody closed
+            held_directories().clear()  # of stores that were never closed
             if allocations is not None:
                 allocations.install()
             yield draw

@@ -1,6 +1,7 @@
-"""Shrinks a failing schedule: fewer operations, plainer ones, as long as it fails the same way.
+"""Shrink a failing schedule to fewer and simpler operations that fail in the same way.
 
-Fails the same way: an error of the same class, raised in the same function of the same file.
+Two failures are the same if their errors have the same class and were raised in the same function
+of the same file.
 """
 
 import json
@@ -18,7 +19,7 @@ _TRIES_MAX = 3000
 
 
 def signature(outcome: Outcome) -> str | None:
-    """What kind of failure it is; None where there is none."""
+    """Return the kind of a failure, or None if there is no failure."""
     if outcome.error is None:
         return None
     frame = traceback.extract_tb(outcome.error.__traceback__)[-1]
@@ -26,7 +27,7 @@ def signature(outcome: Outcome) -> str | None:
 
 
 class Shrinker:
-    """One failing schedule on its way down."""
+    """Shrink one failing schedule."""
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class Shrinker:
         return True
 
     def shrink(self) -> Schedule:
-        """Drop ranges, halving them (ddmin); make what is left plainer; until nothing helps."""
+        """Drop ranges of operations, halving them (ddmin), and simplify the rest, until nothing
+        helps.
+        """
         before = None
         while before != self.best and self.tries < self._tries_max:
             before = self.best
@@ -164,7 +167,7 @@ def _plainer_put(op: Op) -> Iterator[Op]:
 
 
 def _plainer_wide(op: Op) -> Iterator[Op]:
-    """Of calls for several shards."""
+    """Return simpler forms of a call for several shards."""
     name = op[0]
     if name in ("put_many_wide", "put_named_wide"):
         for at in range(len(op[2])):
@@ -176,14 +179,14 @@ def _plainer_wide(op: Op) -> Iterator[Op]:
 
 
 def write_regression(schedule: Schedule, says: str, why: str) -> Path:
-    """Write a failing schedule where every test run finds it."""
+    """Write a failing schedule to the folder that every test run replays."""
     path = REGRESSIONS / f"{schedule.seed}.json"
     path.write_text(regression_text(schedule, says, why))
     return path
 
 
 def regression_text(schedule: Schedule, says: str, why: str) -> str:
-    """One line an operation, so that a person can read it."""
+    """Return the text of a regression, with one operation in each row."""
     head: dict[str, Any] = {"why": why, "says": says, **schedule.to_json()}
     ops = head.pop("ops")
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]

@@ -1,15 +1,16 @@
-"""Every workload of one operation and of two, and every end of the last one: a share of every run.
+"""Test all workloads of one and two operations, with all deaths in the last one: a part of them.
 
-The share has each workload of two operations in one setting, and few mixes of what each power cut
-leaves; the rest, and three operations, is the night's.
+Every test run has each workload of two operations in one setting, with a few mixes for each power
+cut. The nightly run has the rest, and three operations.
 """
 
 from itertools import islice, product
 
 import pytest
 
-from tests.sim.disk import Node, SimDisk
+from tests.sim.disk import SimDisk
 from tests.sim.exhaustive import explore
+from tests.sim.files import Node
 from tests.sim.lottery import PAGE, SECTOR, Chosen, every, some
 from tests.sim.mutants import planted
 from tests.sim.paths import SimPath
@@ -17,13 +18,13 @@ from tests.sim.run import run_schedule
 from tests.sim.workloads import OPS, VARIANTS, Workload, workloads
 from tests.support.amounts import both
 
-MIXES = 4  # of what a power cut leaves: all is there, nothing is, and two between
+MIXES = 4  # mixes for a power cut: everything survives, nothing survives, and two between
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", both("workloads of two operations"))
-def test_few_operations_live_through_every_end(count: int) -> None:
-    """Each single operation; and of two operations some workloads, or all."""
+def test_workloads_agree_with_model_after_every_death(count: int) -> None:
+    """Run each single operation, and some or all workloads of two operations."""
     single = list(workloads(1))
     pairs = [one for one in workloads(2, turns=1) if len(one.names) == 2]
     count = min(len(pairs), count)
@@ -43,7 +44,7 @@ def test_few_operations_live_through_every_end(count: int) -> None:
         ("W-R7", ("later", "cancel")),
     ],
 )
-def test_planted_bug_dies_of_two_operations(bug: str, names: tuple[str, ...]) -> None:
+def test_planted_bug_is_detected_by_two_operations(bug: str, names: tuple[str, ...]) -> None:
     workload = Workload(VARIANTS[0], names)
     with planted(bug):
         failures = explore([workload], MIXES).failures
@@ -53,7 +54,7 @@ def test_planted_bug_dies_of_two_operations(bug: str, names: tuple[str, ...]) ->
     assert not explore([workload], MIXES).failures
 
 
-def test_workloads_are_all_that_there_are_and_those_of_fewer_come_first() -> None:
+def test_workloads_are_complete_and_sorted_by_length() -> None:
     deep = list(workloads(3))
     assert list(islice(deep, len(list(workloads(2))))) == list(workloads(2))
     assert len(set(deep)) == len(deep)
@@ -67,11 +68,11 @@ def test_workloads_are_all_that_there_are_and_those_of_fewer_come_first() -> Non
     assert ("roll", "later", "cancel") in {one.names for one in deep}
 
 
-# --- what a power cut leaves ---
+# --- results of a power cut ---
 
 
 def _changed(data: bytes, size: int) -> Node:
-    """A node of zeros of which so much was written since its last sync."""
+    """Return a node of zeros with some bytes written since its last sync."""
     node = Node(1)
     node.write(0, bytes(2 * PAGE))
     node.sync()
@@ -79,21 +80,21 @@ def _changed(data: bytes, size: int) -> Node:
     return node
 
 
-def test_every_mix_of_sectors_is_left_once() -> None:
+def test_every_returns_each_mix_of_sectors_once() -> None:
     found = every(_changed(b"a", 3 * SECTOR).cut, by_sector=True, count_max=8)
     assert found is not None
     left = [bytes(node.cache[: 4 * SECTOR : SECTOR]) for _, node in found]
     assert sorted(left) == [bytes(mix) + b"\0" for mix in product(b"\0a", repeat=3)]
 
 
-def test_every_mix_of_pages_is_left_once() -> None:
+def test_every_returns_each_mix_of_pages_once() -> None:
     found = every(_changed(b"a", 2 * PAGE).cut, by_sector=False, count_max=4)
     assert found is not None
     left = [bytes(node.cache[::PAGE]) for _, node in found]
     assert left == [b"\0\0", b"\0a", b"a\0", b"aa"]
 
 
-def test_too_many_are_not_every_one() -> None:
+def test_every_returns_none_when_there_are_too_many_mixes() -> None:
     cut = _changed(b"a", 2 * PAGE).cut
     assert every(cut, by_sector=True, count_max=1024) is None
     drawn = list(some(cut, 5))
@@ -102,7 +103,7 @@ def test_too_many_are_not_every_one() -> None:
     assert [node.cache for node in again] == [node.cache for _, node in drawn]
 
 
-def test_a_state_in_between_is_one_that_may_be_left() -> None:
+def test_cut_can_leave_an_intermediate_state() -> None:
     node = _changed(b"a", SECTOR)
     node.write(0, b"b" * SECTOR)
     found = every(node.cut, by_sector=True, count_max=3)
@@ -110,7 +111,7 @@ def test_a_state_in_between_is_one_that_may_be_left() -> None:
     assert [bytes(node.cache[:1]) for _, node in found] == [b"\0", b"a", b"b"]
 
 
-def test_every_name_and_length_is_left_or_not() -> None:
+def test_cut_leaves_every_name_and_length_or_not() -> None:
     disk, folder = SimDisk(), SimPath("/store")
     disk.make_directory(folder)
     disk.open(folder / "old", create=True).write(b"old", 0)

@@ -1,5 +1,6 @@
-"""Planted bugs: each is killed in every test run by the schedule that killed it once; the hunt with
-new seeds is `python -m tests.sim.kill`, of every night.
+"""Test that each planted bug is detected by the schedule that detected it once.
+
+`python -m tests.sim.kill` searches with new seeds, every night.
 """
 
 import pytest
@@ -12,7 +13,7 @@ from tests.sim.shrink import read_regression
 NAMES = [name for name in MUTANTS if killer_path(name).exists()]
 
 
-def test_most_planted_bugs_are_killed_and_the_rest_explained() -> None:
+def test_most_planted_bugs_are_detected_and_the_rest_explained() -> None:
     found = read_kills()
     real = [name for name, mutant in MUTANTS.items() if not mutant.equivalent]
     alive = [name for name in real if not found.get(name, {}).get("by")]
@@ -23,20 +24,20 @@ def test_most_planted_bugs_are_killed_and_the_rest_explained() -> None:
     assert {path.stem for path in KILLERS.glob("*.json")} <= MUTANTS.keys()
 
 
-def test_lists_are_complete() -> None:
-    """All 44 weaknesses of RocketMQ's timer, and the twelve of mutants/lab.py."""
+def test_planted_bugs_include_all_known_weaknesses() -> None:
+    """Expect all 44 weaknesses of RocketMQ's timer, and the twelve bugs of mutants/lab.py."""
     counts = {"W-L": 14, "W-D": 8, "W-S": 9, "W-R": 7, "W-F": 6, "L-": 12}
     wanted = {f"{kind}{n}" for kind, count in counts.items() for n in range(1, count + 1)}
     assert wanted <= MUTANTS.keys() | NOT_HERE.keys()
 
 
-def test_table_is_what_was_found() -> None:
+def test_table_of_planted_bugs_matches_results() -> None:
     assert KILLS.exists()
     assert TABLE.read_text() == table(read_kills())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_planted_bug_dies(name: str) -> None:
+def test_planted_bug_is_detected_by_its_schedule(name: str) -> None:
     schedule = read_regression(killer_path(name))
     with planted(name):
         killed = run_schedule(schedule).error

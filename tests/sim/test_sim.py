@@ -1,4 +1,4 @@
-"""The simulator's share of every test run: new schedules, old failures, and itself."""
+"""Run new schedules, replay old failures, and test the simulator itself."""
 
 import json
 import os
@@ -13,7 +13,8 @@ import pytest
 
 from tests.sim import audit
 from tests.sim.__main__ import run_many
-from tests.sim.disk import Node, SimDisk
+from tests.sim.disk import SimDisk
+from tests.sim.files import Node
 from tests.sim.lottery import PAGE, SECTOR
 from tests.sim.paths import SimPath
 from tests.sim.run import run_schedule, run_seed
@@ -30,18 +31,18 @@ SCHEDULES = "simulator schedules"
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("count", both(SCHEDULES))
-def test_store_agrees_with_its_model_whatever_happens(count: int) -> None:
+def test_store_agrees_with_its_model_under_random_schedules(count: int) -> None:
     totals = run_many(0, count)
     print(totals)
     assert not totals.failures, totals.failures[0]
     assert totals.runs == count
-    if count == AMOUNTS[SCHEDULES].all:  # fewer schedules do not get everywhere
+    if count == AMOUNTS[SCHEDULES].all:  # fewer schedules do not reach every bucket
         empty = audit.missing(dict(totals.counts), dict(totals.reached), 5)
         assert not empty, f"the generator does not get there: {empty}"
 
 
 @pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*.json")), ids=lambda path: path.stem)
-def test_what_failed_once_does_not_fail_again(path: Path) -> None:
+def test_regression_does_not_fail_again(path: Path) -> None:
     outcome = run_schedule(read_regression(path))
     if outcome.error is not None:
         raise outcome.error
@@ -52,7 +53,7 @@ def _traces(first: int, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", both("schedules run twice"))
-def test_same_seed_gives_same_run_in_another_process(count: int) -> None:
+def test_seed_gives_same_run_in_another_process(count: int) -> None:
     here = _traces(100, count)
     assert here == _traces(100, count)
     assert len(set(here)) == count
@@ -68,7 +69,7 @@ def test_same_seed_gives_same_run_in_another_process(count: int) -> None:
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
-def test_thousand_seeds_run_twice_alike() -> None:
+def test_thousand_seeds_run_twice_with_equal_traces() -> None:
     assert _traces(0, 1000) == _traces(0, 1000)
 
 
@@ -77,7 +78,7 @@ def test_thousand_seeds_run_twice_alike() -> None:
 
 @contextmanager
 def _pulls_see_what_is_not_durable() -> Iterator[None]:
-    """A planted bug."""
+    """Plant a bug: pulls return messages that are not durable."""
     original = CommitLog.sync_through
 
     def claim(self: CommitLog, offset: int) -> None:
@@ -91,7 +92,7 @@ def _pulls_see_what_is_not_durable() -> Iterator[None]:
 
 
 @pytest.mark.more
-def test_shrinker_leaves_little_that_still_fails(tmp_path: Path) -> None:
+def test_shrinker_leaves_few_operations_that_still_fail(tmp_path: Path) -> None:
     with _pulls_see_what_is_not_durable():
         seed = next(seed for seed in range(400) if run_seed(seed).error is not None)
         before = make_schedule(seed)
@@ -116,7 +117,7 @@ def _node(data: bytes) -> Node:
     return node
 
 
-def test_cut_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+def test_cut_keeps_synced_bytes_and_any_part_of_the_rest() -> None:
     node = _node(b"a" * (2 * PAGE))
     node.write(PAGE - 4, b"b" * 8)
     node.write(PAGE - 4, b"c" * 8)
@@ -138,13 +139,13 @@ def test_cut_mixes_sectors_of_one_page() -> None:
     assert len(mixes) > 10
 
 
-def test_cut_takes_back_lengths_that_were_not_synced() -> None:
+def test_cut_may_revert_unsynced_lengths() -> None:
     node = _node(b"a" * 100)
     node.write(100, b"b" * 100)
     assert {len(node.cut(Random(seed)).cache) for seed in range(50)} == {100, 200}
 
 
-def test_cut_takes_back_names_whose_directory_was_not_synced() -> None:
+def test_cut_may_revert_names_of_an_unsynced_directory() -> None:
     disk = SimDisk()
     folder = SimPath("/store")
     disk.make_directory(folder)
@@ -158,7 +159,7 @@ def test_cut_takes_back_names_whose_directory_was_not_synced() -> None:
     assert disk.killed().list(folder) == ["new"]
 
 
-def test_pages_of_a_failed_sync_pass_for_clean() -> None:
+def test_failed_sync_marks_lost_pages_as_clean() -> None:
     node = _node(b"a" * (8 * PAGE))
     node.write(0, b"b" * (8 * PAGE))
     draw = Random(1)

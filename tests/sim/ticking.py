@@ -1,4 +1,6 @@
-"""Operations of what recurs, on the store and on its model (support/models/recurring.py)."""
+"""Operations of recurring messages, made to the store and to their model
+(support/models/recurring.py).
+"""
 
 from collections.abc import Iterator
 
@@ -9,17 +11,22 @@ from timerstore import TimerStore
 
 
 class Ticking(Pacing):
-    """A world in which messages recur."""
+    """A world with recurring messages."""
 
     @property
     def _recurs(self) -> bool:
-        """Whether there is a model of it: a planner that flow control refuses tries again."""
+        """Return whether recurring messages have a model here: flow control would delay the
+        planner.
+        """
         return self.config.visibility == "durable" and not self.config.slot_messages_max
 
     def op_every(
         self, which: int, every_ms: int, missed: str, begins: int | None, is_cron: bool = False
     ) -> None:
-        """`begins`: its first run, in so many tenths of its step from now on; None: in a step."""
+        """Start a recurring message.
+
+        begins: time of the first run in tenths of the step from now, or None for one step.
+        """
         if not self._recurs:
             return
         begin_ms = None if begins is None else self.clock.now_ms + every_ms * begins // 10
@@ -33,7 +40,7 @@ class Ticking(Pacing):
         return f"job-{which}"
 
     def _limit_turns(self) -> None:
-        """Have the clock never be turned by so much that too many runs come."""
+        """Limit turns of the clock, so that not too many runs become due at once."""
         self.clock.turn_ms_max = self.ticks.turn_ms_max
 
     def op_cancel_every(self, which: int) -> None:
@@ -41,7 +48,7 @@ class Ticking(Pacing):
             self.ticks.cancel_every(self.store, self._job_name(which), lambda: self.is_dead)
 
     def look(self) -> None:
-        """Runs, too."""
+        """Read new messages, and compare the runs."""
         super().look()
         if self._recurs:
             self.ticks.look(self.store, self.clock)
@@ -55,14 +62,14 @@ class Ticking(Pacing):
         self._limit_turns()
 
     def check_more(self, store: TimerStore) -> None:
-        """Of an image: what leases and runs there must be, and must not."""
+        """Check the leases and runs of a crash image."""
         if self.config.flush == "sync" and self._leases and not self._has_limit:
             self.lessees.check_waiting(store, self.model.shared_ids)
         if self._recurs:
             self.ticks.check_waiting(store)
 
     def end_ticks(self) -> None:
-        """Nothing recurs any more."""
+        """Stop all recurring messages."""
         if self._recurs:
             self.op_settle()
         for name in self.ticks.live:
@@ -72,7 +79,7 @@ class Ticking(Pacing):
     def op_settle(self) -> None:
         raise NotImplementedError
 
-    # --- beside the model of messages ---
+    # --- connections to the model of messages ---
 
     @property
     def has_doubts(self) -> bool:

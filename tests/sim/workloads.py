@@ -1,9 +1,10 @@
-"""All workloads of a few operations: what the exhaustive run goes through, in order.
+"""Enumerate all workloads of a few operations for the exhaustive run, as ACE does (OSDI'18).
 
-Data:     a workload is made of operations of a schedule, so that what fails is a schedule, too.
-Holds:    workloads of fewer operations come first: all of them up to a depth are the first of
-          those up to a greater one.
-Source:   as ACE does (OSDI'18).
+A workload consists of operations of a schedule, so that a failure is a schedule, too.
+
+Invariants:
+    1. Workloads with fewer operations come first. All workloads up to one depth are the first ones
+       of the list up to a greater depth.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 from tests.sim.drawing import Op
 
 _QUEUE = ["orders", 0]
-_BYTES = 40  # of a body
+_BYTES = 40  # bytes of a body
 _LATER_MS = 250
-_PAST_MS = 300  # from then on what was put later is due
+_PAST_MS = 300  # after this step of the clock, earlier puts are due
 
 OPS: dict[str, list[Op]] = {
     "now": [["put", _QUEUE, None, _BYTES, None]],
@@ -25,15 +26,17 @@ OPS: dict[str, list[Op]] = {
     "roll": [
         ["put", _QUEUE, ["roll", 2, 1, 0], _BYTES, None],
         ["settle"],
-        ["to_slot", 7, 0],  # a window is six slots
+        ["to_slot", 7, 0],  # a roll window is six slots
         ["settle"],
     ],
     "flush": [["flush"]],
     "checkpoint": [["checkpoint"]],
     "reopen": [["reopen", 0]],
 }
-"""By name, each made of some of a schedule's. No service runs but where one says so: a flush leaves
-in the log alone what was put; a tick and a checkpoint have it on the wheel."""
+"""The operations by name, each made of some operations of a schedule. A service runs only where an
+operation names it. After a flush a put is only in the log; a tick and a checkpoint bring it onto
+the wheel.
+"""
 
 _TINY: dict[str, Any] = {
     "precision_ms": 100, "wheel_slot_count": 16, "roll_window_slots": 6,
@@ -53,7 +56,7 @@ class Variant(NamedTuple):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Of StoreConfig."""
+        """Return the settings for StoreConfig."""
         return {**_TINY, "flush": self.flush, "far_wheel": self.far_wheel}
 
 
@@ -66,7 +69,7 @@ VARIANTS = (
 
 
 class Workload(NamedTuple):
-    """Some operations, of which the last one is died in."""
+    """Some operations. The process dies in the last one."""
 
     variant: Variant
     names: tuple[str, ...]
@@ -77,18 +80,20 @@ class Workload(NamedTuple):
 
     @property
     def before(self) -> list[Op]:
-        """What a schedule has of it before the last one."""
+        """Return the operations of the schedule before the last one."""
         return [op for name in self.names[:-1] for op in OPS[name]]
 
     @property
     def last(self) -> list[Op]:
-        """What a schedule has of the last one."""
+        """Return the operations of the schedule for the last one."""
         return OPS[self.names[-1]]
 
 
 def workloads(depth: int, *, turns: int = len(VARIANTS)) -> Iterator[Workload]:
-    """All of one operation to so many; those of one first, in all settings. Of several operations
-    each comes once, in settings by turns, before any comes again in others; `turns`: so often.
+    """Return all workloads up to a depth, those with fewer operations first.
+
+    Workloads of one operation run in all settings. Each longer workload comes once, with the
+    settings in turn, before any comes again in others, `turns` times.
     """
     for count in range(1, depth + 1):
         named = [names for names in product(OPS, repeat=count) if not _is_idle(names)]
@@ -98,8 +103,10 @@ def workloads(depth: int, *, turns: int = len(VARIANTS)) -> Iterator[Workload]:
 
 
 def _is_idle(names: tuple[str, ...]) -> bool:
-    """Whether a cancel in it has nothing to name: what is left is shorter."""
-    count = 0  # of what waits, at most
+    """Return whether a cancel in the workload has no message to name, so that it equals a shorter
+    one.
+    """
+    count = 0  # most pending messages at that time
     for name in names:
         if name == "cancel" and not count:
             return True

@@ -1,8 +1,10 @@
-"""One store on a simulated disk, beside its model: it dies (life.py), and is opened again.
+"""Run one store on a simulated disk with its model. It dies (life.py) and is opened again.
 
-Holds:    after every operation the model agrees with what the store shows (support/models).
-Fails:    AssertionError where store and model differ; what the store raises passes through, but for
-          errors that were asked for.
+Invariants:
+    1. After every operation the model (support/models) agrees with the visible contents of the
+       store.
+Raises: AssertionError if store and model differ. Errors of the store pass through, except for
+injected ones.
 """
 
 from random import Random
@@ -27,7 +29,7 @@ from timerstore.testing import Stepper
 
 
 class Attempt(NamedTuple):
-    """A put that raised an error: nobody got a receipt."""
+    """A put that raised an error and so returned no receipt."""
 
     queue: Queue
     body: bytes
@@ -40,7 +42,7 @@ class Attempt(NamedTuple):
 
 
 class World(Life, Driver):
-    """The store and all that can be done to it."""
+    """The store with its model and the basic operations."""
 
     def __init__(self, config: StoreConfig, allocations: Allocations) -> None:
         self._begin_life(allocations)
@@ -51,21 +53,22 @@ class World(Life, Driver):
         self.lessees, self.rounds, self.ticks = Lessees(), Rounds(), Ticks()
         self.may_ring_early = False
         self.attempts: list[Attempt] = []
-        self.tried: list[Attempt] = []  # by the last call that puts
-        self.born: dict[bytes, tuple[int, int]] = {}  # messages put before it; when
+        self.tried: list[Attempt] = []  # of the last call that puts
+        # number of messages put before it, and the time of the put
+        self.born: dict[bytes, tuple[int, int]] = {}
         self.async_bodies: set[bytes] = set()
-        self.groups: list[list[bytes]] = []  # that were put all or none
+        self.groups: list[list[bytes]] = []  # of an atomic group
         self.onces = self.clock.onces
         self.versions: dict[tuple[str, int], Version] = {}
         self.is_settled = False
         self._number = 0
-        self._durable = 0  # of the log, when this life ended or began
+        self._durable = 0  # end of the durable log when this life ended or began
 
     def _begin_life(self, allocations: Allocations) -> None:
         Life.__init__(self, allocations)
 
     def begin(self) -> None:
-        """Open for the first time."""
+        """Open the store for the first time."""
         self._open()
 
     # --- opening ---
@@ -77,9 +80,9 @@ class World(Life, Driver):
         self.take_store(TimerStore(self.store_path(), self.config, clock=self.clock, threads=False))
 
     def take_store(self, store: TimerStore) -> None:
-        """It is open."""
+        """Take over an opened store."""
         self.store = store
-        allow_unclosed(self.store)  # its process may die
+        allow_unclosed(self.store)  # the process may die in the opening
         keep_log_from(inside(self.store).retention, self._lowest_unseen)
         self._waiting = {}
         self.services = self.store.services()
@@ -111,7 +114,7 @@ class World(Life, Driver):
         self.async_bodies.discard(one.body)
 
     def _doubt_asynchronous(self) -> None:
-        """A power cut may have taken what was acknowledged in the page cache, a suffix of it."""
+        """Doubt the last asynchronous puts: a power cut may have removed a suffix of them."""
         for one in self.model.puts.values():
             taken = one.receipt.log_offset >= self._durable
             if taken and one.body in self.async_bodies and not one.cancelled:
@@ -120,7 +123,9 @@ class World(Life, Driver):
             self._rewind()
 
     def _rewind(self) -> None:
-        """Who pulls what is only written may find less after a power cut."""
+        """Step back in each queue: with visibility "written", a power cut may remove messages
+        already read.
+        """
         for queue, known in self.model.seen.items():
             begin = self.begin_of(queue)
             now = [(m.body, m.delivered_ms) for m in self._pull_new(queue, begin)]
@@ -132,7 +137,7 @@ class World(Life, Driver):
                 self.model.puts[body].place = None
             del known[same:]
 
-    # --- what became of calls that were not answered ---
+    # --- outcome of calls without an answer ---
 
     def _found(self, queue: Queue, body: bytes) -> Message | None:
         assert self.config.index_enabled
@@ -160,15 +165,16 @@ class World(Life, Driver):
         )
 
     def _decide_attempts(self) -> None:
-        """What was put and raised an error is there, for good, or never comes."""
+        """Decide for each put that raised an error whether it was stored. The decision is final."""
         for one in list(self.attempts):
             message = self._found(one.queue, one.body) if self.config.index_enabled else None
             if message is not None:
                 self.adopt(one, message)
-            self.attempts.remove(one)  # not before: looking may fail, too, and is done again then
+            # only now, because reading may fail, too, and is repeated then
+            self.attempts.remove(one)
 
     def adopt(self, one: Attempt, message: Message) -> None:
-        """It was put, though the call raised an error."""
+        """Add a message to the model although its put raised an error."""
         receipt = self._receipt(message)
         self.model.put(one.queue, one.body, one.due_ms, receipt, level=one.level)
         put = self.model.puts[one.body]
@@ -177,7 +183,10 @@ class World(Life, Driver):
             self.onces.put((one.queue[0], one.name), put, one.put_ms, self.clock.latest_ms)
 
     def _decide_unsure(self) -> None:
-        """What was in flight is there, for good, or never comes; and nothing behind it did."""
+        """Decide for each call in flight whether it took effect.
+
+        If one did not, no later one did.
+        """
         if not self.config.index_enabled:
             return
         unsure = [p for p in self.model.puts.values() if not p.sure and p.place is None]
@@ -201,8 +210,9 @@ class World(Life, Driver):
                 one.maybe_cancelled = False
 
     def _decide_moved(self, one: Put) -> None:
-        """A reschedule in flight took place, or it did not; where nobody got its new handle, it is
-        known by the time that was asked for.
+        """Decide whether a reschedule in flight took effect.
+
+        Without its new handle, the message is recognised by the due time that was asked for.
         """
         assert one.maybe_moved is not None
         receipt, due_ms = one.maybe_moved
@@ -219,7 +229,7 @@ class World(Life, Driver):
             one.maybe_moved = None
             return
         if receipt is one.receipt and one.maybe_moved[0] is receipt:
-            one.maybe_moved = None  # it waits as before, or came
+            one.maybe_moved = None  # it is pending as before, or was delivered
             if one.body in came:
                 message = next(m for m in new if m.body == one.body)
                 if message.due_ms != one.due_ms:
@@ -229,17 +239,17 @@ class World(Life, Driver):
 
     @property
     def has_doubts(self) -> bool:
-        """Whether a call failed whose outcome the model does not know."""
+        """Return whether a call failed whose outcome the model does not know."""
         puts = self.model.puts.values()
         return bool(self.attempts) or any(
             one.maybe_cancelled or one.maybe_moved is not None or not one.sure for one in puts
         )
 
-    # --- errors that were asked for ---
+    # --- injected errors ---
 
     def after_error(self, error: Exception, seed: int) -> None:
-        """The call raised what was asked for: once a store has failed, it stays so."""
-        assert self.is_limited, f"an error that nobody asked for: {error!r}"
+        """Handle an injected error. A store that failed once rejects every later call."""
+        assert self.is_limited, f"an error without an injected fault: {error!r}"
         self.count("errors")
         self.may_scan_all = self.has_failed = True
         is_memory = isinstance(error, MemoryError)
@@ -254,7 +264,7 @@ class World(Life, Driver):
             else:
                 raise AssertionError("a put was taken after the store had failed")
         elif self._is_open and isinstance(error, TimerStoreError) and error.retryable:
-            return  # nothing is lost: go on
+            return  # the call changed nothing, and the run continues
         assert self.disk.sync_failures == 0 or not self._is_open or inside(self.store).log.failed, (
             "a sync failed, and the store goes on"
         )
@@ -265,15 +275,15 @@ class World(Life, Driver):
             self.end_now([Random(seed).choice(("kill", "drop", "cut")), seed])
         self.raise_again([])
 
-    # --- never early ---
+    # --- early deliveries ---
 
     def note_body(self, body: bytes) -> None:
-        """A message is put, or put off, now."""
+        """Record that a message is put or rescheduled now."""
         self.born[body] = self.clock.put_count, self.clock.now_ms
         self.clock.put_count += 1
 
     def check_not_early(self, messages: list[Message]) -> None:
-        """Of each message the clock has shown its time since it was put."""
+        """Check that for each message the clock has shown its due time since the put."""
         for message in messages:
             one = self.model.puts.get(message.body)
             if one is not None and message.body in self.born:

@@ -1,4 +1,4 @@
-"""Tables read from another process while threads put, cancel, deliver and checkpoint."""
+"""Read tables from another process while threads put, cancel, deliver and checkpoint."""
 
 import multiprocessing
 import time
@@ -28,7 +28,7 @@ def write(root: Path, stop: Any) -> None:
             number += 20
 
 
-def test_every_snapshot_is_whole_and_a_prefix_of_the_next(tmp_path: Path) -> None:
+def test_every_snapshot_is_complete_and_a_prefix_of_the_next(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     writer = context.Process(target=write, args=(tmp_path / "s", stop))
@@ -53,7 +53,8 @@ def test_every_snapshot_is_whole_and_a_prefix_of_the_next(tmp_path: Path) -> Non
             assert cancelled == deleted & {unit["log_offset"] for unit in units}
             positions = {unit["timer_pos"] for unit in units}
             slots = read_rows(store.root, "slots", snapshot=store)
-            # Of a file that retention took a slot may still speak: all in it is past.
+            # A slot may still refer to a file that retention removed; all its units are in the
+            # past.
             kept = {slot["last_pos"] for slot in slots if slot["last_pos"] >= min(positions)}
             assert kept <= positions
             deliveries = read_rows(store.root, "deliveries", snapshot=store)

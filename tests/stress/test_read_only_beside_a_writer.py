@@ -1,5 +1,5 @@
-"""A store read from another process while its owner puts, cancels, delivers, forgets what is old,
-and is killed.
+"""Read a store from another process while its owner puts, cancels, delivers, applies retention, and
+is killed.
 """
 
 import multiprocessing
@@ -46,7 +46,7 @@ def write(root: Path, stop: Any, retention_ms: int) -> None:
 
 @contextmanager
 def writing(root: Path, retention_ms: int = 0) -> Iterator[Any]:
-    """A process that has the store open; ends well, where it was not killed."""
+    """Run a process that owns the store. It must end without an error, unless it was killed."""
     stop = _CONTEXT.Event()
     writer = _CONTEXT.Process(target=write, args=(root, stop, retention_ms))
     writer.start()
@@ -67,7 +67,7 @@ def numbers(messages: tuple[Message, ...]) -> list[int]:
 
 
 def look(store: ReadOnlyStore, offset: int) -> int:
-    """Read what came; where to go on."""
+    """Read new messages, and return the next offsets."""
     got = store.pull("t", 0, offset, max_count=1000)
     if got.status is PullStatus.OFFSET_TOO_SMALL:
         return got.next_offset
@@ -90,7 +90,9 @@ def look(store: ReadOnlyStore, offset: int) -> int:
 
 
 @pytest.mark.parametrize("retention_ms", [0, 1000])
-def test_a_reader_beside_a_writer_sees_each_message_once(tmp_path: Path, retention_ms: int) -> None:
+def test_read_only_store_returns_each_message_once_during_writes(
+    tmp_path: Path, retention_ms: int
+) -> None:
     root = tmp_path / "s"
     with writing(root, retention_ms), timerstore.open(root, read_only=True) as store:
         end, offset, rounds = time.monotonic() + 6, 0, 0
@@ -105,7 +107,7 @@ def test_a_reader_beside_a_writer_sees_each_message_once(tmp_path: Path, retenti
         assert store.verify().clean
 
 
-def test_what_is_put_is_seen_soon_by_who_waits(tmp_path: Path) -> None:
+def test_read_only_store_returns_a_new_message_soon_in_a_long_poll(tmp_path: Path) -> None:
     root = tmp_path / "s"
     with writing(root), timerstore.open(root, read_only=True) as store:
         seen = 0
@@ -117,7 +119,7 @@ def test_what_is_put_is_seen_soon_by_who_waits(tmp_path: Path) -> None:
         assert seen == 1000
 
 
-def test_after_a_kill_all_that_was_acknowledged_is_read(tmp_path: Path) -> None:
+def test_read_only_store_returns_all_acknowledged_messages_after_a_kill(tmp_path: Path) -> None:
     root = tmp_path / "s"
     with writing(root) as writer, timerstore.open(root, read_only=True) as before:
         time.sleep(0.5)
@@ -131,10 +133,10 @@ def test_after_a_kill_all_that_was_acknowledged_is_read(tmp_path: Path) -> None:
                 assert len(found) >= acknowledged
                 assert one.stats()["open_in"] is None
             waits = {one.message_id for one in store.pending()}
-            # The next owner recovers, and takes nothing back.
+            # The next owner recovers the store, and no message disappears.
             with timerstore.open(root, threads=False) as owner:
                 assert len(list(owner.pull_batch("t", 0, 0, max_count=10**6))) >= len(found)
-                # Of what was cancelled last the staging alone may have known.
+                # The last cancels may have been in the staging file only.
                 for one in waits - {one.message_id for one in owner.pending()}:
                     assert owner.explain(one, topic="d").state == "cancelled"
             after = [int(message.body[:8]) for message in store.follow("t")]
@@ -150,13 +152,13 @@ def open_and_close(root: Path, stop: Any) -> None:
                 store.put("t", b"%08d" % number + bytes(100))
                 store.put("d", b"waits", delay=86_400, keys=("w",))
                 number += 1
-        if number % 200 == 0:  # all is built anew from the log
+        if number % 200 == 0:  # all derived files are rebuilt from the log
             (root / "timerstore" / "watermark").unlink()
             shutil.rmtree(root / "consumequeue")
         (root.parent / "put").write_text(str(number))
 
 
-def test_an_owner_that_comes_and_goes_and_builds_all_anew_is_no_error(tmp_path: Path) -> None:
+def test_read_only_store_raises_no_error_while_owners_rebuild_the_store(tmp_path: Path) -> None:
     root = tmp_path / "s"
     stop = _CONTEXT.Event()
     owner = _CONTEXT.Process(target=open_and_close, args=(root, stop))
@@ -187,7 +189,7 @@ def test_an_owner_that_comes_and_goes_and_builds_all_anew_is_no_error(tmp_path: 
     assert owner.exitcode == 0
 
 
-def test_many_threads_read_beside_an_owner_of_their_process(tmp_path: Path) -> None:
+def test_read_only_store_serves_many_threads_in_the_process_of_its_owner(tmp_path: Path) -> None:
     config = small(checkpoint_interval_ms=20, retention_ms=1000, commit_log_segment_bytes=64 * 1024)
     failed: list[BaseException] = []
     with (
@@ -203,7 +205,7 @@ def test_many_threads_read_beside_an_owner_of_their_process(tmp_path: Path) -> N
             try:
                 while not stop.is_set():
                     call()
-            except BaseException as error:  # noqa: BLE001 - the test tells it
+            except BaseException as error:  # noqa: BLE001 - the test reports it
                 failed.append(error)
 
         calls: list[Callable[[], object]] = [

@@ -1,8 +1,10 @@
-"""A steady load with retention on: disk, memory, descriptors, threads and maps stay as they are.
+"""Run a steady load with retention, and check that no resource grows.
 
-TIMERSTORE_SOAK_S: how long, seconds (12; `make soak` and `make nightly` take longer).
-TIMERSTORE_SOAK_RATE: messages a second (2000): fewer where the machine has other work, since what
-the reader has not read is kept, and is no leak.
+The resources are disk, memory, descriptors, threads and maps.
+
+TIMERSTORE_SOAK_S: duration in seconds (12; `make soak` and `make nightly` take longer).
+TIMERSTORE_SOAK_RATE: messages a second (2000). Choose fewer on a busy machine, because messages
+that the reader has not read are kept, and this is no leak.
 """
 
 import os
@@ -27,7 +29,7 @@ MIB = 1 << 20
 
 @dataclass
 class Sample:
-    """What the process and the directory have at one moment."""
+    """The resources of the process and of the directory at one time."""
 
     disk_bytes: int
     files: int
@@ -42,7 +44,7 @@ def sample(root: Path) -> Sample:
     for path in root.rglob("*"):
         try:
             status = path.stat()
-        except FileNotFoundError:  # it went just now
+        except FileNotFoundError:  # a file that was removed just now
             continue
         if path.is_file():
             sizes.append(status.st_blocks * 512)
@@ -54,13 +56,13 @@ def sample(root: Path) -> Sample:
 
 @dataclass
 class Load:
-    """Who puts, who reads; all in threads of their own until `stop`."""
+    """Put and read messages, in threads that run until `stop`."""
 
     store: TimerStore
     stop: threading.Event = field(default_factory=threading.Event)
     put_count: int = 0
     far: list[str] = field(default_factory=list)
-    seen: dict[int, int] = field(default_factory=dict)  # number -> how often
+    seen: dict[int, int] = field(default_factory=dict)  # number -> deliveries
     removed: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -92,7 +94,7 @@ class Load:
             self.removed = reader.removed_count
 
     def look_back(self) -> None:
-        """Reads what is about to go, so that there is always somebody in a view."""
+        """Read messages that retention is about to remove, so that a reader always holds a view."""
         while "t" not in self.store.topics():
             time.sleep(0.01)
         while not self.stop.is_set():
@@ -101,7 +103,7 @@ class Load:
             self.store.query("t", "nobody", max_count=1)
 
 
-def test_nothing_grows_under_a_steady_load(tmp_path: Path) -> None:
+def test_resources_do_not_grow_under_a_steady_load(tmp_path: Path) -> None:
     root = tmp_path / "store"
     config = small(
         commit_log_segment_bytes=MIB, queue_segment_bytes=20_000, index_entry_count=20_000,

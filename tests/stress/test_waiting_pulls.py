@@ -1,4 +1,4 @@
-"""Many pulls that wait, with real threads and real time: 10,000 of asyncio, 1,000 of threads."""
+"""Run many long polls in real threads and real time: 10,000 of asyncio, 1,000 of threads."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from timerstore import PullResult, StoreConfig, TimerStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
-WAIT_S = 1e6  # who sleeps past a message sleeps until the test's own time is over
+WAIT_S = 1e6  # a waiter that misses a message sleeps until the end of the test
 
 
 def config(flush: str) -> StoreConfig:
@@ -30,7 +30,7 @@ def flush(request: pytest.FixtureRequest) -> str:
 
 
 def _services(folder: Path) -> int:
-    """How many a store has: one that is stepped by hand tells."""
+    """Return the number of services of a store, counted in one without threads."""
     with timerstore.open(folder.with_name("another"), config("async"), threads=False) as store:
         return len(store.services())
 
@@ -43,7 +43,7 @@ def woken(store: TimerStore) -> int:
     return int(store.stats()["pull_woken"])
 
 
-def test_ten_thousand_from_asyncio(tmp_path: Path, flush: str) -> None:
+def test_ten_thousand_long_polls_from_asyncio(tmp_path: Path, flush: str) -> None:
     queue_count, per_queue = 1000, 10
 
     async def main() -> None:
@@ -79,7 +79,9 @@ def test_ten_thousand_from_asyncio(tmp_path: Path, flush: str) -> None:
     asyncio.run(main())
 
 
-def test_a_thousand_threads_of_which_each_message_wakes_one(tmp_path: Path, flush: str) -> None:
+def test_thousand_long_polls_from_threads_with_one_wake_up_per_message(
+    tmp_path: Path, flush: str
+) -> None:
     count = 1000
     store = timerstore.open(tmp_path, config(flush))
     store.put("t", b"makes the topic", queue_id=count)
@@ -107,10 +109,10 @@ def test_a_thousand_threads_of_which_each_message_wakes_one(tmp_path: Path, flus
     assert len(found) == count
 
 
-def test_a_thousand_consumers_from_threads_of_which_each_message_wakes_one(
+def test_thousand_consumers_from_threads_with_one_wake_up_per_message(
     tmp_path: Path, flush: str
 ) -> None:
-    """All of one group, a queue each."""
+    """All consumers are of one group, with a queue each."""
     count = 1000
     store = timerstore.open(tmp_path, config(flush))
     store.put("t", b"makes the topic", queue_id=count)
@@ -142,7 +144,7 @@ def test_a_thousand_consumers_from_threads_of_which_each_message_wakes_one(
         assert not thread.is_alive(), "close did not answer it"
 
 
-def test_a_thousand_threads_at_one_consumer_of_which_each_message_wakes_one(
+def test_thousand_threads_at_one_consumer_with_one_wake_up_per_message(
     tmp_path: Path, flush: str
 ) -> None:
     count = 1000
@@ -226,7 +228,7 @@ def racing(tmp_path: Path, flush: str, request: pytest.FixtureRequest) -> Iterat
     store.close()
 
 
-def test_readers_at_the_tail_miss_nothing_from_threads(racing: TimerStore) -> None:
+def test_readers_at_the_end_of_a_queue_miss_no_message_from_threads(racing: TimerStore) -> None:
     seen: list[list[bytes]] = [[] for _ in range(3)]
 
     def consume(queue_id: int) -> None:
@@ -246,14 +248,14 @@ def test_readers_at_the_tail_miss_nothing_from_threads(racing: TimerStore) -> No
     assert [set(bodies) for bodies in seen] == expected()
 
 
-def test_readers_at_the_tail_miss_nothing_from_asyncio(racing: TimerStore) -> None:
+def test_readers_at_the_end_of_a_queue_miss_no_message_from_asyncio(racing: TimerStore) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     async def consume(store: timerstore.aio.AsyncTimerStore, queue_id: int) -> set[bytes]:
         chance, offset, seen = random.Random(queue_id), 0, list[bytes]()
         while len(seen) < COUNT // 3:
             pull = store.pull("t", queue_id, offset, wait=WAIT_S)
-            if chance.random() < 0.2:  # given up in the middle, then asked again
+            if chance.random() < 0.2:  # cancelled in the middle, and called again
                 task = asyncio.create_task(pull)
                 await asyncio.sleep(0.0002 * chance.random())
                 if task.cancel():

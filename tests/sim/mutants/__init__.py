@@ -1,16 +1,23 @@
-"""Planted bugs: the ancestor's weaknesses and others, each switched on in the tested engine.
+"""Plant bugs in the tested engine, known weaknesses of RocketMQ's timer and others.
 
-    with planted("W-D1"): ...      # the engine has the bug in here
+    with planted("W-D1"): ...      # the engine has the bug in this block
 
-What the simulator does not kill is a hole in the simulator, or no bug in this design; the table
-(MUTANTS.md, made by `python -m tests.sim.kill`) says which.
-Ids: W-xx weaknesses of RocketMQ's timer; L-xx those of lab.py; E-xx found in this engine by the
-simulator; LE, RP, RC, SP, PC, CM of leases, rounds of a key, what recurs, times that are drawn,
-rates, many cancels; F-xx the far wheel; SH several shards;
-P-xx a promise that the others leave untouched, by order of their making.
+A bug that the simulator does not detect shows a gap in the simulator, or it is no bug in this
+design. The table (MUTANTS.md, written by `python -m tests.sim.kill`) says which of the two.
+
+| ids | subject |
+|---|---|
+| W-xx | weaknesses of RocketMQ's timer |
+| L-xx | the bugs of lab.py |
+| E-xx | bugs that the simulator found in this engine |
+| LE, RP, RC | leases, keyed puts, recurring messages |
+| SP, PC, CM | spread times, rates, cancels of many messages |
+| F-xx | the far wheel |
+| SH-xx | several shards |
+| P-xx | promises without another bug, numbered in the order of their making |
 """
 
-from tests.sim.mutants import (  # noqa: F401 - each registers its own
+from tests.sim.mutants import (  # noqa: F401 - each module registers its bugs
     bursts,
     cancels,
     duplicates,

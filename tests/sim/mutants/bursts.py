@@ -1,4 +1,7 @@
-"""Times that are drawn, and topics that take turns: docs/decisions/0004-fair-delivery.md."""
+"""Plant bugs in random due times and in the rates of topics.
+
+See also: docs/decisions/0004-fair-delivery.md
+"""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cancels (W-R)."""
+"""Plant bugs in cancels (W-R)."""
 
 from typing import Any
 from unittest.mock import patch

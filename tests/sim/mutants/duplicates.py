@@ -1,4 +1,4 @@
-"""Messages that come twice (W-D)."""
+"""Plant bugs that deliver a message twice (W-D)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Bugs that the simulator found in this engine."""
+"""Plant bugs that the simulator found in this engine."""
 
 from typing import Any
 

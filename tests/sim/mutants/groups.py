@@ -1,4 +1,4 @@
-"""Groups of puts that are stored all or none, and sources that are ingested once."""
+"""Plant bugs in atomic groups of puts, and in sources that are ingested once."""
 
 from typing import Any
 

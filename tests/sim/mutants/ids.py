@@ -1,4 +1,4 @@
-"""Message ids, within their window and across restarts (W-D7)."""
+"""Plant bugs in message ids, within their window and across restarts (W-D7)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Retention (W-L3 and W-L5) and backups."""
+"""Plant bugs in retention (W-L3 and W-L5) and in backups."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Twelve bugs that were first planted in a small model of the engine."""
+"""Plant twelve bugs that were first planted in a small model of the engine."""
 
 from dataclasses import replace
 from typing import Any

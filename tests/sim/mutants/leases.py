@@ -1,4 +1,7 @@
-"""Leases: docs/decisions/0009-leases-replace-and-recurring.md."""
+"""Plant bugs in leases.
+
+See also: docs/decisions/0009-leases-replace-and-recurring.md
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Fixed levels (W-F)."""
+"""Plant bugs in fixed delay levels (W-F)."""
 
 from typing import Any
 

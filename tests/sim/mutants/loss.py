@@ -1,4 +1,4 @@
-"""Messages that are lost (W-L)."""
+"""Plant bugs that lose messages (W-L)."""
 
 from typing import Any
 

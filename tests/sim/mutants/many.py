@@ -1,4 +1,4 @@
-"""Cancelling many at a time: change/cancel_many.py."""
+"""Plant bugs in cancels of many messages (change/cancel_many.py)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Early, stuck, out of order, mislinked (W-S)."""
+"""Plant bugs that make messages early, stuck, out of order or linked to the wrong slot (W-S)."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""How a bug is planted: a method, a rule or a call into C is replaced by a wrong one for a while.
+"""Plant a bug: replace a method, a rule or a call into C by a wrong one for a while.
 
-Nothing in the product knows of it.
+The engine's own code knows nothing of planted bugs.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +21,15 @@ class Mutant(NamedTuple):
     name: str
     says: str
     patches: Callable[[], Patches]
-    equivalent: str = ""  # why it is no bug in this design, where it is none
-    needs: str = ""  # what a schedule without an operation or setting of that name never meets
+    equivalent: str = ""  # why it is no bug in this design, if it is not
+    needs: str = ""  # a schedule without an operation or setting of this name cannot detect the bug
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(name: str, says: str, equivalent: str = "", needs: str = "") -> Callable[[Any], Any]:
-    """Register what a function yields under a name."""
+    """Register the replacements that a function yields under a name."""
 
     def register(patches: Callable[[], Patches]) -> Callable[[], Patches]:
         assert name not in MUTANTS, f"two mutants have one name: {name}"
@@ -41,7 +41,7 @@ def mutant(name: str, says: str, equivalent: str = "", needs: str = "") -> Calla
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Have the engine with a bug."""
+    """Run the block with a bug in the engine."""
     with ExitStack() as stack:
         for one in MUTANTS[name].patches():
             stack.enter_context(one)
@@ -49,7 +49,7 @@ def planted(name: str) -> Iterator[None]:
 
 
 class Lib:
-    """C, with some calls replaced."""
+    """The C library, with some calls replaced."""
 
     def __init__(self, **replaced: Callable[..., Any]) -> None:
         vars(self).update(replaced)
@@ -63,11 +63,11 @@ def nothing(*_args: Any, **_given: Any) -> None:
 
 
 def swap(owner: Any, name: str, value: Any) -> Any:
-    """Put something else in a method's place."""
+    """Replace a method."""
     return patch.object(owner, name, value)
 
 
 def set_states(native: Any, ids: Any, state: int) -> None:
-    """Say of ids that they wait, are handed over or cancelled."""
+    """Set the states of timer ids to waiting, handed over or cancelled."""
     each = np.ascontiguousarray(ids, np.int64)
     lib.ts_states_set_many(native, ffi.from_buffer("int64_t[]", each), len(each), state)

@@ -1,8 +1,8 @@
-"""Promises that the others leave untouched: what must be durable before what."""
+"""Plant bugs against the remaining promises: the order in which data must become durable."""
 
 from typing import Any
 
-from tests.sim.disk import SimFile
+from tests.sim.files import SimFile
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
     CommitLog,

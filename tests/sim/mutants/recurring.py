@@ -1,4 +1,7 @@
-"""What recurs: docs/decisions/0009-leases-replace-and-recurring.md."""
+"""Plant bugs in recurring messages.
+
+See also: docs/decisions/0009-leases-replace-and-recurring.md
+"""
 
 from typing import Any
 

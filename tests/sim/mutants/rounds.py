@@ -1,4 +1,7 @@
-"""Puts with a key: docs/decisions/0009-leases-replace-and-recurring.md."""
+"""Plant bugs in keyed puts.
+
+See also: docs/decisions/0009-leases-replace-and-recurring.md
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Several stores as one: timerstore/shards. Only schedules of shards meet these."""
+"""Plant bugs in timerstore/shards. Only schedules with several shards can detect them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -78,7 +78,7 @@ def _last_not_closed() -> Patches:
 
 
 class _Lying:
-    """A disk that makes no names durable when it is asked to by itself."""
+    """A disk whose explicit syncs of names have no effect."""
 
     sync_directory = staticmethod(nothing)
 

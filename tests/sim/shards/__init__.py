@@ -1,9 +1,10 @@
-"""A ShardedStore under test: each shard beside a model of its own, all on one disk and one clock.
+"""Test a ShardedStore, with one model per shard and a common disk and clock.
 
-drawing.py   turns the operations of a schedule into such of several shards
-facet.py     the whole as one of its shards: what is asked of a shard goes through the whole
-shard.py     one shard and its model: all that tests/sim knows of a store
+drawing.py   converts the operations of a schedule for several shards
+facet.py     shows the ShardedStore as one of its shards: each call to a shard goes through it
+shard.py     one shard and its model, with all checks for a single store
 readers.py   a group that reads all shards
-cluster.py   the whole: one life, one disk; wide.py    calls that go to several shards
-whole.py     what the whole says of all, compared with what each says
+cluster.py   the ShardedStore: one life, one disk
+wide.py      calls that go to several shards
+whole.py     compares the results of the ShardedStore with those of its shards
 """

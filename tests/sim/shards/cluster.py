@@ -1,9 +1,12 @@
-"""A ShardedStore on a simulated disk, each shard beside its model: all die at the same moment.
+"""Run a ShardedStore on a simulated disk, with one model per shard. All shards die together.
 
-Holds:    what World holds, shard by shard; and of the whole: what is asked of it goes to the shards
-          that it is for, once to each; what comes back is of all; it opens whole, or nothing of it
-          stays open; where one shard has failed, it says so, and the others go on.
-Fails:    AssertionError; what the store raises passes through, but for errors that were asked for.
+Invariants:
+    1. Each shard has the invariants of World.
+    2. A call reaches each shard that it is meant for, once. Its result covers all of them.
+    3. All shards are opened, or none stays open.
+    4. If a shard failed, its calls raise an error, and the other shards continue.
+Raises: AssertionError if a store and its model differ. Errors of the store pass through, except for
+injected ones.
 """
 
 import math
@@ -34,11 +37,11 @@ from timerstore.shards import ShardedStore, open_shards
 
 _AT_REST = {"in", "settle", "die", "nothing", "whole"}
 _NOTHING_NEW = {"put_many_wide", "put_named_wide", "put_turn", "cancel_many_wide", "ack_many_wide"}
-"""Operations after which no pull gives more than before."""
+"""Operations after which a pull returns nothing new."""
 
 
 class Cluster(Reading, Life):
-    """The whole: its life, its ends, its errors."""
+    """The ShardedStore with its life, its deaths and its errors."""
 
     def __init__(
         self, config: StoreConfig, allocations: Allocations, spare_bytes: int, count: int,
@@ -46,14 +49,14 @@ class Cluster(Reading, Life):
     ) -> None:  # fmt: skip
         Life.__init__(self, allocations)
         self.config = config
-        self.number = 0  # of the last body, in whichever shard
+        self.number = 0  # number of the last body in any shard
         self.waited_ms = 0
         self.onces = self.clock.onces
         self.readers = ShardReaders(self.begin_of, count)
         self.shards: list[Shard] = []
         self._count = count
         self._births = births
-        self._turn: int | None = None  # the shard that had the last one
+        self._turn: int | None = None  # the shard of the last message
         for shard in range(count):
             one = Shard(self, shard, self._config_of_shard(), is_small=is_small)
             one.spare_bytes = spare_bytes
@@ -68,7 +71,7 @@ class Cluster(Reading, Life):
         return math.floor(rate * 1000 / self._count) / 1000
 
     def begin(self) -> None:
-        """Make it; it may die meanwhile."""
+        """Create the store, and possibly die during its creation."""
         self.raise_again(self._births)
 
     # --- opening and closing ---
@@ -81,7 +84,7 @@ class Cluster(Reading, Life):
         except BaseException:
             self._check_let_go()
             raise
-        allow_unclosed(self.whole)  # its process may die
+        allow_unclosed(self.whole)  # the process may die in the opening
         assert self.whole.shard_count == self._count
         self._turn = None
         for one in self.shards:
@@ -91,7 +94,7 @@ class Cluster(Reading, Life):
         return Facet(whole, one.shard)
 
     def _check_let_go(self) -> None:
-        """All are open, or none."""
+        """Check that all shards are open, or none."""
         held = self._held()
         assert self.is_dead or not held, f"{len(held)} of {self._count} shards stay open"
 
@@ -105,7 +108,7 @@ class Cluster(Reading, Life):
     def after_opening(self) -> None:
         for one in self.shards:
             one.opened(was_cut=self.was_cut, has_failed=self.has_failed)
-            one.take_rates()  # what follows may fail in one of them
+            one.take_rates()  # a shard may raise an error in the next step
         self.was_cut = self.has_failed = False
         for one in self.shards:
             one.after_opening()
@@ -140,7 +143,7 @@ class Cluster(Reading, Life):
                 self._check_let_go()
 
     def _close_again(self) -> None:
-        """Of a shard that found no memory nothing may have been closed; another call does it."""
+        """Close the shards again. A close that found no memory may have closed none of them."""
         assert all(inside(one).is_closed for one in self.whole.stores), (
             "some shards were not asked to close"
         )
@@ -150,17 +153,17 @@ class Cluster(Reading, Life):
         self.allocations.fault = fault
 
     def op_fault_in_close(self, fault: Op) -> None:
-        """A call fails while the shards are closed, one after the other, or opened again."""
+        """Let a call fail while the shards are closed one after the other, or opened again."""
         self.op_fault(*fault)
         self.op_reopen(0)
         self.heal()
 
     def op_lose(self, which: int, kill: bool, shard: int) -> None:
-        """Some of the files of one shard that are derived from its log are gone."""
+        """Lose some files of one shard that are derived from its log."""
         self._lose(self.shards[shard], self.whole.close, which, kill)
 
     def bury(self) -> None:
-        """Before what is left is opened: whatever else might have been left opens, too."""
+        """Take over the disk that is left, and check the crash images first."""
         super().bury()
         images, self.images = self.images, []
         for image in images:
@@ -169,14 +172,14 @@ class Cluster(Reading, Life):
     def _check_image(self, image: SimDisk) -> None:
         with beside(self, image):
             whole = open_shards(ROOT, self._count, self.config, clock=self.clock, threads=False)
-            allow_unclosed(whole)  # its process ends here
+            allow_unclosed(whole)  # the process of the image ends here
             for one in self.shards:
                 check_store(one, self._facet(whole, one))
 
     # --- running ---
 
     def do(self, op: Op) -> None:
-        """Run one operation of a schedule; each model agrees with its shard after it."""
+        """Run one operation of a schedule. Each model agrees with its shard afterwards."""
         self.note_op(op)
         before_ms, is_pending = self.clock.turned_ms, self.put_count > 0
         self._guarded(lambda: getattr(self, f"op_{op[0]}")(*op[1:]))
@@ -204,7 +207,7 @@ class Cluster(Reading, Life):
         return sum(one.put_count for one in self.shards)
 
     def look(self) -> None:
-        """Pull what is new in each, and compare."""
+        """Pull new messages of each shard, and compare them with the models."""
         for one in self.shards:
             one.look()
 
@@ -223,7 +226,7 @@ class Cluster(Reading, Life):
         self.whole.flush()
 
     def op_whole(self, number: int) -> None:
-        """What the whole says is what its shards say, put together."""
+        """Check that the results of the ShardedStore combine those of its shards."""
         if not self.is_dead and not self.is_limited:
             check_whole(self.whole, number)
             reports = self.whole.verify()
@@ -231,7 +234,7 @@ class Cluster(Reading, Life):
             assert all(report.clean for report in reports), reports
 
     def line(self, step: int, op: Op) -> str:
-        """What a trace says of an operation."""
+        """Return the text of an operation for a trace."""
         logs = [(inside(one.store).log.end, inside(one.store).log.durable) for one in self.shards]
         seen = [sum(map(len, one.model.seen.values())) for one in self.shards]
         return (
@@ -239,11 +242,11 @@ class Cluster(Reading, Life):
             f"puts={[one.put_count for one in self.shards]}\n"
         )
 
-    # --- errors that were asked for ---
+    # --- injected errors ---
 
     def after_error(self, error: Exception, seed: int) -> None:
-        """The call raised what was asked for: a shard that has failed stays so; others go on."""
-        assert self.is_limited, f"an error that nobody asked for: {error!r}"
+        """Handle an injected error. A failed shard stays failed, and the others continue."""
+        assert self.is_limited, f"an error without an injected fault: {error!r}"
         self.count("errors")
         self.may_scan_all = self.has_failed = True
         if self.is_dead:
@@ -253,7 +256,7 @@ class Cluster(Reading, Life):
             self.count("poisoned")
             self._check_refuses(one)
         if not failed and self._is_open and isinstance(error, TimerStoreError) and error.retryable:
-            return  # nothing is lost: go on
+            return  # the call changed nothing, and the run continues
         assert failed or self.disk.sync_failures == 0 or not self._is_open, (
             "a sync failed, and the store goes on"
         )
@@ -276,16 +279,18 @@ class Cluster(Reading, Life):
             raise AssertionError("a put was taken after the shard had failed")
 
     def _go_on_beside(self, failed: list[Shard]) -> None:
-        """Shards know nothing of one another: what is put into the others comes."""
+        """Check that the other shards still deliver: a failed shard does not affect them."""
         for one in self.shards:
             if one in failed or one.attempts or one.has_failed or one.was_cut:
-                continue  # of the last ones it is not known yet what they have
-            self.count("went on beside a shard that has failed")
+                continue  # the contents of these shards are not decided yet
+            self.count("continued after a shard failed")
             one.op_put(["orders", 0], None, 30, "sync")
             one.op_settle()
 
     def _raise_hidden(self) -> None:
-        """A call that answers with what some shards gave leaves another one's error for later."""
+        """Raise the error of a failed shard that a call with partial results left for the next
+        call.
+        """
         for one in self.shards:
             failed = inside(one.store).log.failed
             if failed is not None and not self.is_dead:
@@ -316,7 +321,9 @@ class Cluster(Reading, Life):
     # --- the end ---
 
     def finish(self, *, is_thorough: bool) -> None:
-        """No fault any more, the clock goes on: all comes, once; the shards check clean; close."""
+        """Remove all faults, let time pass, check that each message is delivered once, verify and
+        close.
+        """
         self.heal()
         if any(one.store_has_failed or one.attempts or one.has_doubts for one in self.shards):
             self.end_now(["kill", 0])

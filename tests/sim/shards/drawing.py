@@ -1,11 +1,12 @@
-"""Turns the operations of a schedule into such of a ShardedStore.
+"""Convert the operations of a schedule to operations of a ShardedStore.
 
-    ["in", 1, ["put", ...]]    an operation of one shard, through the whole where it has the call
+    ["in", 1, ["put", ...]]    an operation of one shard, through the whole if it has the call
     ["put_many_wide", ...]     one call for several shards
-    ["reopen", 0]              what is the whole's anyway: ends, faults, readers
+    ["reopen", 0]              an operation of the whole: deaths, faults, readers
 
-Holds:    an operation in, an operation out, so that a death stays around it; but for rates, in
-          which nothing dies: steps follow that show them.
+Invariants:
+    1. One operation becomes one operation, so that a death stays around it. A rate is the
+       exception: no process dies in it, and operations follow that check it.
 """
 
 from random import Random
@@ -18,21 +19,21 @@ OPERATIONS = (
     "in", "whole", "put_many_wide", "put_named_wide", "put_turn", "cancel_many_wide",
     "receive_wide", "ack_many_wide", "pace_wide", "fault_in_close",
 )  # fmt: skip
-"""Beside those of one store."""
+"""In addition to the operations of one store."""
 _OF_ALL = ("reopen", "full", "nothing", "reader")
 _WIDE_RATE = 0.6
 _NUMBERS = 1 << 16
 
 
 class Drawn(NamedTuple):
-    """What a schedule has of shards."""
+    """The part of a schedule that concerns shards."""
 
     made: dict[str, Any]
     ops: list[Op]
 
 
 def draw_shards(draw: Random, ops: list[Op]) -> Drawn:
-    """Have several shards."""
+    """Add several shards to a schedule."""
     count = draw.choice(COUNTS)
     births = []
     while draw.random() < 0.3 and len(births) < 3:
@@ -45,8 +46,10 @@ def draw_shards(draw: Random, ops: list[Op]) -> Drawn:
 
 
 def _steps(draw: Random, op: Op, count: int) -> list[Op]:
-    """Have more due than a rate lets come, and look as often as a shard may let one come: a share
-    that is too large would show in no longer step.
+    """Make more messages due than a rate allows, and check often.
+
+    A check comes as soon as a shard may deliver one message. With longer intervals, a share that is
+    too large would not show.
     """
     topic, rate = op[1:]
     if rate is None or draw.random() < 0.5:
@@ -60,7 +63,7 @@ class _Sharding:
     def __init__(self, draw: Random, count: int) -> None:
         self._draw = draw
         self._count = count
-        self._rest = draw.choice((0.0, 0.5, 1.0))  # that goes to whichever, not to one of them
+        self._rest = draw.choice((0.0, 0.5, 1.0))  # operations that may go to any shard
         self._hot = draw.randrange(count)
 
     def _shard(self) -> int:
@@ -71,7 +74,7 @@ class _Sharding:
         return self._draw.randrange(_NUMBERS)
 
     def turn(self, op: Op) -> Op:
-        """Make it one of shards."""
+        """Convert one operation."""
         name = op[0]
         if name == "die":
             return [*op[:-1], self.turn(op[-1])]
@@ -90,7 +93,7 @@ class _Sharding:
         return ["in", self._shard(), op]
 
     def _later(self, op: Op) -> Op:
-        """A fault that may meet any of the shards, which are opened and closed in their order."""
+        """Return a fault that may meet any shard. Shards are opened and closed in their order."""
         fault = op[2] if op[0] == "fault_in_recovery" else op[1:]
         kind, nth, code, once = fault
         met = [kind, nth * self._draw.choice((1, 1, self._count, 2 * self._count)), code, once]
@@ -99,7 +102,7 @@ class _Sharding:
         return ["fault_in_close", met] if self._draw.random() < 0.2 else [op[0], *met]
 
     def _wide(self, op: Op) -> Op | None:
-        """One call for several shards, where there is such a call."""
+        """Return one call for several shards, if there is such a call."""
         draw, name = self._draw, op[0]
         if name in ("settle", "flush"):
             return op

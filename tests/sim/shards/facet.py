@@ -1,8 +1,9 @@
-"""A ShardedStore as one of its shards: a TimerStore, to who drives one beside a model.
+"""Show a ShardedStore as one of its shards, with the interface of a TimerStore.
 
-Holds:    what a caller of the whole can ask of one shard is asked of the whole, by keys, names,
-          receipts and handles that lead to that shard; what comes back names it, and no other; so
-          do errors. The rest, as a shard's own counts, services and ingest, is the shard's.
+Invariants:
+    1. Each call that exists on the ShardedStore goes through it, with keys, names, receipts and
+       handles that lead to this shard. Results and errors must name this shard.
+    2. All other calls go to the shard itself: its counts, its services, its ingestion.
 """
 
 from collections.abc import Iterator
@@ -20,16 +21,18 @@ _OWN = {
     "config", "consumer", "congestion", "histogram", "ingest", "ingested", "pace", "pending",
     "receive", "services", "stats", "timing_distribution", "topics", "verify", "flush",
 }  # fmt: skip
-"""Of the shard itself: what the whole answers is of all shards, which cluster.py compares."""
+"""Read from the shard itself, because the ShardedStore combines all shards. cluster.py compares
+them.
+"""
 
 
 def in_shard(shard: int, text: str) -> str:
-    """A handle or receipt as the whole has it."""
+    """Return a handle or receipt in the form of the ShardedStore."""
     return f"s{shard:05d}.{text}"
 
 
 def plain(message: Any, shard: int, kind: type[Any] = Message) -> Any:
-    """A message as its shard has it."""
+    """Return a message in the form of its shard."""
     assert message.shard == shard, f"not of shard {shard}: {message}"
     values = {one.name: getattr(message, one.name) for one in fields(kind) if one.init}
     for name in ("handle", "receipt"):
@@ -39,7 +42,7 @@ def plain(message: Any, shard: int, kind: type[Any] = Message) -> Any:
 
 
 def leased(message: Any, shard: int) -> LeasedMessage:
-    """A leased one."""
+    """Return a leased message in the form of its shard."""
     found: LeasedMessage = plain(message, shard, LeasedMessage)
     return found
 
@@ -51,12 +54,12 @@ def _split(text: str, shard: int) -> str:
 
 
 def check_named(error: Exception, shard: int) -> None:
-    """It says in which shard it happened."""
+    """Check that an error names its shard."""
     assert str(error).startswith(f"shard {shard}: "), f"not of shard {shard}: {error}"
 
 
 class Facet:
-    """One shard of the whole."""
+    """One shard, called through the ShardedStore."""
 
     def __init__(self, whole: ShardedStore, shard: int) -> None:
         self.whole = whole
@@ -70,7 +73,7 @@ class Facet:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the shard say so."""
+        """Check that errors name the shard."""
         try:
             yield
         except (FailedError, FullError) as error:
@@ -78,7 +81,7 @@ class Facet:
             raise
 
     def name(self, given: PutReceipt | str) -> ShardReceipt | str:
-        """A receipt or handle as the whole gave it."""
+        """Return a receipt or handle in the form of the ShardedStore."""
         if isinstance(given, PutReceipt):
             return ShardReceipt(self.shard, given)
         return in_shard(self.shard, given)
@@ -96,7 +99,8 @@ class Facet:
 
     def put_many(self, topic: str, bodies: Any, **named: Any) -> list[PutReceipt]:
         is_empty = bodies == [] or bodies[0] == b""
-        with nullcontext() if is_empty else self._named():  # whose nothing is, nobody says
+        # if no shard owns the handle, the error names none
+        with nullcontext() if is_empty else self._named():
             return [self._receipt(one) for one in self.whole.put_many(topic, bodies, **named)]
 
     def put_every(self, *given: Any, **named: Any) -> Any:
@@ -110,7 +114,7 @@ class Facet:
     def cancel_every(self, name: str) -> bool:
         return self.whole.cancel_every(name)
 
-    # --- what waits ---
+    # --- pending messages ---
 
     def cancel(self, given: PutReceipt | str) -> Any:
         with self._named():

@@ -1,5 +1,6 @@
-"""A group that reads all shards, beside the model of one that reads one store: a queue's number
-there is its shard's and its own here.
+"""Test a group that reads all shards against the model of a group that reads one store.
+
+One number stands for a shard and a queue in it.
 """
 
 from collections.abc import Callable
@@ -15,17 +16,17 @@ _WIDTH = 64  # more queues than a topic has here
 
 
 def joined(shard: int, queue_id: int) -> int:
-    """One number for a queue of a shard."""
+    """Return one number for a queue of a shard."""
     return shard * _WIDTH + queue_id
 
 
 def parted(number: int) -> tuple[int, int]:
-    """The shard, and its queue."""
+    """Return the shard, and its queue."""
     return divmod(number, _WIDTH)
 
 
 class ReadWhole:
-    """The whole, as far as a group asks it."""
+    """The ShardedStore, with the calls that a group needs."""
 
     def __init__(self, whole: ShardedStore) -> None:
         self._whole = whole
@@ -37,7 +38,7 @@ class ReadWhole:
         return _joined(self._whole.committed(topic, group))
 
     def end_of(self, topic: str, number: int) -> int:
-        """The first offset that a queue has nothing at."""
+        """Return the first offset of a queue that holds no message."""
         shard, queue_id = parted(number)
         return self._whole.pull(topic, queue_id, 2**62, shard=shard).max_offset
 
@@ -76,14 +77,15 @@ class ShardReaders(Readers):
         self._shard_count = shard_count
 
     def _check_shares(self, shares: list[tuple[int, ...]]) -> None:
-        """Each shard divides its own."""
+        """Check that the queues of each shard are divided among the consumers."""
         for shard in range(self._shard_count):
             places = [[parted(one) for one in share] for share in shares]
             super()._check_shares([tuple(q for k, q in share if k == shard) for share in places])
 
     def seek(self, store: Any, topic: str, which: int, at: int) -> None:
-        """By time, which is all that can be asked of all shards: from the first one on, or behind
-        the last.
+        """Seek by time, to the begin or past the end of all queues.
+
+        Time is the only position that all shards have in common.
         """
         reader: Any = self._reader(store, topic, which)
         self._divided(topic)
@@ -99,7 +101,7 @@ class ShardReaders(Readers):
 
 
 class PartOfReaders:
-    """What one shard has of it, for who looks at that shard alone."""
+    """The part of the group that concerns one shard."""
 
     def __init__(self, readers: ShardReaders, shard: int) -> None:
         self._readers = readers
@@ -122,7 +124,7 @@ class PartOfReaders:
         return self._readers.live_topics | {topic for topic, _ in self.committed}
 
     def lost(self) -> None:
-        """The whole hears of it."""
+        """Report the loss to the whole group."""
 
     def check(self, _store: Any) -> None:
-        """As above."""
+        """Do nothing: the whole group is checked."""

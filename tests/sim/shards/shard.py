@@ -1,7 +1,9 @@
-"""One shard of a ShardedStore, beside its model.
+"""One shard of a ShardedStore, with its model.
 
-Holds:    all that it is told to put goes to this shard: numbers of bodies, names and keys are
-          chosen so that they lead there. Its disk, its clock and its end are the whole's.
+Invariants:
+    1. Every put of this object goes to this shard: numbers of bodies, names and keys are chosen to
+       lead there.
+    2. Disk, clock and death are those of the whole.
 """
 
 import zlib
@@ -15,11 +17,11 @@ from tests.support.models.dedupe import Onces
 from tests.support.models.messages import Queue
 from timerstore import StoreConfig
 
-_NAMES = 8  # of ids that one shard gives, more than a schedule has
+_NAMES = 8  # more ids than one shard gives in a schedule
 
 
 def _of_whole(name: str) -> Any:
-    """What all shards have together."""
+    """The state that all shards share."""
     return property(
         lambda self: getattr(self.cluster, name),
         lambda self, value: setattr(self.cluster, name, value),
@@ -27,7 +29,7 @@ def _of_whole(name: str) -> Any:
 
 
 class Shard(Operations):
-    """A world that shares disk, clock and end with others."""
+    """A world that shares disk, clock and death with others."""
 
     allocations, clock, disk = _of_whole("allocations"), _of_whole("clock"), _of_whole("disk")
     is_dead, _is_open = _of_whole("is_dead"), _of_whole("_is_open")
@@ -41,7 +43,7 @@ class Shard(Operations):
         super().__init__(config, cluster.allocations, is_small=is_small)
         self.readers: Any = PartOfReaders(cluster.readers, shard)
         self.onces: Onces = cluster.onces
-        self._named: dict[bytes, str] = {}  # what has no key: by its id
+        self._named: dict[bytes, str] = {}  # a message without a key is routed by its id
 
     def _begin_life(self, allocations: Any) -> None:
         self.was_cut = self.has_failed = False
@@ -52,10 +54,10 @@ class Shard(Operations):
     def after_error(self, error: Exception, seed: int) -> None:
         raise AssertionError("the whole takes errors") from error
 
-    # --- what leads here ---
+    # --- routing ---
 
     def leads_here(self, key: str) -> bool:
-        """Whether a key is one of this shard's: what the API promises, computed once more."""
+        """Return whether a key leads to this shard, by the rule that the API promises."""
         return zlib.crc32(key.encode()) % len(self.cluster.shards) == self.shard
 
     def new_body(self, size: int) -> bytes:
@@ -64,13 +66,13 @@ class Shard(Operations):
         return body
 
     def any_body(self, size: int, name: str = "") -> bytes:
-        """One whose number leads nowhere, since it is put without a key: under an id, perhaps."""
+        """Return a body without a key. Its number leads to no shard, because its id decides."""
         body = super().new_body(size)
         self.note_name(body, name)
         return body
 
     def note_name(self, body: bytes, name: str) -> None:
-        """The only key that a message can be asked for by is its id."""
+        """Record a message id, which is the only key of its message."""
         self._named[body] = name
 
     def _key_of(self, body: bytes) -> str:
@@ -93,24 +95,24 @@ class Shard(Operations):
         own = [[which + _NAMES * self.shard, due, size] for which, due, size in items]
         super().op_put_many_once(queue, own)
 
-    # --- its end, with the others ---
+    # --- deaths, common to all shards ---
 
     def opened(self, *, was_cut: bool, has_failed: bool) -> None:
-        """All are open again."""
+        """Continue after all shards were opened again."""
         self.was_cut |= was_cut
         self.has_failed |= has_failed
 
     @property
     def facet(self) -> Facet:
-        """The whole as this shard."""
+        """Return the ShardedStore as this shard."""
         found: Any = self.store
         assert isinstance(found, Facet)
         return found
 
-    # --- what is the whole's ---
+    # --- operations of the whole ---
 
     def _limit_turns(self) -> None:
         self.clock.turn_ms_max = min(one.ticks.turn_ms_max for one in self.cluster.shards)
 
     def readers_finish(self) -> None:
-        """The whole reads all shards."""
+        """Do nothing: the whole group reads all shards."""

@@ -1,4 +1,4 @@
-"""What a ShardedStore says of all its shards, compared with what each of them says."""
+"""Compare the results of a ShardedStore with those of each of its shards."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ _TOPICS = ("orders", "mail")
 
 
 def check_whole(whole: ShardedStore, number: int) -> None:
-    """Sums, merges and unions."""
+    """Check sums, merges and unions."""
     _check_pending(whole, number)
     _check_counts(whole)
     _check_queries(whole, _TOPICS[number % 2], f"key-{number % 5}", number)

@@ -1,4 +1,4 @@
-"""Calls of a ShardedStore that go to several shards at once."""
+"""Operations of a ShardedStore that go to several shards at once."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,17 +15,20 @@ from tests.support.models.messages import Put
 from timerstore.errors import FailedError, FlowControlError, FullError, TimerStoreError
 from timerstore.shards import ShardReceipt
 
-_NAMES = 1000  # ids that decide the shard begin here
+_NAMES = 1000  # first number of the ids that decide the shard
 
 
 class Wide(Cluster):
-    """The whole and all that can be done to it."""
+    """The ShardedStore with all its operations."""
 
     # --- puts and cancels ---
 
     @contextmanager
     def _putting(self) -> Iterator[None]:
-        """Nobody gets a receipt from a call that fails: each shard may have done its part."""
+        """Make a put.
+
+        A call that fails returns no receipt, although each shard may have stored its part.
+        """
         try:
             yield
         except (FullError, FailedError, FlowControlError, MemoryError) as error:
@@ -39,7 +42,8 @@ class Wide(Cluster):
     def op_put_many_wide(self, queue: list[Any], items: list[Any], buffer: bool) -> None:
         at, now_ms, rows = (queue[0], queue[1]), self.clock.now_ms, []
         if self.config.slot_messages_max and not self.config.index_enabled:
-            return  # a shard may refuse its part: without an index nobody can ask which
+            # a shard may reject its part, and without an index it cannot be queried which did
+            return
         for shard, due, size in items:
             one = self.shards[shard]
             due_ms = one.due(due) or 0
@@ -61,7 +65,7 @@ class Wide(Cluster):
                 one.note_put(at, body, due_ms, receipt.receipt, sure=not self.is_dead)
 
     def op_put_named_wide(self, queue: list[Any], items: list[Any]) -> None:
-        """By their ids, without keys."""
+        """Put several messages by their ids, without keys."""
         at, rows, window_ms = (queue[0], queue[1]), [], self.config.dedupe_window_ms
         for which, due, size in items:
             lost_below = max(one.lost_below for one in self.shards)
@@ -86,7 +90,10 @@ class Wide(Cluster):
                 one.note_once(at, name, due_ms, body, receipt.receipt, is_in_flight=self.is_dead)
 
     def op_put_turn(self, queue: list[Any], due: Any, size: Any) -> None:
-        """Without a key and an id: the shards take turns. Where it may fail nobody knows which."""
+        """Put without a key or an id, so that shards are chosen round robin.
+
+        If the call may fail, the shard is unknown.
+        """
         at = queue[0], queue[1]
         if self.is_limited or self.config.slot_messages_max or not self.config.index_enabled:
             return
@@ -123,7 +130,7 @@ class Wide(Cluster):
     # --- leases ---
 
     def op_receive_wide(self, topic: str, count: int, lease_ms: int) -> None:
-        """Lease from whichever shards have something."""
+        """Lease messages from any shards that have some."""
         if self.config.visibility == "written":
             return
         self.look()
@@ -135,7 +142,7 @@ class Wide(Cluster):
             assert len(got) <= count
             for one in self.shards:
                 mine = [leased(m, one.shard) for m in got if m.shard == one.shard]
-                if self.is_limited:  # an error of its own is the next call's
+                if self.is_limited:  # an error of one shard is raised by the next call
                     one.lessees.doubt_receive(topic, one.model.seen)
                 one.lessees.received(
                     one.store, self.clock, mine, lease_ms, one.model.seen,

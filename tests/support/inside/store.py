@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Inside:
-    """The components of one open store. Each is read anew at every access."""
+    """The components of one open store. Each is read at every access."""
 
     __slots__ = ("_store",)
 

@@ -21,7 +21,7 @@ def encode_replacement(replacing: Any) -> Attribute:
 
 
 def known_keys(replacing: Any) -> Any:
-    """The keys of which it is known in memory what waits."""
+    """The keys whose pending message is known in memory."""
     return replacing._known
 
 

@@ -134,7 +134,7 @@ class Model:
         """Record the messages of a pull from the first offset not seen yet."""
         for message in messages:
             one = self.puts.get(message.body)
-            assert one is not None, f"nobody put this: {message}"
+            assert one is not None, f"this was never put: {message}"
             assert one.queue == queue, f"came in another queue: {message}"
             assert one.place is None, f"came twice, the first time at {one.place}: {message}"
             assert not one.cancelled, f"came, but was cancelled: {message}"

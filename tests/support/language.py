@@ -4,7 +4,6 @@
 The rules are those of plain technical English: see Conventions in the contributing page.
 """
 
-import ast
 import io
 import re
 import subprocess
@@ -98,29 +97,26 @@ def _long_sentences(path: str, line: int, paragraph: str) -> Iterator[Finding]:
             yield Finding(path, line, f"a sentence of {len(words)} words", sentence)
 
 
+_STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+_LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+_IGNORED = {tokenize.NL, tokenize.COMMENT}
+
+
 def _python(path: str, text: str) -> Iterator[Finding]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield from _match(path, token.start[0], _without_code(token.string))
-    tree = ast.parse(text)
+    """Read comments, strings and names of tests. In tests, only docstrings count as strings."""
     is_test = path.startswith("tests/")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if is_test and node.name.startswith("test_") and NAME_IDIOM.search(node.name):
-                yield Finding(path, node.lineno, "the name of a test", node.name)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            if is_test and not _is_docstring(tree, node):
-                continue  # texts that tests put and compare
-            for number, line in enumerate(node.value.splitlines()):
-                yield from _match(path, node.lineno + number, _without_code(line))
-
-
-def _is_docstring(tree: ast.Module, text: ast.Constant) -> bool:
-    if not hasattr(tree, "docstrings"):
-        tree.docstrings = {  # type: ignore[attr-defined]
-            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
-        }
-    return id(text) in tree.docstrings  # type: ignore[attr-defined, no-any-return]
+    before = tokenize.NEWLINE, ""
+    for kind, string, (line, _), _, _ in tokenize.generate_tokens(io.StringIO(text).readline):
+        if kind == tokenize.COMMENT:
+            yield from _match(path, line, _without_code(string))
+        elif kind in _STRINGS and " " in string and (before[0] in _LAYOUT or not is_test):
+            for number, part in enumerate(string.splitlines()):
+                yield from _match(path, line + number, _without_code(part))
+        elif is_test and before[1] == "def" and string.startswith("test_"):
+            if NAME_IDIOM.search(string):
+                yield Finding(path, line, "the name of a test", string)
+        if kind not in _IGNORED:
+            before = kind, string
 
 
 def _c(path: str, text: str) -> Iterator[Finding]:

@@ -156,7 +156,7 @@ def test_verify_directory_checks_recurring_messages(root: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"nightly", b"nightlx"))
     (problem,) = verify_directory(root, CONFIG).problems
     assert problem.where == str(path)
-    with pytest.raises(CorruptError, match="what recurs"):
+    with pytest.raises(CorruptError, match="definitions of recurring messages cannot be read"):
         timerstore.open(root, CONFIG, clock=clock, threads=False)
 
 

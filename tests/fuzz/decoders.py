@@ -141,7 +141,7 @@ def _properties(data: bytes) -> None:
 
 def _sql(data: bytes) -> None:
     condition = parse_sql(data.decode("utf-8", "replace"))
-    assert condition.ask(_PROPERTIES) in (True, False, None)
+    assert condition.evaluate(_PROPERTIES) in (True, False, None)
 
 
 def _tags(data: bytes) -> None:

@@ -284,7 +284,7 @@ def test_reschedule_rejects_the_handle_of_a_message_sent_twice(
     bench = Bench(tmp_path / "s", now_ms=NOW)
     if settled:
         bench.turn()
-    with bench.refused(timerstore.MessageError, "names 2 messages"):
+    with bench.refused(timerstore.MessageError, "names 2 pending messages"):
         bench.store.reschedule(BROKERS, delay=1)
     first = next(iter(bench.store.pending()))
     bench.store.reschedule(first.handle, delay=20)

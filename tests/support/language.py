@@ -97,6 +97,10 @@ def _long_sentences(path: str, line: int, paragraph: str) -> Iterator[Finding]:
             yield Finding(path, line, f"a sentence of {len(words)} words", sentence)
 
 
+def _is_idiom(name: str) -> bool:
+    return name.startswith("test_") and NAME_IDIOM.search(name) is not None
+
+
 _STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 _LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 _IGNORED = {tokenize.NL, tokenize.COMMENT}
@@ -112,9 +116,8 @@ def _python(path: str, text: str) -> Iterator[Finding]:
         elif kind in _STRINGS and " " in string and (before[0] in _LAYOUT or not is_test):
             for number, part in enumerate(string.splitlines()):
                 yield from _match(path, line + number, _without_code(part))
-        elif is_test and before[1] == "def" and string.startswith("test_"):
-            if NAME_IDIOM.search(string):
-                yield Finding(path, line, "the name of a test", string)
+        elif is_test and before[1] == "def" and _is_idiom(string):
+            yield Finding(path, line, "the name of a test", string)
         if kind not in _IGNORED:
             before = kind, string
 

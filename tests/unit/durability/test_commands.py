@@ -37,7 +37,7 @@ def test_import_is_durable(ts: CommandLine, recorder: Recorder) -> None:
     long = ("-c", "delay_ms_max=31_000_000_000_000")
     assert "put 50 rows" in ts.fine("import", path, file, *long).out
     recorder.check(DONE)
-    assert "were there already" in ts.fine("import", path, file, *long).out
+    assert "already imported" in ts.fine("import", path, file, *long).out
     recorder.check(DONE)
 
 

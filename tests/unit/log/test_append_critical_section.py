@@ -36,7 +36,7 @@ def lock_states(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         monkeypatch.setattr(cls, name, note)
 
     monkeypatch.setattr(CommitLog, "__init__", init)
-    watch(LeaseProgress, "note")
+    watch(LeaseProgress, "record")
     watch(Definitions, "record_runs")
     return found
 

@@ -105,7 +105,9 @@ def test_convert_distinguishes_level_out_of_order_from_full_wheel(tmp_path: Path
     bench.turn(3600 * SECOND)
     assert bodies(bench) == [b"put second"]
     bench.close()
-    with pytest.raises(FailedError, match="a delay-level message was delivered before an earlier one"):
+    with pytest.raises(
+        FailedError, match="a delay-level message was delivered before an earlier one"
+    ):
         timerstore.convert(bench.root, to="rocketmq", config=bench.config, clock=bench.clock)
     bench.open()
     bench.turn(1800 * SECOND)

@@ -19,7 +19,7 @@ import timerstore
 from benchmarks.flight_year import work
 from benchmarks.flights import CANCEL_MS, HOUR_MS, MINUTE_MS
 from timerstore import CancelResult, StoreConfig, TimerStore
-from timerstore.shards.shard_ingest import Ingester
+from timerstore.shards.shard_ingest import ShardIngester
 from timerstore.testing import ManualClock, Stepper
 
 RESULT = (
@@ -67,7 +67,7 @@ class PlayShards:
         config = StoreConfig(flush="async", index_enabled=False)
         path = Path(self.root, f"shard-{shard:05d}")
         with timerstore.open(path, config, clock=clock, threads=False) as store:
-            taken = Ingester(Path(self.root), {shard: store}).run(0)
+            taken = ShardIngester(Path(self.root), {shard: store}).run(0)
             ingested = sum(one.row_count for one in taken)
             Stepper(store).settle()
             cancelled, refused, stops = self._turn(store, clock, shard)

@@ -10,7 +10,7 @@ from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.scan_rows import kind_of, scan_array
 from timerstore._engine.log.fold import Fold, fold
-from timerstore._engine.log.scanned_records import Kind
+from timerstore._engine.log.scanned_records import RecordKind
 
 Log = list[disk.Record]
 
@@ -35,7 +35,7 @@ def key_of(record: disk.Record) -> str:
     return record.properties["UNIQ_KEY"]
 
 
-def counted(log: Log, kind: Kind) -> Counter[str]:
+def counted(log: Log, kind: RecordKind) -> Counter[str]:
     return Counter(key_of(record) for record in log if kind_of(record) == kind)
 
 
@@ -44,8 +44,8 @@ def waiting_keys(log: Log, found: Fold) -> Counter[str]:
 
 
 def test_each_timer_is_delivered_or_pending_once(name: str, log: Log, found: Fold) -> None:
-    out, waiting = counted(log, Kind.DELIVERED), waiting_keys(log, found)
-    arrived_late = counted(log, Kind.ORDINARY)  # was due when it was stored
+    out, waiting = counted(log, RecordKind.DELIVERED), waiting_keys(log, found)
+    arrived_late = counted(log, RecordKind.ORDINARY)  # was due when it was stored
     for line in broker.sent(name):
         if line["kind"] != "timer" or line.get("recalled"):
             continue
@@ -73,7 +73,7 @@ def test_pending_messages_were_all_sent(name: str, log: Log, found: Fold) -> Non
 
 def test_level_messages_are_pending_or_delivered(name: str, log: Log, found: Fold) -> None:
     waiting = Counter(key_of(log[row]) for row in found.level_rows_pending)
-    out = counted(log, Kind.LEVEL_DELIVERED)
+    out = counted(log, RecordKind.LEVEL_DELIVERED)
     for line in broker.sent(name):
         if line["kind"] == "level":
             key = line["msg_id"]
@@ -83,10 +83,10 @@ def test_level_messages_are_pending_or_delivered(name: str, log: Log, found: Fol
 
 def test_doubled_deliveries_are_found(name: str, log: Log, found: Fold) -> None:
     doubled = [log[row] for row in found.duplicate_rows]
-    levels = sum(kind_of(record) == Kind.LEVEL_DELIVERED for record in doubled)
+    levels = sum(kind_of(record) == RecordKind.LEVEL_DELIVERED for record in doubled)
     wanted = (81, 29) if name == "doubled-by-broker" else (0, 0)
     assert (found.duplicate_count, levels) == wanted
-    surplus = counted(log, Kind.DELIVERED) + counted(log, Kind.LEVEL_DELIVERED)
+    surplus = counted(log, RecordKind.DELIVERED) + counted(log, RecordKind.LEVEL_DELIVERED)
     surplus.subtract(set(surplus))
     assert Counter(key_of(record) for record in doubled) == +surplus
 
@@ -104,7 +104,7 @@ def test_every_source_has_one_state(log: Log, found: Fold) -> None:
     """
     ids = [*found.ids_pending, *found.ids_delivered, *found.ids_cancelled]
     assert len(ids) == len(set(ids))
-    timers = [record for record in log if kind_of(record) == Kind.TIMER]
+    timers = [record for record in log if kind_of(record) == RecordKind.TIMER]
     sources = [record for record in timers if "TIMER_ROLL_TIMES" not in record.properties]
     assert len(ids) == len(sources)
     assert found.next_id > max(ids)
@@ -118,4 +118,4 @@ def test_pending_rows_are_the_last_copies(log: Log, found: Fold) -> None:
     ):
         record = log[row]
         assert (record.queue_offset, record.log_offset) == (timer_id, offset)
-        assert kind_of(record) == Kind.TIMER
+        assert kind_of(record) == RecordKind.TIMER

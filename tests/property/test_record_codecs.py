@@ -12,7 +12,7 @@ from tests.property.strategies import BODY, I32, I64, NAT63, PROPERTIES, TOPIC
 from tests.support import disk_reader as disk
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import store_paths
-from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, SCAN_DTYPE, Kind
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, SCAN_DTYPE, RecordKind
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk
 
@@ -117,7 +117,7 @@ def test_c_reads_records_by_the_table(
     at = 0
     for n, (one, (topic, *_)) in enumerate(zip(found, items, strict=True)):
         assert (one["log_offset"], one["queue_offset"], one["store_ms"]) == (at, n, 7 + n)
-        assert one["kind"] == (Kind.ORDINARY if topic == "T" else Kind.UNUSABLE)
+        assert one["kind"] == (RecordKind.ORDINARY if topic == "T" else RecordKind.UNUSABLE)
         at += one["size"]
 
 
@@ -140,7 +140,7 @@ def test_c_reads_every_timer_property(
     data = record(disk.TIMER_TOPIC, disk.encode_properties(properties))
     [one], end, _ = scanner.scan(data)
     assert end == len(data)
-    assert one["kind"] == Kind.TIMER
+    assert one["kind"] == RecordKind.TIMER
     assert one["out_ms"] == out_ms
     assert one["due_ms"] == (out_ms + 1000 if relative else deliver_ms)
     assert (one["store_id"], one["timer_id"]) == (store_id, timer_id)
@@ -164,41 +164,45 @@ def test_c_reads_every_level_mark(
     )  # fmt: skip
     [one], _, _ = scanner.scan(record("T", disk.encode_properties(properties)))
     if not level:  # forwarded by a client: it was no delayed level message
-        assert one["kind"] == Kind.ORDINARY
+        assert one["kind"] == RecordKind.ORDINARY
         return
-    assert one["kind"] == Kind.LEVEL_DELIVERED
+    assert one["kind"] == RecordKind.LEVEL_DELIVERED
     assert (one["store_id"], one["due_ms"]) == (store_id, due_ms)
     assert one["timer_id"] == queue_id << PLACE_OFFSET_BITS | queue_offset
 
 
 HERE = b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
 OUT = b"TIMER_OUT_MS\x011000\x02"
-EDGES: list[tuple[str, bytes, Kind]] = [
-    ("nothing", b"", Kind.UNUSABLE),
-    ("all there", OUT + HERE, Kind.TIMER),
-    ("no end", OUT + HERE[:-1], Kind.TIMER),
-    ("no out", HERE, Kind.UNUSABLE),
-    ("no topic", OUT + b"REAL_QID\x010\x02", Kind.UNUSABLE),
-    ("empty topic", OUT + b"REAL_TOPIC\x01\x02REAL_QID\x010\x02", Kind.UNUSABLE),
-    ("no queue", OUT + b"REAL_TOPIC\x01T\x02", Kind.UNUSABLE),
-    ("queue -1", OUT + b"REAL_TOPIC\x01T\x02REAL_QID\x01-1\x02", Kind.UNUSABLE),
-    ("queue 65536", OUT + b"REAL_TOPIC\x01T\x02REAL_QID\x0165536\x02", Kind.UNUSABLE),
-    ("no name", OUT + b"REAL_TOPIC\x01../T\x02REAL_QID\x010\x02", Kind.UNUSABLE),
-    ("to itself", OUT + HERE.replace(b"T\x02", b"rmq_sys_wheel_timer\x02", 1), Kind.UNUSABLE),
-    ("to the levels", OUT + HERE.replace(b"T\x02", b"SCHEDULE_TOPIC_XXXX\x02", 1), Kind.UNUSABLE),
-    ("letters", b"TIMER_OUT_MS\x01abc\x02" + HERE, Kind.UNUSABLE),
-    ("too large", b"TIMER_OUT_MS\x0192233720368547758080\x02" + HERE, Kind.UNUSABLE),
-    ("one is broken", b"TIMER_OUT_MS\x01x\x02" + OUT + HERE, Kind.UNUSABLE),
-    ("level -1", b"DELAY\x01-1\x02" + OUT + HERE, Kind.TIMER),  # a broker uses the time then
-    ("rolls", b"TIMER_ROLL_TIMES\x01x\x02" + OUT + HERE, Kind.TIMER),
-    ("last counts", OUT + b"REAL_TOPIC\x01no\x02" + HERE, Kind.TIMER),
-    ("no separator", b"\x02\x02junk\x02" + OUT + HERE, Kind.TIMER),
-    ("delete", b"TIMER_DEL_UNIQKEY\x01T+K\x02" + OUT + HERE, Kind.DELETE),
+EDGES: list[tuple[str, bytes, RecordKind]] = [
+    ("nothing", b"", RecordKind.UNUSABLE),
+    ("all there", OUT + HERE, RecordKind.TIMER),
+    ("no end", OUT + HERE[:-1], RecordKind.TIMER),
+    ("no out", HERE, RecordKind.UNUSABLE),
+    ("no topic", OUT + b"REAL_QID\x010\x02", RecordKind.UNUSABLE),
+    ("empty topic", OUT + b"REAL_TOPIC\x01\x02REAL_QID\x010\x02", RecordKind.UNUSABLE),
+    ("no queue", OUT + b"REAL_TOPIC\x01T\x02", RecordKind.UNUSABLE),
+    ("queue -1", OUT + b"REAL_TOPIC\x01T\x02REAL_QID\x01-1\x02", RecordKind.UNUSABLE),
+    ("queue 65536", OUT + b"REAL_TOPIC\x01T\x02REAL_QID\x0165536\x02", RecordKind.UNUSABLE),
+    ("no name", OUT + b"REAL_TOPIC\x01../T\x02REAL_QID\x010\x02", RecordKind.UNUSABLE),
+    ("to itself", OUT + HERE.replace(b"T\x02", b"rmq_sys_wheel_timer\x02", 1), RecordKind.UNUSABLE),
+    (
+        "to the levels",
+        OUT + HERE.replace(b"T\x02", b"SCHEDULE_TOPIC_XXXX\x02", 1),
+        RecordKind.UNUSABLE,
+    ),
+    ("letters", b"TIMER_OUT_MS\x01abc\x02" + HERE, RecordKind.UNUSABLE),
+    ("too large", b"TIMER_OUT_MS\x0192233720368547758080\x02" + HERE, RecordKind.UNUSABLE),
+    ("one is broken", b"TIMER_OUT_MS\x01x\x02" + OUT + HERE, RecordKind.UNUSABLE),
+    ("level -1", b"DELAY\x01-1\x02" + OUT + HERE, RecordKind.TIMER),  # a broker uses the time then
+    ("rolls", b"TIMER_ROLL_TIMES\x01x\x02" + OUT + HERE, RecordKind.TIMER),
+    ("last counts", OUT + b"REAL_TOPIC\x01no\x02" + HERE, RecordKind.TIMER),
+    ("no separator", b"\x02\x02junk\x02" + OUT + HERE, RecordKind.TIMER),
+    ("delete", b"TIMER_DEL_UNIQKEY\x01T+K\x02" + OUT + HERE, RecordKind.DELETE),
 ]
 
 
 @pytest.mark.parametrize(("text", "kind"), [e[1:] for e in EDGES], ids=[e[0] for e in EDGES])
-def test_property_texts_at_their_edges(scanner: Scanner, text: bytes, kind: Kind) -> None:
+def test_property_texts_at_their_edges(scanner: Scanner, text: bytes, kind: RecordKind) -> None:
     found, end, _ = scanner.scan(record(disk.TIMER_TOPIC, text))
     assert found["kind"].tolist() == [kind]
     assert end > 0
@@ -211,7 +215,7 @@ def test_absolute_time_is_ignored_when_a_relative_delay_is_given(
     """A relative delay takes precedence, whatever the absolute time is."""
     text = disk.encode_properties({"TIMER_DELAY_SEC": "5", "TIMER_DELIVER_MS": asked})
     [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + OUT + HERE))
-    assert (one["kind"], one["due_ms"]) == (Kind.TIMER, 2000)
+    assert (one["kind"], one["due_ms"]) == (RecordKind.TIMER, 2000)
 
 
 @pytest.mark.parametrize(
@@ -231,28 +235,28 @@ def test_timer_id_of_a_forwarded_message_is_ignored(
 ) -> None:
     text = disk.encode_properties({"TS_ID": disk.encode_ts_id(7, timer_id), **more})
     [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + OUT + HERE, queue_offset=9))
-    assert (one["kind"], one["timer_id"]) == (Kind.TIMER, wanted)
+    assert (one["kind"], one["timer_id"]) == (RecordKind.TIMER, wanted)
 
 
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "T"}, Kind.DELIVERED),
-        ({"TIMER_OUT_MS": "1000", "TS_ID": disk.encode_ts_id(7, 4)}, Kind.DELIVERED),
+        ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "T"}, RecordKind.DELIVERED),
+        ({"TIMER_OUT_MS": "1000", "TS_ID": disk.encode_ts_id(7, 4)}, RecordKind.DELIVERED),
         ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "U", "TS_ID": disk.encode_ts_id(7, 4)}, None),
         ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "U", "DELAY": "0"}, None),  # a dead letter
         ({"TIMER_OUT_MS": "1000"}, None),
         ({"TS_ID": disk.encode_ts_id(7, 4)}, None),
-        ({"DELAY": "1", "REAL_TOPIC": "T"}, Kind.LEVEL_DELIVERED),
+        ({"DELAY": "1", "REAL_TOPIC": "T"}, RecordKind.LEVEL_DELIVERED),
         ({"DELAY": "1", "REAL_TOPIC": "U"}, None),
         ({"DELAY": "1"}, None),
     ],
 )
 def test_forwarded_message_is_not_a_delivery(
-    scanner: Scanner, given: dict[str, str], kind: Kind | None
+    scanner: Scanner, given: dict[str, str], kind: RecordKind | None
 ) -> None:
     [one], _, _ = scanner.scan(record("T", disk.encode_properties(given)))
-    assert one["kind"] == (Kind.ORDINARY if kind is None else kind)
+    assert one["kind"] == (RecordKind.ORDINARY if kind is None else kind)
 
 
 @pytest.mark.parametrize("value", ["", "A" * 15, "A" * 17, "A" * 15 + "=", "A" * 15 + "+"])

@@ -16,7 +16,7 @@ from timerstore.dashboard.events import frame
 from timerstore.dashboard.open_source import OpenSource, Store
 from timerstore.dashboard.request_guard import host_check
 from timerstore.dashboard.server import Served
-from timerstore.dashboard.source import Json, Source
+from timerstore.dashboard.source import DashboardSource, Json
 
 TOKEN = "a-token-of-the-tests"
 HOST = "127.0.0.1:8000"
@@ -112,7 +112,7 @@ class Client:
 class Paged:
     """An app and its client."""
 
-    def __init__(self, source: Source, *, bound: str = "127.0.0.1") -> None:
+    def __init__(self, source: DashboardSource, *, bound: str = "127.0.0.1") -> None:
         self.source = source
         self.app = App(source, token=TOKEN, is_host=host_check(bound), every_s=0.02)
         self.client = Client(self.app.asgi)

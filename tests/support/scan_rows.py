@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.support import disk_reader as disk
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind, Scan
 
 
 def identity(text: str) -> int:
@@ -36,7 +36,7 @@ def due_ms(properties: Mapping[str, str], out_ms: int, precision_ms: int) -> int
     return out_ms + precision_ms if asked is None or relative else asked
 
 
-def kind_of(record: disk.Record) -> Kind:
+def kind_of(record: disk.Record) -> RecordKind:
     """Return the kind of a record for the fold.
 
     A delivered copy is in its REAL_TOPIC. A message that a consumer sent on to another topic with
@@ -46,30 +46,30 @@ def kind_of(record: disk.Record) -> Kind:
     out = number(given, "TIMER_OUT_MS")
     if record.topic == disk.TIMER_TOPIC:
         if out is None:
-            return Kind.UNUSABLE
+            return RecordKind.UNUSABLE
         if "TIMER_DEL_UNIQKEY" in given:
-            return Kind.DELETE
+            return RecordKind.DELETE
         usable = "REAL_TOPIC" in given and number(given, "REAL_QID") is not None
-        return Kind.TIMER if usable else Kind.UNUSABLE
+        return RecordKind.TIMER if usable else RecordKind.UNUSABLE
     if record.topic == disk.LEVEL_TOPIC:
-        return Kind.LEVEL
+        return RecordKind.LEVEL
     if given.get("REAL_TOPIC") != record.topic:
-        return Kind.ORDINARY
+        return RecordKind.ORDINARY
     if record.transaction in (disk.PREPARED, disk.ROLLED_BACK):
-        return Kind.ORDINARY
+        return RecordKind.ORDINARY
     if out is not None:
-        return Kind.DELIVERED
-    return Kind.LEVEL_DELIVERED if "DELAY" in given else Kind.ORDINARY
+        return RecordKind.DELIVERED
+    return RecordKind.LEVEL_DELIVERED if "DELAY" in given else RecordKind.ORDINARY
 
 
 def scan_row(record: disk.Record, precision_ms: int) -> dict[str, Any]:
     """Return one record's fields of SCAN_DTYPE; missing fields are 0."""
     given, kind = record.properties, kind_of(record)
     key = given.get("UNIQ_KEY", "")
-    waits = kind in (Kind.TIMER, Kind.LEVEL)
+    waits = kind in (RecordKind.TIMER, RecordKind.LEVEL)
     topic = given.get("REAL_TOPIC", "") if waits else record.topic
     out_ms = number(given, "TIMER_OUT_MS") or 0
-    timed = kind in (Kind.TIMER, Kind.DELETE, Kind.DELIVERED)
+    timed = kind in (RecordKind.TIMER, RecordKind.DELETE, RecordKind.DELIVERED)
     row: dict[str, Any] = {
         "log_offset": record.log_offset,
         "queue_offset": record.queue_offset,
@@ -86,7 +86,7 @@ def scan_row(record: disk.Record, precision_ms: int) -> dict[str, Any]:
         "queue_id": record.queue_id,
         "topic_hash": disk.java_hash(topic),
     }
-    if kind == Kind.DELETE:
+    if kind == RecordKind.DELETE:
         value = identity(given["TIMER_DEL_UNIQKEY"])
         row["identity"] = row["bare_identity"] = value
     if record.timer_id is not None and record.timer_id[1] < 1 << 63:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.scan_rows import identity, rows_array
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Kind, Scan
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, RecordKind, Scan
 
 Own = tuple[int, int]
 
@@ -25,7 +25,7 @@ class SyntheticLog:
         """Return the rows written so far."""
         return rows_array(self.rows)
 
-    def append(self, kind: Kind, own: Own | None, **fields: Any) -> int:
+    def append(self, kind: RecordKind, own: Own | None, **fields: Any) -> int:
         """Write one row, and return its row number."""
         store_id, timer_id = own or (0, -1)
         self.rows.append(
@@ -41,7 +41,7 @@ class SyntheticLog:
         self.next_log_offset += 100
         return len(self.rows) - 1
 
-    def _queued(self, kind: Kind, own: Own | None, **fields: Any) -> int:
+    def _queued(self, kind: RecordKind, own: Own | None, **fields: Any) -> int:
         """Write one row of the timer queue, and return its queue offset."""
         self.next_queue_offset += 1
         self.append(kind, own, queue_offset=self.next_queue_offset - 1, **fields)
@@ -58,7 +58,7 @@ class SyntheticLog:
     ) -> int:
         """Write a source or a copy in the timer topic, and return its queue offset."""
         return self._queued(
-            Kind.TIMER,
+            RecordKind.TIMER,
             own,
             identity=identity(f"{topic}+{key}"),
             bare_identity=identity(key),
@@ -73,11 +73,13 @@ class SyntheticLog:
     def delete(self, value: str, out_ms: int = 1000, *, own: Own | None = None) -> int:
         """Write a delete record, and return its queue offset."""
         hashed = identity(value)
-        return self._queued(Kind.DELETE, own, identity=hashed, bare_identity=hashed, out_ms=out_ms)
+        return self._queued(
+            RecordKind.DELETE, own, identity=hashed, bare_identity=hashed, out_ms=out_ms
+        )
 
     def unusable(self) -> int:
         """Write a timer record without TIMER_OUT_MS, and return its queue offset."""
-        return self._queued(Kind.UNUSABLE, None)
+        return self._queued(RecordKind.UNUSABLE, None)
 
     def delivered(
         self,
@@ -90,7 +92,7 @@ class SyntheticLog:
     ) -> int:
         """Write a delivered timer, and return its row number."""
         return self.append(
-            Kind.DELIVERED,
+            RecordKind.DELIVERED,
             own,
             identity=identity(f"{topic}+{key}"),
             bare_identity=identity(key),
@@ -113,7 +115,7 @@ class SyntheticLog:
         """
         place = (level - 1) << PLACE_OFFSET_BITS
         return self.append(
-            Kind.LEVEL_DELIVERED if delivered else Kind.LEVEL,
+            RecordKind.LEVEL_DELIVERED if delivered else RecordKind.LEVEL,
             None if names is None else (7, place | names),
             queue_id=level - 1,
             queue_offset=offset,
@@ -124,7 +126,7 @@ class SyntheticLog:
 
     def ordinary(self) -> int:
         """Write an ordinary record, and return its row number."""
-        return self.append(Kind.ORDINARY, None)
+        return self.append(RecordKind.ORDINARY, None)
 
 
 def timer_states(log: SyntheticLog, store_id: int | None = None) -> tuple[list[int], ...]:

@@ -8,21 +8,21 @@ from typing import Any
 
 from tests.support import disk_reader as disk
 from tests.support.scan_rows import due_ms, kind_of, number
-from timerstore._engine.log.scanned_records import Kind
+from timerstore._engine.log.scanned_records import RecordKind
 
 Row = dict[str, Any]
 
 
-def table_kind(record: disk.Record) -> Kind:
+def table_kind(record: disk.Record) -> RecordKind:
     """Return the kind of a record for the tables, which also names undeliverable records."""
     given = record.properties
     if record.transaction in (disk.PREPARED, disk.ROLLED_BACK):
-        return Kind.ORDINARY
+        return RecordKind.ORDINARY
     if record.topic == disk.TIMER_TOPIC and "TIMER_DEL_UNIQKEY" in given:
-        return Kind.DELETE
+        return RecordKind.DELETE
     if record.topic == disk.LEVEL_TOPIC:
         usable = "REAL_TOPIC" in given and "REAL_QID" in given and number(given, "DELAY")
-        return Kind.LEVEL if usable else Kind.LEVEL_UNUSABLE
+        return RecordKind.LEVEL if usable else RecordKind.LEVEL_UNUSABLE
     return kind_of(record)
 
 
@@ -75,12 +75,12 @@ def deliveries(root: Path, precision_ms: int, shard: int = 0) -> list[Row]:
     found = []
     for record in disk.records(root):
         kind = table_kind(record)
-        if kind not in (Kind.DELIVERED, Kind.LEVEL_DELIVERED):
+        if kind not in (RecordKind.DELIVERED, RecordKind.LEVEL_DELIVERED):
             continue
         row = message_row(record, precision_ms, shard)
         due = row["deliver_at"]
         names = ("shard", "topic", "queue_id", "queue_offset", "msg_id", "deliver_at", "rolls")
-        level = number(record.properties, "DELAY") if kind == Kind.LEVEL_DELIVERED else None
+        level = number(record.properties, "DELAY") if kind == RecordKind.LEVEL_DELIVERED else None
         found.append(
             {name: row[name] for name in (*names, "log_offset", "timer_id")}
             | {

@@ -27,7 +27,7 @@ _BY_ITSELF = frozenset({"message_id", "key", "replace", "wait_at_most"})
 Answer = TypeVar("Answer")
 
 
-class Run(Protocol):
+class RunInThread(Protocol):
     """Runs a call in the pool."""
 
     def __call__(self, call: Callable[[], Answer], /) -> Coroutine[Any, Any, Answer]:
@@ -38,7 +38,7 @@ class Run(Protocol):
 class Puts(Owner):
     """The puts of all coroutines of a store."""
 
-    def __init__(self, store: TimerStore, run: Run) -> None:
+    def __init__(self, store: TimerStore, run: RunInThread) -> None:
         self._store = store
         self._run = run  # in the pool
         self._is_sync = store.config.flush == "sync"

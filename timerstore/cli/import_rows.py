@@ -87,7 +87,7 @@ class Imported(NamedTuple):
 
 
 @dataclass
-class Source:
+class RowSource:
     """A file, and the options for reading it."""
 
     file: Path
@@ -256,7 +256,7 @@ def _when(given: dict[str, Any]) -> int:
 
 
 def import_file(
-    path: Path, config: StoreConfig | None, source: Source, on_progress: OnProgress
+    path: Path, config: StoreConfig | None, source: RowSource, on_progress: OnProgress
 ) -> Imported:
     """Put the rows of a file into a store, or stage them for the owners of shards.
 
@@ -276,7 +276,7 @@ def import_file(
 
 
 def _into_shards(
-    path: Path, source: Source, name: str, on_progress: OnProgress
+    path: Path, source: RowSource, name: str, on_progress: OnProgress
 ) -> tuple[int, bool]:
     on_invalid = "quarantine" if source.skip else "fail"
     config = require_cluster(Disk(), path).config
@@ -296,7 +296,9 @@ def _into_shards(
     return part.row_count, committed.is_replay
 
 
-def _counting_skipped(source: Source, config: StoreConfig, batches: Iterator[Any]) -> Iterator[Any]:
+def _counting_skipped(
+    source: RowSource, config: StoreConfig, batches: Iterator[Any]
+) -> Iterator[Any]:
     """Yield the batches, and count the invalid rows, which staging does not report."""
     reader = Reader(config, WriteOptions())
     row = 0
@@ -311,7 +313,7 @@ def _counting_skipped(source: Source, config: StoreConfig, batches: Iterator[Any
 
 
 def _row_batches(
-    source: Source, config: StoreConfig, on_progress: OnProgress
+    source: RowSource, config: StoreConfig, on_progress: OnProgress
 ) -> Iterator[RowBatch]:
     """Check each batch, and split it by topic and properties."""
     options = WriteOptions()
@@ -334,7 +336,7 @@ def _row_batches(
         row += len(rows)
 
 
-def _skip_invalid(source: Source, rows: Rows, row: int) -> None:
+def _skip_invalid(source: RowSource, rows: Rows, row: int) -> None:
     """Count the invalid rows; raise CommandError unless they are to be skipped."""
     invalid = np.flatnonzero(rows.invalid)
     first = f"row {row + int(invalid[0]) + 1:,}: {rows.reason(int(invalid[0]))}"

@@ -50,7 +50,7 @@ def import_command(
     if run_id is not None and len(files) > 1:
         raise click.UsageError("--run-id: wanted one file, got " + str(len(files)))
     for file in files:
-        source = import_rows.Source(file, topic, skip=on_invalid == "skip", run_id=run_id)
+        source = import_rows.RowSource(file, topic, skip=on_invalid == "skip", run_id=run_id)
         with (
             stopping() as stop,
             progress(f"importing {file}", of_bytes=False, stop=stop) as on_progress,

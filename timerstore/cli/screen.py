@@ -25,7 +25,7 @@ RING_HEIGHT = 19
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-class Turn(NamedTuple):
+class ScreenTurn(NamedTuple):
     """The time that one turn of the ring covers."""
 
     name: str
@@ -34,13 +34,13 @@ class Turn(NamedTuple):
 
 
 TURNS = {
-    "s": Turn("60 seconds", 1000, 60),
-    "m": Turn("60 minutes", 60_000, 60),
-    "h": Turn("24 hours", 3_600_000, 24),
+    "s": ScreenTurn("60 seconds", 1000, 60),
+    "m": ScreenTurn("60 minutes", 60_000, 60),
+    "h": ScreenTurn("24 hours", 3_600_000, 24),
 }
 
 
-def choose_turn(stats: LiveStats) -> Turn:
+def choose_turn(stats: LiveStats) -> ScreenTurn:
     """Return the shortest turn in which a message is due."""
     for turn in TURNS.values():
         if turn.unit_ms >= stats.precision_ms and stats.ring(turn.unit_ms, turn.places).any():
@@ -48,7 +48,7 @@ def choose_turn(stats: LiveStats) -> Turn:
     return TURNS["m" if stats.precision_ms > 1000 else "s"]
 
 
-def make_screen(stats: LiveStats, title: str, turn: Turn | None, *, height: int) -> Layout:
+def make_screen(stats: LiveStats, title: str, turn: ScreenTurn | None, *, height: int) -> Layout:
     """Lay out the screen. With `turn` None, choose the turn."""
     turn = turn or choose_turn(stats)
     whole = Layout()
@@ -81,7 +81,7 @@ def _head(stats: LiveStats, title: str) -> Table:
     return head
 
 
-def _wheel(stats: LiveStats, turn: Turn) -> Panel:
+def _wheel(stats: LiveStats, turn: ScreenTurn) -> Panel:
     counts = stats.ring(turn.unit_ms, turn.places)
     now = stats.now_ms // turn.unit_ms % turn.places
     ahead = stats.due_ms[(stats.counts > 0) & (stats.due_ms > stats.now_ms - stats.precision_ms)]

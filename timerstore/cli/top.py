@@ -23,7 +23,7 @@ from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
 from timerstore.cli.params import COUNT, SPAN, json_option, path_argument
-from timerstore.cli.screen import TURNS, Turn, make_screen
+from timerstore.cli.screen import TURNS, ScreenTurn, make_screen
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.streams import writing_result
 from timerstore.cli.summaries import as_json as head
@@ -81,7 +81,7 @@ def top_command(
             _show_all(watch, str(path), turn, wait, max_count, stop)
 
 
-def _turn(name: str | None) -> Turn | None:
+def _turn(name: str | None) -> ScreenTurn | None:
     return None if name is None else TURNS[name]
 
 

@@ -29,7 +29,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore.dashboard.events import STREAMS_MAX, UpdateEvent, stream
 from timerstore.dashboard.open_source import OpenSource
 from timerstore.dashboard.request_guard import Guard
-from timerstore.dashboard.source import Source, turn_of
+from timerstore.dashboard.source import DashboardSource, turn_of
 from timerstore.errors import ConfigError, MessageError, TimerStoreError
 
 _MS_MAX = 1 << 62
@@ -41,7 +41,7 @@ class App(Owner):
 
     def __init__(
         self,
-        source: Source,
+        source: DashboardSource,
         *,
         token: str,
         is_host: Callable[[str], bool],

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 
 from starlette.concurrency import run_in_threadpool
 
-from timerstore.dashboard.source import Json, Source
+from timerstore.dashboard.source import DashboardSource, Json
 from timerstore.errors import TimerStoreError
 
 STREAMS_MAX = 32
@@ -68,7 +68,7 @@ def frame(name: str, data: Json) -> bytes:
 
 
 async def stream(
-    source: Source, updates: UpdateEvent, every_s: float, turn: str, topic: str | None
+    source: DashboardSource, updates: UpdateEvent, every_s: float, turn: str, topic: str | None
 ) -> AsyncIterator[bytes]:
     """Yield the frames for one client. `every_s`: seconds between two frames."""
     yield b"retry: 1000\n\n"

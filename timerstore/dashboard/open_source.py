@@ -19,7 +19,7 @@ from timerstore._engine.format.handle import decode
 from timerstore._engine.snapshot.store_summary import SYSTEM_TOPICS
 from timerstore.dashboard.message_rows import content, row_of_message, row_of_pending
 from timerstore.dashboard.rates import Rates, reading_of
-from timerstore.dashboard.source import Json, Source, ring_of, topics_of, turn_of
+from timerstore.dashboard.source import DashboardSource, Json, ring_of, topics_of, turn_of
 from timerstore.errors import ConfigError, MessageError
 from timerstore.receipts import make_handle, out_ms
 from timerstore.reports import CancelResult, Explanation, Histogram
@@ -46,7 +46,7 @@ _BEHIND = (
 )
 
 
-class OpenSource(Owner, Source):
+class OpenSource(Owner, DashboardSource):
     """Data of a store, or shards, that this process has open."""
 
     def __init__(self, store: Store, *, read_only: bool, every_s: float) -> None:

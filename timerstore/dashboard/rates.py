@@ -14,7 +14,7 @@ _PARTS = 60
 """Number of bars that the page draws for a minute."""
 
 
-class Reading(NamedTuple):
+class CounterReading(NamedTuple):
     """Counters at one time."""
 
     at_s: float
@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     """Number of late deliveries by upper bound; the last entry has no bound."""
 
 
-class Lateness(NamedTuple):
+class RecentLateness(NamedTuple):
     """Lateness in ms of the last minute's deliveries. None: above the last bound, or none."""
 
     number: int
@@ -35,10 +35,10 @@ class Lateness(NamedTuple):
     counts: tuple[int, ...]
 
 
-def reading_of(stats: Mapping[str, Any], at_s: float) -> Reading:
+def reading_of(stats: Mapping[str, Any], at_s: float) -> CounterReading:
     """Extract a reading from `stats()`."""
     lateness = stats["lateness_ms"]
-    return Reading(
+    return CounterReading(
         at_s,
         stats["put_messages"],
         stats["dequeue_put_messages"] + stats["schedule_deliver_messages"],
@@ -50,9 +50,9 @@ class Rates:
     """The readings of the last minute."""
 
     def __init__(self) -> None:
-        self._kept: deque[Reading] = deque()
+        self._kept: deque[CounterReading] = deque()
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: CounterReading) -> None:
         """Add a reading and drop those older than a minute."""
         self._kept.append(reading)
         while len(self._kept) > 2 and reading.at_s - self._kept[1].at_s >= KEPT_S:
@@ -79,17 +79,17 @@ class Rates:
             before = one
         return [part * _PARTS / KEPT_S for part in parts]
 
-    def lateness(self) -> Lateness:
+    def lateness(self) -> RecentLateness:
         """Return the lateness of the last minute's deliveries."""
         first, last = self._kept[0].late, self._kept[-1].late
         return lateness_of(tuple(int(b - a) for a, b in zip(first, last, strict=True)))
 
 
-def lateness_of(counts: tuple[int, ...]) -> Lateness:
+def lateness_of(counts: tuple[int, ...]) -> RecentLateness:
     """Return the upper bounds of the 50th, 99th and 100th percentile."""
     number = sum(counts)
     shares = (_bound(counts, number / 2), _bound(counts, number * 0.99), _bound(counts, number))
-    return Lateness(number, *shares, counts)
+    return RecentLateness(number, *shares, counts)
 
 
 def _bound(counts: tuple[int, ...], share: float) -> float | None:

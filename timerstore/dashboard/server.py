@@ -33,7 +33,7 @@ from timerstore.dashboard.app import App
 from timerstore.dashboard.open_source import OpenSource, Store
 from timerstore.dashboard.request_guard import host_check, is_loopback
 from timerstore.dashboard.snapshot_source import SnapshotSource
-from timerstore.dashboard.source import Json, Source
+from timerstore.dashboard.source import DashboardSource, Json
 from timerstore.errors import ConfigError, LockedError, cannot_listen
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
@@ -54,7 +54,9 @@ Given = Store | str | os.PathLike[str]
 class Served(Closing):
     """A running dashboard; `close` stops it."""
 
-    def __init__(self, app: App, source: Source, host: str, at: socket.socket, token: str) -> None:
+    def __init__(
+        self, app: App, source: DashboardSource, host: str, at: socket.socket, token: str
+    ) -> None:
         self._app = app
         self._source = source
         self._host = host
@@ -248,7 +250,7 @@ def _source(
     snapshot: bool,
     config: StoreConfig | None,
     every_s: float,
-) -> Source:
+) -> DashboardSource:
     if isinstance(store, TimerStore | ShardedStore):
         if snapshot:
             raise ConfigError("snapshot: wanted a path, got an open store")

@@ -15,11 +15,18 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.snapshot.live_stats import LiveStats, Watch
 from timerstore.clock import SystemClock
 from timerstore.dashboard.rates import lateness_of
-from timerstore.dashboard.source import TOPICS_SHOWN, Json, Source, ring_of, topics_of, turn_of
+from timerstore.dashboard.source import (
+    TOPICS_SHOWN,
+    DashboardSource,
+    Json,
+    ring_of,
+    topics_of,
+    turn_of,
+)
 from timerstore.errors import MessageError
 
 
-class SnapshotSource(Owner, Source):
+class SnapshotSource(Owner, DashboardSource):
     """Stores that another process may have open, as of their last checkpoints."""
 
     def __init__(

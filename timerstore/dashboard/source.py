@@ -16,22 +16,22 @@ Json = dict[str, Any]
 TOPICS_SHOWN = 100
 
 
-class Turn(NamedTuple):
+class RingTurn(NamedTuple):
     """One revolution of the ring: `places` of `unit_ms` each."""
 
     unit_ms: int
     places: int
 
 
-TURNS: Mapping[str, Turn] = {
-    "1m": Turn(1000, 60),
-    "1h": Turn(60_000, 60),
-    "6h": Turn(300_000, 72),
-    "24h": Turn(900_000, 96),
+TURNS: Mapping[str, RingTurn] = {
+    "1m": RingTurn(1000, 60),
+    "1h": RingTurn(60_000, 60),
+    "6h": RingTurn(300_000, 72),
+    "24h": RingTurn(900_000, 96),
 }
 
 
-def turn_of(name: str) -> Turn:
+def turn_of(name: str) -> RingTurn:
     """Return a turn by its name."""
     found = TURNS.get(name)
     if found is None:
@@ -39,7 +39,7 @@ def turn_of(name: str) -> Turn:
     return found
 
 
-class Source(ABC):
+class DashboardSource(ABC):
     """A store as the page shows it."""
 
     clock: Clock

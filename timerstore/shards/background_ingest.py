@@ -13,7 +13,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore.clock import SystemClock
 from timerstore.errors import ClosedError
 from timerstore.shards.janitor import clean, prune
-from timerstore.shards.shard_ingest import Ingested, Ingester, IngestService
+from timerstore.shards.shard_ingest import Ingested, IngestService, ShardIngester
 from timerstore.store import TimerStore
 
 _CLEAN_EVERY_NS = 3600 * 10**9
@@ -33,7 +33,7 @@ class BackgroundIngest(Owner):
         self._root = root
         self._stores = stores
         self._call_some = call_some
-        self.ingesters = [Ingester(root, {shard: store}) for shard, store in enumerate(stores)]
+        self.ingesters = [ShardIngester(root, {shard: store}) for shard, store in enumerate(stores)]
         self._lock = Lock()
         self._clean_ns = 0  # the next clean-up, by the machine's monotonic clock
         self._service: IngestService | None = None
@@ -106,5 +106,5 @@ class BackgroundIngest(Owner):
             one.stop()
 
 
-def _run(ingester: Ingester, now_ms: int, _store: TimerStore) -> list[Ingested]:
+def _run(ingester: ShardIngester, now_ms: int, _store: TimerStore) -> list[Ingested]:
     return ingester.run(now_ms)

@@ -83,7 +83,7 @@ class IngestReport(NamedTuple):
         return sum(one.row_count for one in self.ingested)
 
 
-class Ingester(Owner):
+class ShardIngester(Owner):
     """Ingests committed rows into shards that are open in this process."""
 
     def __init__(self, root: Path, stores: Mapping[int, Taker]) -> None:
@@ -289,7 +289,7 @@ def ingest(
         except LockedError:
             return None
         with store:
-            return Ingester(root, {shard: store}).run(0)
+            return ShardIngester(root, {shard: store}).run(0)
 
     with ThreadPoolExecutor(min(max(len(chosen), 1), os.cpu_count() or 1)) as pool:
         found = dict(zip(chosen, pool.map(take, chosen), strict=True))

@@ -7,11 +7,11 @@ import numpy as np
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
     Appender,
+    BatchPart,
+    ColumnBatch,
     CommitLog,
     Ledger,
     LedgerSideFile,
-    Part,
-    Rows,
     log_recovery,
 )
 from tests.support.inside.methods import INGESTER_GO_ON, MANY_APPEND_WHOLE
@@ -65,8 +65,8 @@ def _header_apart() -> Patches:
             return original(self, way, rows, part, due_ms, head_route, head, **given)
         original(self, way, rows, part, due_ms, **given)
         zero = np.zeros(1, np.int64)
-        nobody = Part(0, 0, 0, 0, part.now_ms)
-        empty = Rows(b"", zero, zero[:0], b"")
+        nobody = BatchPart(0, 0, 0, 0, part.now_ms)
+        empty = ColumnBatch(b"", zero, zero[:0], b"")
         return original(self, head_route, empty, nobody, zero[:0], head_route, head)
 
     yield swap(Appender, "append_group", append_group)

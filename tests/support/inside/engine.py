@@ -11,7 +11,7 @@ from importlib import import_module
 
 # --- the store: opening and its calls ---
 from timerstore._engine import engine as assembly
-from timerstore._engine.base.column_batch import Part, Rows
+from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 
 # --- C ---
 from timerstore._engine.base.native import ffi, lib

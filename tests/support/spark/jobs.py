@@ -16,7 +16,7 @@ import timerstore
 from timerstore import Message, StoreConfig, TimerStore
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards.cluster import require
-from timerstore.shards.shard_ingest import Ingester
+from timerstore.shards.shard_ingest import ShardIngester
 from timerstore.spark.jobs.names import module_of
 from timerstore.testing import ManualClock, Stepper
 
@@ -91,7 +91,7 @@ def opened(root: Path, now_ms: int) -> Iterator[dict[int, TimerStore]]:
             path = root / f"shard-{shard:05d}"
             config = StoreConfig(flush="async", message_bytes_max=4 << 20)
             stores[shard] = timerstore.open(path, config, clock=clock, threads=False)
-        Ingester(root, stores).run(0)
+        ShardIngester(root, stores).run(0)
         for store in stores.values():
             Stepper(store).settle()
         yield stores

@@ -3,7 +3,7 @@
 import pytest
 
 from timerstore._engine.base.metrics import LATE_MS, Metrics
-from timerstore.dashboard.rates import Rates, Reading, lateness_of, reading_of
+from timerstore.dashboard.rates import CounterReading, Rates, lateness_of, reading_of
 
 NONE = (0,) * (len(LATE_MS) + 1)
 
@@ -17,8 +17,8 @@ def counts(**by_bound: int) -> tuple[int, ...]:
 
 def reading(
     at_s: float, put: int = 0, delivered: int = 0, late: tuple[float, ...] = NONE
-) -> Reading:
-    return Reading(at_s, put, delivered, late)
+) -> CounterReading:
+    return CounterReading(at_s, put, delivered, late)
 
 
 def test_rates_are_zero_after_one_reading() -> None:

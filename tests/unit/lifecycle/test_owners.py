@@ -63,7 +63,8 @@ def test_owners_are_found() -> None:
     assert found >= {
         *("AsyncConsumer", "AsyncTimerStore", "CommitLog", "Consumer", "Directory", "Disk"),
         *("File", "GuardedMap", "Instruments", "Planner", "ReadOnlyStore", "Segments"),
-        *("Served", "Service", "ShardConsumer", "ShardedStore", "Staging", "TimerStore"),
+        *("MetricsServer", "Served", "Service", "ShardConsumer", "ShardedStore", "Staging"),
+        "TimerStore",
     }
     assert {one.name for one in classes()} - found >= {
         *("Message", "PutReceipt", "StoreConfig", "LeasedMessage", "ShardReceipt", "RowBatch")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Kind
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, RecordKind
 
 OURS = 7
 
@@ -183,7 +183,7 @@ def test_retry_of_an_own_timer_is_a_level_delivery(log: SyntheticLog) -> None:
 
 def test_unusable_level_message_is_done(log: SyntheticLog) -> None:
     pending = log.level("a", 1, offset=0)
-    log.append(Kind.LEVEL_UNUSABLE, None, queue_offset=1)
+    log.append(RecordKind.LEVEL_UNUSABLE, None, queue_offset=1)
     found = fold(log.scan)
     assert found.level_rows_pending.tolist() == [pending]
     assert found.level_places_done.tolist() == [1]

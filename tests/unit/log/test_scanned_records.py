@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
 
 
 @pytest.fixture
@@ -49,5 +49,5 @@ def test_fold_ignores_ordinary_records(log: SyntheticLog) -> None:
 
 def test_kinds_equal_the_c_enum() -> None:
     native = pytest.importorskip("timerstore._engine.base.native")
-    for kind in Kind:
+    for kind in RecordKind:
         assert getattr(native.lib, f"TS_KIND_{kind.name}") == kind

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.state_sector import CHUNK_IDS
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import waiting_ids
 from timerstore._engine.timer.timer_states import BLOCK_IDS, TimerStates
@@ -112,17 +112,17 @@ def fold(states: TimerStates, route: object, rows: list[dict[str, int]]) -> None
 
 
 def timer(timer_id: int, queue_offset: int) -> dict[str, int]:
-    return {"kind": Kind.TIMER, "timer_id": timer_id, "queue_offset": queue_offset}
+    return {"kind": RecordKind.TIMER, "timer_id": timer_id, "queue_offset": queue_offset}
 
 
 def test_fold_changes_a_waiting_id_to_handed_or_cancelled_only(route: object) -> None:
     states = TimerStates()
     rows = [timer(n, n) for n in range(4)]
-    rows.append({"kind": Kind.DELIVERED, "timer_id": 1, "queue_offset": 0})
-    rows.append({"kind": Kind.DELETE, "timer_id": 2, "queue_offset": 4})
+    rows.append({"kind": RecordKind.DELIVERED, "timer_id": 1, "queue_offset": 0})
+    rows.append({"kind": RecordKind.DELETE, "timer_id": 2, "queue_offset": 4})
     rows.append(timer(3, 5))  # it rolled
-    rows.append({"kind": Kind.DELETE, "timer_id": 1, "queue_offset": 6})  # too late
-    rows.append({"kind": Kind.DELIVERED, "timer_id": 2, "queue_offset": 1})  # as a broker may
+    rows.append({"kind": RecordKind.DELETE, "timer_id": 1, "queue_offset": 6})  # too late
+    rows.append({"kind": RecordKind.DELIVERED, "timer_id": 2, "queue_offset": 1})  # as a broker may
     fold(states, route, rows)
     assert [states.get(n) for n in range(7)] == [1, 2, 3, 1, 0, 0, 0]
     assert route.pending == 2  # type: ignore[attr-defined]
@@ -136,9 +136,9 @@ def test_fold_ignores_foreign_ids(route: object) -> None:
         route,
         [
             timer(0, 0),
-            {"kind": Kind.DELIVERED, "timer_id": 0, "queue_offset": 0, "store_id": STRANGER},
-            {"kind": Kind.DELETE, "timer_id": 0, "queue_offset": 1, "store_id": STRANGER},
-            {"kind": Kind.ORDINARY, "timer_id": -1, "queue_offset": 0},
+            {"kind": RecordKind.DELIVERED, "timer_id": 0, "queue_offset": 0, "store_id": STRANGER},
+            {"kind": RecordKind.DELETE, "timer_id": 0, "queue_offset": 1, "store_id": STRANGER},
+            {"kind": RecordKind.ORDINARY, "timer_id": -1, "queue_offset": 0},
         ],
     )
     assert states.get(0) == lib.TS_WAITING

@@ -17,7 +17,7 @@ from timerstore import ShardedStore
 from timerstore._engine.ingest.row_batch import IngestReceipt
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards import commit, stage
-from timerstore.shards.shard_ingest import Ingester
+from timerstore.shards.shard_ingest import ShardIngester
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.testing import ManualClock
 
@@ -32,7 +32,7 @@ class Source:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.store: ShardedStore = timerstore.open_shards(root, clock=CLOCK, threads=False)
-        self.ingester = Ingester(root, dict(enumerate(self.store.stores)))
+        self.ingester = ShardIngester(root, dict(enumerate(self.store.stores)))
         self.folder = ShardsTree(root).source_manifests("s")
 
     def commit(self, version: int, *, modified_ms: int | None = None) -> None:

@@ -14,7 +14,7 @@ from timerstore._engine.base.native import ffi, lib, pointer
 _INT64 = "int64_t[]"
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """A range of rows that is appended as one group."""
 
     begin: int
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     now_ms: int  # the time for which the range was measured
 
 
-class Rows:
+class ColumnBatch:
     """The columns of one call."""
 
     __slots__ = ("_kept", "count", "native")
@@ -44,31 +44,33 @@ class Rows:
         native.bodies = self._address("uint8_t[]", bodies)
         native.body_offsets = self._address(_INT64, body_offsets)
 
-    def with_extra(self, texts: Any, offsets: Any) -> "Rows":
+    def with_extra(self, texts: Any, offsets: Any) -> "ColumnBatch":
         """Set the encoded properties of each row; None for no properties."""
         return self._set("extra", "extra_offsets", texts, offsets)
 
-    def with_tags(self, texts: Any, offsets: Any) -> "Rows":
+    def with_tags(self, texts: Any, offsets: Any) -> "ColumnBatch":
         """Set the values of TAGS."""
         return self._set("tags", "tag_offsets", texts, offsets)
 
-    def with_keys(self, texts: Any, offsets: Any) -> "Rows":
+    def with_keys(self, texts: Any, offsets: Any) -> "ColumnBatch":
         """Set the values of KEYS."""
         return self._set("keys", "key_offsets", texts, offsets)
 
-    def with_ids(self, texts: Any, offsets: Any) -> "Rows":
+    def with_ids(self, texts: Any, offsets: Any) -> "ColumnBatch":
         """Set the values of UNIQ_KEY."""
         return self._set("ids", "id_offsets", texts, offsets)
 
-    def measure(self, log: Any, route: Any, begin: int, most: int, limit: int, now_ms: int) -> Part:
+    def measure(
+        self, log: Any, route: Any, begin: int, most: int, limit: int, now_ms: int
+    ) -> BatchPart:
         """Return the rows from `begin` on, at most `most`, that fit a group of `limit` bytes."""
         size, timers = ffi.new("int64_t *"), ffi.new("int32_t *")
         count = lib.ts_batch_measure(
             log, route, self.native, begin, most, limit, now_ms, size, timers
         )
-        return Part(begin, int(count), int(size[0]), int(timers[0]), now_ms)
+        return BatchPart(begin, int(count), int(size[0]), int(timers[0]), now_ms)
 
-    def _set(self, name: str, offsets_name: str, texts: Any, offsets: Any) -> "Rows":
+    def _set(self, name: str, offsets_name: str, texts: Any, offsets: Any) -> "ColumnBatch":
         if texts is not None:
             assert len(offsets) == self.count + 1
             setattr(self.native, name, self._address("uint8_t[]", texts))

@@ -15,7 +15,7 @@ from timerstore._engine.dedupe.first_messages import Firsts, Once
 from timerstore._engine.dedupe.message_ids import (
     Entries,
     Ids,
-    Taken,
+    IdsCopy,
     read_ids,
     read_newest,
     remove_ids,
@@ -26,8 +26,8 @@ __all__ = [
     "Entries",
     "Firsts",
     "Ids",
+    "IdsCopy",
     "Once",
-    "Taken",
     "read_ids",
     "read_newest",
     "remove_ids",

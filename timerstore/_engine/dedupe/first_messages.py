@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.dedupe.message_ids import Ids
 from timerstore._engine.log.commit_log import CommitLog
@@ -72,14 +72,14 @@ class Firsts:
         topic_hash = int(lib.ts_identity(topic, len(topic)))
         return Once(topic, topic_hash, now_ms, np.full(count, 2**63 - 1, np.int64))
 
-    def known(self, rows: Rows, once: Once, now_ms: int) -> Int64Array:
+    def known(self, rows: ColumnBatch, once: Once, now_ms: int) -> Int64Array:
         """Return the log offset of each row's first message, -1 if it is unknown."""
         found = np.empty(rows.count, np.int64)
         with self._log.lock:
             self.look(rows, once, now_ms, found)
         return found
 
-    def look(self, rows: Rows, once: Once, now_ms: int, found: Int64Array) -> int:
+    def look(self, rows: ColumnBatch, once: Once, now_ms: int, found: Int64Array) -> int:
         """Write these log offsets to `found`, and return the number of known ones.
 
         The caller holds the append lock.
@@ -97,7 +97,7 @@ class Firsts:
             )
         )
 
-    def add(self, rows: Rows, once: Once, log_offsets: Int64Array) -> None:
+    def add(self, rows: ColumnBatch, once: Once, log_offsets: Int64Array) -> None:
         """Remember all rows. The caller holds the append lock and has checked the space."""
         lib.ts_ids_add(
             self.ids.native,
@@ -110,7 +110,7 @@ class Firsts:
         )
 
     def read(
-        self, rows: Rows, once: Once, which: npt.NDArray[np.intp], log_offsets: Int64Array
+        self, rows: ColumnBatch, once: Once, which: npt.NDArray[np.intp], log_offsets: Int64Array
     ) -> FirstRows:
         """Return the first messages at these log offsets, which `known` returned for these rows.
 
@@ -132,7 +132,7 @@ class Firsts:
             self._log.sync_through(self._log.end)  # so that the delete record is durable too
         return firsts
 
-    def _read(self, rows: Rows, once: Once, which: Any, firsts: FirstRows) -> None:
+    def _read(self, rows: ColumnBatch, once: Once, which: Any, firsts: FirstRows) -> None:
         done = 0
         with self._log.segments.view(self._log.written) as view:
             while done < len(which):

@@ -44,7 +44,7 @@ _FILE_BYTES_MIN = 1 << 20  # a smaller file is not replaced
 Entries = npt.NDArray[np.void]
 
 
-class Taken(NamedTuple):
+class IdsCopy(NamedTuple):
     """The entries that a checkpoint has to write."""
 
     entries: Entries
@@ -249,7 +249,7 @@ class Ids(Owner):
 
     # --- the side file ---
 
-    def take(self) -> Taken:
+    def take(self) -> IdsCopy:
         """Copy the ids that are not in the file yet. The caller holds the append lock."""
         end = self._count
         is_whole = self._mark.bytes > _FILE_BYTES_MIN and self._mark.bytes > 4 * (
@@ -262,9 +262,9 @@ class Ids(Owner):
             if skip < count:
                 raw = ffi.buffer(table.entries, count * ENTRY_DTYPE.itemsize)
                 parts.append(np.frombuffer(raw, ENTRY_DTYPE)[skip:].copy())
-        return Taken(np.concatenate(parts), end, is_whole)
+        return IdsCopy(np.concatenate(parts), end, is_whole)
 
-    def save(self, taken: Taken) -> IdsMark:
+    def save(self, taken: IdsCopy) -> IdsMark:
         """Write entries, durably. Return the mark of the file for the next watermark."""
         mark = self._mark
         if taken.is_whole:
@@ -280,7 +280,7 @@ class Ids(Owner):
         reach("checkpoint_ids_written")
         return IdsMark(mark.number, mark.bytes + len(data), zlib.crc32(data, mark.crc))
 
-    def completed(self, taken: Taken, mark: IdsMark) -> None:
+    def completed(self, taken: IdsCopy, mark: IdsMark) -> None:
         """Use the new mark and remove other files: the watermark that names it is durable."""
         with self._append_lock:
             self._mark, self._saved = mark, taken.end

@@ -35,7 +35,7 @@ class SavedSegment(NamedTuple):
     crc: int
 
 
-class Manifest(NamedTuple):
+class BackupManifest(NamedTuple):
     """The fields of the file, without `format` and `crc`."""
 
     store_id: int
@@ -57,7 +57,7 @@ def _crc(entries: Json) -> int:
     return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
 
 
-def write(manifest: Manifest) -> bytes:
+def write(manifest: BackupManifest) -> bytes:
     """Return the file's text."""
     entries: Json = {"format": FORMAT, **manifest._asdict()}
     entries["segments"] = [list(one) for one in manifest.segments]
@@ -69,7 +69,7 @@ def write(manifest: Manifest) -> bytes:
     return json.dumps(entries, indent=1).encode()
 
 
-def read(text: bytes) -> Manifest:
+def read(text: bytes) -> BackupManifest:
     """Parse the file.
 
     Raises:
@@ -85,14 +85,16 @@ def read(text: bytes) -> Manifest:
         raise CorruptError("backup.json is damaged", wanted=f"CRC {_crc(entries)}", got=crc)
     if entries.pop("format") == 1:
         entries.setdefault("ids", NO_IDS)
-    if sorted(entries) != sorted(Manifest._fields):
-        raise CorruptError("backup.json", wanted=", ".join(Manifest._fields), got=sorted(entries))
+    if sorted(entries) != sorted(BackupManifest._fields):
+        raise CorruptError(
+            "backup.json", wanted=", ".join(BackupManifest._fields), got=sorted(entries)
+        )
     numbers = {
         name: as_int(value, name)
         for name, value in entries.items()
         if name not in ("segments", "queue_ends", "config", "ids")
     }
-    return Manifest(
+    return BackupManifest(
         **numbers,
         segments=_segments(entries["segments"]),
         queue_ends=_queue_ends(entries["queue_ends"]),

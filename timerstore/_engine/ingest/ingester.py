@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base.column_batch import Part, Rows
+from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
@@ -107,7 +107,7 @@ class Ingester(Owner):
         with self._log.lock:
             return self._log.end
 
-    def append_record(self, batch: Checked, part: Part, text: bytes) -> int:
+    def append_record(self, batch: Checked, part: BatchPart, text: bytes) -> int:
         """Append a ledger record without rows; return the log offset of its end."""
         route = self._ledger_route()
         timed = part._replace(now_ms=self._clock.now_ms)
@@ -218,7 +218,7 @@ class Ingester(Owner):
             now = self._append(header, route, batch, part)
         return now
 
-    def _cut(self, batch: Checked, begin: int, route: Route) -> Part:
+    def _cut(self, batch: Checked, begin: int, route: Route) -> BatchPart:
         """Return the rows of the next chunk. A single row may need a larger chunk than usual."""
         native, now_ms = self._log.native, self._clock.now_ms
         for most, limit in (
@@ -231,7 +231,7 @@ class Ingester(Owner):
                 return part
         raise AssertionError("a row that passed the checks fits a chunk")
 
-    def _append(self, header: ChunkHeader, route: Route, batch: Checked, part: Part) -> Known:
+    def _append(self, header: ChunkHeader, route: Route, batch: Checked, part: BatchPart) -> Known:
         rows, due_ms = batch.rows, batch.due_ms
         rows.native.first_unique = self._putting.take_ids(part.row_count) - part.begin
         ledger_route, text = self._ledger_route(), write_chunk(header)
@@ -249,8 +249,8 @@ class Ingester(Owner):
         )
         route = self._ledger_route()
         nothing = np.zeros(1, np.int64)
-        batch = Checked(INGEST_TOPIC, b"", Rows(b"", nothing, nothing[:0], b""), nothing[:0])
-        return self._append(header, route, batch, Part(0, 0, 0, 0, self._clock.now_ms))
+        batch = Checked(INGEST_TOPIC, b"", ColumnBatch(b"", nothing, nothing[:0], b""), nothing[:0])
+        return self._append(header, route, batch, BatchPart(0, 0, 0, 0, self._clock.now_ms))
 
     def _ledger_route(self) -> Route:
         if self._route is None:

@@ -11,7 +11,7 @@ See also: docs/decisions/0012-snapshots-and-retention.md.
 
 import numpy as np
 
-from timerstore._engine.base.column_batch import Part, Rows
+from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.ledger_json import write_state
 from timerstore._engine.format.store_paths import INGEST_TOPIC
@@ -45,7 +45,9 @@ class LedgerCarrier:
         for source in self._ingester.ledger.sources():
             state = self._ingester.ledger.state(source)
             nothing = np.zeros(1, np.int64)
-            batch = Checked(INGEST_TOPIC, b"", Rows(b"", nothing, nothing[:0], b""), nothing[:0])
-            self._ingester.append_record(batch, Part(0, 0, 0, 0, 0), write_state(state))
+            batch = Checked(
+                INGEST_TOPIC, b"", ColumnBatch(b"", nothing, nothing[:0], b""), nothing[:0]
+            )
+            self._ingester.append_record(batch, BatchPart(0, 0, 0, 0, 0), write_state(state))
         self._stated_at = begin
         return True

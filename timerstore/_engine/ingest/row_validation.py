@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
-from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.ingest.row_batch import RowBatch, StagedBatch
 from timerstore._engine.write.string_columns import Column, check_ids, check_tags, string_column
 from timerstore.config import StoreConfig
@@ -29,7 +29,7 @@ class Checked(NamedTuple):
 
     topic: str
     name: bytes
-    rows: Rows
+    rows: ColumnBatch
     due_ms: Int64Array
 
 
@@ -82,7 +82,7 @@ def check_batch(
     due_ms = _due(batch.due_ms, count, config, now_ms, count if is_staged else stored)
     text = message_fields.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
-    rows = Rows(bodies, offsets, due_ms, text)
+    rows = ColumnBatch(bodies, offsets, due_ms, text)
     if (tags := string_column("tags", batch.tags, batch.tag_offsets, count)) is not None:
         if not is_staged:  # an earlier release also staged tags that no filter can name
             check_tags(tags)

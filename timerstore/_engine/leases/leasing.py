@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
-from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.format.lease import (
     LEASE_PROPERTY,
@@ -282,10 +282,10 @@ class Leasing:
         )
 
 
-def _columns(rows: list[_Row], due: Int64Array) -> Rows:
+def _columns(rows: list[_Row], due: Int64Array) -> ColumnBatch:
     ids = [row.message_id.encode() for row in rows]
     bodies, properties = [row.body for row in rows], [row.text for row in rows]
-    made = Rows(b"".join(bodies), _spans(bodies), due, b"")
+    made = ColumnBatch(b"".join(bodies), _spans(bodies), due, b"")
     return made.with_extra(b"".join(properties), _spans(properties)).with_ids(
         b"".join(ids), _spans(ids)
     )

@@ -26,7 +26,7 @@ from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.base.service import IDLE_S_MAX, Service
 from timerstore._engine.base.signals import Signals
 from timerstore._engine.format.delay_levels import parse_level_delays
-from timerstore._engine.levels.level_runs import LEVEL_DUE, Entries, Run, Runs
+from timerstore._engine.levels.level_runs import LEVEL_DUE, Entries, LevelRun, Runs
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.level_cursors import QUEUE_MAX, LevelCursors
 from timerstore._engine.queues.old_units import LevelUnits
@@ -151,10 +151,10 @@ class ScheduleDeliver(Service):
 
     # --- due messages ---
 
-    def _collect(self, now_ms: int) -> tuple[Entries, list[tuple[Runs, Run]]]:
+    def _collect(self, now_ms: int) -> tuple[Entries, list[tuple[Runs, LevelRun]]]:
         """Return the entries that may be delivered now, in order, and the runs they belong to."""
         parts: list[Entries] = []
-        runs: list[tuple[Runs, Run]] = []
+        runs: list[tuple[Runs, LevelRun]] = []
         for queue in self._queues:
             capacity = min(self._capacity_of(queue.route.queue_id), _BATCH)
             found: list[Entries] = []
@@ -199,7 +199,7 @@ class ScheduleDeliver(Service):
 
     # --- delivery ---
 
-    def _deliver(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> int:
+    def _deliver(self, entries: Entries, runs: list[tuple[Runs, LevelRun]]) -> int:
         """Deliver the first of these entries, and return how many are finished."""
         now_ms = self._clock.now_ms
         if now_ms < int(entries["due_ms"].max()):
@@ -236,7 +236,7 @@ class ScheduleDeliver(Service):
             else:
                 self._log.segments.serve(view, count, self.name)
 
-    def _place(self, entries: Entries, runs: list[tuple[Runs, Run]], now_ms: int) -> None:
+    def _place(self, entries: Entries, runs: list[tuple[Runs, LevelRun]], now_ms: int) -> None:
         """Append the copies, and mark their places as delivered in the same critical section."""
         count, placed = len(entries), 0
         drafts = self._drafts[:count]
@@ -275,7 +275,7 @@ class ScheduleDeliver(Service):
             )
         )
 
-    def _record(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> None:
+    def _record(self, entries: Entries, runs: list[tuple[Runs, LevelRun]]) -> None:
         """Advance the runs past finished entries, which are the first of each run."""
         log_end = self._log.end
         for number, count in zip(*np.unique(entries["run"], return_counts=True), strict=True):

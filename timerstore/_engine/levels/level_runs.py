@@ -38,7 +38,7 @@ assert LEVEL_DUE.itemsize == ffi.sizeof("ts_level_due"), "level_runs.py and nati
 Entries = npt.NDArray[np.void]
 
 
-class Run:
+class LevelRun:
     """The units [next, end) of a queue, with ascending due times."""
 
     __slots__ = ("end", "head_ms", "last_ms", "next")
@@ -58,7 +58,7 @@ class Runs:
         self._cursors = cursors
         self._units = units
         self._seen = cursors.cursor(route.queue_id)
-        self.runs: list[Run] = []
+        self.runs: list[LevelRun] = []
 
     def look(self) -> None:
         """Read the units that were added since the last call."""
@@ -79,15 +79,15 @@ class Runs:
             if last is not None and last.end == begin + first and last.last_ms <= head_ms:
                 last.end, last.last_ms = begin + end, last_ms
             else:
-                self.runs.append(Run(begin + first, begin + end, head_ms, last_ms))
+                self.runs.append(LevelRun(begin + first, begin + end, head_ms, last_ms))
 
-    def head_ms(self, run: Run) -> int:
+    def head_ms(self, run: LevelRun) -> int:
         """Return the due time of a run's first message."""
         if run.head_ms is None:
             run.head_ms = int(self._units.read(self.route, run.next, 1)["tags_code"][0])
         return run.head_ms
 
-    def due(self, run: Run, now_ms: int, capacity: int) -> Entries:
+    def due(self, run: LevelRun, now_ms: int, capacity: int) -> Entries:
         """Return the due messages of a run, at most `capacity`. The first one is due."""
         units = self._units.read(self.route, run.next, min(capacity, run.end - run.next))
         due_ms = units["tags_code"].astype(np.int64)
@@ -100,7 +100,7 @@ class Runs:
         entries["size"] = units["size"][:count]
         return entries
 
-    def advance(self, run: Run, count: int) -> None:
+    def advance(self, run: LevelRun, count: int) -> None:
         """Remove the first messages of a run, which are finished."""
         run.next += count
         run.head_ms = None

@@ -96,7 +96,7 @@ from timerstore._engine.log.fold_by_matching import match_timers, named_by_delet
 from timerstore._engine.log.fold_levels import match_levels
 from timerstore._engine.log.fold_ownership import own_mask, own_store_ids, settle_uncertain
 from timerstore._engine.log.multiset import Int64, Mask, Rows
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind, Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
         ),
         orphan_rows=np.sort(levels.orphan_rows),
         delivered_though_cancelled=both + int(np.sum(matched.timers.state[named] == DELIVERED)),
-        unusable_rows=np.flatnonzero(scan["kind"] == Kind.UNUSABLE),
+        unusable_rows=np.flatnonzero(scan["kind"] == RecordKind.UNUSABLE),
         level_rows_pending=levels.pending_rows,
         level_places_done=levels.places_done,
         level_delivered_count=levels.delivered_count,
@@ -202,6 +202,6 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
 
 def _next_id(scan: Scan, own: Mask) -> int:
     """Return the first id above all queue offsets of the timer topic and all own timer ids."""
-    queued = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE))
+    queued = np.isin(scan["kind"], (RecordKind.TIMER, RecordKind.DELETE, RecordKind.UNUSABLE))
     seen = np.concatenate([scan["queue_offset"][queued], scan["timer_id"][own]])
     return int(seen.max()) + 1 if len(seen) else 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from timerstore._engine.log.multiset import Int64, Mask, Rows, find, numbered
-from timerstore._engine.log.scanned_records import Kind, Scan
+from timerstore._engine.log.scanned_records import RecordKind, Scan
 
 PENDING, DELIVERED, CANCELLED = 1, 2, 3
 
@@ -39,26 +39,26 @@ def fold_by_id(scan: Scan, own: Mask) -> tuple[Timers, Rows, int]:
 
     current = np.full(len(ids), -1, np.intp)
     since = np.full(len(ids), -1, np.int64)
-    copies = np.flatnonzero(kind == Kind.TIMER)
+    copies = np.flatnonzero(kind == RecordKind.TIMER)
     since[place[copies[::-1]]] = scan["log_offset"][rows[copies[::-1]]]
     ranked = copies[np.argsort(scan["roll_times"][rows[copies]], kind="stable")]
     current[place[ranked]] = rows[ranked]
 
     state = np.full(len(ids), PENDING, np.int64)
-    evidence = np.flatnonzero(kind != Kind.TIMER)[::-1]
-    state[place[evidence]] = np.where(kind[evidence] == Kind.DELIVERED, DELIVERED, CANCELLED)
+    evidence = np.flatnonzero(kind != RecordKind.TIMER)[::-1]
+    state[place[evidence]] = np.where(kind[evidence] == RecordKind.DELIVERED, DELIVERED, CANCELLED)
 
-    deliveries = np.flatnonzero(kind == Kind.DELIVERED)
+    deliveries = np.flatnonzero(kind == RecordKind.DELIVERED)
     delivered, once = np.unique(place[deliveries], return_index=True)
     duplicates = np.delete(rows[deliveries], once)
-    both = len(np.intersect1d(delivered, place[kind == Kind.DELETE]))
+    both = len(np.intersect1d(delivered, place[kind == RecordKind.DELETE]))
     return Timers(ids, current, state, since), duplicates, both
 
 
 def maybe_sent_on(scan: Scan, own: Mask, timers_by_id: Timers, duplicate_rows: Rows) -> Mask:
     """Mark deliveries by id that may belong to a message sent on with another message's TS_ID."""
     maybe = np.zeros(len(scan), bool)
-    deliveries = np.flatnonzero(own & (scan["kind"] == Kind.DELIVERED))
+    deliveries = np.flatnonzero(own & (scan["kind"] == RecordKind.DELIVERED))
     timer = find(scan["timer_id"][deliveries], timers_by_id.ids)
     maybe[deliveries[timers_by_id.rows[timer] < 0]] = True
     maybe[duplicate_rows] = True

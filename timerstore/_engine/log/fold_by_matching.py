@@ -5,8 +5,16 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.log.fold_by_id import DELIVERED, PENDING, Timers
-from timerstore._engine.log.multiset import Group, Mask, Rows, find, grouped, match_in_order, rank
-from timerstore._engine.log.scanned_records import Kind, Scan
+from timerstore._engine.log.multiset import (
+    Mask,
+    MultisetGroup,
+    Rows,
+    find,
+    grouped,
+    match_in_order,
+    rank,
+)
+from timerstore._engine.log.scanned_records import RecordKind, Scan
 
 
 class MatchedTimers(NamedTuple):
@@ -26,9 +34,9 @@ def match_timers(scan: Scan, own: Mask, timers_by_id: Timers, maybe: Mask) -> Ma
     `maybe`: deliveries by id that may belong to a foreign timer; they take part too.
     """
     kind = scan["kind"]
-    is_either = (kind == Kind.TIMER) | (kind == Kind.DELIVERED)
+    is_either = (kind == RecordKind.TIMER) | (kind == RecordKind.DELIVERED)
     group = grouped(scan, np.flatnonzero(is_either & (~own | maybe)), "out_ms", "identity")
-    timer = kind[group.rows] == Kind.TIMER
+    timer = kind[group.rows] == RecordKind.TIMER
     original = _originals(scan, group, timer)
     # Message i is the i-th original and has the i-th current copy: a group has as many of each.
     message_group = group.number[original]
@@ -73,7 +81,7 @@ def match_timers(scan: Scan, own: Mask, timers_by_id: Timers, maybe: Mask) -> Ma
     )
 
 
-def _originals(scan: Scan, group: Group, timer: Mask) -> Mask:
+def _originals(scan: Scan, group: MultisetGroup, timer: Mask) -> Mask:
     """Mark one row for each message: those with roll_times 0, else the first copy of the group."""
     original: Mask = timer & (scan["roll_times"][group.rows] == 0)
     missing = np.bincount(group.number[original], minlength=group.group_count) == 0
@@ -83,7 +91,7 @@ def _originals(scan: Scan, group: Group, timer: Mask) -> Mask:
     return original
 
 
-def _current_copies(scan: Scan, group: Group, timer: Mask, message_group: Rows) -> Rows:
+def _current_copies(scan: Scan, group: MultisetGroup, timer: Mask, message_group: Rows) -> Rows:
     """Return as many copies of each group as it has messages: those with the highest roll counts.
 
     In a group they are ordered by roll count, highest first, then by age, oldest first.
@@ -101,7 +109,7 @@ def _current_copies(scan: Scan, group: Group, timer: Mask, message_group: Rows) 
 def _claim(
     scan: Scan,
     *,
-    group: Group,
+    group: MultisetGroup,
     timer: Mask,
     timers_by_id: Timers,
     messages: Timers,
@@ -139,7 +147,7 @@ def _claim(
 
 def named_by_deletes(scan: Scan, own: Mask, timers: Timers) -> Mask:
     """Mark timers that a delete record without an own id names, by key and TIMER_OUT_MS."""
-    deletes = scan[(scan["kind"] == Kind.DELETE) & ~own]
+    deletes = scan[(scan["kind"] == RecordKind.DELETE) & ~own]
     named = np.zeros(len(timers.ids), bool)
     there = np.flatnonzero(timers.rows >= 0)
     if not len(deletes) or not len(there):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.log.multiset import Int64, Mask, Rows, find, grouped, match_in_order, rank
-from timerstore._engine.log.scanned_records import Kind, Scan, places_of
+from timerstore._engine.log.scanned_records import RecordKind, Scan, places_of
 
 
 class MatchedLevels(NamedTuple):
@@ -29,15 +29,15 @@ def match_levels(scan: Scan, orphan_rows: Rows, timer_duplicate_rows: Rows) -> M
     level take part in the matching.
     """
     kind = scan["kind"]
-    sources = np.flatnonzero(kind == Kind.LEVEL)
-    deliveries = np.flatnonzero(kind == Kind.LEVEL_DELIVERED)
+    sources = np.flatnonzero(kind == RecordKind.LEVEL)
+    deliveries = np.flatnonzero(kind == RecordKind.LEVEL_DELIVERED)
     named, by_place = _named_by_place(scan, sources, deliveries)
     unexplained = [
         rows[scan["delay_level"][rows] > 0] for rows in (orphan_rows, timer_duplicate_rows)
     ]
     rows = np.concatenate([sources, deliveries[~by_place], *unexplained])
     group = grouped(scan, np.sort(rows), "delay_level", "identity")
-    source = kind[group.rows] == Kind.LEVEL
+    source = kind[group.rows] == RecordKind.LEVEL
     gives = source.copy()
     gives[source] = ~np.isin(group.rows[source], sources[named])
     found = match_in_order(group, gives, ~source, source)
@@ -45,7 +45,7 @@ def match_levels(scan: Scan, orphan_rows: Rows, timer_duplicate_rows: Rows) -> M
     delivered = rank(given_group) < found.delivered[given_group]
     pending = np.sort(group.rows[gives][~delivered])
     done = np.concatenate(
-        [np.setdiff1d(sources, pending), np.flatnonzero(kind == Kind.LEVEL_UNUSABLE)]
+        [np.setdiff1d(sources, pending), np.flatnonzero(kind == RecordKind.LEVEL_UNUSABLE)]
     )
     in_excess = np.concatenate([group.rows[found.duplicate], group.rows[found.orphan]])
     explained = np.setdiff1d(unexplained[1], in_excess)

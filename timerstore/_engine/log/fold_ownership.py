@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.log.multiset import Int64, Mask, Rows, find, grouped, numbered
-from timerstore._engine.log.scanned_records import Kind, Scan, timer_id_limits
+from timerstore._engine.log.scanned_records import RecordKind, Scan, timer_id_limits
 
 
 def is_own(scan: Scan, store_id: int) -> Mask:
@@ -23,7 +23,10 @@ def is_own(scan: Scan, store_id: int) -> Mask:
 
 def is_foreign(scan: Scan, store_id: int) -> Mask:
     """Mark timer records that do not certainly belong to this store."""
-    timers = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE, Kind.DELIVERED))
+    timers = np.isin(
+        scan["kind"],
+        (RecordKind.TIMER, RecordKind.DELETE, RecordKind.UNUSABLE, RecordKind.DELIVERED),
+    )
     others: Mask = timers & ~is_own(scan, store_id)
     return others
 
@@ -46,7 +49,7 @@ def own_store_ids(
     """
     if store_id is not None:
         return (store_id,), store_id
-    sources = (scan["kind"] == Kind.TIMER) & (scan["timer_id"] >= 0)
+    sources = (scan["kind"] == RecordKind.TIMER) & (scan["timer_id"] >= 0)
     vouching = scan["store_id"][sources & _vouches(scan)]
     denied = scan["store_id"][sources & (scan["timer_id"] > scan["queue_offset"])]
     vouching = vouching[~np.isin(vouching, denied[denied != (known_id or 0)])]
@@ -63,17 +66,17 @@ def _vouches(scan: Scan) -> Mask:
 
 def own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
     """Mark records that belong to a timer by their TS_ID."""
-    own: Mask = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.DELIVERED))
+    own: Mask = np.isin(scan["kind"], (RecordKind.TIMER, RecordKind.DELETE, RecordKind.DELIVERED))
     # A copy's id is at most its own queue offset. A higher id was sent on by a client, and so was
     # an id that is not possible at this log offset.
-    own &= (scan["kind"] != Kind.TIMER) | (scan["timer_id"] <= scan["queue_offset"])
+    own &= (scan["kind"] != RecordKind.TIMER) | (scan["timer_id"] <= scan["queue_offset"])
     own &= scan["timer_id"] <= timer_id_limits(scan)
     own &= (scan["timer_id"] >= 0) & np.isin(scan["store_id"], np.array(own_ids, np.uint32))
     if len(own_ids) > 1:
         # Records vouch for several store ids: the side file with the id was lost in between, or a
         # foreign record fits by chance. A timer id belongs to the store id of its source. Other
         # records with that timer id are foreign.
-        vouching = own & (scan["kind"] == Kind.TIMER) & _vouches(scan)
+        vouching = own & (scan["kind"] == RecordKind.TIMER) & _vouches(scan)
         source = find(scan["timer_id"], scan["timer_id"][vouching])
         owner = scan["store_id"][vouching]
         own &= (source < 0) | (owner[source] == scan["store_id"]) | (scan["store_id"] == own_id)
@@ -97,7 +100,7 @@ def is_uncertain(scan: Scan) -> Mask:
     They have rolled and do not vouch. So a broker rolled them, or a client sent them on with a roll
     count, or both.
     """
-    rolled = (scan["kind"] == Kind.TIMER) & (scan["timer_id"] >= 0) & (scan["roll_times"] > 0)
+    rolled = (scan["kind"] == RecordKind.TIMER) & (scan["timer_id"] >= 0) & (scan["roll_times"] > 0)
     mask: Mask = rolled & ~_vouches(scan)
     return mask
 
@@ -117,7 +120,7 @@ def settle_uncertain(scan: Scan, own: Mask) -> Settled:
     | none of these                                                 | q                          |
     """
     timer_id, kind = scan["timer_id"], scan["kind"]
-    timer = kind == Kind.TIMER
+    timer = kind == RecordKind.TIMER
     rows = np.flatnonzero(own & is_uncertain(scan))
     if not len(rows):
         return Settled(own, timer_id, rows)
@@ -130,7 +133,7 @@ def settle_uncertain(scan: Scan, own: Mask) -> Settled:
     _, place = numbered(named[group.rows])
     code = np.empty(len(scan), np.int64)
     code[group.rows] = place * group.group_count + group.number
-    rows = rows[~np.isin(code[rows], code[certain[kind[certain] != Kind.DELIVERED]])]
+    rows = rows[~np.isin(code[rows], code[certain[kind[certain] != RecordKind.DELIVERED]])]
     if not len(rows):
         return Settled(own, timer_id, rows)
 
@@ -140,7 +143,7 @@ def settle_uncertain(scan: Scan, own: Mask) -> Settled:
         np.isin(named[certain], timer_id[rows]) | np.isin(number[certain], number[rows])
     ]
     known = set(named[certain[timer[certain]]].tolist())
-    deliveries = certain[kind[certain] == Kind.DELIVERED]
+    deliveries = certain[kind[certain] == RecordKind.DELIVERED]
     delivered, delivered_similar = set(named[deliveries].tolist()), set(code[deliveries].tolist())
     similar: dict[int, set[int]] = {}  # ids that are named, by group
     for row in certain[~source[certain]].tolist():

@@ -41,7 +41,7 @@ def numbered(values: Int64) -> tuple[Int64, Rows]:
     return values[order[changes]], place
 
 
-class Group(NamedTuple):
+class MultisetGroup(NamedTuple):
     """Rows sorted by key, and within a key in log order."""
 
     rows: Rows
@@ -50,7 +50,7 @@ class Group(NamedTuple):
     group_count: int
 
 
-def grouped(records: Records, rows: Rows, *fields: str) -> Group:
+def grouped(records: Records, rows: Rows, *fields: str) -> MultisetGroup:
     """Group ascending rows by the values of these fields."""
     keys = [records[name][rows] for name in fields]
     order = np.lexsort(keys)
@@ -58,7 +58,7 @@ def grouped(records: Records, rows: Rows, *fields: str) -> Group:
     for key in keys:
         changes[1:] |= key[order[1:]] != key[order[:-1]]
     number = np.cumsum(changes, dtype=np.intp)
-    return Group(rows[order], number, int(number[-1]) + 1 if len(number) else 0)
+    return MultisetGroup(rows[order], number, int(number[-1]) + 1 if len(number) else 0)
 
 
 def rank(number: Rows) -> Rows:
@@ -80,7 +80,7 @@ class MatchResult(NamedTuple):
     """Deliveries without any source before them in their group."""
 
 
-def match_in_order(group: Group, gives: Mask, takes: Mask, known: Mask) -> MatchResult:
+def match_in_order(group: MultisetGroup, gives: Mask, takes: Mask, known: Mask) -> MatchResult:
     """Match deliveries with sources in each group, in log order.
 
     `gives`: sources that a delivery may take. `takes`: deliveries, each of which takes the earliest

@@ -38,7 +38,7 @@ SCAN_DTYPE: np.dtype[np.void] = np.dtype(
 )
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kind of a scanned record, numbered as enum ts_kind of native/api."""
 
     ORDINARY = 0
@@ -71,7 +71,7 @@ def has_impossible_offset(scan: Scan) -> Mask:
     Such a record is damaged, and a fold would take memory for all ids up to it. An impossible id in
     TS_ID is not damage: a client may send any id to a broker.
     """
-    is_queued = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE))
+    is_queued = np.isin(scan["kind"], (RecordKind.TIMER, RecordKind.DELETE, RecordKind.UNUSABLE))
     impossible: Mask = is_queued & (scan["queue_offset"] > timer_id_limits(scan))
     return impossible
 
@@ -88,6 +88,6 @@ def delivered_level_places(records: Scan, store_id: int) -> Int64:
 
     Use it only for a part of the log in which no broker wrote.
     """
-    is_named = (records["kind"] == Kind.LEVEL_DELIVERED) & (records["timer_id"] >= 0)
+    is_named = (records["kind"] == RecordKind.LEVEL_DELIVERED) & (records["timer_id"] >= 0)
     places: Int64 = records["timer_id"][is_named & (records["store_id"] == store_id)]
     return places

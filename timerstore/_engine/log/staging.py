@@ -41,7 +41,7 @@ _MARKS_AT, _DURABLE_AT = 32, 64
 _OFFSET_BYTES, _CRC_BYTES = 8, 4
 
 
-class Staged(NamedTuple):
+class StagedBytes(NamedTuple):
     """Contents of the staging file after an unclean stop. They need not be intact."""
 
     pieces: tuple[tuple[int, bytes], ...] = ()
@@ -122,25 +122,25 @@ class Staging(Owner):
 _MADV_DONTFORK = 10
 
 
-def read_staged(disk: Disk, path: Path) -> Staged:
+def read_staged(disk: Disk, path: Path) -> StagedBytes:
     """Read the file after an unclean stop. Empty if it is missing or its header is not valid."""
     if not disk.exists(path):
-        return Staged()
+        return StagedBytes()
     file = disk.open(path, read_only=True)
     size = file.size()
     if size < _HEAD_BYTES:
-        return Staged()
+        return StagedBytes()
     head = file.read(0, 128)
     half_bytes = int.from_bytes(head[24:32], "little")
     if head[:8] != _MAGIC or size != _HEAD_BYTES + 2 * half_bytes:
-        return Staged()
+        return StagedBytes()
     found = []
     marks = np.frombuffer(head, np.int64, 4, _MARKS_AT)
     for which in (0, 1):
         base, filled = int(marks[2 * which]), int(marks[2 * which + 1])
         if 0 < filled <= half_bytes and base >= 0:
             found.append((base, file.read(_HEAD_BYTES + which * half_bytes, filled)))
-    return Staged(tuple(sorted(found)), _durable_end(head))
+    return StagedBytes(tuple(sorted(found)), _durable_end(head))
 
 
 def _durable_end(head: bytes) -> int:

@@ -42,7 +42,7 @@ _SEARCH_BYTES_MAX = 1 << 20
 _POSITION_AT = 28  # of PHYSICALOFFSET in a record; format/record.h
 
 
-class Records(NamedTuple):
+class SurveyedRecords(NamedTuple):
     """A readable piece of the log: adjacent records, and the blank after them."""
 
     begin: int
@@ -145,7 +145,7 @@ def list_files(disk: Disk, directory: Path) -> Files:
     return Files(directory, segment_bytes, sizes, tuple(strays))
 
 
-def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[Records | Gap]:
+def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[SurveyedRecords | Gap]:
     """Read the whole log in order. A file that is missing between two others is a gap."""
     size = files.segment_bytes
     for number in range(min(files.sizes, default=0), max(files.sizes, default=-1) + 1):
@@ -199,13 +199,13 @@ class _Segment(Owner):
         self._window.segment_bytes = self._size
         self._window.verify = 1
 
-    def pieces(self) -> Iterator[Records | Gap]:
+    def pieces(self) -> Iterator[SurveyedRecords | Gap]:
         """Yield the pieces of the segment."""
         offset, end = self._begin, self._begin + self._size
         while offset < end:
             following, rows = self._records(offset)
             if following > offset:
-                yield Records(offset, following, rows, self._data)
+                yield SurveyedRecords(offset, following, rows, self._data)
                 offset = following
             elif not len(rows) and offset < end:
                 following = self.next_whole(offset + 1)

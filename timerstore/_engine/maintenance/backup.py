@@ -31,7 +31,7 @@ from typing import NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.dedupe import Entries, read_ids, remove_ids, write_ids
 from timerstore._engine.format import backup_json, counts_json, recurring_json
-from timerstore._engine.format.backup_json import Manifest, SavedSegment
+from timerstore._engine.format.backup_json import BackupManifest, SavedSegment
 from timerstore._engine.format.counts_json import NO_IDS, IdsMark
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import BACKUP_JSON, Tree, segment_name, segment_offset
@@ -177,8 +177,8 @@ class Copier:
 
     def _manifest(
         self, mark: Watermark, begin: int, ends: counts_json.Pending, config: dict[str, str]
-    ) -> Manifest:
-        return Manifest(
+    ) -> BackupManifest:
+        return BackupManifest(
             mark.store_id,
             self._clock.now_ms,
             begin,
@@ -194,7 +194,7 @@ class Copier:
             NO_IDS,
         )
 
-    def _before(self, target: Tree, new: Manifest) -> Manifest:
+    def _before(self, target: Tree, new: BackupManifest) -> BackupManifest:
         """Return what the backup has. A new one gets a manifest before anything is copied."""
         found = read_manifest(self._disk, target.root)
         if found is None:
@@ -219,7 +219,9 @@ class Copier:
 class _Transfer:
     """Copies segments into one backup."""
 
-    def __init__(self, disk: Disk, target: Tree, before: Manifest, progress: Progress) -> None:
+    def __init__(
+        self, disk: Disk, target: Tree, before: BackupManifest, progress: Progress
+    ) -> None:
         """`before`: the manifest of the backup as it is."""
         self._disk = disk
         self._target = target
@@ -296,7 +298,7 @@ def crc_of(file: File, size: int) -> int:
     return crc
 
 
-def read_manifest(disk: Disk, root: Path) -> Manifest | None:
+def read_manifest(disk: Disk, root: Path) -> BackupManifest | None:
     """Return the manifest of a backup; None if there is none. A CorruptError names the file."""
     path = root / MANIFEST
     text = disk.read_small(path)
@@ -326,7 +328,7 @@ def check_folder(disk: Disk, root: Path) -> None:
         )
 
 
-def _write_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
+def _write_manifest(disk: Disk, root: Path, manifest: BackupManifest) -> None:
     disk.write_small(root / MANIFEST, backup_json.write(manifest))
 
 

@@ -10,7 +10,7 @@ from timerstore._engine.format import queue_unit
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.maintenance.findings import Findings, at_offset, first_byte
-from timerstore._engine.maintenance.store_view import LiveStore, Run, StoreView
+from timerstore._engine.maintenance.store_view import LiveStore, StoreView, UnitRun
 from timerstore._engine.queues.routes import Route
 from timerstore.errors import TimerStoreError
 
@@ -28,7 +28,7 @@ class QueueCheck(Owner):
         self._bad: set[int] = set()
         self._hint = view.derived("remove the queue's folder, and opening makes it again")
 
-    def add(self, run: Run) -> None:
+    def add(self, run: UnitRun) -> None:
         """Compare one run of units."""
         route, offset, wanted = run
         index = int(route.native.index)

@@ -29,9 +29,9 @@ from timerstore._engine.maintenance.store_view import (
     LiveStore,
     LogPart,
     Memory,
-    Run,
     SideFiles,
     TimerEnd,
+    UnitRun,
     WheelCopy,
 )
 from timerstore._engine.queues.record_lookup import route_needed
@@ -171,7 +171,7 @@ class LiveView(Owner):
         size = self._segments.segment_bytes
         return min(end, (offset // size + 1) * size)
 
-    def _runs(self, begin: int, end: int) -> Iterator[Run]:
+    def _runs(self, begin: int, end: int) -> Iterator[UnitRun]:
         """Return the units that these records require."""
         while begin < end:
             with self._segments.view(end) as view:

@@ -11,7 +11,7 @@ import numpy as np
 
 from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.survey import Files, Gap, Records, survey
+from timerstore._engine.log.survey import Files, Gap, SurveyedRecords, survey
 from timerstore._engine.storage.disk import Disk
 
 Progress = Callable[[int, int], None]
@@ -36,7 +36,9 @@ class LogReader:
         self.store_ms: Int64Array = np.empty(0, np.int64)
         """The store time of every record."""
 
-    def records(self, precision_ms: int, progress: Progress | None = None) -> Iterator[Records]:
+    def records(
+        self, precision_ms: int, progress: Progress | None = None
+    ) -> Iterator[SurveyedRecords]:
         """Return the records that belong to the log. `end` is then after the last of them."""
         files, mark, durable = self.files, self._mark, self._durable
         offsets, store_ms = [self.offsets], [self.store_ms]

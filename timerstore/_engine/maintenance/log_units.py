@@ -9,8 +9,8 @@ from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import Tree, can_have_queue
-from timerstore._engine.log.survey import Files, Records
-from timerstore._engine.maintenance.store_view import Run
+from timerstore._engine.log.survey import Files, SurveyedRecords
+from timerstore._engine.maintenance.store_view import UnitRun
 from timerstore._engine.queues.record_lookup import queues_named
 from timerstore._engine.queues.record_units import RecordUnits, UnitRows
 from timerstore._engine.queues.routes import Route, Routes
@@ -19,11 +19,11 @@ from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 
 
-def runs_of(route: Route, offsets: Int64Array, units: UnitRows) -> Iterator[Run]:
+def runs_of(route: Route, offsets: Int64Array, units: UnitRows) -> Iterator[UnitRun]:
     """Split the units of one queue into runs of consecutive queue offsets."""
     edges = np.flatnonzero(np.diff(offsets) != 1) + 1
     for rows in np.split(np.arange(len(offsets)), edges):
-        yield Run(route, int(offsets[rows[0]]), units[rows])
+        yield UnitRun(route, int(offsets[rows[0]]), units[rows])
 
 
 class LogUnits(Owner):
@@ -35,7 +35,7 @@ class LogUnits(Owner):
         self.routes = Routes(Disk(), Tree(tree.side / "none"), config.queue_segment_bytes)
         self._units = RecordUnits(self.routes, config.level_delays)
 
-    def of(self, piece: Records, limit: int = 2**62) -> Iterator[Run]:
+    def of(self, piece: SurveyedRecords, limit: int = 2**62) -> Iterator[UnitRun]:
         """Return the units of records below a log offset, which is the edge of a record. They come
         batch by batch, and in each batch queue by queue.
         """
@@ -66,7 +66,7 @@ class LogUnits(Owner):
         finally:
             ffi.release(data)
 
-    def _make_routes(self, view: Any, piece: Records) -> None:
+    def _make_routes(self, view: Any, piece: SurveyedRecords) -> None:
         out, sizes = ffi.new("int64_t[2]"), ffi.new("int32_t[4]")
         need = int(view.need)
         lib.ts_record_at(view, need, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3)

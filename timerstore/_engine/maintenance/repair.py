@@ -47,7 +47,7 @@ from timerstore._engine.maintenance.bootstrap_files import check_ends, write_boo
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.log_reader import LogReader, Progress
 from timerstore._engine.maintenance.log_units import LogUnits
-from timerstore._engine.maintenance.store_view import Run
+from timerstore._engine.maintenance.store_view import UnitRun
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.paths import absolute_path, resolved_path
 from timerstore._engine.storage.staged_directory import check_target, staged_directory
@@ -81,7 +81,7 @@ class _Queues:
         self._next: dict[tuple[str, int], tuple[int, int]] = {}  # offset, log offset
         self.missing: list[_Missing] = []
 
-    def add(self, run: Run) -> None:
+    def add(self, run: UnitRun) -> None:
         """Add a run of units."""
         key = run.route.topic, run.route.queue_id
         units = queue_unit.read(run.units.tobytes())

@@ -21,10 +21,10 @@ from pathlib import Path
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.dedupe import read_ids, write_ids
 from timerstore._engine.format import watermark
-from timerstore._engine.format.backup_json import Manifest, SavedSegment
+from timerstore._engine.format.backup_json import BackupManifest, SavedSegment
 from timerstore._engine.format.counts_json import IdsMark
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree, segment_name
-from timerstore._engine.log.survey import Files, Records, survey
+from timerstore._engine.log.survey import Files, SurveyedRecords, survey
 from timerstore._engine.maintenance.backup import (
     CHUNK_BYTES,
     CONFIG_NAMES,
@@ -137,15 +137,15 @@ def _check(disk: Disk, backup: Path) -> Report:
 
 
 def _pieces(
-    disk: Disk, backup: Path, manifest: Manifest, one: SavedSegment
-) -> Iterator[Records | Problem]:
+    disk: Disk, backup: Path, manifest: BackupManifest, one: SavedSegment
+) -> Iterator[SurveyedRecords | Problem]:
     """Return the records of a segment, and the ranges that are no records."""
     size, end = manifest.commit_log_segment_bytes, one.offset + one.size_bytes
     if not one.size_bytes <= size <= RANGES["commit_log_segment_bytes"][1]:
         raise CorruptError("backup.json", wanted="segments of a log", got=f"{one} of {size} bytes")
     files = Files(Tree(backup).commit_log, size, {one.offset // size: one.size_bytes}, ())
     for piece in survey(disk, files, manifest.precision_ms):
-        if isinstance(piece, Records):
+        if isinstance(piece, SurveyedRecords):
             yield piece
         elif piece.begin < end:  # zeros follow, as the file is shorter than a segment
             where = files.place(piece.begin, min(piece.end, end))
@@ -160,7 +160,7 @@ def _kept(disk: Disk, backup: Path) -> Iterator[None]:
         yield
 
 
-def _manifest_of(disk: Disk, backup: Path) -> Manifest:
+def _manifest_of(disk: Disk, backup: Path) -> BackupManifest:
     manifest = read_manifest(disk, backup)
     if manifest is None:
         raise ConfigError(
@@ -182,7 +182,7 @@ def _segment_path(backup: Path, one: SavedSegment) -> Path:
 
 
 def _copy_segment(
-    disk: Disk, backup: Path, tree: Tree, manifest: Manifest, one: SavedSegment
+    disk: Disk, backup: Path, tree: Tree, manifest: BackupManifest, one: SavedSegment
 ) -> None:
     path = _segment_path(backup, one)
     source = disk.open(path, read_only=True)
@@ -208,7 +208,7 @@ def _told(ids: IdsMark) -> str:
     return f"{ids.bytes} bytes of CRC {ids.crc}"
 
 
-def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: Manifest) -> IdsMark:
+def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: BackupManifest) -> IdsMark:
     entries = read_ids(disk, Tree(backup), manifest.ids)
     if entries is None:
         raise CorruptError(
@@ -220,7 +220,7 @@ def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: Manifest) -> IdsMa
     return write_ids(disk, tree, 0, entries)
 
 
-def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> None:
+def _write_rest(disk: Disk, tree: Tree, manifest: BackupManifest, ids: IdsMark) -> None:
     """Write config, sizes, ends of queues and message ids, which the log does not have."""
     disk.make_directory(tree.config)
     for name in CONFIG_NAMES:

@@ -42,7 +42,7 @@ from timerstore.config import StoreConfig
 from timerstore.reports import Problem
 
 
-class Run(NamedTuple):
+class UnitRun(NamedTuple):
     """The units of consecutive messages of one queue, as their records in the log require them."""
 
     route: Route
@@ -58,7 +58,7 @@ class LogPart(NamedTuple):
     begin: int
     end: int
     rows: Scan
-    runs: Iterator[Run]
+    runs: Iterator[UnitRun]
 
 
 class TimerEnd(NamedTuple):

@@ -24,7 +24,7 @@ Removal = tuple[int, int]
 """Log offset of the record that removed a timer, and the timer's id."""
 
 
-class Reading:
+class RemovalsReading:
     """A reader of the pending timers as of `visible_end`."""
 
     def __init__(self, visible_end: int, removals: list[Removal]) -> None:
@@ -73,7 +73,7 @@ class Removals:
         return noted
 
     @contextmanager
-    def reading(self, visible_end: Callable[[], int]) -> Iterator[Reading]:
+    def reading(self, visible_end: Callable[[], int]) -> Iterator[RemovalsReading]:
         """Register a reader within the context; removals are recorded for it.
 
         visible_end: returns the log offset up to which the reader sees the log.
@@ -81,7 +81,7 @@ class Removals:
         with self._log.lock:
             removals = list(self._recent)
             self._readers.append(removals)
-            reading = Reading(visible_end(), removals)
+            reading = RemovalsReading(visible_end(), removals)
         try:
             yield reading
         finally:

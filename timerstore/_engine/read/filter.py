@@ -24,7 +24,7 @@ from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.sql import parse_sql
-from timerstore._engine.read.sql_condition import Condition
+from timerstore._engine.read.sql_condition import SqlCondition
 from timerstore.errors import MessageError, quoted, typed
 from timerstore.messages import Int32Array, Int64Array, parse_properties
 
@@ -117,7 +117,7 @@ class SqlFilter(Filter):
 
     units_max = 1024  # takes about 10 ms: each record is read and its properties parsed in Python
 
-    def __init__(self, condition: Condition) -> None:
+    def __init__(self, condition: SqlCondition) -> None:
         self._evaluate = condition.evaluate
 
     def matches(self, properties: bytes) -> bool:

@@ -23,7 +23,7 @@ from timerstore._engine.read.queue_reader import QueueReader, empty_batch
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.waiting_pull import (
     WAITING,
-    Bounds,
+    PullBounds,
     WaitContext,
     WaitingPull,
     wait_in_thread,
@@ -197,27 +197,27 @@ class Puller(Owner):
             return None
         return PropertyColumn(batch.properties, batch.properties_offsets)
 
-    def _bounds(self, route: Route, offset: int) -> Bounds:
+    def _bounds(self, route: Route, offset: int) -> PullBounds:
         return bounds_of(route.queue, offset, self._reader.visible_end, self._log.segments.begin)
 
 
-def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int) -> Bounds:
+def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int) -> PullBounds:
     """Return the status and next offset of a pull, if [log_begin, visible_end) is visible."""
     low = queue.min_offset
     high = queue.visible(visible_end)
     if high == 0:
-        return Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        return PullBounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
-        return Bounds(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+        return PullBounds(PullStatus.OFFSET_TOO_SMALL, low, low, high)
     if offset == high:
-        return Bounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        return PullBounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
-        return Bounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return PullBounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
     if (following := queue.after_gap(offset)) != offset:
-        return Bounds(PullStatus.OFFSET_FOUND_NULL, following, low, high)
+        return PullBounds(PullStatus.OFFSET_FOUND_NULL, following, low, high)
     if (following := queue.first_kept(offset, high, log_begin)) != offset:
-        return Bounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)
-    return Bounds(PullStatus.FOUND, offset, low, high)
+        return PullBounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)
+    return PullBounds(PullStatus.FOUND, offset, low, high)
 
 
 def kept_range(queue: ConsumeQueue, visible_end: int, log_begin: int) -> tuple[int, int]:
@@ -237,9 +237,9 @@ def result_of(batch: MessageBatch) -> PullResult:
     )
 
 
-def _empty(route: Route, bounds: Bounds) -> MessageBatch:
+def _empty(route: Route, bounds: PullBounds) -> MessageBatch:
     return empty_batch(route, *bounds)
 
 
-def _no_result(_route: Route, bounds: Bounds) -> PullResult:
+def _no_result(_route: Route, bounds: PullBounds) -> PullResult:
     return PullResult(bounds.status, (), bounds.next_offset, bounds.min_offset, bounds.max_offset)

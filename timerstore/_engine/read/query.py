@@ -33,7 +33,7 @@ from timerstore._engine.format.delay_levels import real_queue
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.pending_removals import Reading, Removals
+from timerstore._engine.queues.pending_removals import Removals, RemovalsReading
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.found_messages import FoundMessages, FoundRecord
 from timerstore._engine.read.query_validation import TIME_MAX_MS, TIME_MIN_MS, Query
@@ -126,7 +126,7 @@ class Querier(Owner):
         with self._removals.reading(lambda: self._reader.visible_end) as reading:
             return self._by_key_at(query, reading)
 
-    def _by_key_at(self, query: Query, reading: Reading) -> list[Message]:
+    def _by_key_at(self, query: Query, reading: RemovalsReading) -> list[Message]:
         visible_end = reading.visible_end
         self._dispatch.through(visible_end)
         criteria = _Criteria(
@@ -260,7 +260,7 @@ class Querier(Owner):
             return self._at_log_offset(query, raw[:-8], int.from_bytes(raw[-8:], "big"), reading)
 
     def _at_log_offset(
-        self, query: Query, host: bytes, offset: int, reading: Reading
+        self, query: Query, host: bytes, offset: int, reading: RemovalsReading
     ) -> list[Message]:
         visible_end = reading.visible_end
         segments = self._log.segments
@@ -304,7 +304,7 @@ class Querier(Owner):
         return self._messages.read(found)
 
 
-def _at_offset(query: Query, reading: Reading) -> Iterator[_Criteria]:
+def _at_offset(query: Query, reading: RemovalsReading) -> Iterator[_Criteria]:
     """Yield the kinds of record that an offset message id may name."""
     plain = _Criteria(query.topic, None, None, False, None, query.begin_ms, query.end_ms)
     yield plain

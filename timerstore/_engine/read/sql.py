@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from timerstore._engine.read import sql_condition as conditions
-from timerstore._engine.read.sql_condition import Condition, Number
+from timerstore._engine.read.sql_condition import Number, SqlCondition
 from timerstore.errors import ConfigError, MessageError
 
 DEPTH_MAX = 64
@@ -85,7 +85,7 @@ _WORDS = {
 
 
 @lru_cache(maxsize=256)
-def parse_sql(text: str) -> Condition:
+def parse_sql(text: str) -> SqlCondition:
     """Return the condition of an expression; recent ones are cached, because pulls repeat them."""
     lark, parser = _parser()
     try:
@@ -148,22 +148,22 @@ class _Operand(NamedTuple):
 class _Builder:
     """Converts each rule of the grammar, given the results of its parts."""
 
-    def start(self, parts: list[Any]) -> Condition:
+    def start(self, parts: list[Any]) -> SqlCondition:
         (condition,) = parts
         return condition  # type: ignore[no-any-return]  # the result of a rule
 
     # --- conditions of conditions ---
 
-    def condition(self, parts: list[Condition]) -> Condition:
+    def condition(self, parts: list[SqlCondition]) -> SqlCondition:
         return _shallow(conditions.any_of(parts))
 
-    def conjunction(self, parts: list[Condition]) -> Condition:
+    def conjunction(self, parts: list[SqlCondition]) -> SqlCondition:
         return _shallow(conditions.all_of(parts))
 
-    def negated(self, parts: list[Any]) -> Condition:
+    def negated(self, parts: list[Any]) -> SqlCondition:
         return _shallow(conditions.negated(parts[1]))
 
-    def constant(self, parts: list[Any]) -> Condition:
+    def constant(self, parts: list[Any]) -> SqlCondition:
         return conditions.constant(parts[0].type == "TRUE")
 
     # --- operands ---
@@ -192,7 +192,7 @@ class _Builder:
 
     # --- comparisons ---
 
-    def compared(self, parts: list[Any]) -> Condition:
+    def compared(self, parts: list[Any]) -> SqlCondition:
         left, sign, right = parts[0], str(parts[1]).replace("!=", "<>"), parts[2]
         if sign not in {"=", "<>"}:
             for side in (left, right):
@@ -208,13 +208,13 @@ class _Builder:
             return conditions.texts_are(left.text, sign, right.text)
         raise _Refused(right.at, "wanted a property on one side, or two constants of one kind")
 
-    def missing(self, parts: list[Any]) -> Condition:
+    def missing(self, parts: list[Any]) -> SqlCondition:
         return conditions.is_missing(_property_before(parts[0], "IS NULL"))
 
-    def present(self, parts: list[Any]) -> Condition:
+    def present(self, parts: list[Any]) -> SqlCondition:
         return conditions.negated(conditions.is_missing(_property_before(parts[0], "IS NOT NULL")))
 
-    def between(self, parts: list[Any]) -> Condition:
+    def between(self, parts: list[Any]) -> SqlCondition:
         value, low, high = parts[0], parts[-2], parts[-1]
         for side in (value, low, high):
             if side.text is not None:
@@ -226,19 +226,19 @@ class _Builder:
         )
         return inside if len(parts) == 3 else conditions.negated(inside)
 
-    def one_of(self, parts: list[Any]) -> Condition:
+    def one_of(self, parts: list[Any]) -> SqlCondition:
         name = _property_before(parts[0], "IN")
         inside = parts[1].type != "NOT"
         texts = [_unquoted(token) for token in parts[1 if inside else 2 :]]
         return conditions.one_of(name, texts, inside=inside)
 
-    def searched(self, parts: list[Any]) -> Condition:
+    def searched(self, parts: list[Any]) -> SqlCondition:
         how = str(parts[-2]).upper()
         name = _property_before(parts[0], how)
         return conditions.searched(name, how, _unquoted(parts[-1]), inside=len(parts) == 3)
 
 
-def _property_compared(name: str, sign: str, right: _Operand) -> Condition:
+def _property_compared(name: str, sign: str, right: _Operand) -> SqlCondition:
     if right.name is not None:
         return conditions.properties_are(name, sign, right.name)
     if right.number is not None:
@@ -259,7 +259,7 @@ def _unquoted(token: str) -> str:
     return token[1:-1].replace("''", "'")
 
 
-def _shallow(condition: Condition) -> Condition:
+def _shallow(condition: SqlCondition) -> SqlCondition:
     if condition.depth > DEPTH_MAX:
         raise _Refused(0, f"wanted at most {DEPTH_MAX} nested conditions, got more")
     return condition

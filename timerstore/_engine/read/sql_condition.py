@@ -36,7 +36,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-class Condition(NamedTuple):
+class SqlCondition(NamedTuple):
     """One condition, and the depth of the conditions nested in it."""
 
     evaluate: Evaluate
@@ -51,12 +51,12 @@ def number_of(text: str) -> Number | None:
     return int(text) if found[1] and len(text) <= _EXACT_DIGITS_MAX else float(text)
 
 
-def constant(value: bool) -> Condition:
+def constant(value: bool) -> SqlCondition:
     """Return the condition TRUE or FALSE."""
-    return Condition(lambda _properties: value)
+    return SqlCondition(lambda _properties: value)
 
 
-def all_of(parts: Sequence[Condition]) -> Condition:
+def all_of(parts: Sequence[SqlCondition]) -> SqlCondition:
     """Return AND: false if a part is false, otherwise unknown if a part is unknown."""
     evaluators = [part.evaluate for part in parts]
 
@@ -70,10 +70,10 @@ def all_of(parts: Sequence[Condition]) -> Condition:
                 combined = None
         return combined
 
-    return Condition(evaluate, _depth_around(parts))
+    return SqlCondition(evaluate, _depth_around(parts))
 
 
-def any_of(parts: Sequence[Condition]) -> Condition:
+def any_of(parts: Sequence[SqlCondition]) -> SqlCondition:
     """Return OR: true if a part is true, otherwise unknown if a part is unknown."""
     evaluators = [part.evaluate for part in parts]
 
@@ -87,10 +87,10 @@ def any_of(parts: Sequence[Condition]) -> Condition:
                 combined = None
         return combined
 
-    return Condition(evaluate, _depth_around(parts))
+    return SqlCondition(evaluate, _depth_around(parts))
 
 
-def negated(part: Condition) -> Condition:
+def negated(part: SqlCondition) -> SqlCondition:
     """Return NOT."""
     inner = part.evaluate
 
@@ -98,19 +98,19 @@ def negated(part: Condition) -> Condition:
         result = inner(properties)
         return None if result is None else not result
 
-    return Condition(evaluate, _depth_around([part]))
+    return SqlCondition(evaluate, _depth_around([part]))
 
 
-def _depth_around(parts: Sequence[Condition]) -> int:
+def _depth_around(parts: Sequence[SqlCondition]) -> int:
     return 1 + max(part.depth for part in parts)
 
 
-def is_missing(name: str) -> Condition:
+def is_missing(name: str) -> SqlCondition:
     """Return IS NULL."""
-    return Condition(lambda properties: name not in properties)
+    return SqlCondition(lambda properties: name not in properties)
 
 
-def text_is(name: str, sign: str, text: str) -> Condition:
+def text_is(name: str, sign: str, text: str) -> SqlCondition:
     """Return a property = or <> a text, compared character by character."""
     compare = _COMPARE[sign]
 
@@ -118,10 +118,10 @@ def text_is(name: str, sign: str, text: str) -> Condition:
         value = properties.get(name)
         return None if value is None else compare(value, text)
 
-    return Condition(evaluate)
+    return SqlCondition(evaluate)
 
 
-def boolean_is(name: str, sign: str, wanted: bool) -> Condition:
+def boolean_is(name: str, sign: str, wanted: bool) -> SqlCondition:
     """Return a property = or <> TRUE or FALSE; only the text "true", in any case, is true."""
     compare = _COMPARE[sign]
 
@@ -129,10 +129,10 @@ def boolean_is(name: str, sign: str, wanted: bool) -> Condition:
         value = properties.get(name)
         return None if value is None else compare(value.lower() == "true", wanted)
 
-    return Condition(evaluate)
+    return SqlCondition(evaluate)
 
 
-def number_is(name: str, sign: str, number: Number) -> Condition:
+def number_is(name: str, sign: str, number: Number) -> SqlCondition:
     """Return a property compared with a number, as floats if it has a point or an exponent."""
     compare, is_float = _COMPARE[sign], isinstance(number, float)
 
@@ -142,10 +142,10 @@ def number_is(name: str, sign: str, number: Number) -> Condition:
             return None
         return compare(float(value) if is_float else value, number)
 
-    return Condition(evaluate)
+    return SqlCondition(evaluate)
 
 
-def properties_are(left: str, sign: str, right: str) -> Condition:
+def properties_are(left: str, sign: str, right: str) -> SqlCondition:
     """Return two properties compared: as texts by = and <>, otherwise as floats."""
     compare, is_text = _COMPARE[sign], sign in {"=", "<>"}
 
@@ -160,10 +160,10 @@ def properties_are(left: str, sign: str, right: str) -> Condition:
             return None
         return compare(float(first), float(second))
 
-    return Condition(evaluate)
+    return SqlCondition(evaluate)
 
 
-def one_of(name: str, texts: Sequence[str], *, inside: bool) -> Condition:
+def one_of(name: str, texts: Sequence[str], *, inside: bool) -> SqlCondition:
     """Return IN or NOT IN."""
     listed = frozenset(texts)
 
@@ -171,7 +171,7 @@ def one_of(name: str, texts: Sequence[str], *, inside: bool) -> Condition:
         value = properties.get(name)
         return None if value is None else (value in listed) is inside
 
-    return Condition(evaluate)
+    return SqlCondition(evaluate)
 
 
 _SEARCH: dict[str, Callable[[str, str], bool]] = {
@@ -181,7 +181,7 @@ _SEARCH: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def searched(name: str, how: str, text: str, *, inside: bool) -> Condition:
+def searched(name: str, how: str, text: str, *, inside: bool) -> SqlCondition:
     """Return CONTAINS, STARTSWITH or ENDSWITH, or NOT of it.
 
     As in a broker, it is false, not unknown, for a missing property and for an empty text.
@@ -192,14 +192,14 @@ def searched(name: str, how: str, text: str, *, inside: bool) -> Condition:
         value = properties.get(name)
         return bool(value and text) and search(value or "", text) is inside
 
-    return Condition(evaluate)
+    return SqlCondition(evaluate)
 
 
-def numbers_are(left: Number, sign: str, right: Number) -> Condition:
+def numbers_are(left: Number, sign: str, right: Number) -> SqlCondition:
     """Return two constant numbers compared."""
     return constant(_COMPARE[sign](left, right))
 
 
-def texts_are(left: str, sign: str, right: str) -> Condition:
+def texts_are(left: str, sign: str, right: str) -> SqlCondition:
     """Return two constant texts compared."""
     return constant(_COMPARE[sign](left, right))

@@ -23,7 +23,7 @@ from timerstore.errors import ClosedError
 from timerstore.messages import Message
 
 
-class Source(Protocol):
+class PollSource(Protocol):
     """The source of a poll's messages: a consumer."""
 
     def fetch(self, max_count: int) -> list[AssignedQueue]:
@@ -42,7 +42,7 @@ class WaitingPoll(Owner):
         groups: Groups,
         group: Group,
         member: Member,
-        source: Source,
+        source: PollSource,
         before_wait: Callable[[], None],
         max_count: int,
         wait_s: float | None,

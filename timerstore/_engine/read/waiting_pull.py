@@ -55,7 +55,7 @@ class Waits(Protocol[Fetched, Answer_co]):
     def end(self) -> None: ...
 
 
-class Bounds(NamedTuple):
+class PullBounds(NamedTuple):
     """The ends of a queue, and the status and next offset of a pull from one offset."""
 
     status: PullStatus
@@ -92,7 +92,7 @@ class WaitingPull(Owner, Generic[Answer]):
         wait_s: float,
         message_filter: Filter | None,
         look: Callable[[int], Answer],
-        empty: Callable[[Route, Bounds], Answer],
+        empty: Callable[[Route, PullBounds], Answer],
     ) -> None:
         """Create a pull that has not begun to wait.
 
@@ -176,9 +176,9 @@ class WaitingPull(Owner, Generic[Answer]):
         """Return the answer of a closed store, from the offsets that were last known."""
         at, low = self._offset, self._route.queue.min_offset
         if self._was_empty:
-            bounds = Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, 0)
+            bounds = PullBounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, 0)
         else:
-            bounds = Bounds(PullStatus.OFFSET_OVERFLOW_ONE, at, low, at)
+            bounds = PullBounds(PullStatus.OFFSET_OVERFLOW_ONE, at, low, at)
         return self.final(self._empty(self._route, bounds))
 
     def end(self) -> None:

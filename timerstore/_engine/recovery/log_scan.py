@@ -7,7 +7,7 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.log.log_recovery import restore_staged, scan
 from timerstore._engine.log.scanned_records import Scan
-from timerstore._engine.log.staging import Staged
+from timerstore._engine.log.staging import StagedBytes
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
@@ -23,7 +23,7 @@ class LogScan:
         self._clock = clock
         self._precision_ms = precision_ms
 
-    def with_staged(self, begin: int, staged: Staged) -> tuple[Scan, int, int]:
+    def with_staged(self, begin: int, staged: StagedBytes) -> tuple[Scan, int, int]:
         """Scan the log from `begin`, and write and scan the staged bytes that continue it.
 
         Returns the records, their end, and the reason for the end (enum ts_fault).

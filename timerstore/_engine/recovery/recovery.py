@@ -33,7 +33,7 @@ from timerstore._engine.log.log_recovery import (
     settle_end,
 )
 from timerstore._engine.log.scanned_records import delivered_level_places
-from timerstore._engine.log.staging import Staged, read_staged
+from timerstore._engine.log.staging import StagedBytes, read_staged
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.recovery.log_checks import LogChecks, refuse_backup
@@ -232,7 +232,7 @@ class Recovery(Owner):
         tree, segments = self._tree, self._segments
         if mark.is_bootstrap or self._disk.exists(tree.timer_damaged):
             return None
-        staged = read_staged(self._disk, tree.staging) if is_unclean else Staged()
+        staged = read_staged(self._disk, tree.staging) if is_unclean else StagedBytes()
         segments.retire(mark.log_begin)  # unlinked after the first checkpoint of this opening
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
@@ -313,7 +313,7 @@ class Recovery(Owner):
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
         # A store that was closed has no staged records.
-        staged = read_staged(disk, tree.staging) if was_open else Staged()
+        staged = read_staged(disk, tree.staging) if was_open else StagedBytes()
         scanned, end, fault = self._scan.with_staged(begin, staged)
         durable = self._durable_end(staged, end, fault)
         if not is_ours:
@@ -372,7 +372,7 @@ class Recovery(Owner):
         self._disk.sync_directory(self._tree.side)
         self._mark = None
 
-    def _durable_end(self, staged: Staged, end: int, fault: int) -> int:
+    def _durable_end(self, staged: StagedBytes, end: int, fault: int) -> int:
         """Return the known durable end of the log; raise CorruptError if the log ends before it."""
         if self._mark is not None:
             durable, source = self._mark.log_end, self._tree.watermark

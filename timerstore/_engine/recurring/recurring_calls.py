@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
@@ -226,7 +226,7 @@ class RecurringCalls(Owner):
         due = np.array(runs, np.int64)
         now_ms = self._clock.now_ms
         due = np.where(due > now_ms, due, 0)
-        rows = Rows(body * len(runs), _spans([body] * len(runs)), due, b"")
+        rows = ColumnBatch(body * len(runs), _spans([body] * len(runs)), due, b"")
         rows = rows.with_extra(b"".join(texts), _spans(texts)).with_ids(b"".join(ids), _spans(ids))
         queue_id = None if definition.queue_id < 0 else definition.queue_id
         route, _ = self._appender.place_of(definition.topic, queue_id)

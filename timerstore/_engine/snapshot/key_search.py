@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.format import queue_unit
-from timerstore._engine.queues.pending_removals import Reading
+from timerstore._engine.queues.pending_removals import RemovalsReading
 from timerstore._engine.read.query import Querier
 from timerstore._engine.read.query_validation import Query
 from timerstore._engine.snapshot.queue_files import FILLER_SIZE
@@ -76,8 +76,8 @@ def query(view: SnapshotView, timers: SnapshotTimers, asked: Query) -> list[Mess
     """Return the newest messages with a key in order of the log, pending ones included."""
 
     @contextmanager
-    def reading(visible_end: Any) -> Iterator[Reading]:
-        yield Reading(visible_end(), [])
+    def reading(visible_end: Any) -> Iterator[RemovalsReading]:
+        yield RemovalsReading(visible_end(), [])
 
     dispatch: Any = SimpleNamespace(
         through=lambda _offset: None, index=QueueSearch(view), rebuild=lambda _store_id: None

@@ -23,7 +23,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.signals import Signals
-from timerstore._engine.dedupe import Ids, Taken
+from timerstore._engine.dedupe import Ids, IdsCopy
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree
@@ -64,7 +64,7 @@ class _Snapshot(NamedTuple):
     chunks: DirtyChunks
     past: Int64Array
     counts: counts_json.Counts
-    ids: Taken
+    ids: IdsCopy
     recurring: list[Definition]
 
 

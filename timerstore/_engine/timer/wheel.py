@@ -63,7 +63,7 @@ class DirtyPages(NamedTuple):
     data: Bytes
 
 
-class Reading(NamedTuple):
+class ReadAhead(NamedTuple):
     """The slots that were read, and those undelivered, when a checkpoint began."""
 
     read_slot: int
@@ -86,7 +86,7 @@ class Wheel(Owner):
         self._ahead_from = 0  # it does not count if the current slot is below this one
         self.back_count = 0  # how often `read_slot` followed a clock that was set back
         self.completed_replay_slot = 0  # `replay_slot` of the last completed checkpoint
-        self.reading = Reading(0, np.empty(0, np.int64))  # at the last completed checkpoint
+        self.reading = ReadAhead(0, np.empty(0, np.int64))  # at the last completed checkpoint
         self._begun_reading = self.reading  # at the last checkpoint that was begun
         # Read slots with late units, which the last completed checkpoint may not cover.
         self._late: set[int] = set()  # linked since the last checkpoint began
@@ -193,7 +193,7 @@ class Wheel(Owner):
     def start_at(self, read_slot: int) -> None:
         """Continue reading from this slot, which is that of the last completed checkpoint."""
         self.read_slot = self.completed_replay_slot = read_slot
-        self.reading = self._begun_reading = Reading(read_slot, np.empty(0, np.int64))
+        self.reading = self._begun_reading = ReadAhead(read_slot, np.empty(0, np.int64))
 
     def read_through(self, slot: int) -> None:
         """Mark the slots up to this one as read."""
@@ -220,7 +220,7 @@ class Wheel(Owner):
         self.moved_on = set()
         self._late_before |= self._late
         self._late = set()
-        self._begun_reading = Reading(self.read_slot, outstanding)
+        self._begun_reading = ReadAhead(self.read_slot, outstanding)
 
     def checkpoint_completed(self, replay_slot: int) -> None:
         """Note that the last begun checkpoint is completed; recovery reads from `replay_slot`."""

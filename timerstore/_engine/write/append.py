@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base import failpoints
-from timerstore._engine.base.column_batch import Part, Rows
+from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
@@ -146,7 +146,7 @@ class Appender(Owner):
     def append_rows(
         self,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         due_ms: Int64Array,
         places: Places,
         now_ms: int | None = None,
@@ -165,7 +165,7 @@ class Appender(Owner):
     def append_many(
         self,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         due: Int64Array,
         now_ms: int,
         places: Places,
@@ -193,7 +193,7 @@ class Appender(Owner):
     def _append_all(
         self,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         now_ms: int,
         places: Places,
         once: Once | None,
@@ -224,7 +224,7 @@ class Appender(Owner):
                     raise
 
     def _append_in_batches(
-        self, to: Destination, rows: Rows, begin: int, end: int, now_ms: int, places: Places
+        self, to: Destination, rows: ColumnBatch, begin: int, end: int, now_ms: int, places: Places
     ) -> tuple[int, int, int]:
         """Append as many rows as there is space for; return their count, the status, and its need.
 
@@ -244,7 +244,7 @@ class Appender(Owner):
     def _append_batch(
         self,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         begin: int,
         end: int,
         now_ms: int,
@@ -304,8 +304,8 @@ class Appender(Owner):
     def append_group(
         self,
         to: Destination | Route,
-        rows: Rows,
-        part: Part,
+        rows: ColumnBatch,
+        part: BatchPart,
         due_ms: Int64Array,
         head_route: Route | None = None,
         head: bytes = b"",
@@ -333,8 +333,8 @@ class Appender(Owner):
     def _append_group(
         self,
         to: Destination,
-        rows: Rows,
-        part: Part,
+        rows: ColumnBatch,
+        part: BatchPart,
         head_route: Route | None,
         head: bytes,
         *,
@@ -379,7 +379,7 @@ class Appender(Owner):
             if self._all_known(rows, places, once):
                 return 0
 
-    def _all_known(self, rows: Rows, places: Places, once: Once) -> bool:
+    def _all_known(self, rows: ColumnBatch, places: Places, once: Once) -> bool:
         """Return whether the rows are those of a group that was put before.
 
         False: the known ids only have the hashes of this group's, so the append is tried again.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base import message_bodies
-from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.write.string_columns import Column
 from timerstore.errors import MessageError
 from timerstore.messages import Int64Array
@@ -39,10 +39,10 @@ class CheckedBatch(NamedTuple):
         """Number of messages."""
         return len(self.due)
 
-    def rows(self, text: bytes, first: int) -> Rows:
+    def rows(self, text: bytes, first: int) -> ColumnBatch:
         """Return the columns with this shared property text, and ids generated from `first` on."""
         data, offsets, _ = self.spans
-        rows = Rows(data, offsets, self.due, text, first=first).with_extra(*self.extra)
+        rows = ColumnBatch(data, offsets, self.due, text, first=first).with_extra(*self.extra)
         return rows if self.ids is None else rows.with_ids(*self.ids)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from timerstore._engine.base.column_batch import Part
+from timerstore._engine.base.column_batch import BatchPart
 from timerstore._engine.timer.slot_counts import Due, SlotCounts
 from timerstore._engine.write.places import Places
 from timerstore.messages import Int64Array
@@ -47,7 +47,7 @@ class Admission(Protocol):
         These are the rows from `stored` on, and the duplicates before it.
         """
 
-    def reserve_part(self, due_ms: Int64Array, part: Part) -> Any:
+    def reserve_part(self, due_ms: Int64Array, part: BatchPart) -> Any:
         """Reserve places for a part of a batch; return the due times for `release`."""
 
 
@@ -73,7 +73,7 @@ class Unlimited:
     ) -> None:
         """As Admission."""
 
-    def reserve_part(self, due_ms: Int64Array, part: Part) -> Any:  # noqa: ARG002
+    def reserve_part(self, due_ms: Int64Array, part: BatchPart) -> Any:  # noqa: ARG002
         """As Admission."""
         return 0
 
@@ -110,7 +110,7 @@ class SlotLimit:
             self.slot_counts.remove(due_ms[stored:end])
         self.slot_counts.remove(due_ms[begin:stored][places.duplicate[begin:stored]])
 
-    def reserve_part(self, due_ms: Int64Array, part: Part) -> Any:
+    def reserve_part(self, due_ms: Int64Array, part: BatchPart) -> Any:
         """As Admission."""
         due = due_ms[part.begin : part.begin + part.row_count]
         due = np.where(due > part.now_ms, due, 0)

@@ -24,7 +24,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.requests import PutRequest
-from timerstore._engine.write.targets import Target, check_queue
+from timerstore._engine.write.targets import TopicTarget, check_queue
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.receipts import PutBatch, PutReceipt
@@ -174,7 +174,7 @@ class Putting(Owner):
         source = self._checked_body(name, body, text)
         check_queue(queue_id)
         is_sync = self._appender.wants_sync(flush)
-        target: Target = self._targets.get(topic)
+        target: TopicTarget = self._targets.get(topic)
         real = self._targets.route_of(target, queue_id)
         on_level = self._targets.level_of(target, real, level)
         text += on_level.text

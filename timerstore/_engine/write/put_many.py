@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
-from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi
 from timerstore._engine.base.owner import Owner
@@ -210,7 +210,7 @@ class ManyPutting(Owner):
         self,
         origin: ReceiptOrigin,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         call: CheckedBatch,
         places: Places,
         once: Once | None,
@@ -249,7 +249,7 @@ class ManyPutting(Owner):
     def _append_others(
         self,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         call: CheckedBatch,
         places: Places,
         once: Once,
@@ -305,7 +305,7 @@ class ManyPutting(Owner):
     def _append_whole(
         self,
         to: Destination,
-        rows: Rows,
+        rows: ColumnBatch,
         due: Int64Array,
         now_ms: int,
         places: Places,

@@ -29,7 +29,7 @@ class Level(NamedTuple):
     route: Route
 
 
-class Target:
+class TopicTarget:
     """A topic that was put to, with everything that a put to it needs."""
 
     __slots__ = (
@@ -73,15 +73,15 @@ class Targets(Owner):
         self._id_prefix = id_prefix
         self._lock = Lock()
         self.level_delays = parse_level_delays(config.level_delays)
-        self.by_topic: dict[str, Target] = {}
+        self.by_topic: dict[str, TopicTarget] = {}
         self.hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
         """Topics with one queue, as the C putter reads them."""
 
-    def get(self, topic: str) -> Target:
+    def get(self, topic: str) -> TopicTarget:
         """Return the topic's target; create the topic if it does not exist."""
         return self.by_topic.get(topic) or self.make(topic)
 
-    def make(self, topic: str) -> Target:
+    def make(self, topic: str) -> TopicTarget:
         """Check the topic's name and create the topic with its queues unless it exists."""
         name = message_fields.check_topic(topic)
         with self._lock:
@@ -97,12 +97,12 @@ class Targets(Owner):
                     config.message_bytes_max, config.record_bytes_max, name
                 )
                 routes = self._make_routes(topic, count)
-                target = Target(topic, name, routes, origin, body_bytes_max)
+                target = TopicTarget(topic, name, routes, origin, body_bytes_max)
                 self.by_topic[topic] = target
                 self._set_hot(target)
             return target
 
-    def route_of(self, target: Target, queue_id: int | None) -> Route:
+    def route_of(self, target: TopicTarget, queue_id: int | None) -> Route:
         """Return the queue with this id, created if necessary; None: the topic's next queue."""
         routes = target.routes
         if queue_id is None:
@@ -121,7 +121,7 @@ class Targets(Owner):
                 self._set_hot(target)
         return target.routes[number]
 
-    def level_of(self, target: Target, real: Route, level: int) -> Level:
+    def level_of(self, target: TopicTarget, real: Route, level: int) -> Level:
         """Return a fixed delay level of one of the topic's queues, created if necessary."""
         levels = target.levels.get(real.queue_id)
         found = levels.get(level) if levels is not None else None
@@ -132,7 +132,7 @@ class Targets(Owner):
         self._routes.grow(topic, count, now_ms)
         return [self._routes.make(topic, queue_id, now_ms) for queue_id in range(count)]
 
-    def _make_level(self, target: Target, real: Route, level: int) -> Level:
+    def _make_level(self, target: TopicTarget, real: Route, level: int) -> Level:
         self._log.check_alive()
         number = min(level, len(self.level_delays))
         now_ms = self._clock.now_ms
@@ -147,7 +147,7 @@ class Targets(Owner):
             target.levels.setdefault(real.queue_id, {})[level] = made
         return made
 
-    def _set_hot(self, target: Target) -> None:
+    def _set_hot(self, target: TopicTarget) -> None:
         """Give the topic to the C putter if it has one queue, else take it away."""
         if target.only is None:
             self.hot_topics.pop(target.topic, None)

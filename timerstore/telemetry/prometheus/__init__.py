@@ -10,7 +10,7 @@ timerstore.telemetry.prometheus dashboard` prints it.
 """
 
 from timerstore.telemetry.prometheus.collector import (
-    Served,
+    MetricsServer,
     StoreCollector,
     register,
     serve,
@@ -18,4 +18,4 @@ from timerstore.telemetry.prometheus.collector import (
 )
 from timerstore.telemetry.prometheus.grafana import dashboard
 
-__all__ = ["Served", "StoreCollector", "dashboard", "register", "serve", "unregister"]
+__all__ = ["MetricsServer", "StoreCollector", "dashboard", "register", "serve", "unregister"]

@@ -178,7 +178,7 @@ def unregister(name: str = "", *, on: registry.CollectorRegistry | None = None) 
         stores.collectors.pop(name, None)
 
 
-class Served(Closing):
+class MetricsServer(Closing):
     """A metrics page that is being served. `close` ends it."""
 
     def __init__(self, server: Any, thread: Any) -> None:
@@ -211,7 +211,7 @@ def serve(
     *,
     port: int = 0,
     host: str = "127.0.0.1",
-) -> Served:
+) -> MetricsServer:
     """Serve the metrics of a store, or of several stores by name, at `/metrics`.
 
     port: 0 means a free port.
@@ -233,4 +233,4 @@ def serve(
         server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
     except (OSError, ValueError) as error:
         raise cannot_listen(host, port, error) from error
-    return Served(server, thread)
+    return MetricsServer(server, thread)

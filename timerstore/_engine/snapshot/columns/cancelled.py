@@ -13,7 +13,7 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import timer_unit
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Kind, Scan
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind, Scan
 from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units
@@ -32,7 +32,7 @@ def cancelled_offsets(
         return np.empty(0, np.int64)
     scanned = scan_all(store, shard, on_corrupt)
     found = fold(scanned, store.store_id)
-    timers = scanned[scanned["kind"] == Kind.TIMER]
+    timers = scanned[scanned["kind"] == RecordKind.TIMER]
     is_own = (timers["timer_id"] >= 0) & np.isin(
         timers["store_id"], np.array(found.store_ids, np.uint32)
     )

@@ -11,6 +11,8 @@ import timerstore
 from tests.support.driver import START_MS, tiny
 from tests.support.filled_bench import CONFIG, FilledBench, check_reports, flip, segment
 from tests.support.inside import inside
+from timerstore import CorruptError
+from timerstore._engine.maintenance.live_view import LiveView
 from timerstore.testing import ManualClock, Stepper
 
 
@@ -185,3 +187,16 @@ def test_verify_reports_queue_that_ends_too_soon(filled: FilledBench) -> None:
     route.queue.count -= 1
     check_reports(filled.store.verify(), "ends too soon")
     route.queue.count += 1
+
+
+def test_verify_reports_queue_that_cannot_be_read(
+    filled: FilledBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: object, _route: object) -> int:
+        raise CorruptError("queue", wanted="units", got="an input error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveView, "first_offset", broken)
+        report = filled.store.verify()
+    assert any(one.what == "commit log" and "input error" in one.got for one in report.problems)
+    assert filled.store.verify().clean  # the store did not fail

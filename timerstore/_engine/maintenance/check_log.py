@@ -14,7 +14,7 @@ from timerstore._engine.format import timer_unit
 from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
 from timerstore._engine.maintenance.check_queues import QueueCheck, add_not_zero
 from timerstore._engine.maintenance.expected_states import Expected
-from timerstore._engine.maintenance.findings import Findings, first_byte, place
+from timerstore._engine.maintenance.findings import Findings, at_offset, first_byte, place
 from timerstore._engine.maintenance.id_states import LogFold
 from timerstore._engine.maintenance.store_view import LiveStore, LogPart, StoreView, TimerEnd
 from timerstore._engine.maintenance.unit_order import UnitOrder
@@ -87,8 +87,14 @@ class _Walk:
             if isinstance(part, Problem):
                 self.is_damaged = True
                 self._view.findings.add(part.what, part.where, part.wanted, part.got)
-            else:
+                continue
+            try:
                 self._add(part)
+            except TimerStoreError as error:  # its queues or records cannot be read
+                self.is_damaged = True
+                where = at_offset(self._view.tree.commit_log, part.begin)
+                self._view.findings.raised("commit log", where, error)
+                return
 
     def _add(self, part: LogPart) -> None:
         for run in part.runs:

@@ -82,11 +82,11 @@ class PositionReader:
 
     def find_with_mark(self) -> tuple[Watermark | None, SnapshotPosition]:
         """Return the same, and the watermark that was read even if the files are a broker's."""
-        mark, store = self.mark(), None
+        mark, read_with, store = self.mark(), None, None
         for _ in range(_TRIES):
-            store = self.limits(mark)
-            before, mark = mark, self.mark()
-            if mark != before:
+            read_with, store = mark, self.limits(mark)
+            mark = self.mark()
+            if mark != read_with:
                 continue
             if store.store_id is None:
                 return mark, SnapshotPosition(store, None, None)
@@ -94,9 +94,10 @@ class PositionReader:
             if (counts := self.counts(mark)) is not None:
                 return mark, SnapshotPosition(store, mark, counts)
             mark = self.mark()
+        # Return the watermark of these limits: with a newer one, no later look would read again.
         assert store is not None
-        ours = mark if store.store_id is not None else None
-        return mark, SnapshotPosition(store, ours, None)
+        ours = read_with if store.store_id is not None else None
+        return read_with, SnapshotPosition(store, ours, None)
 
     def limits(self, mark: Watermark | None) -> Snapshot:
         """Return how far the files may be read, given the newest watermark."""

@@ -1,11 +1,13 @@
-"""One version of a source as a test ingests it: its rows and their computed receipts."""
+"""Rows that a test ingests, their computed receipts, and an end at a fail point."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from timerstore import PutReceipt, RowBatch, StoreConfig
+from timerstore._engine.base import failpoints
 from timerstore.receipts import KeptOrigin
 
 TOPIC = "bulk"
@@ -46,3 +48,42 @@ class Version:
                 message_ids=b"".join(ids),
                 message_id_offsets=np.cumsum([0, *map(len, ids)]),
             )
+
+
+def column(texts: list[bytes]) -> tuple[bytes, Any]:
+    return b"".join(texts), np.cumsum([0, *map(len, texts)])
+
+
+def batch_of(
+    bodies: list[bytes], due_ms: list[int] | None = None, topic: str = "t", **given: Any
+) -> RowBatch:
+    """Return a batch of rows, with `keys`, `tags` and `ids` as lists of bytes."""
+    columns: dict[str, Any] = {}
+    for name, texts, offsets in (
+        ("keys", "keys", "key_offsets"),
+        ("tags", "tags", "tag_offsets"),
+        ("ids", "message_ids", "message_id_offsets"),
+    ):
+        if name in given:
+            columns[texts], columns[offsets] = column(given.pop(name))
+    data, offsets = column(bodies)
+    due = np.array(due_ms if due_ms is not None else [0] * len(bodies), np.int64)
+    return RowBatch(topic, data, offsets, due, **columns, **given)
+
+
+def numbered(begin: int, end: int) -> list[bytes]:
+    return [b"row-%06d" % k for k in range(begin, end)]
+
+
+class StopError(Exception):
+    pass
+
+
+def stop_at(point: str, nth: int) -> None:
+    passed = iter(range(1, 1000))
+
+    def hook(name: str) -> None:
+        if name == point and next(passed) == nth:
+            raise StopError
+
+    failpoints.hook = hook

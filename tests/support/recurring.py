@@ -65,3 +65,12 @@ def killed_at(bench: Bench, tmp_path: Path, point: str, nth: int, call: Any) -> 
     bench.root = tmp_path / "k"
     bench.open()
     return True
+
+
+def reopen_killed_after(bench: Bench, copy: Path, ms: int) -> None:
+    """Kill the store, advance the clock, and open a copy of its files."""
+    shutil.copytree(bench.root, copy)
+    abandon(bench.store)
+    bench.root = copy
+    bench.clock.set(bench.clock.now_ms + ms)
+    bench.open()

@@ -11,6 +11,7 @@ from timerstore.testing import ManualClock, Stepper
 
 KIB = 1024
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 SIZES = small(
     commit_log_segment_bytes=16 * KIB, retention_log_bytes=20 * KIB, queue_segment_bytes=200
 )

@@ -3,6 +3,7 @@
 Invariants: every shard that is closed has been checked by `verify` first.
 """
 
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,8 @@ def bodies_of(store: timerstore.TimerStore, topic: str) -> list[bytes]:
             found += [one.body for one in page.messages]
             offset = page.next_offset
     return found
+
+
+def shard_of(key: str, n: int = 3) -> int:
+    """Return the shard of a key, computed independently of the package."""
+    return zlib.crc32(key.encode()) % n

@@ -11,7 +11,7 @@ import timerstore
 from tests.support.bench import NOW, small
 from timerstore._engine.ingest.row_batch import RowBatch
 from timerstore._engine.storage.disk import Disk
-from timerstore.shards import StagedFile
+from timerstore.shards import Committed, Staged, StagedFile, WriteOptions, commit, row_staging
 from timerstore.shards.staged_files import read_staged
 from timerstore.testing import ManualClock
 
@@ -78,3 +78,38 @@ def staged_rows(root: Path, files: Sequence[StagedFile], shard: int | None = Non
 def counted(rows: Iterable[Row]) -> Counter[bytes]:
     """Count the rows of each body."""
     return Counter(row[1] for row in rows)
+
+
+_attempts = iter(range(1_000_000))
+
+
+def stage(
+    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
+) -> Staged:
+    """Stage batches as a new attempt of a version."""
+    attempt = f"a{next(_attempts)}"
+    given = WriteOptions(**options)
+    return row_staging.stage(root, source, version, attempt, batches, given, clock=ManualClock(NOW))
+
+
+def write_rows(
+    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
+) -> Committed:
+    """Stage batches as a new attempt, and commit the version."""
+    staged = stage(root, batches, version, source, **options)
+    return commit(root, source, version, [staged], clock=ManualClock(NOW))
+
+
+def staged_names(root: Path) -> list[str]:
+    """Return the names of all staged files."""
+    return sorted(one.name for one in (root / "_ingest/staging").rglob("*.arrow"))
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder."""
+    return Disk().list(folder)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """Return data with one bit changed."""
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]

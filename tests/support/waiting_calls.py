@@ -1,5 +1,7 @@
 """Pulls and polls that wait without a thread: a test makes each step of their caller."""
 
+from typing import Any
+
 from tests.support.bench import Bench
 from tests.support.inside import inside
 from timerstore import Consumer, Message, PullResult
@@ -103,3 +105,14 @@ def long_poll_count(bench: Bench) -> int:
     """Return how many long polls wait in a store."""
     count: int = inside(bench.store).long_polls.count
     return count
+
+
+def woken_count(bench: Bench) -> int:
+    """Return how many waiting pulls messages have woken."""
+    return int(bench.store.stats()["pull_woken"])
+
+
+def put_now(bench: Bench, body: bytes, queue_id: int = 0, **given: Any) -> None:
+    """Put a message into topic t, and let the services work."""
+    bench.store.put("t", body, queue_id=queue_id, **given)
+    bench.turn()

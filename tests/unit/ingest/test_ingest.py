@@ -6,64 +6,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
-from tests.support.inside import INGEST_CHUNK_ROWS, inside
+from tests.support.ingesting import StopError, batch_of, numbered, stop_at
+from tests.support.inside import inside
 from timerstore import CancelResult, MessageError, RowBatch
 from timerstore._engine.base import failpoints
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore.errors import FullError
 
 
-def column(texts: list[bytes]) -> tuple[bytes, Any]:
-    return b"".join(texts), np.cumsum([0, *map(len, texts)])
-
-
-def batch_of(
-    bodies: list[bytes], due_ms: list[int] | None = None, topic: str = "t", **given: Any
-) -> RowBatch:
-    """Return a batch of rows, with `keys`, `tags` and `ids` as lists of bytes."""
-    columns: dict[str, Any] = {}
-    for name, texts, offsets in (
-        ("keys", "keys", "key_offsets"),
-        ("tags", "tags", "tag_offsets"),
-        ("ids", "message_ids", "message_id_offsets"),
-    ):
-        if name in given:
-            columns[texts], columns[offsets] = column(given.pop(name))
-    data, offsets = column(bodies)
-    due = np.array(due_ms if due_ms is not None else [0] * len(bodies), np.int64)
-    return RowBatch(topic, data, offsets, due, **columns, **given)
-
-
-def numbered(begin: int, end: int) -> list[bytes]:
-    return [b"row-%06d" % k for k in range(begin, end)]
-
-
 def headers(bench: Bench) -> list[dict[str, Any]]:
     return [json.loads(message.body) for message in bench.out(INGEST_TOPIC)]
-
-
-class StopError(Exception):
-    pass
-
-
-def stop_at(point: str, nth: int) -> None:
-    passed = iter(range(1, 1000))
-
-    def hook(name: str) -> None:
-        if name == point and next(passed) == nth:
-            raise StopError
-
-    failpoints.hook = hook
-
-
-@pytest.fixture
-def chunks_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
 
 
 def test_replay_of_a_version_appends_nothing(bench: Bench) -> None:

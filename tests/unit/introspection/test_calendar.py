@@ -19,13 +19,6 @@ HOUR = 3_600_000
 UNITS = {"second": 1000, "minute": 60_000, "hour": HOUR, "day": DAY}
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    yield made
-    made.close()
-
-
 def compare(bench: Bench, end_ms: int = 2 * DAY) -> None:
     """What `histogram` says is what `pending` lists."""
     found = list(bench.store.pending())

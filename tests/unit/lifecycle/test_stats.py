@@ -1,6 +1,5 @@
 """stats() and related calls: names, lags, and the distribution of pending messages."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,6 @@ BEHIND = (
     "delivery_lag_messages",
     "delivery_lag_ms",
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    yield made
-    made.close()
 
 
 def behind(bench: Bench) -> tuple[int, ...]:

@@ -1,16 +1,9 @@
 """The fold of records that name a timer by its id, and the choice of own store ids."""
 
-import pytest
-
 from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
 
 OURS, OLDER, STRANGER = 7, 6, 9
-
-
-@pytest.fixture
-def log() -> SyntheticLog:
-    return SyntheticLog()
 
 
 def test_own_timers_are_folded_by_id(log: SyntheticLog) -> None:

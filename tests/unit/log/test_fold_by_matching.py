@@ -6,11 +6,6 @@ from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
 
 
-@pytest.fixture
-def log() -> SyntheticLog:
-    return SyntheticLog()
-
-
 def test_delivery_delivers_the_timer_of_its_key(log: SyntheticLog) -> None:
     log.timer("a")
     log.timer("b")

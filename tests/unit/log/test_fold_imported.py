@@ -1,17 +1,10 @@
 """The fold of imported messages that this store continued, and of delay levels."""
 
-import pytest
-
 from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
 from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, RecordKind
 
 OURS = 7
-
-
-@pytest.fixture
-def log() -> SyntheticLog:
-    return SyntheticLog()
 
 
 def test_own_delivery_delivers_an_imported_message(log: SyntheticLog) -> None:

@@ -8,11 +8,6 @@ from timerstore._engine.log.fold import fold
 OURS = 7
 
 
-@pytest.fixture
-def log() -> SyntheticLog:
-    return SyntheticLog()
-
-
 def test_second_delivery_of_an_id_delivers_a_message_that_was_sent_on(log: SyntheticLog) -> None:
     """A broker delivered a message that a client sent on with our TS_ID."""
     first = log.own_timer(OURS, "a")

@@ -8,11 +8,6 @@ from timerstore._engine.log.fold import fold
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
 
 
-@pytest.fixture
-def log() -> SyntheticLog:
-    return SyntheticLog()
-
-
 def test_scan_dtype_has_the_layout_of_the_c_struct() -> None:
     assert SCAN_DTYPE.itemsize == 104
     assert SCAN_DTYPE.fields is not None

@@ -1,36 +1,18 @@
 """Index files, their names and sizes, and the position file."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support import disk_reader as disk
-from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, Bench, small
+from tests.support.index_bench import CONFIG, ENTRIES, SLOTS
 from timerstore import ConfigError, StoreConfig
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.format import index_position
 from timerstore._engine.format.index_position import IndexFileState, IndexPosition
 from timerstore._engine.format.store_paths import index_name
-
-SLOTS, ENTRIES = 10, 60
-CONFIG = small(index_slot_count=SLOTS, index_entry_count=ENTRIES)
-
-
-KEYS = [f"k{n}" for n in range(12)]
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Iterator[Bench]:
-    """Return a store with three and a half index files, of delivered and pending messages."""
-    bench = Bench(tmp_path / "store", CONFIG)
-    for n in range(100):
-        due_ms = NOW + 40 * SECOND if n % 4 == 0 else None
-        bench.store.put("t", b"%d" % n, keys=KEYS[n % 12], deliver_ms=due_ms)
-    bench.turn()
-    yield bench
-    bench.close()
 
 
 def test_files_equal_the_format(filled: Bench) -> None:

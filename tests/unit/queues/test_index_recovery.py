@@ -3,38 +3,21 @@
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support import disk_reader as disk
-from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
+from tests.support.index_bench import CONFIG, KEYS, SLOTS
 from tests.support.inside import inside, write_index_in_each_checkpoint
 from tests.support.points import noted
 from timerstore import FullError, TimerStore
 from timerstore._engine.base import failpoints
 from timerstore._engine.format import index_position
 from timerstore._engine.storage.disk import File
-
-SLOTS, ENTRIES = 10, 60
-CONFIG = small(index_slot_count=SLOTS, index_entry_count=ENTRIES)
-
-
-KEYS = [f"k{n}" for n in range(12)]
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Iterator[Bench]:
-    """Return a store with three and a half index files, of delivered and pending messages."""
-    bench = Bench(tmp_path / "store", CONFIG)
-    for n in range(100):
-        due_ms = NOW + 40 * SECOND if n % 4 == 0 else None
-        bench.store.put("t", b"%d" % n, keys=KEYS[n % 12], deliver_ms=due_ms)
-    bench.turn()
-    yield bench
-    bench.close()
 
 
 def check_complete(store: TimerStore) -> None:

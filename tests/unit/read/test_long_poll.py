@@ -10,20 +10,7 @@ import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.inside import flush_is_requested, forget_flush_request, inside
-from tests.support.waiting_calls import WaitingPullCaller, long_poll_count
-
-
-@pytest.fixture
-def queues(bench: Bench) -> Bench:
-    """Queues 0 to 3 of topic t, empty."""
-    bench.store.put("t", b"makes the topic", queue_id=3)
-    bench.turn()
-    return bench
-
-
-def woken_count(bench: Bench) -> int:
-    return int(bench.store.stats()["pull_woken"])
-
+from tests.support.waiting_calls import WaitingPullCaller, long_poll_count, woken_count
 
 # --- messages that arrive while a pull begins to wait --------------------------------------------
 

@@ -7,21 +7,8 @@ import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.inside import inside, queue_segments
-from tests.support.waiting_calls import WaitingPullCaller, long_poll_count
+from tests.support.waiting_calls import WaitingPullCaller, long_poll_count, woken_count
 from timerstore import FailedError, MessageError, PullResult, PullStatus
-
-
-@pytest.fixture
-def queues(bench: Bench) -> Bench:
-    """Queues 0 to 3 of topic t, empty."""
-    bench.store.put("t", b"makes the topic", queue_id=3)
-    bench.turn()
-    return bench
-
-
-def woken_count(bench: Bench) -> int:
-    return int(bench.store.stats()["pull_woken"])
-
 
 # --- ends of waiting ------------------------------------------------------------------------------
 

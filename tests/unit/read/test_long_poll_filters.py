@@ -7,21 +7,9 @@ import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.inside import inside, property_reader, route_and_filter
-from tests.support.waiting_calls import WaitingPullCaller
+from tests.support.waiting_calls import WaitingPullCaller, woken_count
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore.errors import CorruptError
-
-
-@pytest.fixture
-def queues(bench: Bench) -> Bench:
-    """Queues 0 to 3 of topic t, empty."""
-    bench.store.put("t", b"makes the topic", queue_id=3)
-    bench.turn()
-    return bench
-
-
-def woken_count(bench: Bench) -> int:
-    return int(bench.store.stats()["pull_woken"])
 
 
 def add_long_poll(

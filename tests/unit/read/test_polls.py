@@ -4,108 +4,91 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.inside import wait_queue_of
-from tests.support.waiting_calls import PollCaller, long_poll_count
+from tests.support.waiting_calls import PollCaller, long_poll_count, put_now
 
 
-@pytest.fixture
-def queues(bench: Bench) -> Bench:
-    """Queues 0 to 3 of topic t; group g has committed the message of the last."""
-    bench.store.put("t", b"makes the topic", queue_id=3)
-    bench.turn()
-    with bench.store.consumer("t", "g") as consumer:
-        consumer.poll()
-        consumer.commit()
-    return bench
-
-
-def put(bench: Bench, body: bytes, queue_id: int = 0, **given: Any) -> None:
-    bench.store.put("t", body, queue_id=queue_id, **given)
-    bench.turn()
-
-
-def test_message_wakes_the_consumer_of_its_queue(queues: Bench) -> None:
-    consumers = [queues.store.consumer("t", "g") for _ in range(4)]
+def test_message_wakes_the_consumer_of_its_queue(read_queues: Bench) -> None:
+    consumers = [read_queues.store.consumer("t", "g") for _ in range(4)]
     polls = {one.queues[0]: PollCaller(one).step() for one in consumers}
-    assert long_poll_count(queues) == 4
-    put(queues, b"x", 2)
+    assert long_poll_count(read_queues) == 4
+    put_now(read_queues, b"x", 2)
     assert {q: poll.wake_count for q, poll in polls.items()} == {0: 0, 1: 0, 2: 1, 3: 0}
     assert polls[2].step().bodies == [b"x"]
-    assert long_poll_count(queues) == 3
+    assert long_poll_count(read_queues) == 3
     for poll in polls.values():
         poll.give_up()
-    assert long_poll_count(queues) == 0
+    assert long_poll_count(read_queues) == 0
 
 
-def test_message_wakes_one_of_several_polls_of_a_consumer(queues: Bench) -> None:
-    consumer = queues.store.consumer("t", "g")
+def test_message_wakes_one_of_several_polls_of_a_consumer(read_queues: Bench) -> None:
+    consumer = read_queues.store.consumer("t", "g")
     polls = [PollCaller(consumer).step() for _ in range(5)]
-    assert long_poll_count(queues) == 4, "the first has a long poll at each of its four queues"
+    assert long_poll_count(read_queues) == 4, "the first has a long poll at each of its four queues"
     for k in range(5):
-        put(queues, b"%d" % k, k % 3)
+        put_now(read_queues, b"%d" % k, k % 3)
         assert [poll.wake_count for poll in polls] == [1] * (k + 1) + [0] * (4 - k)
         assert polls[k].step().bodies == [b"%d" % k]
-    assert (long_poll_count(queues), len(wait_queue_of(consumer))) == (0, 0)
+    assert (long_poll_count(read_queues), len(wait_queue_of(consumer))) == (0, 0)
 
 
-def test_messages_left_by_one_poll_wake_the_next(queues: Bench) -> None:
-    consumer = queues.store.consumer("t", "g")
+def test_messages_left_by_one_poll_wake_the_next(read_queues: Bench) -> None:
+    consumer = read_queues.store.consumer("t", "g")
     polls = [PollCaller(consumer, 1).step() for _ in range(3)]
-    queues.store.put_many("t", [b"0", b"1"], queue_id=0)
-    queues.turn()
+    read_queues.store.put_many("t", [b"0", b"1"], queue_id=0)
+    read_queues.turn()
     assert [poll.wake_count for poll in polls] == [1, 0, 0]
     assert polls[0].step().bodies == [b"0"]
     assert [poll.wake_count for poll in polls] == [1, 1, 0]
     assert polls[1].step().bodies == [b"1"]
     assert [poll.wake_count for poll in polls] == [1, 1, 0]
-    put(queues, b"2")
+    put_now(read_queues, b"2")
     assert polls[2].step().bodies == [b"2"]
 
 
 @pytest.mark.parametrize("is_woken", [False, True])
-def test_next_poll_takes_over_when_one_gives_up(queues: Bench, is_woken: bool) -> None:
-    consumer = queues.store.consumer("t", "g")
+def test_next_poll_takes_over_when_one_gives_up(read_queues: Bench, is_woken: bool) -> None:
+    consumer = read_queues.store.consumer("t", "g")
     first, last, second = (PollCaller(consumer).step() for _ in range(3))
     last.give_up()
     if is_woken:
-        put(queues, b"x")
+        put_now(read_queues, b"x")
         assert (first.wake_count, second.wake_count) == (1, 0)
         first.give_up()
         assert second.wake_count == 1
     else:
         first.give_up()
-        assert (long_poll_count(queues), second.wake_count) == (4, 0)
-        put(queues, b"x")
+        assert (long_poll_count(read_queues), second.wake_count) == (4, 0)
+        put_now(read_queues, b"x")
         assert second.wake_count == 1
     assert second.step().bodies == [b"x"]
-    assert long_poll_count(queues) == 0
+    assert long_poll_count(read_queues) == 0
 
 
-def test_poll_keeps_its_position_while_it_reads(queues: Bench) -> None:
-    consumer = queues.store.consumer("t", "g")
+def test_poll_keeps_its_position_while_it_reads(read_queues: Bench) -> None:
+    consumer = read_queues.store.consumer("t", "g")
     first, second = PollCaller(consumer).step(), PollCaller(consumer).step()
-    put(queues, b"taken by one who does not wait")
+    put_now(read_queues, b"taken by one who does not wait")
     assert len(consumer.poll()) == 1
     first.step()
     assert (first.answer, first.is_waiting, second.wake_count) == (None, True, 0)
-    put(queues, b"x")
+    put_now(read_queues, b"x")
     assert (first.wake_count, second.wake_count) == (2, 0)
     first.give_up()
     assert second.step().bodies == [b"x"]
 
 
-def test_message_wakes_no_poll_of_another_group_or_topic(queues: Bench) -> None:
-    put(queues, b"before", 0)
-    mine = PollCaller(queues.store.consumer("t", "g", queues=[1])).step()
-    other = PollCaller(queues.store.consumer("elsewhere", "g")).step()
-    put(queues, b"x", 0)
-    queues.store.put("third", b"x")
-    queues.turn()
+def test_message_wakes_no_poll_of_another_group_or_topic(read_queues: Bench) -> None:
+    put_now(read_queues, b"before", 0)
+    mine = PollCaller(read_queues.store.consumer("t", "g", queues=[1])).step()
+    other = PollCaller(read_queues.store.consumer("elsewhere", "g")).step()
+    put_now(read_queues, b"x", 0)
+    read_queues.store.put("third", b"x")
+    read_queues.turn()
     assert (mine.wake_count, other.wake_count) == (0, 0)
     mine.give_up()
     other.give_up()

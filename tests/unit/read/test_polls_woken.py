@@ -8,25 +8,8 @@ import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.inside import consumer_pull, inside
-from tests.support.waiting_calls import PollCaller, long_poll_count
+from tests.support.waiting_calls import PollCaller, long_poll_count, put_now
 from timerstore import FailedError
-
-
-@pytest.fixture
-def queues(bench: Bench) -> Bench:
-    """Queues 0 to 3 of topic t; group g has committed the message of the last."""
-    bench.store.put("t", b"makes the topic", queue_id=3)
-    bench.turn()
-    with bench.store.consumer("t", "g") as consumer:
-        consumer.poll()
-        consumer.commit()
-    return bench
-
-
-def put(bench: Bench, body: bytes, queue_id: int = 0, **given: Any) -> None:
-    bench.store.put("t", body, queue_id=queue_id, **given)
-    bench.turn()
-
 
 # --- events that wake -----------------------------------------------------------------------------
 
@@ -47,29 +30,31 @@ def test_polls_are_woken_when_a_topic_is_created_and_grows(bench: Bench) -> None
     polls[2].give_up()
 
 
-def test_closed_consumer_passes_its_messages_to_a_waiting_poll(queues: Bench) -> None:
-    put(queues, b"x", 0)
-    first = queues.store.consumer("t", "g", queues=[0])
+def test_closed_consumer_passes_its_messages_to_a_waiting_poll(read_queues: Bench) -> None:
+    put_now(read_queues, b"x", 0)
+    first = read_queues.store.consumer("t", "g", queues=[0])
     assert len(first.poll()) == 1
-    caller = PollCaller(queues.store.consumer("t", "g")).step()
+    caller = PollCaller(read_queues.store.consumer("t", "g")).step()
     assert caller.wake_count == 0
     first.close()
     assert caller.wake_count == 1
     assert caller.step().bodies == [b"x"]
 
 
-def test_message_for_a_collected_consumer_wakes_the_next_owner_of_its_queue(queues: Bench) -> None:
-    first = queues.store.consumer("t", "g", queues=[0])
-    caller = PollCaller(queues.store.consumer("t", "g")).step()
+def test_message_for_a_collected_consumer_wakes_the_next_owner_of_its_queue(
+    read_queues: Bench,
+) -> None:
+    first = read_queues.store.consumer("t", "g", queues=[0])
+    caller = PollCaller(read_queues.store.consumer("t", "g")).step()
     del first
-    put(queues, b"x", 0)
+    put_now(read_queues, b"x", 0)
     assert caller.wake_count == 1
     assert caller.step().bodies == [b"x"]
 
 
-def test_seek_wakes_a_poll(queues: Bench) -> None:
-    put(queues, b"x", 0)
-    consumer = queues.store.consumer("t", "g")
+def test_seek_wakes_a_poll(read_queues: Bench) -> None:
+    put_now(read_queues, b"x", 0)
+    consumer = read_queues.store.consumer("t", "g")
     assert len(consumer.poll()) == 1
     caller = PollCaller(consumer).step()
     consumer.seek(0, queue_id=0)
@@ -78,18 +63,18 @@ def test_seek_wakes_a_poll(queues: Bench) -> None:
 
 
 @pytest.mark.parametrize("what", ["consumer", "store", "clock"])
-def test_every_poll_is_answered_after_close_or_timeout(queues: Bench, what: str) -> None:
-    consumer = queues.store.consumer("t", "g")
-    elsewhere = queues.store.consumer("not-there", "g")
+def test_every_poll_is_answered_after_close_or_timeout(read_queues: Bench, what: str) -> None:
+    consumer = read_queues.store.consumer("t", "g")
+    elsewhere = read_queues.store.consumer("not-there", "g")
     polls = [PollCaller(consumer).step() for _ in range(3)]
     if what != "consumer":
         polls.append(PollCaller(elsewhere).step())
     if what == "consumer":
         consumer.close()
     elif what == "store":
-        queues.close()
+        read_queues.close()
     else:
-        queues.clock.advance(60_000)
+        read_queues.clock.advance(60_000)
     for caller in polls:
         assert caller.wake_count == 1
         if what == "store":
@@ -99,32 +84,32 @@ def test_every_poll_is_answered_after_close_or_timeout(queues: Bench, what: str)
             caller.poll.end()
         else:
             assert caller.step().bodies == []
-    assert long_poll_count(queues) == 0
+    assert long_poll_count(read_queues) == 0
 
 
-def test_failed_store_wakes_every_poll(queues: Bench) -> None:
-    consumer = queues.store.consumer("t", "g")
+def test_failed_store_wakes_every_poll(read_queues: Bench) -> None:
+    consumer = read_queues.store.consumer("t", "g")
     polls = [PollCaller(consumer).step(), PollCaller(consumer).step()]
-    polls.append(PollCaller(queues.store.consumer("not-there", "g")).step())
-    inside(queues.store).log.fail(FailedError("by a test"))
+    polls.append(PollCaller(read_queues.store.consumer("not-there", "g")).step())
+    inside(read_queues.store).log.fail(FailedError("by a test"))
     for caller in polls:
         assert caller.wake_count >= 1
         with pytest.raises(FailedError):
             caller.step()
         caller.give_up()
-    assert long_poll_count(queues) == 0
+    assert long_poll_count(read_queues) == 0
 
 
-def test_poll_ends_when_its_time_passed_without_a_wake(queues: Bench) -> None:
+def test_poll_ends_when_its_time_passed_without_a_wake(read_queues: Bench) -> None:
     """A manual clock may advance while real seconds pass."""
-    assert PollCaller(queues.store.consumer("t", "g")).step().step().bodies == []
+    assert PollCaller(read_queues.store.consumer("t", "g")).step().step().bodies == []
 
 
-def test_poll_without_a_limit_keeps_waiting(queues: Bench) -> None:
-    caller = PollCaller(queues.store.consumer("t", "g"), wait=None).step()
-    queues.clock.advance(10**12)
+def test_poll_without_a_limit_keeps_waiting(read_queues: Bench) -> None:
+    caller = PollCaller(read_queues.store.consumer("t", "g"), wait=None).step()
+    read_queues.clock.advance(10**12)
     assert caller.wake_count == 0
-    put(queues, b"x")
+    put_now(read_queues, b"x")
     assert caller.step().bodies == [b"x"]
 
 
@@ -132,12 +117,12 @@ def test_poll_without_a_limit_keeps_waiting(queues: Bench) -> None:
 
 
 def test_message_that_does_not_match_wakes_no_poll_and_counts_as_read(
-    queues: Bench, monkeypatch: pytest.MonkeyPatch
+    read_queues: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consumer = queues.store.consumer("t", "f", tags="Aa", queues=[0])
+    consumer = read_queues.store.consumer("t", "f", tags="Aa", queues=[0])
     first, second = PollCaller(consumer).step(), PollCaller(consumer).step()
-    put(queues, b"no", tags="other")
-    put(queues, b"no", tags="BB")  # of the same hash
+    put_now(read_queues, b"no", tags="other")
+    put_now(read_queues, b"no", tags="BB")  # of the same hash
     assert (first.wake_count, second.wake_count) == (0, 0)
     asked: list[int] = []
     pulling = consumer_pull(consumer)
@@ -152,7 +137,7 @@ def test_message_that_does_not_match_wakes_no_poll_and_counts_as_read(
         assert first.step().bodies == []  # its time is over
     assert asked == [2], "messages that the table has scanned are read again"
     assert consumer.commit() == {0: 2}
-    put(queues, b"yes", tags="Aa")
+    put_now(read_queues, b"yes", tags="Aa")
     assert second.step().bodies == [b"yes"]
 
 
@@ -194,12 +179,12 @@ def test_message_wakes_a_consumer_when_pulls_are_short_polls(tmp_path: Path) -> 
 
 
 def test_read_error_is_raised_in_the_poll_that_reads(
-    queues: Bench, monkeypatch: pytest.MonkeyPatch
+    read_queues: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll that leaves the queue before it does not raise the error."""
-    consumer = queues.store.consumer("t", "g")
+    consumer = read_queues.store.consumer("t", "g")
     first, second = PollCaller(consumer).step(), PollCaller(consumer).step()
-    queue = inside(queues.store).routes.get("t", 1).queue
+    queue = inside(read_queues.store).routes.get("t", 1).queue
 
     def failing(_log_end: int) -> int:
         raise FailedError("by a test")
@@ -211,7 +196,7 @@ def test_read_error_is_raised_in_the_poll_that_reads(
         with pytest.raises(FailedError, match="by a test"):
             second.look()
         second.give_up()
-    assert long_poll_count(queues) == 0
+    assert long_poll_count(read_queues) == 0
 
 
 def test_threads_of_one_consumer_share_its_messages(tmp_path: Path) -> None:
@@ -240,18 +225,18 @@ def test_threads_of_one_consumer_share_its_messages(tmp_path: Path) -> None:
     assert sorted(map(int, seen)) == list(range(count))
 
 
-def test_reassigned_queue_begins_at_the_committed_offset(queues: Bench) -> None:
+def test_reassigned_queue_begins_at_the_committed_offset(read_queues: Bench) -> None:
     """While one consumer sleeps, another joins, gets the queue, reads, commits and leaves."""
-    first = queues.store.consumer("t", "g", tags="red")
+    first = read_queues.store.consumer("t", "g", tags="red")
     sleeping = PollCaller(first).step()
-    put(queues, b"blue", 0, tags="blue")
+    put_now(read_queues, b"blue", 0, tags="blue")
     assert sleeping.wake_count == 0, "a message that does not match woke it"
-    with queues.store.consumer("t", "g", tags="red", queues=[0]) as second:
-        put(queues, b"red", 0, tags="red")
+    with read_queues.store.consumer("t", "g", tags="red", queues=[0]) as second:
+        put_now(read_queues, b"red", 0, tags="red")
         assert [one.body for one in second.poll()] == [b"red"]
         second.commit()
     assert 0 in first.queues
     assert sleeping.is_waiting
-    put(queues, b"new", 0, tags="red")
+    put_now(read_queues, b"new", 0, tags="red")
     assert sleeping.step().bodies == [b"new"]
     first.close()

@@ -1,6 +1,5 @@
 """Missed runs of recurring messages: the policies skip, one and all."""
 
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -8,11 +7,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.support.bench import NOW, Bench
-from tests.support.driver import abandon
 from tests.support.recurring import (
     MINUTE,
     every,
     reopen_after,
+    reopen_killed_after,
     runs,
 )
 
@@ -29,11 +28,7 @@ def test_missed_runs_follow_the_policy_when_the_store_was_closed(
     if how == "close":
         reopen_after(bench, 5 * MINUTE + 5)
     else:
-        shutil.copytree(bench.root, tmp_path / "k")
-        abandon(bench.store)
-        bench.root = tmp_path / "k"
-        bench.clock.set(bench.clock.now_ms + 5 * MINUTE + 5)
-        bench.open()
+        reopen_killed_after(bench, tmp_path / "k", 5 * MINUTE + 5)
     bench.turn()
     assert runs(bench) == wanted
     reopen_after(bench, 0)

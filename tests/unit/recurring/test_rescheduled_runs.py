@@ -1,17 +1,16 @@
 """Runs of recurring messages that were rescheduled or cancelled by hand."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench
-from tests.support.driver import abandon
 from tests.support.elsewhere import elsewhere
 from tests.support.recurring import (
     MINUTE,
     every,
     reopen_after,
+    reopen_killed_after,
     runs,
     runs_of_beat,
 )
@@ -67,11 +66,7 @@ def test_rescheduled_run_is_the_one_delivered_when_due_while_closed(
     if how == "close":
         reopen_after(bench, 5 * MINUTE + 5)
     else:
-        shutil.copytree(bench.root, tmp_path / "k")
-        abandon(bench.store)
-        bench.root = tmp_path / "k"
-        bench.clock.set(bench.clock.now_ms + 5 * MINUTE + 5)
-        bench.open()
+        reopen_killed_after(bench, tmp_path / "k", 5 * MINUTE + 5)
     bench.turn()
     assert runs(bench) == [1]
     reopen_after(bench, 0)

@@ -14,3 +14,11 @@ def shards(tmp_path: Path) -> Iterator[ShardBench]:
     one = ShardBench(tmp_path / "shards", 3)
     yield one
     one.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A directory of three small shards, closed."""
+    from tests.support.staging import make_root  # it needs pyarrow, which may be missing
+
+    return make_root(tmp_path / "s")

@@ -11,10 +11,12 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from tests.support.bench import NOW  # noqa: E402
-from tests.support.staging import (  # noqa: E402
+from tests.support.staging import (  # noqa: E402  # noqa: E402
     batch_of,
     counted,
-    make_root,
+    flipped,
+    names_in,
+    stage,
     staged_rows,
 )
 from timerstore import (  # noqa: E402
@@ -26,37 +28,15 @@ from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.clock import SystemClock  # noqa: E402
 from timerstore.errors import FormatVersionError  # noqa: E402
 from timerstore.shards import (  # noqa: E402
-    Staged,
     Stager,
-    WriteOptions,
     abort,
     clean,
     commit,
     manifest,
-    row_staging,
 )
 from timerstore.shards.cluster import sealed  # noqa: E402
 from timerstore.shards.shard_paths import ShardsTree, source_component, source_of  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
-
-_attempts = iter(range(1_000_000))
-
-
-def stage(
-    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
-) -> Staged:
-    attempt = f"a{next(_attempts)}"
-    given = WriteOptions(**options)
-    return row_staging.stage(root, source, version, attempt, batches, given, clock=ManualClock(NOW))
-
-
-def names_in(folder: Path) -> list[str]:
-    return Disk().list(folder)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_root(tmp_path / "s")
 
 
 def test_replayed_commit_drops_its_files(root: Path) -> None:
@@ -174,17 +154,13 @@ def test_source_component_round_trips(root: Path) -> None:
             source_of(stray)
 
 
-def _flipped(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
-
-
 def test_load_reports_damaged_manifest(root: Path) -> None:
     commit(root, "s", 0, [stage(root, [batch_of(5)])])
     tree = ShardsTree(root)
     path = tree.manifest("s", 0)
     good = path.read_bytes()
     for k in range(0, len(good), 3):
-        path.write_bytes(_flipped(good, k))
+        path.write_bytes(flipped(good, k))
         if path.read_text("latin-1").split() != good.decode("latin-1").split():
             with pytest.raises(TimerStoreError, match=r"00000\.json"):
                 manifest.load(Disk(), tree, "s", 0)

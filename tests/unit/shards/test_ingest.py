@@ -1,7 +1,6 @@
 """Committed rows are ingested into their shards once, also after crashes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,17 +10,15 @@ pa = pytest.importorskip("pyarrow")
 import timerstore  # noqa: E402
 from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.shards import ShardBench, bodies_of  # noqa: E402
-from tests.support.staging import batch_of, make_root  # noqa: E402
+from tests.support.staging import batch_of, make_root, staged_names, write_rows  # noqa: E402  # noqa: E402
 from timerstore import (  # noqa: E402
     ConfigError,
     CorruptError,
     LockedError,
     MessageError,
-    shards,
 )
 from timerstore._engine.base import failpoints  # noqa: E402
 from timerstore.shards import (  # noqa: E402
-    WriteOptions,
     commit,
     ingest,
     janitor,
@@ -30,31 +27,15 @@ from timerstore.shards import (  # noqa: E402
 )
 from timerstore.testing import ManualClock  # noqa: E402
 
-_attempts = iter(range(1_000_000))
-
-
-def write(
-    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
-) -> shards.Committed:
-    attempt = f"a{next(_attempts)}"
-    staged = stage(
-        root, source, version, attempt, batches, WriteOptions(**options), clock=ManualClock(NOW)
-    )
-    return commit(root, source, version, [staged], clock=ManualClock(NOW))
-
-
-def files(root: Path) -> list[str]:
-    return sorted(one.name for one in (root / "_ingest/staging").rglob("*.arrow"))
-
 
 def test_ingest_stores_rows_once_and_removes_files(shards: ShardBench) -> None:
-    write(shards.root, [batch_of(200)])
+    write_rows(shards.root, [batch_of(200)])
     done = shards.store.ingest()
     assert sorted((one.shard, one.source, one.version) for one in done) == [
         (0, "s", 0), (1, "s", 0), (2, "s", 0),
     ]  # fmt: skip
     assert sum(one.row_count for one in done) == 200
-    assert files(shards.root) == []
+    assert staged_names(shards.root) == []
     assert not (shards.root / "_ingest/staging/s").exists()
     assert shards.store.ingest() == []
     shards.turn(100_000)
@@ -69,7 +50,7 @@ def test_ingest_stores_rows_once_and_removes_files(shards: ShardBench) -> None:
 
 def test_message_has_all_columns_of_row(shards: ShardBench) -> None:
     pairs = pa.map_(pa.string(), pa.string())
-    write(
+    write_rows(
         shards.root,
         [
             batch_of(
@@ -101,16 +82,16 @@ def test_message_has_all_columns_of_row(shards: ShardBench) -> None:
 def test_versions_are_ingested_in_order_for_each_source(shards: ShardBench) -> None:
     for version in (2, 0, 1):
         rows = batch_of(1, version, key=["same"], deliver_at=pa.array([0]))
-        write(shards.root, [rows], version)
-    write(shards.root, [batch_of(1, 7, key=["same"], deliver_at=pa.array([0]))], 0, "other/1")
+        write_rows(shards.root, [rows], version)
+    write_rows(shards.root, [batch_of(1, 7, key=["same"], deliver_at=pa.array([0]))], 0, "other/1")
     shards.store.ingest()
     shards.turn()
     assert [one for one in shards.bodies() if one] == [[b"body-7", b"body-0", b"body-1", b"body-2"]]
 
 
 def test_version_without_rows_for_shard_is_complete_there(shards: ShardBench) -> None:
-    write(shards.root, [batch_of(1)])
-    write(shards.root, [], 1)
+    write_rows(shards.root, [batch_of(1)])
+    write_rows(shards.root, [], 1)
     assert len(shards.store.ingest()) == 6
     assert shards.store.ingest() == []
     for store in shards.store.stores:
@@ -119,12 +100,12 @@ def test_version_without_rows_for_shard_is_complete_there(shards: ShardBench) ->
 
 def test_ingest_skips_shards_that_are_open_elsewhere(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s")
-    write(root, [batch_of(60, deliver_at=pa.array([0] * 60))])
+    write_rows(root, [batch_of(60, deliver_at=pa.array([0] * 60))])
     with timerstore.open(root / "shard-00001", small(), threads=False):
         report = ingest(root)
     assert report.locked == (1,)
     assert sorted(one.shard for one in report.ingested) == [0, 2]
-    assert files(root) == ["00001.arrow"]
+    assert staged_names(root) == ["00001.arrow"]
     again = ingest(root)
     assert (again.locked, [one.shard for one in again.ingested]) == ((), [1])
     assert report.row_count + again.row_count == 60
@@ -138,7 +119,7 @@ def test_ingest_skips_shards_that_are_open_elsewhere(tmp_path: Path) -> None:
 
 def test_ingest_does_not_recreate_lost_shard(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s")
-    write(root, [batch_of(60)])
+    write_rows(root, [batch_of(60)])
     (root / "shard-00001").rename(tmp_path / "lost")
     for some in (None, [1], [0, 1]):
         with pytest.raises(CorruptError, match=r"shard 1 of 3 is lost.*shard-00001"):
@@ -151,7 +132,7 @@ def test_ingest_does_not_recreate_lost_shard(tmp_path: Path) -> None:
 
 def test_ingest_stores_and_owner_delivers(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s", 1)
-    write(root, [batch_of(5, deliver_at=pa.array([NOW + 1] * 5))])
+    write_rows(root, [batch_of(5, deliver_at=pa.array([NOW + 1] * 5))])
     clock = ManualClock(NOW)
     ingest(root, clock=clock)
     clock.advance(1000)
@@ -163,9 +144,9 @@ def test_ingest_stores_and_owner_delivers(tmp_path: Path) -> None:
 
 
 def test_damaged_file_stops_only_its_source_and_shard(shards: ShardBench) -> None:
-    done = write(shards.root, [batch_of(90, deliver_at=pa.array([0] * 90))])
-    write(shards.root, [batch_of(90, 90, deliver_at=pa.array([0] * 90))], 1)
-    write(shards.root, [batch_of(9, 1000, deliver_at=pa.array([0] * 9))], 0, "z")
+    done = write_rows(shards.root, [batch_of(90, deliver_at=pa.array([0] * 90))])
+    write_rows(shards.root, [batch_of(90, 90, deliver_at=pa.array([0] * 90))], 1)
+    write_rows(shards.root, [batch_of(9, 1000, deliver_at=pa.array([0] * 9))], 0, "z")
     path = shards.root / done.manifest.of_shard(1)[0].path
     good = path.read_bytes()
     path.write_bytes(good[:-9] + b"\0" + good[-8:])
@@ -186,7 +167,7 @@ def test_damaged_file_stops_only_its_source_and_shard(shards: ShardBench) -> Non
 def test_next_pass_completes_pass_that_died(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    write(shards.root, [batch_of(90, deliver_at=pa.array([0] * 90))])
+    write_rows(shards.root, [batch_of(90, deliver_at=pa.array([0] * 90))])
 
     def die(name: str) -> None:
         if name == point:
@@ -198,7 +179,7 @@ def test_next_pass_completes_pass_that_died(
     monkeypatch.setattr(failpoints, "hook", None)
     shards.reopen()
     shards.store.ingest()
-    assert files(shards.root) == []
+    assert staged_names(shards.root) == []
     shards.turn()
     assert shards.counted() == {b"body-%d" % k: 1 for k in range(90)}
 
@@ -207,11 +188,11 @@ def test_open_shards_ingest_committed_rows_periodically(tmp_path: Path) -> None:
     root = tmp_path / "s"
     with timerstore.open_shards(root, 2, small(), ingest_every=0.05) as store:
         with store.consumer("t", "g", wait=60) as consumer:
-            write(root, [batch_of(40, deliver_at=pa.array([0] * 40))])
+            write_rows(root, [batch_of(40, deliver_at=pa.array([0] * 40))])
             found = {next(consumer).body for _ in range(40)}
         assert found == {b"body-%d" % k for k in range(40)}
         assert store.stats()["ingest_error"] == ""
-        done = write(root, [batch_of(40, 40)], 1)
+        done = write_rows(root, [batch_of(40, 40)], 1)
         with pytest.raises(LockedError):
             timerstore.open_shards(root)
         assert done.manifest.row_count == 40

@@ -3,7 +3,6 @@
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +13,16 @@ import timerstore  # noqa: E402
 from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.inside import ingest_in_background, is_ingested  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
-from tests.support.staging import batch_of  # noqa: E402
+from tests.support.staging import (  # noqa: E402
+    batch_of,
+    staged_names,
+    write_rows,
+)
 from timerstore import (  # noqa: E402
     ConfigError,
     CorruptError,
     FailedError,
     MessageError,
-    shards,
 )
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
@@ -36,24 +38,7 @@ from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
 from timerstore.shards.write_options import draw_name  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
-_attempts = iter(range(1_000_000))
-
-
 UUID = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
-
-
-def write(
-    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
-) -> shards.Committed:
-    attempt = f"a{next(_attempts)}"
-    staged = stage(
-        root, source, version, attempt, batches, WriteOptions(**options), clock=ManualClock(NOW)
-    )
-    return commit(root, source, version, [staged], clock=ManualClock(NOW))
-
-
-def files(root: Path) -> list[str]:
-    return sorted(one.name for one in (root / "_ingest/staging").rglob("*.arrow"))
 
 
 def test_prune_removes_old_manifests_and_late_replay_adds_nothing(
@@ -61,11 +46,11 @@ def test_prune_removes_old_manifests_and_late_replay_adds_nothing(
 ) -> None:
     monkeypatch.setattr(janitor, "KEPT_COUNT", 2)
     for version in range(5):
-        write(shards.root, [batch_of(20, 20 * version)], version)
+        write_rows(shards.root, [batch_of(20, 20 * version)], version)
     unnamed, aside = draw_name(), draw_name()
-    write(shards.root, [batch_of(20, 100)], 0, unnamed)
+    write_rows(shards.root, [batch_of(20, 100)], 0, unnamed)
     broken = batch_of(20, 120, key=["two words"] * 20)
-    write(shards.root, [broken], 0, aside, on_invalid="quarantine")
+    write_rows(shards.root, [broken], 0, aside, on_invalid="quarantine")
     disk, tree = Disk(), ShardsTree(shards.root)
 
     def left() -> dict[str, list[int]]:
@@ -80,9 +65,9 @@ def test_prune_removes_old_manifests_and_late_replay_adds_nothing(
     assert left() == everything
     assert prune(shards.root, done, old_ms=-60_000) == 4
     assert left() == {"s": [3, 4], aside: [0]}
-    write(shards.root, [batch_of(20, 20)], 1)  # a driver that slept for days
+    write_rows(shards.root, [batch_of(20, 20)], 1)  # a driver that slept for days
     assert shards.store.ingest() == []
-    assert files(shards.root) == ["quarantine.arrow"]
+    assert staged_names(shards.root) == ["quarantine.arrow"]
     shards.turn(1_000_000)
     assert shards.counted() == {b"body-%d" % k: 1 for k in range(120)}
 
@@ -92,7 +77,7 @@ def test_prune_keeps_unreadable_manifest(
 ) -> None:
     monkeypatch.setattr(janitor, "KEPT_COUNT", 0)
     for source in ("a", "b"):
-        write(shards.root, [batch_of(5)], source=source)
+        write_rows(shards.root, [batch_of(5)], source=source)
     shards.store.ingest()
     tree = ShardsTree(shards.root)
     tree.manifest("a", 0).write_bytes(b"{")
@@ -108,7 +93,7 @@ def test_prune_keeps_manifest_when_name_only_resembles_drawn_name(
     shards: ShardBench, name: str
 ) -> None:
     WriteOptions(write_id=name)
-    write(shards.root, [batch_of(20)], 0, name)
+    write_rows(shards.root, [batch_of(20)], 0, name)
     shards.store.ingest()
     assert prune(shards.root, is_ingested(shards.store), old_ms=-60_000) == 0
     other = stage(shards.root, name, 0, "other", [batch_of(30)], clock=ManualClock(NOW))
@@ -144,7 +129,7 @@ def test_stats_show_error_of_background_ingest(tmp_path: Path) -> None:
 
 
 def test_clean_up_runs_when_source_fails(shards: ShardBench) -> None:
-    done = write(shards.root, [batch_of(20)], source="lost")
+    done = write_rows(shards.root, [batch_of(20)], source="lost")
     for one in done.manifest.files:
         (shards.root / one.path).unlink()
     left = stage(shards.root, "s", 0, "a", [batch_of(20)])
@@ -158,7 +143,7 @@ def test_clean_up_runs_when_source_fails(shards: ShardBench) -> None:
 def test_error_of_source_is_raised_when_clean_up_fails(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = write(shards.root, [batch_of(20)], source="lost")
+    done = write_rows(shards.root, [batch_of(20)], source="lost")
     for one in done.manifest.files:
         (shards.root / one.path).unlink()
 

@@ -13,31 +13,20 @@ from hypothesis import strategies as st  # noqa: E402
 
 from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
-from tests.support.staging import batch_of, make_root  # noqa: E402
+from tests.support.staging import (  # noqa: E402
+    batch_of,
+    make_root,
+    write_rows,
+)
 from timerstore import (  # noqa: E402
     MessageError,
     RowBatch,
-    shards,
 )
 from timerstore.shards import (  # noqa: E402
-    WriteOptions,
-    commit,
     ingest,
     stage,
 )
 from timerstore.testing import ManualClock  # noqa: E402
-
-_attempts = iter(range(1_000_000))
-
-
-def write(
-    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
-) -> shards.Committed:
-    attempt = f"a{next(_attempts)}"
-    staged = stage(
-        root, source, version, attempt, batches, WriteOptions(**options), clock=ManualClock(NOW)
-    )
-    return commit(root, source, version, [staged], clock=ManualClock(NOW))
 
 
 def test_rows_at_every_limit_are_ingested(tmp_path: Path) -> None:
@@ -66,7 +55,7 @@ def test_rows_at_every_limit_are_ingested(tmp_path: Path) -> None:
         batch_of(1, 5, tags=["x" * 1400]),
     ]
     for version, batch in enumerate(rows):
-        write(root, [batch], version)
+        write_rows(root, [batch], version)
     bench.open()
     assert sum(one.row_count for one in bench.store.ingest()) == len(rows)
     bench.turn(10_000)
@@ -78,7 +67,7 @@ def test_rows_at_every_limit_are_ingested(tmp_path: Path) -> None:
 def test_rows_are_ingested_when_timers_are_off(tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "s", 1, small(timer_enabled=False))
     due = pa.array([NOW, NOW + 3_600_000])
-    write(bench.root, [batch_of(2, deliver_at=due)], on_invalid="quarantine")
+    write_rows(bench.root, [batch_of(2, deliver_at=due)], on_invalid="quarantine")
     bench.clock.set(NOW - 1000)  # the owner's clock is behind the writer's
     assert [one.row_count for one in bench.store.ingest()] == [1]
     bench.turn()
@@ -138,7 +127,7 @@ def test_every_staged_row_is_ingested(
         pa.map_(pa.string(), pa.string()), safe=False
     )
     del columns["key" if has_lists else "keys"]
-    done = write(root, [pa.record_batch(columns)], on_invalid="quarantine")
+    done = write_rows(root, [pa.record_batch(columns)], on_invalid="quarantine")
     aside = sum(one.rows for one in done.manifest.of_shard(-1))
     assert done.manifest.row_count + aside == len(given_rows)
     taken = bench.store.ingest()
@@ -159,8 +148,8 @@ def test_committed_rows_are_ingested_with_any_clock_and_settings(
     root = make_root(tmp_path / "s", delay_ms_max=100_000)
     due_ms = [NOW + 99_000, NOW - 1, 0, NOW + 1]
     rows = batch_of(4, deliver_at=[], deliver_ms=pa.array(due_ms))
-    write(root, [rows])
-    write(root, [batch_of(4, 4, deliver_at=[], deliver_ms=pa.array([0] * 4))], version=1)
+    write_rows(root, [rows])
+    write_rows(root, [batch_of(4, 4, deliver_at=[], deliver_ms=pa.array([0] * 4))], version=1)
     config = small(delay_ms_max=100_000, timer_enabled=owner_has_timers)
     clock = ManualClock(NOW - back_ms)
     if not is_open:

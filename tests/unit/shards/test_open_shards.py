@@ -1,7 +1,6 @@
 """Opening, creating and closing a directory of shards."""
 
 import json
-import zlib
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,6 @@ from timerstore.errors import FailedError, FormatVersionError
 from timerstore.shards import cluster
 from timerstore.shards.shard_ingest import IngestService
 from timerstore.testing import ManualClock
-
-
-def _shard_of(key: str, n: int = 3) -> int:
-    return zlib.crc32(key.encode()) % n
 
 
 def test_close_during_call_to_every_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.bench import NOW, small
 from tests.support.inside import inside
-from tests.support.shards import ShardBench
+from tests.support.shards import ShardBench, shard_of
 from timerstore import (
     CancelResult,
     MessageError,
@@ -19,14 +19,10 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.errors import FullError
 
 
-def _shard_of(key: str, n: int = 3) -> int:
-    return zlib.crc32(key.encode()) % n
-
-
 def test_put_routes_by_crc32_of_key(shards: ShardBench) -> None:
     for k in range(50):
         receipt = shards.store.put("t", b"x", keys=[f"key-{k}", "second"])
-        assert receipt.shard == _shard_of(f"key-{k}") == shards.store.shard_of(f"key-{k}")
+        assert receipt.shard == shard_of(f"key-{k}") == shards.store.shard_of(f"key-{k}")
         array = np.array([f"key-{k}", "other"])
         assert shards.store.put("t", b"x", keys=array).shard == receipt.shard  # type: ignore[arg-type]
     assert shards.store.put("t", b"x", keys="é").shard == zlib.crc32("é".encode()) % 3
@@ -43,14 +39,14 @@ def test_put_many_routes_by_key_and_returns_receipts_in_order(shards: ShardBench
     due = [NOW + 1000 + k for k in range(200)]
     batch = shards.store.put_many("t", bodies, deliver_ms=due, keys=keys)
     assert len(batch) == 200
-    assert [one.shard for one in batch] == [_shard_of(key) for key in keys]
+    assert [one.shard for one in batch] == [shard_of(key) for key in keys]
     assert [one.due_ms for one in batch] == due
     assert len(set(batch.message_ids)) == 200
     assert shards.store.cancel(batch.handles[7]) == CancelResult.CANCELLED
     assert shards.store.cancel(batch[8]) == CancelResult.CANCELLED
     shards.turn(5000)
     for shard, found in enumerate(shards.bodies()):
-        wanted = [b for b, key in zip(bodies, keys, strict=True) if _shard_of(key) == shard]
+        wanted = [b for b, key in zip(bodies, keys, strict=True) if shard_of(key) == shard]
         assert found == [b for b in wanted if b not in (b"7", b"8")]
 
 
@@ -64,7 +60,7 @@ def test_put_returns_first_receipt_when_message_id_is_repeated(tmp_path: Path) -
         first = bench.store.put("t", b"x", message_id=f"id-{k}")
         again = bench.store.put("t", b"x", message_id=f"id-{k}")
         assert (first.shard, first.duplicate, again.duplicate) == (
-            _shard_of(f"id-{k}"),
+            shard_of(f"id-{k}"),
             False,
             True,
         )
@@ -72,8 +68,8 @@ def test_put_returns_first_receipt_when_message_id_is_repeated(tmp_path: Path) -
         assert again.message_id == first.message_id == f"id-{k}"
     keyed = [bench.store.put("t", b"x", keys="k", message_id="id") for _ in range(2)]
     assert [(one.shard, one.duplicate) for one in keyed] == [
-        (_shard_of("k"), False),
-        (_shard_of("k"), True),
+        (shard_of("k"), False),
+        (shard_of("k"), True),
     ]
     bench.turn()
     assert bench.counted() == {b"x": 21}
@@ -91,7 +87,7 @@ def test_put_many_with_message_ids(tmp_path: Path, as_buffer: bool) -> None:
     first, again = (bench.store.put_many("t", bodies, keys=keys, message_ids=given) for _ in "12")
     for k, one in enumerate(first):
         if keys[k] or texts[k]:
-            assert one.shard == again[k].shard == _shard_of(keys[k] or texts[k])
+            assert one.shard == again[k].shard == shard_of(keys[k] or texts[k])
         assert (one.duplicate, again[k].duplicate) == (False, bool(texts[k]))
         assert not texts[k] or one.message_id == again[k].message_id == texts[k]
     bench.turn()
@@ -110,7 +106,7 @@ def test_atomic_put_many_needs_one_shard(tmp_path: Path) -> None:
     bench.turn()
     assert bench.counted() == {}
     mixed = bench.store.put_many("t", [b"a", b"b", b"c"], keys=[None, "k", None], atomic=True)
-    assert {one.shard for one in mixed} == {_shard_of("k")}
+    assert {one.shard for one in mixed} == {shard_of("k")}
     bench.store.put_many("t", [b"d", b"e"], atomic=True)
     bench.turn()
     assert sorted(map(sorted, filter(None, bench.bodies()))) in (
@@ -123,7 +119,7 @@ def test_atomic_put_many_needs_one_shard(tmp_path: Path) -> None:
 def test_put_many_checks_ids_before_any_shard_stores(tmp_path: Path) -> None:
     bench = _bench_with_ids(tmp_path)
     name = "i" * message_fields.MESSAGE_ID_BYTES_MAX
-    keys = ["k0", next(f"k{k}" for k in range(9) if _shard_of(f"k{k}") != _shard_of("k0"))]
+    keys = ["k0", next(f"k{k}" for k in range(9) if shard_of(f"k{k}") != shard_of("k0"))]
     longest = None
     for size in range(message_fields.room_bytes(bench.config.record_bytes_max, b"t"), 0, -1):
         bodies = [b"small", bytes(size)]
@@ -146,7 +142,7 @@ def test_put_many_uses_one_shard_when_without_keys(shards: ShardBench) -> None:
     assert {receipt.shard for receipt in one} != {receipt.shard for receipt in two}
     assert len(shards.store.put_many("t", [])) == 0
     mixed = shards.store.put_many("t", [b"i", b"j", b"k"], keys=["i", (), "k"])
-    assert (mixed[0].shard, mixed[2].shard) == (_shard_of("i"), _shard_of("k"))
+    assert (mixed[0].shard, mixed[2].shard) == (shard_of("i"), shard_of("k"))
 
 
 def test_put_many_stores_nothing_when_one_row_is_invalid(shards: ShardBench) -> None:
@@ -173,7 +169,7 @@ def test_put_many_stores_nothing_when_timers_are_off_and_one_row_is_delayed(
 ) -> None:
     bench = ShardBench(tmp_path / "s", 3, small(timer_enabled=False))
     keys = [f"k{k}" for k in range(30)]
-    due = np.array([0 if _shard_of(key) else NOW + 3_600_000 for key in keys])
+    due = np.array([0 if shard_of(key) else NOW + 3_600_000 for key in keys])
     with pytest.raises(MessageError, match="timers are off"):
         bench.store.put_many("t", [b"x"] * 30, keys=keys, deliver_ms=due)
     assert "t" not in bench.store.topics()

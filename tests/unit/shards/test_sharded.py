@@ -1,23 +1,18 @@
 """Calls to several shards: handles, queries, pulls, statistics, groups."""
 
 import threading
-import zlib
 from pathlib import Path
 
 import pytest
 
 import timerstore
 from tests.support.bench import NOW, small
-from tests.support.shards import ShardBench
+from tests.support.shards import ShardBench, shard_of
 from timerstore import (
     CancelResult,
     ClosedError,
     MessageError,
 )
-
-
-def _shard_of(key: str, n: int = 3) -> int:
-    return zlib.crc32(key.encode()) % n
 
 
 def test_handle_names_shard_and_is_valid_after_reopening(shards: ShardBench) -> None:
@@ -92,7 +87,7 @@ def test_query_merges_all_shards(shards: ShardBench) -> None:
     assert {one.body for one in found} == {b"waits", *(b"%d" % k for k in range(6))}
     for one in found:
         first = one.keys[0]
-        assert one.shard == _shard_of(first)
+        assert one.shard == shard_of(first)
     waiting = next(one for one in found if one.waits)
     assert shards.store.cancel(waiting.handle) == CancelResult.CANCELLED
     assert len(shards.store.query("t", "common", max_count=2)) == 2
@@ -172,7 +167,7 @@ def test_consumer_reads_all_shards_and_continues_at_committed_offsets(shards: Sh
 def test_consumer_reads_other_shards_when_one_is_long(shards: ShardBench) -> None:
     per_shard: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for k in range(60):
-        per_shard[_shard_of(f"k{k}")].append(f"k{k}")
+        per_shard[shard_of(f"k{k}")].append(f"k{k}")
     for keys in per_shard.values():
         for key in keys[:10]:
             shards.store.put("t", key.encode(), keys=key)
@@ -184,7 +179,7 @@ def test_consumer_reads_other_shards_when_one_is_long(shards: ShardBench) -> Non
 def test_consumer_wakes_for_message_of_any_shard(tmp_path: Path) -> None:
     with timerstore.open_shards(tmp_path / "s", 3, small()) as store:
         for shard in range(3):
-            key = next(f"k{k}" for k in range(99) if _shard_of(f"k{k}") == shard)
+            key = next(f"k{k}" for k in range(99) if shard_of(f"k{k}") == shard)
             with store.consumer("t", f"g{shard}") as consumer:
                 consumer.poll(100)
                 got: list[timerstore.Message] = []

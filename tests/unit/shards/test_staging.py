@@ -10,11 +10,12 @@ pa = pytest.importorskip("pyarrow")
 
 from tests.support.bench import NOW  # noqa: E402
 from tests.support.inside import staging_gather_rows  # noqa: E402
-from tests.support.staging import (  # noqa: E402
+from tests.support.staging import (  # noqa: E402  # noqa: E402
     batch_of,
     counted,
-    make_root,
+    flipped,
     rows_of,
+    stage,
     staged_rows,
 )
 from timerstore import (  # noqa: E402
@@ -25,35 +26,12 @@ from timerstore import (  # noqa: E402
 )
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
-    Staged,
     Stager,
-    WriteOptions,
     commit,
     manifest,
-    row_staging,
 )
 from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
 from timerstore.shards.staged_files import QUARANTINE, open_staged, read_staged  # noqa: E402
-from timerstore.testing import ManualClock  # noqa: E402
-
-_attempts = iter(range(1_000_000))
-
-
-def stage(
-    root: Path, batches: list[Any], version: int = 0, source: str = "s", **options: Any
-) -> Staged:
-    attempt = f"a{next(_attempts)}"
-    given = WriteOptions(**options)
-    return row_staging.stage(root, source, version, attempt, batches, given, clock=ManualClock(NOW))
-
-
-def names_in(folder: Path) -> list[str]:
-    return Disk().list(folder)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_root(tmp_path / "s")
 
 
 def test_rows_are_staged_by_key_in_order(root: Path) -> None:
@@ -182,7 +160,7 @@ def test_read_staged_reports_damage_before_first_row(root: Path) -> None:
     last = staged.files[-1]
     path = root / last.path
     good = path.read_bytes()
-    wrong = [good[:-1], good + b"x", b"", *(_flipped(good, k) for k in range(0, len(good), 997))]
+    wrong = [good[:-1], good + b"x", b"", *(flipped(good, k) for k in range(0, len(good), 997))]
     for data in wrong:
         path.write_bytes(data)
         with pytest.raises(CorruptError, match=r"staged file.*00002\.arrow"):
@@ -190,10 +168,6 @@ def test_read_staged_reports_damage_before_first_row(root: Path) -> None:
     path.unlink()
     with pytest.raises(FailedError, match=r"00002\.arrow"):
         next(read_staged(Disk(), root, staged.files))
-
-
-def _flipped(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
 def test_open_staged_rejects_other_file(root: Path) -> None:

@@ -1,32 +1,14 @@
 """Distributions and gauges in `stats()`."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from tests.support.bench import NOW, Bench
+from tests.support.bench import Bench
+from tests.support.exported_work import some_work
 from tests.support.inside import inside
 from timerstore._engine.base.metrics import Distribution
 
 prometheus_client = pytest.importorskip("prometheus_client")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    yield made
-    made.close()
-
-
-def some_work(bench: Bench) -> None:
-    bench.store.put_many("a", [b"x"] * 5, deliver_ms=NOW + 1000)
-    bench.store.put("b", b"x", level=1)
-    bench.store.put("b", b"x", delay=90)
-    bench.turn()
-    bench.turn(1004)
-    bench.turn(60)
 
 
 def test_lateness_is_that_of_each_message(bench: Bench) -> None:

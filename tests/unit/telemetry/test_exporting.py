@@ -4,7 +4,6 @@ import json
 import os
 import re
 import urllib.request
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.support.bench import NOW, Bench, small
+from tests.support.bench import Bench, small
+from tests.support.exported_work import some_work
 from timerstore import ConfigError
 from timerstore._engine.base.metrics import COUNTERS, DISTRIBUTIONS, GAUGES
 from timerstore.telemetry import metric_families
@@ -24,13 +24,6 @@ from prometheus_client import parser  # noqa: E402
 from timerstore.telemetry import prometheus  # noqa: E402
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    yield made
-    made.close()
-
-
 def scraped(registry: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = prometheus_client.generate_latest(registry).decode()
     found = parser.text_string_to_metric_families(text)
@@ -39,15 +32,6 @@ def scraped(registry: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
         for family in found
         for one in family.samples
     }
-
-
-def some_work(bench: Bench) -> None:
-    bench.store.put_many("a", [b"x"] * 5, deliver_ms=NOW + 1000)
-    bench.store.put("b", b"x", level=1)
-    bench.store.put("b", b"x", delay=90)
-    bench.turn()
-    bench.turn(1004)
-    bench.turn(60)
 
 
 def test_every_metric_is_exported_once() -> None:

@@ -1,34 +1,18 @@
 """Metrics exported to OpenTelemetry."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.bench import NOW, Bench, small
+from tests.support.bench import Bench, small
+from tests.support.exported_work import some_work
 from timerstore import ConfigError
 from timerstore.telemetry.metric_families import FAMILIES
 
 prometheus_client = pytest.importorskip("prometheus_client")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    yield made
-    made.close()
-
-
-def some_work(bench: Bench) -> None:
-    bench.store.put_many("a", [b"x"] * 5, deliver_ms=NOW + 1000)
-    bench.store.put("b", b"x", level=1)
-    bench.store.put("b", b"x", delay=90)
-    bench.turn()
-    bench.turn(1004)
-    bench.turn(60)
 
 
 def test_opentelemetry_equals_prometheus(bench: Bench) -> None:

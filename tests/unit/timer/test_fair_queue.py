@@ -1,6 +1,5 @@
 """Rate limits and fairness: no message is early, order is kept, and bursts delay no other topic."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,6 @@ from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore._engine.timer import fair_queue
 from timerstore._engine.timer.timer_arrays import DUE
 from timerstore.errors import FullError
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    yield made
-    made.close()
 
 
 def burst(bench: Bench, count: int, topic: str = "a", due_ms: int = NOW + 5000) -> None:

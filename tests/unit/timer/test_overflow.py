@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.bench import DAY, NOW, SECOND, Bench, small
+from tests.support.far_bench import stat
 from tests.support.inside import FAR_BATCH
 from timerstore import StoreConfig
 
@@ -42,10 +43,6 @@ def fill(bench: Bench) -> None:
     bench.turn()
     bench.clock.set(NOW)
     bench.turn()
-
-
-def stat(bench: Bench, name: str) -> int:
-    return int(bench.store.stats()[name])
 
 
 def put_some(bench: Bench) -> list[tuple[int, bytes]]:

@@ -1,13 +1,11 @@
 """Pauses of dispatch: messages due soon wake it, messages due later are collected."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import timerstore
-from tests.support.bench import Bench, small
+from tests.support.bench import Bench
 from tests.support.inside import (
     dispatch_batch,
     inside,
@@ -19,23 +17,6 @@ from timerstore import TimerStore
 from timerstore._engine.timer.timer_arrays import REQUEST
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[TimerStore]:
-    with timerstore.open(tmp_path / "store", small(), threads=False) as made:
-        made.put("t", b"first")
-        made.put("t", b"first", level=18)
-        Stepper(made).settle()
-        yield made
-
-
-@pytest.fixture
-def synced(tmp_path: Path) -> Iterator[TimerStore]:
-    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as made:
-        made.put("t", b"first")
-        yield made
-
 
 NEAR: dict[str, Put] = {
     "put": lambda store: store.put("t", b"x", delay=1),

@@ -1,30 +1,18 @@
 """Pending messages and ledger records that retention moves before it removes a file."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.support.bench import NOW
 from tests.support.inside import (
     doubt_header,
     inside,
 )
-from tests.support.retaining import HOUR_MS, KIB, RetentionBench, config
+from tests.support.retaining import DAY_MS, HOUR_MS, KIB, RetentionBench, config
 from timerstore import CancelResult, RowBatch
 from timerstore._engine.format.handle import decode, encode
-
-DAY_MS = 24 * HOUR_MS
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RetentionBench]:
-    one = RetentionBench(tmp_path / "store")
-    yield one
-    one.check()
-    one.store.close()
 
 
 def test_pending_messages_are_moved_and_delivered_once_in_order(bench: RetentionBench) -> None:

@@ -21,14 +21,6 @@ from timerstore._engine.storage.segments import Segments
 from timerstore.errors import FullError, GoneError
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RetentionBench]:
-    one = RetentionBench(tmp_path / "store")
-    yield one
-    one.check()
-    one.store.close()
-
-
 def run_until_idle(service: Service) -> None:
     """Step the service until it has no work."""
     while service.step():

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,6 @@ from timerstore._engine.base.service import Service
 from timerstore._engine.base.signals import Signals
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[TimerStore]:
-    with timerstore.open(tmp_path / "store", small(), threads=False) as made:
-        made.put("t", b"first")
-        made.put("t", b"first", level=18)
-        Stepper(made).settle()
-        yield made
-
-
-@pytest.fixture
-def synced(tmp_path: Path) -> Iterator[TimerStore]:
-    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as made:
-        made.put("t", b"first")
-        yield made
 
 
 @pytest.mark.parametrize("name", list(PUTS))

@@ -1,24 +1,13 @@
 """Removal of log files by age and by size, and the readers of removed messages."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.retaining import HOUR_MS, KIB, RetentionBench, config
+from tests.support.retaining import DAY_MS, HOUR_MS, KIB, RetentionBench, config
 from timerstore import ConfigError, StoreConfig
 from timerstore._engine.base import failpoints
 from timerstore._engine.storage.disk import Disk
-
-DAY_MS = 24 * HOUR_MS
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RetentionBench]:
-    one = RetentionBench(tmp_path / "store")
-    yield one
-    one.check()
-    one.store.close()
 
 
 def test_file_is_removed_when_its_next_record_is_old(bench: RetentionBench) -> None:

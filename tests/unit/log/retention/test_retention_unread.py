@@ -1,23 +1,12 @@
 """Messages that consumer groups have not read, and retention."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from tests.support.retaining import HOUR_MS, KIB, RetentionBench, config
-
-DAY_MS = 24 * HOUR_MS
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RetentionBench]:
-    one = RetentionBench(tmp_path / "store")
-    yield one
-    one.check()
-    one.store.close()
+from tests.support.retaining import DAY_MS, KIB, RetentionBench, config
 
 
 def test_messages_that_a_group_has_not_read_are_kept(bench: RetentionBench) -> None:

@@ -86,6 +86,27 @@ def test_far_wheel_is_rebuilt_from_log_when_damaged_or_lost(tmp_path: Path, dama
     bench.close()
 
 
+def test_verify_directory_checks_other_side_files_when_far_table_is_unreadable(
+    tmp_path: Path,
+) -> None:
+    bench = far_bench(tmp_path, far_wheel="own")
+    bench.store.put("t", b"later", delay=300)
+    bench.turn()
+    bench.close()
+    mark = watermark.read(tree(bench).watermark.read_bytes())
+    assert mark is not None
+    table, state = tree(bench).far_table(mark.far_number), tree(bench).state
+    state.write_bytes(bytes(byte ^ 0xFF for byte in state.read_bytes()))
+    table.unlink()
+    table.mkdir()  # a read of it fails
+    report = timerstore.verify_directory(bench.root, bench.config)
+    for path in (table, state):
+        assert any(one.where.startswith(str(path)) for one in report.problems), report
+    table.rmdir()
+    bench.open()
+    bench.close()
+
+
 def test_store_fails_when_far_unit_is_damaged_while_open(tmp_path: Path) -> None:
     bench = far_bench(tmp_path, far_wheel="own")
     for n in range(20):

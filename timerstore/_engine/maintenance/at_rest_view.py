@@ -23,6 +23,7 @@ from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.staging import read_staged
 from timerstore._engine.log.survey import list_files
+from timerstore._engine.maintenance.check_far import read_far_table
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.live_view import read_side
 from timerstore._engine.maintenance.log_reader import LogReader, Progress
@@ -161,6 +162,7 @@ class AtRestView(Owner):
         self.is_open = self.disk.exists(self.tree.abort)
         self.is_quiet = False  # known after the log was read
         self.side: SideFiles | None = None
+        self.far_table: FarTable | None = None
         self.wheel: WheelCopy | None = None
         self.wheel_file: bytes | None = None
         self.timer_log: Segments | None = None
@@ -193,9 +195,10 @@ class AtRestView(Owner):
         if mark is None:
             return
         try:
-            self.side = read_side(disk, tree, mark)
+            self.side = read_side(disk, tree)
         except TimerStoreError as error:
             self.findings.raised(f"side files{self.derived()}", tree.side, error)
+        self.far_table = read_far_table(self)
 
     # --- the log ---
 
@@ -281,8 +284,7 @@ class AtRestView(Owner):
     @contextmanager
     def far_chains(self) -> Iterator[FarChains | None]:
         """Map the far wheel's files, if all of them are whole."""
-        side, size = self.side, self.config.timer_log_segment_bytes
-        table = None if side is None else side.far_table
+        table, size = self.far_table, self.config.timer_log_segment_bytes
         if table is None:
             yield None
             return

@@ -5,6 +5,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from timerstore._engine.format import far_table
 from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
 from timerstore._engine.maintenance.findings import at_offset
 from timerstore._engine.maintenance.store_view import FarChains, StoreView
@@ -14,21 +15,32 @@ from timerstore.errors import TimerStoreError
 _HOW = "removing the table makes it again"
 
 
+def read_far_table(view: StoreView) -> FarTable | None:
+    """Return the table that the watermark names. Add a finding if it is missing or unreadable."""
+    if view.mark is None or not view.mark.far_number:
+        return None
+    number = view.mark.far_number
+    path, what = view.tree.far_table(number), f"far table{view.derived(_HOW)}"
+    try:
+        table = far_table.read(view.disk.read_small(path), number)
+    except TimerStoreError as error:
+        view.findings.raised(what, path, error)
+        return None
+    if table is None:
+        view.findings.add(what, path, f"table {number}", "another, or none")
+    return table
+
+
 def check_far(view: StoreView) -> None:
-    """Check that the table that the watermark names exists, and that all chains are those of the
-    table. Of a directory also check the units that belong to no chain.
+    """Check that all chains are those of the table. Of a directory also check the units that belong
+    to no chain.
     """
-    mark, side, findings = view.mark, view.side, view.findings
-    if mark is not None and side is not None and mark.far_number and side.far_table is None:
-        path = view.tree.far_table(mark.far_number)
-        wanted = f"table {mark.far_number}"
-        findings.add(f"far table{view.derived(_HOW)}", path, wanted, "another, or none")
     with view.far_chains() as far:
         if far is None:
             return
         is_sound = True
-        if view.engine is None and side is not None and side.far_table is not None:
-            is_sound = _check_units(view, far, side.far_table)
+        if view.engine is None and view.far_table is not None:
+            is_sound = _check_units(view, far, view.far_table)
         if is_sound:
             for row in far.rows.tolist():
                 _check_chain(view, far, row)

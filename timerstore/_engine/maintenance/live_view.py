@@ -17,11 +17,11 @@ import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format import far_table, wheel_slot
+from timerstore._engine.format import wheel_slot
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.maintenance.check_far import read_far_table
 from timerstore._engine.maintenance.findings import Findings, place
 from timerstore._engine.maintenance.log_units import runs_of
 from timerstore._engine.maintenance.store_view import (
@@ -90,7 +90,8 @@ class LiveView(Owner):
         disk, tree, checkpoint = self.disk, self.tree, self.engine.checkpoint
         with checkpoint.still():
             self.mark = checkpoint.completed
-            self.side = read_side(disk, tree, self.mark)
+            self.side = read_side(disk, tree)
+            self.far_table = read_far_table(self)
             self.wheel = self._copy_wheel()
             self.wheel_file = disk.read_small(tree.timer_wheel)
 
@@ -218,12 +219,10 @@ def scan_log(engine: LiveStore, begin: int, end: int) -> Iterator[tuple[Scan, in
     )
 
 
-def read_side(disk: Disk, tree: Tree, mark: Watermark | None) -> SideFiles:
+def read_side(disk: Disk, tree: Tree) -> SideFiles:
     """Read the side files of a watermark. No checkpoint may run during this."""
-    state, far = None, None
-    if mark is not None and mark.far_number:
-        far = far_table.read(disk.read_small(tree.far_table(mark.far_number)), mark.far_number)
+    state = None
     if disk.exists(tree.state):
         file = disk.open(tree.state, read_only=True)
         state = file.read(0, file.size())
-    return SideFiles(disk.read_small(tree.watermark), state, disk.read_small(tree.counts), far)
+    return SideFiles(disk.read_small(tree.watermark), state, disk.read_small(tree.counts))

@@ -85,7 +85,6 @@ class SideFiles(NamedTuple):
     watermark: bytes | None
     state: bytes | None
     counts: bytes | None
-    far_table: FarTable | None
 
 
 class Memory(NamedTuple):
@@ -184,6 +183,10 @@ class StoreView(Protocol):
     @property
     def side(self) -> SideFiles | None:
         """The side files of the watermark."""
+
+    @property
+    def far_table(self) -> FarTable | None:
+        """The far wheel's table that the watermark names."""
 
     @property
     def memory(self) -> Memory | None:

@@ -31,7 +31,7 @@ PEERS: tuple[Peer, ...] = (
 
 
 def named(keys: str) -> list[Peer]:
-    """Peers by their keys, as in "timerstore,redis"; "all" is all. ValueError names what is not."""
+    """Peers by their keys, as in "timerstore,redis", or "all". ValueError names unknown keys."""
     if keys == "all":
         return list(PEERS)
     known = {peer.key: peer for peer in PEERS}

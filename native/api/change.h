@@ -66,7 +66,7 @@ int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8
                           int32_t body_size, const uint8_t *properties, int32_t properties_size,
                           int64_t now_ms, uint8_t *out, int32_t out_bytes);
 /* Find the first of chained[*at .. count) whose message has this topic, key and slot time. Return 1
- * with *at and *id, or 0 if there is none. */
+ * with *at and *id, or 0 without one. */
 int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
                         const uint8_t *topic, int32_t topic_size, const uint8_t *key,
                         int32_t key_size, int64_t out_ms, const ts_states *states,

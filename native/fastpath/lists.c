@@ -1,7 +1,7 @@
 /* Lists from a caller, read in one pass, and lists for a caller.
  *
  * Only the plain case is handled here: for objects other than plain bytes, handles or receipts,
- * Python accepts them or reports what is wrong. Nothing here runs Python code, so a list cannot
+ * Python accepts them or reports the errors. Nothing here runs Python code, so a list cannot
  * change while it is read.
  */
 #include "fastpath/lists.h"

@@ -12,7 +12,7 @@
  * | 24     | 8     | i64  | ms    | due time                                                   |
  * | 32     | 8     | i64  | -     | far slot; its width in wheel slots is in far_table.py      |
  * | 40     | 4     | i32  | bytes | size of that message                                       |
- * | 44     | 4     | i32  | -     | Java's hash of the real topic; 0 if there is none          |
+ * | 44     | 4     | i32  | -     | Java's hash of the real topic; 0 without one               |
  * | 48     | 4     | u32  | -     | CRC-32 of the unit's number as i64, then of bytes 0 - 47   |
  *
  * Byte order: big-endian. Units are numbered from 0 for the lifetime of the store. A file holds

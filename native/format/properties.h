@@ -27,7 +27,7 @@
  *
  * Byte order: none, it is text.
  *
- * Valid if and only if: the CRC pair matches, or there is none and the text is UTF-8. Readers skip
+ * Valid if and only if: the CRC pair matches, or is absent and the text is UTF-8. Readers skip
  * a pair without 0x01 or with an empty value.
  *
  * Versions: last 0x02 and the CRC since 5.2 of the broker; TS_ID is timerstore 0.1, TS_GROUP

@@ -12,7 +12,7 @@
  * | 24     | 4     | i32  | ms    | slot time minus write time                                 |
  * | 28     | 8     | i64  | bytes | log offset of the message in the timer topic               |
  * | 36     | 4     | i32  | bytes | size of that message                                       |
- * | 40     | 4     | i32  | -     | Java's hash of the real topic; 0 if there is none          |
+ * | 40     | 4     | i32  | -     | Java's hash of the real topic; 0 without one               |
  * | 44     | 8     | i64  | -     | unit checksum: TS_TIMER_CHECKSUM_MARK, and the CRC-32 of   |
  * |        |       |      |       | bytes 0 to 43, started with the low 32 bits of the unit's  |
  * |        |       |      |       | position; 0: no checksum                                   |

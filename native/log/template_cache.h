@@ -17,7 +17,7 @@ typedef struct {
     ts_record_template template;
 } ts_cached_template;
 
-/* Return the template for such puts to a queue, or NULL if there is none yet. */
+/* Return the template for such puts to a queue, or NULL without one. */
 static inline ts_record_template *ts_template_cache_get(ts_log *log, ts_route *route,
                                                         const ts_put *put,
                                                         int32_t is_timer, int64_t now_ms)

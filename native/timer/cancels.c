@@ -71,7 +71,7 @@ static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precisio
     if (status == TS_NEED_SEGMENT)
         return status;
     if (status != TS_OK || !is_source(&record, one->timer_id))
-        return TS_OK; /* the search of the caller reports what is wrong */
+        return TS_OK; /* the search of the caller reports the error */
     ts_marks_get(record.properties, record.properties_size, &marks);
     if (marks.real_queue < 0 || !ts_marks_named(&marks, topic, one->topic_size, key,
                                                 one->key_size, one->out_ms))

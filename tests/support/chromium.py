@@ -1,7 +1,7 @@
 """Whether there is a Chromium with its driver, for the tests of the page; how to get one.
 
-As a program: says what is there; exit status 1 where it is missing. `--install` gets it by apt, as
-root or with a sudo that asks for no password.
+As a program: prints what it found; exit status 1 if a part is missing. `--install` gets it by apt,
+as root or with a sudo that asks for no password.
 """
 
 import os

@@ -8,7 +8,7 @@ Invariants: each name in base/metrics.py is one family, and there are no others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from timerstore._engine.base.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING
 from timerstore.errors import ClosedError, ForkedError
@@ -16,6 +16,14 @@ from timerstore.errors import ClosedError, ForkedError
 TOPICS_MAX = 500
 OTHER_TOPICS = "(other)"
 """The label of all topics except the largest: a metrics server keeps a series for each topic."""
+
+
+class HasStats(Protocol):
+    """A TimerStore or a ShardedStore."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters and gauges."""
+        ...
 
 
 class Family(NamedTuple):

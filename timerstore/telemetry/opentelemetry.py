@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from timerstore._engine.base.owner import Owner
@@ -27,6 +27,7 @@ from timerstore.errors import ClosedError, ConfigError, ForkedError
 from timerstore.telemetry.metric_families import (
     FAMILIES,
     Family,
+    HasStats,
     buckets_of,
     has_ended,
     shards_of,
@@ -40,14 +41,6 @@ except ImportError as error:
     raise ConfigError("otel: wanted opentelemetry-api; pip install 'timerstore[otel]'") from error
 
 _FRESH_S = 1.0
-
-
-class HasStats(Protocol):
-    """A TimerStore or a ShardedStore."""
-
-    def stats(self) -> dict[str, Any]:
-        """Return counters and gauges."""
-        ...
 
 
 class Instruments(Owner):

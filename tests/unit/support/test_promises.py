@@ -1,4 +1,4 @@
-"""PROMISES.md says what is there."""
+"""PROMISES.md is up to date."""
 
 import pytest
 

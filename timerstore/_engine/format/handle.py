@@ -2,7 +2,7 @@
 
 Invariants:
     1. `decode` returns what `encode` was given. Anything else that `decode` accepts is a broker's.
-Raises: MessageError that says what is wrong with a handle.
+Raises: MessageError that names the error in a handle.
 On-disk format: URL-safe base64, with padding, of `v1 <topic> <broker> <timestamp> <id>`. Handles of
     this engine end with ` <timer id>`. The timestamp is OUT of the slot + 1 ms (file-format.md).
 """

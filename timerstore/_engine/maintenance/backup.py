@@ -299,7 +299,7 @@ def crc_of(file: File, size: int) -> int:
 
 
 def read_manifest(disk: Disk, root: Path) -> BackupManifest | None:
-    """Return the manifest of a backup; None if there is none. A CorruptError names the file."""
+    """Return the manifest of a backup; None without one. A CorruptError names the file."""
     path = root / MANIFEST
     text = disk.read_small(path)
     if text is None:

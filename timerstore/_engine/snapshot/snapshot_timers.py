@@ -159,7 +159,7 @@ class SnapshotTimers(Owner):
         return timers, on_level
 
     def describe(self, entry: Records, *, is_level: bool) -> PendingTimer | None:
-        """Describe one message. If retention moved it, use its new copy; None if there is none."""
+        """Describe one message. If retention moved it, use its new copy; None without one."""
         for is_last in (*[False] * _TRIES, True):
             try:
                 if is_level:

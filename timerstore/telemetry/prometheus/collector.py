@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
@@ -21,6 +21,7 @@ from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_list
 from timerstore.telemetry.metric_families import (
     FAMILIES,
     Family,
+    HasStats,
     buckets_of,
     has_ended,
     shards_of,
@@ -40,14 +41,6 @@ _METRICS: dict[str, Any] = {
     "gauge": core.GaugeMetricFamily,
     "histogram": core.HistogramMetricFamily,
 }
-
-
-class HasStats(Protocol):
-    """A TimerStore or a ShardedStore."""
-
-    def stats(self) -> dict[str, Any]:
-        """Return counters and gauges."""
-        ...
 
 
 class StoreCollector(Owner, registry.Collector):

@@ -12,7 +12,7 @@
 messages: `body` is as stored, and `body_len` and `body_crc` are of these bytes. Bit 0 of `flags`,
 the SYSFLAG, marks compressed bodies. `msg_id` is UNIQ_KEY. `key` is KEYS, separated by spaces.
 `real_topic` is the topic that a timer or level delivers to. `timer_id` is our own id, null in
-records of a broker. `deliver_at` is null if there is none, or if only the level's table knows it.
+records of a broker. `deliver_at` is null without one, or if only the level's table knows it.
 
 timers: `deliver_at` is the end of the unit's slot. The message is due then, or less than a
 precision before. For a unit with `rolled` it is the time of the roll. Units of delivered messages

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,10 +22,6 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.aio import AsyncTimerStore
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
 
 
 def test_close_wakes_waiters_and_rejects_calls(tmp_path: Path) -> None:
@@ -50,7 +45,7 @@ def test_close_wakes_waiters_and_rejects_calls(tmp_path: Path) -> None:
         assert "closed" in repr(store)
         assert not [t for t in threading.enumerate() if t.name.startswith("timerstore")]
 
-    run(main())
+    asyncio.run(main())
 
 
 def test_close_ends_calls_when_they_use_all_threads(tmp_path: Path) -> None:
@@ -68,7 +63,7 @@ def test_close_ends_calls_when_they_use_all_threads(tmp_path: Path) -> None:
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in answers] == [*[PullResult] * 2, *[ClosedError] * 2]
 
-    run(main())
+    asyncio.run(main())
 
 
 def test_cancelled_close_is_completed_when_loop_ends(
@@ -91,7 +86,7 @@ def test_cancelled_close_is_completed_when_loop_ends(
             await closing
         given_up.set()
 
-    run(main())
+    asyncio.run(main())
     monkeypatch.undo()
     timerstore.open(tmp_path, small()).close()
 
@@ -107,7 +102,7 @@ def test_waiters_get_error_when_store_fails(tmp_path: Path) -> None:
             with pytest.raises(FailedError):
                 await task
 
-    run(main())
+    asyncio.run(main())
 
 
 def test_open_raises_errors_of_blocking_open(tmp_path: Path) -> None:
@@ -122,7 +117,7 @@ def test_open_raises_errors_of_blocking_open(tmp_path: Path) -> None:
             async with timerstore.aio.open(tmp_path, small(), workers=workers) as store:
                 await store.put("t", b"x")
 
-    run(main())
+    asyncio.run(main())
 
 
 def test_store_is_closed_when_opening_was_cancelled(
@@ -155,7 +150,7 @@ def test_store_is_closed_when_opening_was_cancelled(
         go_on.set()
         assert await asyncio.to_thread(closed.wait, 10)
 
-    run(main())
+    asyncio.run(main())
     timerstore.open(tmp_path, small()).close()
 
 

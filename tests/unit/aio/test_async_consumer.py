@@ -161,7 +161,7 @@ def test_close_wakes_consumers(tmp_path: Path) -> None:
             with pytest.raises(ClosedError):
                 await consumer.poll()
 
-    run(main())
+    asyncio.run(main())
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

@@ -202,6 +202,27 @@ def test_concurrent_claims_have_one_winner(lake: Lake) -> None:
     assert len(lake.claims(DAY)) == 1
 
 
+@pytest.mark.parametrize("reading", [1, 2])
+def test_claim_created_during_another_claim_wins(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, reading: int
+) -> None:
+    """Another process claims all files right after each reading of the claims by this one."""
+    lake.commit_run("one", [file("a"), file("b")])
+    rival, read, readings = open_lake(lake.root), lake.claims, []
+
+    def claims(day: date) -> tuple[Claim, ...]:
+        found = read(day)
+        readings.append(found)
+        if len(readings) == reading:
+            claim_all(rival)
+        return found
+
+    monkeypatch.setattr(lake, "claims", claims)
+    won = [claim for claim in (claim_all(lake), *read(DAY)) if claim is not None]
+    assert len({claim.number for claim in won}) == 1
+    assert read(DAY)[0].files == ("a", "b")
+
+
 # ---------------------------------------------------------------- power cuts
 
 

@@ -137,15 +137,15 @@ class Lake:
 
     def unclaimed(self, day: date, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
         """Return the files of the day that are in no claim."""
-        taken = {name for claim in self.claims(day) for name in claim.files}
-        return tuple(one for one in files if one.day == day and one.name not in taken)
+        return _unclaimed(day, files, self.claims(day))
 
     def claim(self, day: date, files: Iterable[LakeFile]) -> Claim | None:
         """Claim the unclaimed files of a day. Return None if none are left for this process."""
         listed = tuple(files)
-        while left := self.unclaimed(day, listed):
-            number = len(self.claims(day))
-            chosen = sorted(left)
+        # One reading of the claims gives both the files and the number. With two readings a claim
+        # created between them would be followed by a second claim of the same files.
+        while chosen := sorted(_unclaimed(day, listed, claims := self.claims(day))):
+            number = len(claims)
             table: Json = {
                 "format": FORMAT,
                 "day": day.isoformat(),
@@ -270,6 +270,13 @@ def day_of(folder: str) -> date | None:
         return date.fromisoformat(folder.removeprefix(DAY_PREFIX))
     except ValueError:
         return None
+
+
+def _unclaimed(
+    day: date, files: Iterable[LakeFile], claims: Iterable[Claim]
+) -> tuple[LakeFile, ...]:
+    taken = {name for claim in claims for name in claim.files}
+    return tuple(one for one in files if one.day == day and one.name not in taken)
 
 
 def _files_of(table: Json, path: Path) -> Iterator[LakeFile]:

@@ -35,8 +35,8 @@ from timerstore.spark.jobs import audit, audit_frames, export, forecast, init_sh
 from timerstore.spark.jobs.bulk_worker import Renaming
 from timerstore.spark.jobs.job import Common, Run, make_session
 from timerstore.spark.jobs.parquet_tasks import parquet_files, tasks_of
+from timerstore.spark.jobs.projection import read_messages
 from timerstore.spark.jobs.scheduling import stage_and_commit, take
-from timerstore.spark.jobs.tables import read_messages
 
 FULL = {
     "n": 4_000_000, "shards": 8, "files": 8, "body_bytes": 200, "master": "local[2]", "rounds": 3,

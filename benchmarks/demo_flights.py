@@ -4,7 +4,7 @@ A reminder is put 47 hours before departure, and is due 23 hours later. Every te
 before departure, so that it waits eight days and rolls. A flight without a departure time in the
 data was cancelled: its reminder is cancelled one hour before it is due. After the last reminder the
 clock advances by ten days, so that late and duplicate messages appear. Then the directory is
-reopened. It must have no waiting message, and is read a second time.
+reopened. It must have no pending message, and is read a second time.
 
 The clock stops at every second minute (--stop-minutes) in which something is put, cancelled or due.
 All services but flush run there until none has work. Flush runs, and delivered messages are pulled,
@@ -16,7 +16,7 @@ Exit status 1 with FAIL means that a count contradicts the data, 2 that the data
 Thread safety: uses one thread. The services are stepped (threads=False) on a manual clock.
 Invariants:
     Every count is computed from the pulled messages (audit.py). The store reports only accepted
-    cancels and, at the end, waiting messages.
+    cancels and, at the end, pending messages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Reopened(NamedTuple):
 def reopen(
     root: Path, config: StoreConfig, end_ms: int, expected: audit.Expected, first: Reader
 ) -> Reopened:
-    """Reopen the store, run the services, list waiting messages, verify, and read all again."""
+    """Reopen the store, run the services, list pending messages, verify, and read all again."""
     clock = ManualClock(end_ms)
     with timerstore.open(root, config, clock=clock, threads=False) as store:
         Stepper(store).settle()

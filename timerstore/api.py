@@ -19,10 +19,10 @@ from typing import Any, Generic, TypeVar
 from timerstore._engine.base.closing import Closing
 from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
-from timerstore._engine.read.requests import PullRequest
+from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore._engine.recurring.requests import RecurringRequest
-from timerstore._engine.write.requests import BatchRequest, PutRequest
+from timerstore._engine.recurring.recurring_request import RecurringRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.messages import Message, MessageBatch, PullResult
 from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer
 

@@ -161,7 +161,7 @@ class StoreConfig:
     topic_rates: str = ""
     """Largest delivery rates of delayed messages by topic, messages a second: "orders=100
     mail=0.5", separated by one space; 0.001 to 1,000,000. Limited messages are delivered later,
-    never early, and in order. `pace` changes a rate while the store is open. Each waiting message
+    never early, and in order. `pace` changes a rate while the store is open. Each pending message
     takes 64 bytes. Messages of delay levels are not limited."""
     spread_seed: int = 0
     """Seed of the random times of `spread=`. 0 (a new seed at each opening) to 2^63 - 1."""

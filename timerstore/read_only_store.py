@@ -27,10 +27,10 @@ from timerstore._engine.recurring import Recurring
 from timerstore._engine.recurring.definition import describe
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part
 from timerstore._engine.snapshot.columns.transactions import transactions
+from timerstore._engine.snapshot.rejected_calls import reject_unsupported
 from timerstore._engine.snapshot.snapshot_calls import answered
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
-from timerstore._engine.snapshot.unsupported import reject_unsupported
 from timerstore._engine.storage.directory import owner_pid
 from timerstore.api import StoreApi
 from timerstore.messages import Message

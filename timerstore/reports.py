@@ -51,7 +51,7 @@ class HistoryEntry(NamedTuple):
     """One event in the life of a message: a record of the log."""
 
     what: str
-    """put, rolled, moved (by retention), rescheduled, cancelled, or handed (delivered to its
+    """put, rolled, moved (by retention), rescheduled, cancelled, or delivered (to its
     topic)."""
     at_ms: int
     log_offset: int
@@ -67,7 +67,7 @@ class Explanation:
     topic: str
     message_id: str
     state: str
-    """waiting, delivered, cancelled, or unknown: no record of the message is in the log."""
+    """pending, delivered, cancelled, or unknown: no record of the message is in the log."""
     where: str
     """timer topic (not on the wheel yet), wheel, open slot (its slot has been read; it waits for
     its millisecond or for delivery), level, queue, or nowhere."""

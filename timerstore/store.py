@@ -39,7 +39,7 @@ from timerstore._engine.read.validation import check_queues, wait_problems
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
-from timerstore._engine.write.requests import BatchRequest, PutRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock

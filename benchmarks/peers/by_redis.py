@@ -1,4 +1,4 @@
-"""Redis: a sorted set of waiting messages, a list of ready ones, and a script that moves them.
+"""Redis: a sorted set of pending messages, a list of ready ones, and a script that moves them.
 
 Members begin with the row, big-endian, so that equal due times come in order of rows.
 """

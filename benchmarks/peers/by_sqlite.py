@@ -1,4 +1,4 @@
-"""SQLite in WAL mode: a table of waiting messages, and a table of ready ones."""
+"""SQLite in WAL mode: a table of pending messages, and a table of ready ones."""
 
 from __future__ import annotations
 

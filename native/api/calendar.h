@@ -19,7 +19,7 @@ struct ts_calendar {
 
 /* Return whether the calendar has space for this many more messages. */
 int32_t ts_calendar_fits(const ts_log *log, int64_t messages);
-/* Count `by` more (or fewer) waiting messages of a level. The caller has checked that they fit. */
+/* Count `by` more (or fewer) pending messages of a level. The caller has checked that they fit. */
 void ts_calendar_count(ts_log *log, const ts_route *real, int64_t due_ms, int64_t by);
 /* Count a timer that waits no more. */
 void ts_calendar_leave(ts_log *log, const ts_route *real, int64_t id, int64_t due_ms);

@@ -1,4 +1,4 @@
-/* Cancelling and rescheduling waiting messages. */
+/* Cancelling and rescheduling pending messages. */
 
 /* The message that a handle names. Topic and key are adjacent in a buffer of names. log_offset is
  * the known place of the message with the hinted timer id; it is checked, not trusted. */
@@ -61,7 +61,7 @@ int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *pr
 int32_t ts_reschedule_encode(ts_view *view, const ts_log *log, int64_t log_offset,
                              const ts_route *target, const uint8_t *properties,
                              int32_t properties_size, uint8_t *out, int32_t out_bytes);
-/* Write the record of a new message that replaces a waiting one, in the same form. */
+/* Write the record of a new message that replaces a pending one, in the same form. */
 int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8_t *body,
                           int32_t body_size, const uint8_t *properties, int32_t properties_size,
                           int64_t now_ms, uint8_t *out, int32_t out_bytes);

@@ -38,7 +38,7 @@ typedef struct {
     const uint8_t *key;      /* NULL: any */
     const uint8_t *real;     /* NULL, or the real topic of a message that waits */
     const ts_states *states; /* NULL, or: only timers that wait */
-    const int64_t *also;     /* ascending: timer ids that count as waiting, too */
+    const int64_t *also;     /* ascending: timer ids that count as pending, too */
     int64_t also_count;
     int64_t begin_ms;        /* store times in [begin_ms, end_ms); end INT64_MAX: no limit */
     int64_t end_ms;

@@ -117,7 +117,7 @@ int32_t ts_far_walk(ts_view *view, int64_t slot, int64_t *number, int32_t capaci
 /* Read consecutive units. Return how many were valid. */
 int32_t ts_far_scan(ts_view *view, int64_t number, int32_t count, ts_far_unit *out);
 /* Drop the units that wait no more, and those whose record was moved. Return how many are left. */
-int32_t ts_far_waiting(const ts_states *states, int64_t log_begin, ts_far_unit *units,
+int32_t ts_far_pending(const ts_states *states, int64_t log_begin, ts_far_unit *units,
                        int32_t count);
 
 /* timer/chain_compaction.c. No other call may run concurrently. After TS_NEED_SEGMENT call again

@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     wheel.slots = fuzz_zeros(wheel.slot_count, TS_SLOT_BYTES);
     for (int32_t id = 0; id < IDS; id++)
-        ts_state_set(&states, id, id % 5 ? TS_WAITING : TS_DELIVERED);
+        ts_state_set(&states, id, id % 5 ? TS_PENDING : TS_DELIVERED);
     slots = fuzz_take(&in, (size_t)wheel.slot_count * TS_SLOT_BYTES, &took);
     memcpy(wheel.slots, slots, took);
     for (int32_t i = 0; i < count; i++)

@@ -231,7 +231,7 @@ static int32_t fits(const ts_query *query, const ts_record *record, ts_found *fo
         if (!ts_marks_usable(&marks))
             return 0;
         found->timer_id = ts_marks_id(&marks, query->states, query->store_id, record->queue_offset);
-        if (ts_state_get(query->states, found->timer_id) != TS_WAITING &&
+        if (ts_state_get(query->states, found->timer_id) != TS_PENDING &&
             !ts_is_among(query->also, query->also_count, found->timer_id))
             return 0;
     }

@@ -94,7 +94,7 @@ static void append_delete(ts_log *log, ts_route *real, int64_t id, delete_one *o
     if (one->left >= 0)
         ts_copy_group(out, one->head.log_offset, one->left);
     ts_states_put(log->states, id, TS_CANCELLED);
-    log->states->waiting--;
+    log->states->pending--;
     real->pending--;
     log->timer_route->next_offset++;
     ts_record_close(log, &one->head);
@@ -116,7 +116,7 @@ int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *proper
     delete_one one = {.properties = properties, .properties_size = properties_size, .left = -1};
     int32_t state = ts_state_get(log->states, id), size = delete_bytes(log, &one, now_ms);
 
-    if (state == TS_WAITING) {
+    if (state == TS_PENDING) {
         if (one.head.properties_size > TS_PROPERTIES_BYTES_MAX)
             return TS_INVALID;
         if (ts_log_has_space(log, size) != TS_OK)
@@ -164,7 +164,7 @@ int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *pr
     int32_t state = ts_state_get(log->states, id), is_timer = target == log->timer_route;
     int32_t size = delete_bytes(log, &one, now_ms);
 
-    if (state == TS_WAITING) {
+    if (state == TS_PENDING) {
         if (one.head.properties_size > TS_PROPERTIES_BYTES_MAX)
             return TS_INVALID;
         if (ts_log_has_space(log, size + record_size) != TS_OK)
@@ -174,8 +174,8 @@ int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *pr
         append_delete(log, real, id, &one);
         place_record(log, target, record, record_size, one.head.log_offset, now_ms);
         if (is_timer) {
-            ts_states_put(log->states, log->out[0], TS_WAITING);
-            log->states->waiting++;
+            ts_states_put(log->states, log->out[0], TS_PENDING);
+            log->states->pending++;
             real->pending++;
         }
         log->reschedule_count++;

@@ -172,8 +172,8 @@ static inline uint8_t *ts_put_texts(uint8_t *out, const ts_log *log, const ts_ro
 /* Count one more timer that waits for the topic. */
 static inline void ts_put_waits(ts_log *log, ts_route *route, int64_t id, int64_t due_ms)
 {
-    ts_states_put(log->states, id, TS_WAITING);
-    log->states->waiting++;
+    ts_states_put(log->states, id, TS_PENDING);
+    log->states->pending++;
     route->pending++;
     if (log->calendar != NULL)
         ts_calendar_add(log->calendar, route, due_ms, 1);
@@ -229,7 +229,7 @@ static inline int32_t ts_put_may_wait(ts_log *log)
     return TS_NEED_STATES;
 }
 
-/* Append one put: to the real topic if it is due, else to the timer topic as a waiting timer. */
+/* Append one put: to the real topic if it is due, else to the timer topic as a pending timer. */
 static inline int32_t ts_put_append(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
 {
     int32_t is_timer = put->due_ms > now_ms;

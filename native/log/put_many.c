@@ -52,7 +52,7 @@ enum {
     CRC_DELAY_BYTES = 4096 /* about ten records */
 };
 
-/* Make the templates for due and for waiting messages, as far as possible. */
+/* Make the templates for due and for pending messages, as far as possible. */
 static void make_templates(ts_record_template templates[2], const ts_log *log, ts_route *route,
                            const ts_column_batch *rows, int32_t from, int32_t to, int64_t now_ms)
 {

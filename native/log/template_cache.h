@@ -1,6 +1,6 @@
 /* A cache of record templates for the queues of recent single puts.
  *
- * Each queue has two places by its index, one for due and one for waiting messages. Queues with
+ * Each queue has two places by its index, one for due and one for pending messages. Queues with
  * equal places replace each other. A template costs as much as several puts with it save, so it is
  * made only after a queue misses twice in a row.
  */

@@ -78,7 +78,7 @@ static inline int32_t ts_may_have_tags(const uint8_t *text, int32_t size)
     return 0;
 }
 
-/* Return the unit's tags code: the tag's hash; for waiting messages of a level the due time. */
+/* Return the unit's tags code: the tag's hash; for pending messages of a level the due time. */
 static inline int64_t ts_tags_code(const ts_record *record, const ts_route *route,
                                    const ts_names *names, const int64_t *level_delay_ms,
                                    int32_t level_count)

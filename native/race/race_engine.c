@@ -68,7 +68,7 @@ static void drain(void)
     for (int32_t round = 0; round < 5000; round++) {
         int worked = dispatch_step() + enqueue_step() + load_step() + deliver_step();
 
-        if (s->states.waiting == 0 && !worked)
+        if (s->states.pending == 0 && !worked)
             return;
         if (!worked)
             s->now_ms += PRECISION;
@@ -81,7 +81,7 @@ static void check_end(void)
     ts_view view = log_view();
     int64_t waited = s->routes[TIMER].next_offset;
 
-    CHECK(s->states.waiting == 0 && s->heap.count == 0);
+    CHECK(s->states.pending == 0 && s->heap.count == 0);
     for (int64_t at = 0; at < view.end;) {
         ts_record record;
         ts_marks marks;

@@ -101,7 +101,7 @@ static void reschedule(uint64_t *seed, int64_t id, int64_t log_offset, ts_route 
         got = ts_reschedule(&s->log, real, id, (uint8_t *)text, size, &s->routes[TIMER], record,
                             encoded, now);
         queue_offset = s->log.out[0];
-        if (got == TS_WAITING)
+        if (got == TS_PENDING)
             log_offset = s->log.out[1] - encoded;
         unlock(&s->append);
         if (got != TS_NEED_SPACE)
@@ -109,7 +109,7 @@ static void reschedule(uint64_t *seed, int64_t id, int64_t log_offset, ts_route 
         make_space();
     }
     CHECK(got >= 0);
-    if (got == TS_WAITING)
+    if (got == TS_PENDING)
         remember(queue_offset, log_offset);
 }
 

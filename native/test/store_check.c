@@ -117,7 +117,7 @@ void check_scan(store *s)
     CHECK(kinds[TS_KIND_UNUSABLE] == 0 &&
           kinds[TS_KIND_DELETE] == s->log.cancel_count + s->log.reschedule_count);
     CHECK(kinds[TS_KIND_DELETE] + kinds[TS_KIND_TIMER] == s->routes[TIMER].next_offset);
-    CHECK(states.waiting == s->states.waiting);
+    CHECK(states.pending == s->states.pending);
     CHECK(memcmp(block, s->blocks[0], TS_BLOCK_BYTES) == 0);
     for (int32_t i = 0; i < REAL; i++)
         CHECK(empty[i].pending == s->routes[i].pending);
@@ -139,8 +139,8 @@ void check_end(store *s)
                         : s->cancelled[id] ? TS_CANCELLED
                                            : TS_DELIVERED));
     }
-    CHECK(s->states.waiting == 0 && s->open.heap.count == 0);
-    CHECK(ts_states_waiting(&s->states, 0, ids, 4, &next) == 0 && next == s->states.end);
+    CHECK(s->states.pending == 0 && s->open.heap.count == 0);
+    CHECK(ts_states_pending(&s->states, 0, ids, 4, &next) == 0 && next == s->states.end);
     for (int32_t i = 0; i < ROUTES; i++)
         CHECK(s->routes[i].pending == 0 && s->routes[i].next_offset == s->counts[i]);
     check_scan(s);

@@ -18,7 +18,7 @@ static int32_t body_put(uint8_t *out, int64_t due_ms, int32_t index, int32_t siz
 static void remember(store *s, int64_t id, int64_t due_ms, int32_t index, int64_t log_offset)
 {
     CHECK(id >= 0 && id < IDS_MAX && s->due_ms[id] == 0);
-    CHECK(ts_state_get(&s->states, id) == TS_WAITING);
+    CHECK(ts_state_get(&s->states, id) == TS_PENDING);
     s->due_ms[id] = due_ms;
     s->real[id] = index;
     s->source_at[id] = log_offset;
@@ -132,7 +132,7 @@ void cancel(store *s, int64_t id)
                             s->now_ms)) == TS_NEED_SPACE)
         give_space(s);
     CHECK(got == before && s->log.out[1] == log_end(s));
-    if (before != TS_WAITING)
+    if (before != TS_PENDING)
         return;
     CHECK(ts_state_get(&s->states, id) == TS_CANCELLED);
     s->cancelled[id] = 1;
@@ -184,7 +184,7 @@ void reschedule(store *s, int64_t id, int64_t due_ms)
             serve_log(s, got);
     } while (got < 0);
     CHECK(got == before && s->log.out[1] == log_end(s));
-    if (before != TS_WAITING) {
+    if (before != TS_PENDING) {
         CHECK(s->filled_mark == mark);
         return;
     }

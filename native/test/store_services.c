@@ -188,7 +188,7 @@ void dequeue(store *s, int32_t capacity)
     CHECK(s->view.need >= 0 && s->view.need <= count);
     for (int32_t i = 0; i < (int32_t)s->view.need; i++) {
         CHECK(due[i].due_ms == s->due_ms[due[i].id] && due[i].wake_ms <= due[i].due_ms);
-        CHECK(ts_state_get(&s->states, due[i].id) == TS_WAITING);
+        CHECK(ts_state_get(&s->states, due[i].id) == TS_PENDING);
     }
     load_open(s, due, (int32_t)s->view.need);
     free(chained);

@@ -83,7 +83,7 @@ static void test_groups(int32_t property_crc, int32_t pad)
     put_one(s, 0, s->now_ms + 5000);
     start = log_end(s);
     reschedule(s, 0, s->now_ms + 9000);
-    CHECK(s->log.reschedule_count == 1 && s->states.waiting == 1 && s->routes[0].pending == 1);
+    CHECK(s->log.reschedule_count == 1 && s->states.pending == 1 && s->routes[0].pending == 1);
     end = log_end(s);
     s->view.end = end;
     CHECK(ts_scan(&s->view, &s->known, 1000, 0, &next, 4, out) == 4 && next == end);

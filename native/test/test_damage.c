@@ -332,7 +332,7 @@ static store *make_small(int32_t property_crc)
             know_route(s, i);
     }
     CHECK(log_end(s) < is.segment_bytes && s->timer_end < is.timer_segment_bytes);
-    CHECK(s->states.waiting > 4);
+    CHECK(s->states.pending > 4);
     return s;
 }
 
@@ -350,7 +350,7 @@ static void test_damage(int32_t property_crc, int32_t rounds, uint64_t seed)
     for (int32_t round = 0; round < rounds; round++) {
         memcpy(block, s->blocks[0], 256);
         r->s = s;
-        r->states = (ts_states){&block, TS_BLOCK_IDS, s->states.waiting};
+        r->states = (ts_states){&block, TS_BLOCK_IDS, s->states.pending};
         open_broken(&r->b, s, &seed);
         read_log(r);
         memcpy(block, s->blocks[0], 256);

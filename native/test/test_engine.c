@@ -27,7 +27,7 @@ static void test_way(const shape *is, uint64_t seed, int64_t *seen)
         s->now_ms += check_below(&seed, (int32_t)is->precision_ms * 2);
     }
     CHECK(s->cuts > 3 && log_end(s) > is->segment_bytes);
-    for (int32_t round = 0; round < 200 && s->states.waiting > 0; round++) {
+    for (int32_t round = 0; round < 200 && s->states.pending > 0; round++) {
         step(s, &seed);
         s->now_ms += is->precision_ms;
     }

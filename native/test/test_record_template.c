@@ -76,7 +76,7 @@ static void check_same(const end *a, const end *b)
     CHECK(memcmp(a->cells, b->cells, sizeof a->cells) == 0);
     CHECK(memcmp(a->log_offsets, b->log_offsets, sizeof a->log_offsets) == 0);
     CHECK(memcmp(a->numbers, b->numbers, sizeof a->numbers) == 0);
-    CHECK(a->states.waiting == b->states.waiting && a->calendar.used == b->calendar.used);
+    CHECK(a->states.pending == b->states.pending && a->calendar.used == b->calendar.used);
     CHECK(a->route.next_offset == b->route.next_offset && a->route.pending == b->route.pending);
     CHECK(a->timer.next_offset == b->timer.next_offset);
     CHECK(a->log.put_count == b->log.put_count && a->log.need == b->log.need);

@@ -83,7 +83,7 @@ static void test_taken_slots(void)
 
     s->log.need = 0;
     give_states(s);
-    CHECK(ts_state_set(&s->states, 0, TS_WAITING) == TS_NONE);
+    CHECK(ts_state_set(&s->states, 0, TS_PENDING) == TS_NONE);
     ts_slot_put(s->wheel.slots + wanted % 64 * TS_SLOT_BYTES, &old);
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
     CHECK(link.first_slot == wanted - 1 && link.late_count == 0); /* in the slot before, and it

@@ -1,4 +1,4 @@
-/* The calendar: filling it with the waiting messages, reading it, and moving it to a larger table.
+/* The calendar: filling it with the pending messages, reading it, and moving it to a larger table.
  */
 #include "timer/calendar.h"
 
@@ -73,11 +73,11 @@ int32_t ts_calendar_fill(ts_calendar *calendar, ts_route **routes, const ts_due 
     int32_t i;
 
     for (i = 0; i < count && ts_calendar_has_space(calendar, 1); i++) {
-        if (of[i] < 0 || ts_state_get(calendar->left, due[i].id) != TS_WAITING)
+        if (of[i] < 0 || ts_state_get(calendar->left, due[i].id) != TS_PENDING)
             continue; /* it was counted before: a message that rolls can be in two slots for a
                        * short time */
         ts_states_put(calendar->left, due[i].id, TS_DELIVERED);
-        calendar->left->waiting--;
+        calendar->left->pending--;
         ts_calendar_add(calendar, routes[of[i]], due[i].due_ms, 1);
     }
     return i;

@@ -66,9 +66,9 @@ static inline void ts_calendar_add(ts_calendar *calendar, const ts_route *real, 
 static inline void ts_calendar_take(ts_calendar *calendar, const ts_route *real, int64_t id,
                                     int64_t due_ms)
 {
-    if (calendar->left != NULL && ts_state_get(calendar->left, id) == TS_WAITING) {
+    if (calendar->left != NULL && ts_state_get(calendar->left, id) == TS_PENDING) {
         ts_states_put(calendar->left, id, TS_DELIVERED);
-        calendar->left->waiting--;
+        calendar->left->pending--;
         return;
     }
     ts_calendar_add(calendar, real, due_ms, -1);

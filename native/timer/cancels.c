@@ -142,7 +142,7 @@ int32_t ts_cancels_place(ts_log *log, const uint8_t *texts, ts_cancel_draft *dra
         if (status < 0)
             break;
         draft->state = status;
-        if (status == TS_WAITING)
+        if (status == TS_PENDING)
             ts_calendar_leave(log, draft->real, draft->timer_id, draft->due_ms);
     }
     return i > from ? i - from : status < 0 ? status : TS_OK;

@@ -1,4 +1,4 @@
-/* Chain compaction: cut chains down to the units of waiting messages, for a broker that opens the
+/* Chain compaction: cut chains down to the units of pending messages, for a broker that opens the
  * store.
  *
  * A slot whose unit B (pos 52) is dead, before and after; read_slot is 7, the slot's time 9:

@@ -82,7 +82,7 @@ static void count_one(ts_log *log, const ts_draft *draft, ts_tally *tally)
         return;
     }
     ts_states_put(log->states, draft->id, TS_DELIVERED);
-    log->states->waiting--;
+    log->states->pending--;
     draft->real->pending--;
     if (log->calendar != NULL)
         ts_calendar_take(log->calendar, draft->real, draft->id, draft->due_ms);
@@ -152,7 +152,7 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
             tally->unroutable++;
             continue;
         }
-        if (ts_state_get(log->states, draft->id) != TS_WAITING) {
+        if (ts_state_get(log->states, draft->id) != TS_PENDING) {
             tally->skipped++;
             if (!(draft->flags & TS_FLAG_MOVE))
                 count_slot(tally, draft->slot);

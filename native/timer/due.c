@@ -162,7 +162,7 @@ static int32_t keep_waiting(const ts_states *states, ts_due *entries, int32_t co
     for (int32_t i = 0; i < count; i++) {
         if (i + 2 * PREFETCH < count)
             ts_state_prefetch(states, entries[i + 2 * PREFETCH].id);
-        if (ts_state_get(states, entries[i].id) != TS_WAITING)
+        if (ts_state_get(states, entries[i].id) != TS_PENDING)
             continue;
         if (kept < i)
             entries[kept] = entries[i];

@@ -100,13 +100,13 @@ int32_t ts_far_scan(ts_view *view, int64_t number, int32_t count, ts_far_unit *o
     return count;
 }
 
-int32_t ts_far_waiting(const ts_states *states, int64_t log_begin, ts_far_unit *units,
+int32_t ts_far_pending(const ts_states *states, int64_t log_begin, ts_far_unit *units,
                        int32_t count)
 {
     int32_t kept = 0;
 
     for (int32_t i = 0; i < count; i++) {
-        if (units[i].log_offset >= log_begin && ts_state_get(states, units[i].id) == TS_WAITING)
+        if (units[i].log_offset >= log_begin && ts_state_get(states, units[i].id) == TS_PENDING)
             units[kept++] = units[i];
     }
     return kept;

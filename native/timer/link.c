@@ -176,7 +176,7 @@ static int32_t place_request(const ts_wheel *wheel, ts_link *link, const ts_stat
     place->late = place->far = 0;
     if ((request->flags & TS_FLAG_UNUSABLE) || (is_delete && slot < link->read_slot))
         return TS_OK;
-    if (!is_delete && ts_state_get(states, request->id) != TS_WAITING)
+    if (!is_delete && ts_state_get(states, request->id) != TS_PENDING)
         return TS_OK;
     if (slot < link->read_slot) {
         status = place_late(wheel, link, slot, place);

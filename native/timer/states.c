@@ -21,7 +21,7 @@ int32_t ts_state_set(ts_states *states, int64_t id, int32_t state)
 
     if (id < 0 || id >= states->end)
         return TS_NEED_STATES;
-    states->waiting += (state == TS_WAITING) - (before == TS_WAITING);
+    states->pending += (state == TS_PENDING) - (before == TS_PENDING);
     ts_states_put(states, id, state);
     return before;
 }
@@ -35,7 +35,7 @@ void ts_states_set_many(ts_states *states, const int64_t *ids, int64_t count, in
 void ts_states_wait(const ts_states *states, const int64_t *ids, int64_t count, uint8_t *waits)
 {
     for (int64_t i = 0; i < count; i++)
-        waits[i] = ts_state_get(states, ids[i]) == TS_WAITING;
+        waits[i] = ts_state_get(states, ids[i]) == TS_PENDING;
 }
 
 int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *scanned,
@@ -62,10 +62,10 @@ int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *s
         before = ts_state_get(states, record->timer_id);
         if (record->kind == TS_KIND_TIMER) {
             if (record->timer_id == record->queue_offset && before == TS_NONE) {
-                ts_state_set(states, record->timer_id, TS_WAITING);
+                ts_state_set(states, record->timer_id, TS_PENDING);
                 routes[record->route]->pending++;
             }
-        } else if (before == TS_WAITING) {
+        } else if (before == TS_PENDING) {
             ts_state_set(states, record->timer_id,
                          record->kind == TS_KIND_DELETE ? TS_CANCELLED : TS_DELIVERED);
             routes[record->route]->pending--;
@@ -99,7 +99,7 @@ int64_t ts_states_copy_dirty(ts_states *states, int64_t *chunks, uint8_t *payloa
     return copied;
 }
 
-int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, int64_t capacity,
+int64_t ts_states_pending(const ts_states *states, int64_t from, int64_t *ids, int64_t capacity,
                           int64_t *next)
 {
     int64_t found = 0, id = from;
@@ -118,7 +118,7 @@ int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, i
                 continue;
             }
         }
-        if (ts_state_get(states, id) == TS_WAITING)
+        if (ts_state_get(states, id) == TS_PENDING)
             ids[found++] = id;
     }
     *next = id < states->end ? id : states->end;
@@ -129,7 +129,7 @@ void ts_states_copy(const ts_states *states, uint8_t **blocks, ts_states *out)
 {
     out->blocks = blocks;
     out->end = states->end;
-    out->waiting = states->waiting;
+    out->pending = states->pending;
     for (int64_t b = 0; b * TS_BLOCK_IDS < states->end; b++) {
         if (states->blocks[b] == NULL)
             blocks[b] = NULL;

@@ -115,18 +115,18 @@ def seen(browser: Any, served: Served) -> Seen:
 
 
 def test_numbers_follow_put_and_delivery(bench: Bench, seen: Seen) -> None:
-    assert seen.text("#waiting") == "0"
+    assert seen.text("#pending") == "0"
     assert seen.text("#topics-empty").startswith("No topic yet")
     bench.store.put_many("orders", [b"x"] * 1200, delay=90)
     bench.store.put("mail", b"x", delay=30)
     bench.turn()
-    seen.until(lambda: seen.text("#waiting") == "1,201")
+    seen.until(lambda: seen.text("#pending") == "1,201")
     assert seen.text("#topics").split() == ["orders", "1,200", "mail", "1"]
     assert seen.text("#ring-summary") == "1,201 in the next hour, 0 later"
     bench.turn(30 * SECOND)
-    seen.until(lambda: seen.text("#waiting") == "1,200")
+    seen.until(lambda: seen.text("#pending") == "1,200")
     bench.turn(60 * SECOND)
-    seen.until(lambda: seen.text("#waiting") == "0")
+    seen.until(lambda: seen.text("#pending") == "0")
     assert len(bench.bodies("mail")) == 1
     seen.until(lambda: "1,201 deliveries" in seen.text("#lateness-note"))
     assert seen.text("#p99") == "1 ms"
@@ -162,7 +162,7 @@ def test_ring_place_lists_messages_and_explains_one(bench: Bench, seen: Seen) ->
     assert seen.text("#ring .big") == "1"
     place.send_keys(Keys.ENTER)
     seen.press("#found .id", receipt.message_id)
-    seen.until(lambda: seen.text("#found .state").lower() == "waiting")
+    seen.until(lambda: seen.text("#found .state").lower() == "pending")
     told = seen.text("#found")
     assert "It is due" in told
     assert "<b>close</b> 4711" in told
@@ -199,7 +199,7 @@ def test_search_by_key_and_cancel_with_confirmation(bench: Bench, seen: Seen) ->
     assert "Cancelled. It will not be delivered." in seen.text("#found")
     assert [one.message_id for one in bench.store.pending()] == [other.message_id]
     assert not [one for one in seen.all("#found button") if "Cancel" in one.text]
-    seen.until(lambda: seen.text("#waiting") == "1")
+    seen.until(lambda: seen.text("#pending") == "1")
     assert seen.complaints() == []
 
 
@@ -209,7 +209,7 @@ def test_topic_of_the_table_filters_the_ring(bench: Bench, seen: Seen) -> None:
     seen.press("#topics button", "b")
     seen.until(lambda: seen.text("#ring .big") == "1" and sum(seen.ring()) == 1)
     assert seen.one("#topic").get_attribute("value") == "b"
-    assert seen.text("#waiting") == "8"
+    assert seen.text("#pending") == "8"
 
 
 def test_read_only_page_has_no_cancel_button(browser: Any, bench: Bench) -> None:
@@ -218,7 +218,7 @@ def test_read_only_page_has_no_cancel_button(browser: Any, bench: Bench) -> None
         seen = Seen(browser, served)
         assert "read-only" in seen.text("#chips")
         seen.find(receipt.handle)
-        seen.until(lambda: seen.text("#found .state").lower() == "waiting")
+        seen.until(lambda: seen.text("#found .state").lower() == "pending")
         assert not [one for one in seen.all("button") if "Cancel …" in one.text]
 
 

@@ -48,8 +48,8 @@ def test_json_output_has_the_fields_of_the_message(ts: CommandLine) -> None:
     assert found["delivered_ms"] is None
     assert found["due_ms"] == put["due_ms"]
     [listed] = ts.fine("ls", path, "--json").rows
-    assert listed == {"topic": "orders", "queues": 1, "waiting": 1, "arrived": 0}
-    assert ts.fine("count", path, "--topic", "orders", "--json").row["waiting"] == 1
+    assert listed == {"topic": "orders", "queues": 1, "pending": 1, "arrived": 0}
+    assert ts.fine("count", path, "--topic", "orders", "--json").row["pending"] == 1
 
 
 def test_cancel_and_move_report_each_message(ts: CommandLine) -> None:
@@ -92,7 +92,7 @@ def test_put_spread_draws_due_times_in_the_span(ts: CommandLine) -> None:
     path = ts.init()
     for _ in range(5):
         ts.fine("put", path, "mail", "x", "--at", "2030-01-01T00:00Z", "--spread", "1h")
-    due = [row["deliver_ms"] - 1_893_456_000_000 for row in ts.fine("dump", path, "waiting").rows]
+    due = [row["deliver_ms"] - 1_893_456_000_000 for row in ts.fine("dump", path, "pending").rows]
     assert len(set(due)) > 1
     assert all(0 <= one <= 3_600_000 for one in due)
 
@@ -145,7 +145,7 @@ def test_explain_shows_state_and_history(ts: CommandLine) -> None:
     path = ts.init()
     put = ts.fine("put", path, "orders", "x", "--in", "1m", "--json").row
     answer = ts.fine("explain", path, put["handle"])
-    assert answer.out.startswith(f"{put['message_id']} of orders: waiting\n  why ")
+    assert answer.out.startswith(f"{put['message_id']} of orders: pending\n  why ")
     assert re.search(
         r"^  slot +[\d,]+, read at .*; entry 1 of 1 in its chain$", answer.out, re.MULTILINE
     )
@@ -214,7 +214,7 @@ def test_commands_when_another_process_has_the_store_open(ts: CommandLine) -> No
         store.flush()
         pid = os.getpid()
         assert f"open in process {pid}" in ts.fine("ls", path).err
-        assert ts.fine("count", path, "--json").row == {"waiting": 2, "open_in": pid}
+        assert ts.fine("count", path, "--json").row == {"pending": 2, "open_in": pid}
         assert ts.fine("every", path, "--json").row["name"] == "beat"
         assert ts.fine("get", path, "orders", "--body").out == "now\n"
         assert ts("get", path, "orders", "--tag", "u").code == Exit.NOT_SO
@@ -269,11 +269,11 @@ def test_locked_error_reports_owner_pid(ts: CommandLine) -> None:
 def test_store_of_a_broker_is_read_and_not_changed(ts: CommandLine) -> None:
     path = broker_fixtures.unpack("clean-small-segments", ts.folder / "broker")
     before = {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
-    waiting = len(ts.fine("dump", path, "waiting").rows)
+    waiting = len(ts.fine("dump", path, "pending").rows)
     assert waiting > 100
-    assert ts.fine("count", path, "--json").row == {"waiting": waiting, "open_in": None}
+    assert ts.fine("count", path, "--json").row == {"pending": waiting, "open_in": None}
     listed = ts.fine("ls", path, "--json").rows
-    assert sum(row["waiting"] for row in listed) == waiting
+    assert sum(row["pending"] for row in listed) == waiting
     assert {row["arrived"] for row in listed} == {None}
     topic = next(row["topic"] for row in ts.fine("dump", path, "deliveries").rows)
     got = ts.fine("get", path, topic, "--json")
@@ -281,7 +281,7 @@ def test_store_of_a_broker_is_read_and_not_changed(ts: CommandLine) -> None:
     assert all(row["topic"] == topic for row in got.rows)
     assert ts.fine("follow", path, topic, "--all", "-n", "3", "--json").rows == got.rows[:3]
     stats = ts.fine("top", path, "--once", "--json").row
-    assert stats["waiting"] is None
+    assert stats["pending"] is None
     assert ts.fine("verify", path).code == 0
     assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
 
@@ -294,7 +294,7 @@ def test_commands_work_on_shards(ts: CommandLine) -> None:
     ]
     ts.fine("put", path, "orders", "now", "--key", "a")
     rows = ts.fine("ls", path, "--json").rows
-    assert sum(row["waiting"] for row in rows) == 4
+    assert sum(row["pending"] for row in rows) == 4
     assert {row["shard"] for row in rows} == {0, 1}
     assert ts.fine("count", path).out == "4\n"
     ts.fine("cancel", path, handles[0])
@@ -308,7 +308,7 @@ def test_commands_work_on_shards(ts: CommandLine) -> None:
     ts.fine("import", other, file)
     assert ts.fine("count", other).out == "3\n"
     assert ts.fine("verify", path).out.count("clean") == 2
-    assert ts.fine("top", path, "--once", "--json").row["waiting"] == 3
+    assert ts.fine("top", path, "--once", "--json").row["pending"] == 3
     assert ts.fine("explain", path, handles[1]).code == 0
     rows = ts.fine("histogram", path, "--until", "2031-01-01T00:00Z", "--by", "day", "--json").rows
     assert sum(row["count"] for row in rows) == 3

@@ -160,11 +160,11 @@ def test_pace_delivers_a_burst_at_its_rate(ts: CommandLine, kind: str) -> None:
     assert orders["topic"] == "orders"
     assert orders["per_second"] == 2
     assert 1 <= orders["came"] <= 15  # 15 deliveries take 7 s at this rate
-    assert orders["came"] + orders["waiting"] == 30
-    assert mail == {"topic": "mail", "per_second": 5, "came": 0, "waiting": 1}
+    assert orders["came"] + orders["pending"] == 30
+    assert mail == {"topic": "mail", "per_second": 5, "came": 0, "pending": 1}
     assert "pacing orders=2 mail=5: " in some.err
     rest = ts.fine("pace", path, "orders=1000", "--drain")
-    assert rest.out == f"orders: {orders['waiting']} delivered, 0 pending\n"
+    assert rest.out == f"orders: {orders['pending']} delivered, 0 pending\n"
 
 
 # --- every ----------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_convert_for_a_broker_and_back_reports_counts(ts: CommandLine) -> None:
     )
     assert wheel.stat().st_size == longer - 32
     again = ts.fine("convert", path, "--to", "rocketmq", "--json").row
-    assert again == {"path": str(path), "to": "rocketmq", "waiting": 1, "moved": 0, "far": 0}
+    assert again == {"path": str(path), "to": "rocketmq", "pending": 1, "moved": 0, "far": 0}
     back = ts.fine("convert", path, "--to", "timerstore").out
     assert back == f"converted {path} for timerstore\n  1 message pending, 0 moved to the wheel\n"
     assert ts.fine("count", path).out == "1\n"

@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +100,19 @@ def test_public_signatures_are_stated_once(path: str, kind: str) -> None:
     stated = {name for name in _methods_of("api.py", "StoreApi") if not name.startswith("_")}
     assert len(stated) > 30
     assert not stated & _methods_of(path, kind)
+
+
+def test_no_two_modules_share_a_name() -> None:
+    names = Counter(path.name for path in TREES if not path.name.startswith("__"))
+    assert {name for name, count in names.items() if count > 1} == set()
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """`Args` holds the arguments of a Spark job: each job has its own, for the same purpose."""
+    classes = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in classes.items() if count > 1} == {"Args"}

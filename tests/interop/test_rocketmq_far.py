@@ -92,7 +92,7 @@ def _goes_on(root: Path, mode: str) -> None:
     times.
     """
     clock = ManualClock(rocketmq.now_ms())
-    assert timerstore.convert(root, to="timerstore", config=config(mode), clock=clock).waiting == 1
+    assert timerstore.convert(root, to="timerstore", config=config(mode), clock=clock).pending == 1
     with timerstore.open(root, config(mode), clock=clock, threads=False) as store:
         stepper = Stepper(store)
         stepper.settle()

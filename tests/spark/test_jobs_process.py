@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 from tests.support.broker import fixtures as broker
 from tests.support.spark import jobs
 from tests.support.spark import session as spark_session
-from timerstore.spark.jobs.command import main
+from timerstore.spark.jobs.launcher import main
 
 TIMEOUT_S = 280
 
@@ -64,7 +64,7 @@ def test_jobs_over_spark_connect(tmp_path: Path, spark: Any) -> None:
     program = (
         "import sys\n"
         "from pyspark.sql import SparkSession\n"
-        "from timerstore.spark.jobs.command import main\n"
+        "from timerstore.spark.jobs.launcher import main\n"
         "path, table, *more = sys.argv[1:]\n"
         "here = ['--remote', 'local[2]', '--run-id', 'r', *more]\n"
         "rows = ['--path', path, '--input', table, '--topic-column', 'topic']\n"

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from timerstore.spark.jobs.tables import due_ms
+from timerstore.spark.jobs.projection import due_ms
 
 _YEAR_2255_US = 2**53  # from here on a double cannot represent every microsecond
 _YEAR_4253_US = 2**56  # from here on a double of microseconds cannot represent every ms

@@ -49,7 +49,7 @@ class WheelBench:
         out["id"], out["due_ms"], out["flags"] = self._next, due_ms, flags
         out["log_offset"], out["size"], out["topic_hash"] = 1000 * self._next, 77, 5
         if waits:
-            lib.ts_state_set(self.states.native, self._next, lib.TS_WAITING)
+            lib.ts_state_set(self.states.native, self._next, lib.TS_PENDING)
         self._next += 1
         return out
 

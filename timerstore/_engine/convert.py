@@ -50,7 +50,7 @@ unit in a file it reads the same file again, without end.
 class ConvertReport(NamedTuple):
     """The result of a conversion."""
 
-    waiting: int  # pending messages, without those of delay levels
+    pending: int  # pending messages, without those of delay levels
     moved: int  # messages moved from the far wheel to the wheel
     far: int  # units that are still on the far wheel
 
@@ -84,7 +84,7 @@ def convert(
     given = replace(config or StoreConfig(), far_wheel="shared" if to == "rocketmq" else "own")
     engine = Engine(tree.root, given, clock or SystemClock(), threads=False)
     try:
-        waiting = int(engine.states.native.waiting)
+        pending = int(engine.states.native.pending)
     finally:
         engine.close()
     far = engine.far.count
@@ -100,7 +100,7 @@ def convert(
                 wanted=f"{wanted} bytes",
                 got=f"more, and {far} units on the far wheel",
             )
-    return ConvertReport(waiting, engine.metrics.values()["far_moved_messages"], far)
+    return ConvertReport(pending, engine.metrics.values()["far_moved_messages"], far)
 
 
 def _check_queues(disk: Disk, tree: Tree, config: StoreConfig) -> None:

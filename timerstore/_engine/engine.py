@@ -30,7 +30,7 @@ from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.unique_key import make_prefix

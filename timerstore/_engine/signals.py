@@ -25,7 +25,7 @@
     queue_dropped         Retention             ConsumerLag
     service_failed        every Service         Engine
 
-Nothing else connects components. Signals are defined in base/signals.py.
+Nothing else connects components. Signals are defined in base/signal.py.
 """
 
 from __future__ import annotations

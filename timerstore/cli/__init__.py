@@ -13,7 +13,7 @@ reading.py          get, follow                    listing.py      ls, count
 changing.py         cancel, move                   checking.py     verify, repair
 leasing.py          receive, ack, nack, extend     recurring.py    every
 pacing.py           pace                           inspecting.py   histogram, explain
-tables.py           dump, export                   importing.py    import (import_rows.py)
+exporting.py        dump, export                   importing.py    import (import_rows.py)
 top.py              top; wheel_ring.py, screen.py  serving.py      serve
 converting.py       convert                        trials.py       bench, demo
 

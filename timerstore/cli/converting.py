@@ -43,6 +43,6 @@ def convert_command(
         emit({"path": str(path), "to": to, **report._asdict()})
         return
     say(f"converted {path} for {'a RocketMQ broker' if to == 'rocketmq' else 'timerstore'}")
-    say(f"  {plural(report.waiting, 'message')} pending, {report.moved:,} moved to the wheel")
+    say(f"  {plural(report.pending, 'message')} pending, {report.moved:,} moved to the wheel")
     if report.far:
         say(f"  {plural(report.far, 'unit')} on the far wheel")

@@ -88,7 +88,7 @@ def _from_snapshot(
 ) -> Histogram:
     """Count the pending messages in the log of a store that another process has open."""
     # Imported here because it needs pyarrow, which an open store does not.
-    due_times = importlib.import_module("timerstore.cli.waiting").due_times
+    due_times = importlib.import_module("timerstore.cli.pending_rows").due_times
     unit_s, first, size = buckets_of(SystemClock().now_ms, ms_of(begin), ms_of(end), by)
     edges = (first + np.arange(size + 1, dtype=np.int64)) * unit_s * 1000
     due_ms = np.concatenate([due_times(take(one), topic) for one in stores_in(path).values()])

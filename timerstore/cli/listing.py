@@ -42,14 +42,14 @@ def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
         return
     found = [counted(one) for one in found]
     rows = [
-        (one.shard, topic, one.queue_counts.get(topic), one.waiting(topic), one.end(topic))
+        (one.shard, topic, one.queue_counts.get(topic), one.pending(topic), one.end(topic))
         for one in found
         for topic in one.topics
     ]
     if as_json:
-        for shard, topic, queues, waiting, end in rows:
+        for shard, topic, queues, pending, end in rows:
             of_shard = {} if shard is None else {"shard": shard}
-            emit({"topic": topic, **of_shard, "queues": queues, "waiting": waiting, "arrived": end})
+            emit({"topic": topic, **of_shard, "queues": queues, "pending": pending, "arrived": end})
         return
     _note_store(path, found)
     if rows:
@@ -124,19 +124,19 @@ def count_command(
     if begin is not None or end is not None:
         config = config_of(settings)
         with opened(path, config, threads=False) as store:
-            waiting = store.pending(begin_ms=ms_of(begin), end_ms=ms_of(end), topic=topic)
-            number: int = sum(1 for _ in waiting)
+            pending = store.pending(begin_ms=ms_of(begin), end_ms=ms_of(end), topic=topic)
+            number: int = sum(1 for _ in pending)
         holders: list[int | None] = [None]
     else:
         found = [counted(look(one, shard)) for shard, one in stores_in(path).items()]
-        number = sum(one.waiting(topic) or 0 for one in found)
+        number = sum(one.pending(topic) or 0 for one in found)
         holders = [one.holder for one in found]
         if topic is not None and not any(topic in one.topics for one in found):
             note(f"the store has no topic {topic!r} yet")
     if as_json:
         emit(
             {
-                "waiting": number,
+                "pending": number,
                 **({} if topic is None else {"topic": topic}),
                 "open_in": holders[0],
             }

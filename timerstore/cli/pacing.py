@@ -61,11 +61,11 @@ def pace_command(
                     break
         delivered, left = _counts(path)
         for topic, rate in topics.items():
-            counts = {"came": delivered[topic] - before[topic], "waiting": left[topic]}
+            counts = {"came": delivered[topic] - before[topic], "pending": left[topic]}
             if as_json:
                 emit({"topic": topic, "per_second": rate, **counts})
             else:
-                say(f"{topic}: {counts['came']:,} delivered, {counts['waiting']:,} pending")
+                say(f"{topic}: {counts['came']:,} delivered, {counts['pending']:,} pending")
 
 
 def _with_rates(path: Path, rates: str, config: StoreConfig | None) -> StoreConfig:

@@ -86,7 +86,7 @@ def _wheel(stats: LiveStats, turn: ScreenTurn) -> Panel:
     now = stats.now_ms // turn.unit_ms % turn.places
     ahead = stats.due_ms[(stats.counts > 0) & (stats.due_ms > stats.now_ms - stats.precision_ms)]
     middle = [
-        "-" if stats.waiting is None else f"{stats.waiting:,}",
+        "-" if stats.pending is None else f"{stats.pending:,}",
         "pending",
         "",
         f"{int(counts.sum()):,} in {turn.name}",
@@ -166,8 +166,8 @@ def _topics(stats: LiveStats, rows: int) -> Panel:
         grid.add_column(name, justify="right", no_wrap=True)
     # The busiest topics first; topics without deliveries in order of their pending messages.
     order = sorted(stats.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))
-    for name, (waiting, arrived, rate) in order[: max(1, rows)]:
-        grid.add_row(safe(name), f"{waiting:,}", f"{arrived:,}", f"{rate:,.0f}")
+    for name, (pending, arrived, rate) in order[: max(1, rows)]:
+        grid.add_row(safe(name), f"{pending:,}", f"{arrived:,}", f"{rate:,.0f}")
     hidden = len(order) - max(1, rows)
     title = "topics" if hidden <= 0 else f"topics, {hidden} more"
     return Panel(grid, title=title, border_style="dim")

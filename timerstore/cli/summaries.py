@@ -24,7 +24,7 @@ def counted(found: StoreSummary) -> StoreSummary:
     if found.counts is not None or found.store.log_end == found.store.log_begin:
         return found
     # Imported here because it needs pyarrow, which only the store of a broker requires.
-    waiting = importlib.import_module("timerstore.cli.waiting").by_topic(found.store)
+    waiting = importlib.import_module("timerstore.cli.pending_rows").by_topic(found.store)
     pending = {topic: {0: count} for topic, count in waiting.items()}
     return replace(found, counts=Counts(found.store.log_end, pending, {}, {}, {}), has_ends=False)
 

@@ -151,7 +151,7 @@ def _fields(stats: LiveStats) -> dict[str, Any]:
     return {
         "time": iso(stats.now_ms),
         "stores": [head(one) for one in stats.looks],
-        "waiting": stats.waiting,
+        "pending": stats.pending,
         "late": stats.late,
         "on_the_wheel": dict(stats.by_time()),
         "arrived_per_s": round(stats.arrived_per_s, 3),
@@ -159,7 +159,7 @@ def _fields(stats: LiveStats) -> dict[str, Any]:
         "log_bytes_per_s": round(stats.log_per_s),
         "lateness_ms": None if late is None else late._asdict(),
         "topics": {
-            name: {"waiting": waiting, "arrived": arrived, "per_s": round(rate, 3)}
-            for name, (waiting, arrived, rate) in stats.by_topic.items()
+            name: {"pending": pending, "arrived": arrived, "per_s": round(rate, 3)}
+            for name, (pending, arrived, rate) in stats.by_topic.items()
         },
     }

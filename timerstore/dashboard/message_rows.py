@@ -21,7 +21,7 @@ def row_of_pending(one: PendingTimer) -> Json:
         "topic": one.topic,
         "due_ms": one.due_ms,
         "handle": one.handle,
-        "state": "waiting",
+        "state": "pending",
     }
 
 
@@ -32,7 +32,7 @@ def row_of_message(one: Message) -> Json:
         "topic": one.topic,
         "due_ms": one.due_ms,
         "handle": "",
-        "state": "waiting" if one.waits else "delivered",
+        "state": "pending" if one.waits else "delivered",
     }
 
 

@@ -107,7 +107,7 @@ class OpenSource(Owner, DashboardSource):
         names = self._store.topics().keys() - SYSTEM_TOPICS
         late = self._rates.lateness()
         return {
-            "waiting": stats["pending_messages"],
+            "pending": stats["pending_messages"],
             "late": stats["delivery_lag_messages"],
             **topics_of({**dict.fromkeys(names, 0), **stats["pending_by_topic"]}),
             "lateness": late._asdict(),
@@ -183,7 +183,7 @@ class OpenSource(Owner, DashboardSource):
 
     def _described(self, shard: int | None, found: Explanation) -> Json:
         handle = ""
-        if found.state == "waiting" and found.timer_id >= 0:
+        if found.state == "pending" and found.timer_id >= 0:
             config = self._parts[shard].config
             stamp = out_ms(found.due_ms, config.precision_ms) + 1
             handle = make_handle(

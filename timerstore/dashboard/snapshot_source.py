@@ -75,7 +75,7 @@ class SnapshotSource(Owner, DashboardSource):
         ahead = stats.due_ms[(stats.counts > 0) & (stats.due_ms >= now_ms)]
         holders = [one.holder for one in stats.looks]
         return {
-            "waiting": stats.waiting,
+            "pending": stats.pending,
             "late": stats.late,
             **_topics(stats),
             "lateness": lateness,
@@ -101,7 +101,7 @@ class SnapshotSource(Owner, DashboardSource):
 
 def _topics(stats: LiveStats) -> Json:
     """Return the pending messages of each topic; None for a broker's store, which has no counts."""
-    if stats.waiting is None:
+    if stats.pending is None:
         names = sorted(stats.by_topic)[:TOPICS_SHOWN]
         return {**topics_of({}), "topics": [[name, None] for name in names]}
     return topics_of({name: one[0] for name, one in stats.by_topic.items()})

@@ -70,5 +70,5 @@ def topics_of(waiting: Mapping[str, int]) -> Json:
     return {
         "topics": [list(one) for one in order[:TOPICS_SHOWN]],
         "more_topics": len(rest),
-        "more_waiting": sum(count for _, count in rest),
+        "more_pending": sum(count for _, count in rest),
     }

@@ -26,7 +26,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path

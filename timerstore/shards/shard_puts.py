@@ -14,7 +14,7 @@ import numpy as np
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.write.checked_batch import id_bytes
-from timerstore._engine.write.requests import BatchRequest, PutRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
-from timerstore._engine.read.requests import PullRequest
+from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore.errors import MessageError
 from timerstore.messages import MessageBatch, PullResult

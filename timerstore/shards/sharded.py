@@ -30,7 +30,7 @@ from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.recurring import RecurringRequest, draw_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
-from timerstore._engine.write.requests import BatchRequest, PutRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig

@@ -8,10 +8,10 @@
 | read_options.py | parse and check reader options                             |
 | plan.py         | divide a read into tasks                                   |
 | offsets.py      | stream offsets and `as_of` positions as JSON               |
-| schemas.py      | Spark types of the tables                                  |
+| schema_map.py   | Spark types of the tables                                  |
 | batch.py        | batch reads                                                |
 | stream.py       | streaming reads                                            |
-| writing.py      | batch and streaming writes                                 |
+| writer.py       | batch and streaming writes                                 |
 | session.py      | `register` and `configure` for a session                   |
 | jobs/           | the jobs of the command `timerstore-spark`                 |
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from timerstore.spark.batch import BatchReader
 from timerstore.spark.read_options import parse
-from timerstore.spark.schemas import schema_of, wanted_of
+from timerstore.spark.schema_map import schema_of, wanted_of
 from timerstore.spark.stream import StreamReader
-from timerstore.spark.writing import BatchWriter, StreamWriter, check_target
+from timerstore.spark.writer import BatchWriter, StreamWriter, check_target
 
 
 class TimerStoreDataSource(DataSource):

@@ -17,7 +17,7 @@ def _cancel_forgotten() -> Patches:
         answer, end = original(self, handle)
         if answer is CancelResult.CANCELLED:
             found = self._finder.find(handle)
-            set_states(states_of(self._finder).native, [found[0].timer_id], lib.TS_WAITING)
+            set_states(states_of(self._finder).native, [found[0].timer_id], lib.TS_PENDING)
         return answer, end
 
     yield swap(Canceller, "cancel", cancelled)

@@ -44,7 +44,7 @@ def _group_again() -> Patches:
 def _anew_knowsnothing() -> Patches:
     def fold_from_empty(one: Any, routes: Any, scanned: Any, found: Any) -> None:
         original(one, routes, scanned, found)
-        set_states(one.native, found.ids_delivered, lib.TS_WAITING)
+        set_states(one.native, found.ids_delivered, lib.TS_PENDING)
 
     original = timer_recover.fold_from_empty
     yield swap(timer_recover, "fold_from_empty", fold_from_empty)

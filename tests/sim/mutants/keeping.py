@@ -47,7 +47,7 @@ def _checkpoint_outrun() -> Patches:
 
 @mutant("P-27", "retention drops pending messages of delay levels", needs="retention_")
 def _levels_dropped() -> Patches:
-    yield swap(timer_retention, "lowest_waiting", lambda *_args: NOTHING)
+    yield swap(timer_retention, "lowest_pending", lambda *_args: NOTHING)
 
 
 @mutant("P-28", "messages that a group has not read are removed by age", needs="retention_")

@@ -39,7 +39,7 @@ def _checkpoint_first() -> Patches:
 def _no_dedupe() -> Patches:
     def deliver(view: Any, routes: Any, log: Any, *rest: Any) -> int:
         due, count = rest[2:4]
-        set_states(log.states, [due[i].id for i in range(count)], lib.TS_WAITING)
+        set_states(log.states, [due[i].id for i in range(count)], lib.TS_PENDING)
         return int(lib.ts_deliver_many(view, routes, log, *rest))
 
     yield swap(dequeue_put, "lib", Lib(ts_deliver_many=deliver))
@@ -65,7 +65,7 @@ def _cancel_not_logged() -> Patches:
 
     def cancelled(self: Any, handle: Any) -> Any:
         found = [one for one in self._finder.find(handle) if handle.timer_id != -1]
-        if len(found) == 1 and states_of(self._finder).get(found[0].timer_id) == lib.TS_WAITING:
+        if len(found) == 1 and states_of(self._finder).get(found[0].timer_id) == lib.TS_PENDING:
             set_states(states_of(self._finder).native, [found[0].timer_id], lib.TS_CANCELLED)
             return CancelResult.CANCELLED, 0
         return original(self, handle)

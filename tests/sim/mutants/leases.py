@@ -6,7 +6,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from tests.support.inside.engine import LeaseProgress, leasing
+from tests.support.inside.engine import LeaseProgress, lease_appender
 from tests.support.inside.methods import (
     LEASE_PROGRESS_KNOWN_IN_RETRY,
     LEASES_CANCEL,
@@ -40,7 +40,7 @@ def _lease_not_durable() -> Patches:
 
 @mutant("LE-5", "attempts do not count over an expired lease", needs="receive")
 def _attempts_not_counted() -> Patches:
-    yield swap(leasing, "read_lease", nothing)
+    yield swap(lease_appender, "read_lease", nothing)
 
 
 @mutant("LE-6", "the lease of the last attempt is handed out again too", needs="receive")

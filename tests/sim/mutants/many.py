@@ -35,7 +35,7 @@ def _always_cancelled() -> Patches:
 
     def place(self: Any, drafts: Any, texts: Any) -> int:
         end = original(self, drafts, texts)
-        drafts["state"][:] = lib.TS_WAITING
+        drafts["state"][:] = lib.TS_PENDING
         return end
 
     yield swap(*MANY_CANCELLER_PLACE, place)

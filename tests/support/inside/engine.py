@@ -38,9 +38,9 @@ from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 
 # --- leases ---
-from timerstore._engine.leases import leases, leasing
+from timerstore._engine.leases import lease_appender, leases
+from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
-from timerstore._engine.leases.leasing import Leasing
 
 # --- fixed delay levels ---
 from timerstore._engine.levels.deliver import ScheduleDeliver

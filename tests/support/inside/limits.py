@@ -93,7 +93,7 @@ IDS_FILE_BYTES_MIN = Attribute(message_ids, "_FILE_BYTES_MIN")
 """Bytes below which the file of message ids is not rewritten."""
 
 KNOWN_KEYS_MAX = Attribute(replace, "_KNOWN_MAX")
-"""Keys whose waiting message is known in memory, at most."""
+"""Keys whose pending message is known in memory, at most."""
 
 
 def staging_gather_rows() -> Attribute:

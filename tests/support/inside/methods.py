@@ -56,8 +56,8 @@ OFFSETS_WRITE = Attribute(engine.Offsets, "_write")
 LEASES_CANCEL = Attribute(engine.Leases, "_cancel")
 LEASES_MOVE = Attribute(engine.Leases, "_move")
 LEASES_SETTLE = Attribute(engine.Leases, "_settle")
-LEASING_ROW = Attribute(engine.Leasing, "_row")
-LEASING_APPEND = Attribute(engine.Leasing, "_append")
+LEASING_ROW = Attribute(engine.LeaseAppender, "_row")
+LEASING_APPEND = Attribute(engine.LeaseAppender, "_append")
 LEASE_PROGRESS_KNOWN_IN_RETRY = Attribute(engine.LeaseProgress, "_known_in_retry")
 
 # --- backups ---

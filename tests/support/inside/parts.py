@@ -39,7 +39,7 @@ def random_of(spreader: Any) -> Random:
 
 
 def states_of(finder: Any) -> Any:
-    """The states of timers that a finder of waiting messages reads."""
+    """The states of timers that a finder of pending messages reads."""
     return finder._states
 
 

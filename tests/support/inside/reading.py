@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.leases import leasing
+from timerstore._engine.leases import lease_appender
+from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
-from timerstore._engine.leases.leasing import Leasing
+from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.query import Querier
-from timerstore._engine.read.requests import PullRequest
 
 
 def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) -> tuple[Any, Any]:
@@ -109,7 +109,7 @@ def forget_sql_parser() -> None:
     sql._parser.cache_clear()
 
 
-LEASING_ROW = Attribute(Leasing, "_row")
+LEASING_ROW = Attribute(LeaseAppender, "_row")
 """The method that makes the record of one lease."""
 
 LEASES_MOVE = Attribute(Leases, "_move")
@@ -118,7 +118,7 @@ LEASES_MOVE = Attribute(Leases, "_move")
 
 def body_of(message: Any) -> bytes:
     """The body of a message that is leased, inflated."""
-    return leasing._body_of(message)
+    return lease_appender._body_of(message)
 
 
 def bells_of(store: Any) -> Mapping[Any, Any]:
@@ -128,7 +128,7 @@ def bells_of(store: Any) -> Mapping[Any, Any]:
 
 
 def aio_page_count() -> int:
-    """How many waiting messages an AsyncTimerStore reads at a time."""
+    """How many pending messages an AsyncTimerStore reads at a time."""
     from timerstore import aio
 
     return aio._PAGE

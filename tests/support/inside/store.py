@@ -35,7 +35,7 @@ class Inside:
 
     @property
     def signals(self) -> Any:
-        """The signals between components: base/signals.py."""
+        """The signals between components: base/signal.py."""
         return self._store._engine.signals
 
     # --- log and queues ---
@@ -134,7 +134,7 @@ class Inside:
 
     @property
     def pending(self) -> Any:
-        """The reader of waiting messages: timer/pending.py."""
+        """The reader of pending messages: timer/pending.py."""
         return self._store._engine.pending
 
     @property

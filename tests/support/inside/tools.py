@@ -30,16 +30,16 @@ def without_delivered(counts: Any, look: Any) -> Any:
 
 def export_sync() -> Attribute:
     """Return the function by which an export syncs its file."""
-    from timerstore.cli import tables
+    from timerstore.cli import exporting
 
-    return Attribute(tables, "_sync")
+    return Attribute(exporting, "_sync")
 
 
 def root_of_write(options: Mapping[str, str]) -> Path:
     """Return the directory that the options of a Spark write name."""
-    from timerstore.spark import writing
+    from timerstore.spark import writer
 
-    return writing._root_of(options)
+    return writer._root_of(options)
 
 
 def span_text(span_ms: int) -> str:

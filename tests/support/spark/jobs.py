@@ -113,7 +113,7 @@ def play(root: Path, begin_ms: int, end_ms: int, step_ms: int = 1000) -> None:
 
 
 def waiting(root: Path, now_ms: int = START_MS) -> dict[str, tuple[str, int]]:
-    """Return message id to topic and due time of all waiting messages in all shards."""
+    """Return message id to topic and due time of all pending messages in all shards."""
     with opened(root, now_ms) as stores:
         found = [one for store in stores.values() for one in store.pending()]
     assert len({one.message_id for one in found}) == len(found), "an id occurs twice"

@@ -34,7 +34,7 @@ def test_stream_starts_with_an_about_event(bench: Bench, paged: Paged) -> None:
     assert parsed(frames[1]) == ("about", json.loads(json.dumps(paged.source.about())))
     for one in frames[2:]:
         name, told = parsed(one)
-        assert (name, told["now_ms"], told["waiting"]) == ("now", NOW, 1)
+        assert (name, told["now_ms"], told["pending"]) == ("now", NOW, 1)
         assert told["ring"]["counts"][5] == 1
 
 
@@ -173,9 +173,9 @@ def test_disconnected_client_frees_its_stream(paged: Paged, error: BaseException
 
 def test_pages_share_one_reading_of_statistics(bench: Bench) -> None:
     source = OpenSource(bench.store, read_only=False, every_s=3600.0)
-    assert source.now("1h", None)["waiting"] == 0
+    assert source.now("1h", None)["pending"] == 0
     bench.store.put("t", b"x", delay=60)
     told = source.now("1m", None)
-    assert told["waiting"] == 0, "read half an hour ago at most"
+    assert told["pending"] == 0, "read half an hour ago at most"
     assert sum(told["ring"]["counts"]) == 0
     assert sum(source.now("1h", None)["ring"]["counts"]) == 1, "its ring is each page's own"

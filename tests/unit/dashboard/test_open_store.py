@@ -19,7 +19,7 @@ MINUTE = 60 * SECOND
 
 def test_numbers_of_an_empty_store(bench: Bench, paged: Paged) -> None:
     told = paged.now()
-    assert (told["waiting"], told["late"], told["next_ms"]) == (0, 0, None)
+    assert (told["pending"], told["late"], told["next_ms"]) == (0, 0, None)
     assert told["topics"] == []
     assert told["ring"]["counts"] == [0] * 60
     assert told["lateness"]["number"] == 0
@@ -49,13 +49,13 @@ def test_numbers_change_when_messages_come_and_go(bench: Bench, paged: Paged) ->
     bench.store.put("b", b"x", delay=60)
     told = paged.now()
     assert told["topics"] == [["a", 5], ["b", 1]]
-    assert (told["waiting"], told["next_ms"]) == (6, NOW + 10 * SECOND)
+    assert (told["pending"], told["next_ms"]) == (6, NOW + 10 * SECOND)
     assert paged.now(topic="b")["ring"]["counts"].count(1) == 1
     assert paged.now(topic="nobody")["ring"]["counts"] == [0] * 60
     bench.turn(10 * SECOND)
     told = paged.now()
     assert told["topics"] == [["b", 1], ["a", 0]]
-    assert told["waiting"] == 1
+    assert told["pending"] == 1
     assert told["lateness"]["number"] == 5
     assert told["lateness"]["worst"] == 1
     assert sum(told["history"]) == pytest.approx(5)
@@ -81,7 +81,7 @@ def test_topics_are_cut_to_the_largest() -> None:
     told = topics_of(waiting)
     assert told["topics"][0] == [f"t{TOPICS_SHOWN + 1:03}", TOPICS_SHOWN + 2]
     assert len(told["topics"]) == TOPICS_SHOWN
-    assert (told["more_topics"], told["more_waiting"]) == (2, 3)
+    assert (told["more_topics"], told["more_pending"]) == (2, 3)
 
 
 def test_system_topics_are_hidden(bench: Bench, paged: Paged) -> None:
@@ -138,7 +138,7 @@ def test_search_finds_by_handle_id_and_key(bench: Bench, paged: Paged) -> None:
     bench.turn()
     for name in (receipt.handle, receipt.message_id, f"  {receipt.message_id}\n"):
         [found] = paged.ask("/api/search", message=name)["found"]
-        assert (found["state"], found["where"], found["topic"]) == ("waiting", "wheel", "orders")
+        assert (found["state"], found["where"], found["topic"]) == ("pending", "wheel", "orders")
         assert found["handle"] == receipt.handle
         assert (found["chain_place"], found["chain_length"]) == (1, 2)
         assert [one["what"] for one in found["history"]] == ["put"]
@@ -147,7 +147,7 @@ def test_search_finds_by_handle_id_and_key(bench: Bench, paged: Paged) -> None:
     told = paged.ask("/api/search", message="k2")
     assert told["found"] == []
     [row] = told["rows"]
-    assert (row["message_id"], row["state"]) == (receipt.message_id, "waiting")
+    assert (row["message_id"], row["state"]) == (receipt.message_id, "pending")
     told = paged.ask("/api/search", message=receipt.message_id, topic="other")
     assert told == {"found": [], "rows": []}
 
@@ -160,7 +160,7 @@ def test_search_of_a_delivered_message_has_history_and_no_handle(
     bench.turn(2 * SECOND)
     [found] = paged.ask("/api/search", message=receipt.handle)["found"]
     assert (found["state"], found["where"], found["handle"]) == ("delivered", "queue", "")
-    assert [one["what"] for one in found["history"]] == ["put", "handed"]
+    assert [one["what"] for one in found["history"]] == ["put", "delivered"]
 
 
 def test_search_of_a_rescheduled_message_has_the_new_handle(bench: Bench, paged: Paged) -> None:
@@ -181,7 +181,7 @@ def test_search_finds_nothing_for_an_unknown_id(paged: Paged) -> None:
 def test_search_of_a_level_message_has_no_handle(bench: Bench, paged: Paged) -> None:
     receipt = bench.store.put("orders", b"x", level=3)
     [found] = paged.ask("/api/search", message=receipt.message_id)["found"]
-    assert (found["state"], found["where"], found["handle"]) == ("waiting", "level", "")
+    assert (found["state"], found["where"], found["handle"]) == ("pending", "level", "")
 
 
 def test_body_is_shortened_for_display(bench: Bench, paged: Paged) -> None:
@@ -299,7 +299,7 @@ def test_shards_are_shown_as_one_store(shards: ShardBench) -> None:
     shards.turn()
     assert paged.source.about()["shards"] == 3
     told = paged.now()
-    assert (told["waiting"], sum(told["ring"]["counts"])) == (12, 12)
+    assert (told["pending"], sum(told["ring"]["counts"])) == (12, 12)
     rows = paged.ask("/api/rows", begin_ms=NOW, end_ms=NOW + 61 * SECOND)["rows"]
     assert {one["handle"] for one in rows} == {one.handle for one in receipts}
     for one in receipts:

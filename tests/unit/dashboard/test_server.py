@@ -33,12 +33,12 @@ def test_server_serves_current_numbers(bench: Bench) -> None:
         events = Line(served, "/events?turn=1m", Authorization=AUTHORIZATION)
         assert events.answer.headers["content-type"].startswith("text/event-stream")
         assert events.frame()[0] == "about"
-        assert events.frame()[1]["waiting"] == 0
+        assert events.frame()[1]["pending"] == 0
         bench.store.put("t", b"x", delay=1)
-        while events.frame()[1]["waiting"] != 1:
+        while events.frame()[1]["pending"] != 1:
             pass
         bench.turn(1000)
-        while (told := events.frame()[1])["waiting"]:
+        while (told := events.frame()[1])["pending"]:
             pass
         assert told["now_ms"] == bench.clock.now_ms
         refused = Line(served, "/")
@@ -89,7 +89,7 @@ def test_start_reads_a_snapshot_when_the_store_is_locked(tmp_path: Path) -> None
             events = Line(served, "/events", Authorization=AUTHORIZATION)
             events.frame()
             told = events.frame()[1]
-            assert (told["waiting"], told["topics"]) == (1, [["orders", 1]])
+            assert (told["pending"], told["topics"]) == (1, [["orders", 1]])
             for ask in ("/api/search?message=x", "/api/rows?begin_ms=0&end_ms=1"):
                 refused = Line(served, ask, Authorization=AUTHORIZATION)
                 assert refused.answer.status == 403
@@ -120,7 +120,7 @@ def test_start_reads_a_broker_store_without_converting_it(tmp_path: Path) -> Non
         events = Line(served, "/events", Authorization=AUTHORIZATION)
         events.frame()
         told = events.frame()[1]
-        assert told["waiting"] is None, "it has no counts of ours"
+        assert told["pending"] is None, "it has no counts of ours"
         assert told["topics"]
         assert all(count is None for _, count in told["topics"])
         assert (told["late"] > 0, told["holder"]) == (True, None)

@@ -209,7 +209,7 @@ def test_pending_message_without_a_record_is_a_corrupt_error(bench: Bench) -> No
     bench.store.put("t", b"x", delay=5)
     bench.turn()
     states = inside(bench.store).states.native
-    lib.ts_state_set(states, 77, lib.TS_WAITING)
+    lib.ts_state_set(states, 77, lib.TS_PENDING)
     for _ in range(2):
         with pytest.raises(CorruptError, match="no record is found"):
             bench.store.histogram()

@@ -24,7 +24,7 @@ def what(told: Explanation) -> list[str]:
 def test_explain_follows_a_message_from_put_to_delivery(bench: Bench) -> None:
     receipt = bench.store.put("a", b"x", deliver_ms=NOW + 5500)
     told = bench.store.explain(receipt)
-    assert (told.state, told.where, told.slot) == ("waiting", "timer topic", None)
+    assert (told.state, told.where, told.slot) == ("pending", "timer topic", None)
     assert (told.due_ms, told.timer_id, told.log_offset) == (NOW + 5500, 0, receipt.log_offset)
     assert told.why == (
         "it is due at 2023-11-14 22:13:25.500 UTC, in 5.500 s; it is not on the wheel yet, 0 are "
@@ -32,12 +32,12 @@ def test_explain_follows_a_message_from_put_to_delivery(bench: Bench) -> None:
     )
     bench.turn()
     told = bench.store.explain(receipt)
-    assert (told.state, told.where) == ("waiting", "wheel")
+    assert (told.state, told.where) == ("pending", "wheel")
     assert (told.slot, told.slot_ms) == (NOW // 1000 + 5, NOW + 5000)
     assert told.why.endswith("in 5.500 s; its slot is read at 2023-11-14 22:13:25.000 UTC")
     bench.turn(5100)
     told = bench.store.explain(receipt)
-    assert (told.state, told.where, told.slot_ms) == ("waiting", "open slot", NOW + 5000)
+    assert (told.state, told.where, told.slot_ms) == ("pending", "open slot", NOW + 5000)
     assert "its slot is read, it waits to be handed over" in told.why
     bench.turn(600)
     told = bench.store.explain(receipt)
@@ -46,7 +46,7 @@ def test_explain_follows_a_message_from_put_to_delivery(bench: Bench) -> None:
     assert told.why.startswith("it came into its topic at 2023-11-14 22:13:25.700 UTC")
     assert [(one.what, one.at_ms, one.due_ms) for one in told.history] == [
         ("put", NOW, NOW + 5500),
-        ("handed", NOW + 5700, 0),
+        ("delivered", NOW + 5700, 0),
     ]
 
 
@@ -77,7 +77,7 @@ def test_explain_of_a_cancelled_and_of_a_rescheduled_message(bench: Bench) -> No
     moved = bench.store.reschedule(receipt, delay=90)
     for name in (receipt, moved):
         told = bench.store.explain(name)
-        assert (told.state, told.due_ms, told.timer_id) == ("waiting", NOW + 90_010, 2)
+        assert (told.state, told.due_ms, told.timer_id) == ("pending", NOW + 90_010, 2)
         assert what(told) == ["put", "rescheduled"]
     bench.turn(10)
     bench.store.cancel(moved)
@@ -106,12 +106,12 @@ def test_explain_of_a_message_on_a_level(bench: Bench) -> None:
     bench.store.put("a", b"x", level=4)
     receipt = bench.store.put("a", b"x", level=4)
     told = bench.store.explain(receipt)
-    assert (told.state, told.where, told.level) == ("waiting", "level", 4)
+    assert (told.state, told.where, told.level) == ("pending", "level", 4)
     assert (told.due_ms, told.timer_id, told.queue_offset) == (NOW + 30_000, -1, 1)
     assert told.why.endswith("in 30.000 s; 1 of its level's queue are before it")
     bench.turn(30_000)
     told = bench.store.explain(receipt)
-    assert (told.state, what(told), told.queue_id) == ("delivered", ["put", "handed"], 0)
+    assert (told.state, what(told), told.queue_id) == ("delivered", ["put", "delivered"], 0)
 
 
 def test_explain_of_a_message_on_the_far_wheel(bench: Bench) -> None:
@@ -119,7 +119,7 @@ def test_explain_of_a_message_on_the_far_wheel(bench: Bench) -> None:
     for _ in range(3):
         bench.turn(1000)
         told = bench.store.explain(receipt)
-        assert (told.state, told.where, told.due_ms) == ("waiting", "wheel", NOW + DAY)
+        assert (told.state, told.where, told.due_ms) == ("pending", "wheel", NOW + DAY)
         assert told.history[0].what == "put"
 
 

@@ -13,7 +13,7 @@ from tests.support.inside import LEASES_MOVE, LEASING_ROW, body_of
 from tests.support.leasing import RETRY, bodies, put, take
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
 from timerstore._engine.leases import Leases
-from timerstore._engine.leases.leasing import Leasing
+from timerstore._engine.leases.lease_appender import LeaseAppender
 
 
 def test_acked_message_is_not_delivered_again(bench: Bench) -> None:
@@ -42,7 +42,7 @@ def test_a_lease_that_is_over_before_it_is_appended_cancels_no_other_timer(
     put(bench, b"a")
     row = LEASING_ROW.value
 
-    def late(self: Leasing, *given: Any) -> Any:
+    def late(self: LeaseAppender, *given: Any) -> Any:
         bench.clock.set(bench.clock.now_ms + 10)
         return row(self, *given)
 

@@ -232,7 +232,7 @@ def test_verify_reports_wrong_count(mixed: Bench, where: str) -> None:
         mixed.store.flush()
     else:
         (problem,) = mixed.store.verify().problems
-        assert problem.what == "waiting on levels of topic u queue 1"
+        assert problem.what == "pending on levels of topic u queue 1"
         route.native.level_pending -= 1
 
 

@@ -97,7 +97,7 @@ def test_verify_reports_second_delivery_of_level_message(bench: Bench) -> None:
     problems = bench.store.verify().problems
     assert [problem.what for problem in problems] == [
         "a delivery beyond its source",
-        "waiting on levels of topic t queue 0",
+        "pending on levels of topic t queue 0",
     ]
     inside(bench.store).log.fail(CorruptError("the test is over"))
     bench.store.close()

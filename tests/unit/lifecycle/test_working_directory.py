@@ -150,7 +150,7 @@ def test_relative_path_is_resolved_within_one_call(places: Places) -> None:
     timerstore.restore("backup", "restored")
     assert timerstore.verify_directory("restored").clean
     assert timerstore.repair("restored", "repaired").clean
-    assert timerstore.convert("repaired", "timerstore", small()).waiting == 0
+    assert timerstore.convert("repaired", "timerstore", small()).pending == 0
     make_root(Path("shards"))
     part = shards.stage("shards", "s", 0, "a", [batch_of(3)], clock=ManualClock(NOW))
     shards.abort("shards", [part])

@@ -30,7 +30,7 @@ def test_verify_counts_what_it_reads(filled: FilledBench) -> None:
     timer_records = filled.store.pull("rmq_sys_wheel_timer", 0, 10**6).max_offset
     assert report.counts["timer units"] == timer_records
     assert report.counts["records"] == report.counts["queue units"]
-    assert report.counts["waiting"] == filled.store.stats()["pending_messages"] > 0
+    assert report.counts["pending"] == filled.store.stats()["pending_messages"] > 0
 
 
 def test_verify_is_clean_after_each_service_step(filled: FilledBench) -> None:

@@ -13,7 +13,7 @@ from tests.support.inside import inside
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import timer_unit, wheel_slot
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
-from timerstore._engine.maintenance.id_states import IdStates, LogFold, differing, waiting
+from timerstore._engine.maintenance.id_states import IdStates, LogFold, differing, pending
 from timerstore.errors import CorruptError
 from timerstore.testing import ManualClock, Stepper
 
@@ -179,9 +179,9 @@ def test_verify_reports_state_changed_in_memory(filled: FilledBench, state: str)
 def test_verify_reports_changed_count(filled: FilledBench) -> None:
     filled.stepper.settle()
     parts = inside(filled.store)
-    parts.states.native.waiting += 1
+    parts.states.native.pending += 1
     check_reports(filled.store.verify(), "number of pending timers")
-    parts.states.native.waiting -= 1
+    parts.states.native.pending -= 1
     route = parts.routes.get("topic-1", 0)
     assert route is not None
     route.native.pending -= 1
@@ -244,7 +244,7 @@ def test_verify_reports_double_delivery(filled: FilledBench) -> None:
     again = [e for e in inside(filled.store).pending.entries() if e["id"] == one.timer_id]
     filled.clock.set(max(filled.clock.now_ms, one.due_ms))
     filled.stepper.settle()
-    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_WAITING)
+    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_PENDING)
     parts.open_slot.expect_and_push(np.array(again, again[0].dtype))
     filled.stepper.settle()
     report = filled.store.verify()
@@ -296,7 +296,7 @@ def test_packed_states_return_what_was_put() -> None:
     ids = np.array([0, 3, 5, 4 * 5000 + 1], np.int64)
     states.put(ids, np.array([1, 2, 3, 1], np.uint8))
     assert states.get(np.arange(6)).tolist() == [1, 0, 0, 2, 0, 3]
-    assert np.concatenate(list(waiting(states.copy()))).tolist() == [0, 20_001]
+    assert np.concatenate(list(pending(states.copy()))).tolist() == [0, 20_001]
     other = IdStates()
     other.put(ids, np.array([1, 2, 2, 0], np.uint8))
     assert list(differing(states.copy(), other.copy(), only_known=False)) == [

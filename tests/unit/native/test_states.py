@@ -12,7 +12,7 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.state_sector import CHUNK_IDS
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer.timer_recovery import waiting_ids
+from timerstore._engine.timer.timer_recovery import pending_ids
 from timerstore._engine.timer.timer_states import BLOCK_IDS, TimerStates
 
 OURS, STRANGER = 7, 9
@@ -30,18 +30,18 @@ def test_table_agrees_with_a_dict(changes: list[tuple[int, int]]) -> None:
         model[timer_id] = state
     for timer_id in (*model, 13, BLOCK_IDS + 1):
         assert states.get(timer_id) == model.get(timer_id, 0)
-    waiting = sorted(i for i, state in model.items() if state == lib.TS_WAITING)
-    assert waiting_ids(states).tolist() == waiting
-    assert states.native.waiting == len(waiting)
+    waiting = sorted(i for i, state in model.items() if state == lib.TS_PENDING)
+    assert pending_ids(states).tolist() == waiting
+    assert states.native.pending == len(waiting)
 
 
 def test_ids_without_memory_have_no_state_and_cannot_get_one() -> None:
     states = TimerStates()
     assert states.get(0) == states.get(-1) == lib.TS_NONE
-    assert lib.ts_state_set(states.native, 0, lib.TS_WAITING) == lib.TS_NEED_STATES
+    assert lib.ts_state_set(states.native, 0, lib.TS_PENDING) == lib.TS_NEED_STATES
     states.ensure(0)
     assert states.native.end == BLOCK_IDS
-    assert lib.ts_state_set(states.native, BLOCK_IDS, lib.TS_WAITING) == lib.TS_NEED_STATES
+    assert lib.ts_state_set(states.native, BLOCK_IDS, lib.TS_PENDING) == lib.TS_NEED_STATES
     assert states.get(BLOCK_IDS) == lib.TS_NONE
 
 
@@ -84,7 +84,7 @@ def test_side_file_gives_the_table_of_its_watermark(
             found.open_file(disk, path, is_new=False)
             assert found.read(count, digest, log_end)
             assert {i: found.get(i) for i in wanted} == wanted
-            assert found.native.waiting == sum(s == lib.TS_WAITING for s in wanted.values())
+            assert found.native.pending == sum(s == lib.TS_PENDING for s in wanted.values())
         found = TimerStates()
         found.open_file(disk, path, is_new=False)
         assert not found.read(marks[-1][0], marks[-1][1] + 1, marks[-1][2])
@@ -126,7 +126,7 @@ def test_fold_changes_a_waiting_id_to_handed_or_cancelled_only(route: object) ->
     fold(states, route, rows)
     assert [states.get(n) for n in range(7)] == [1, 2, 3, 1, 0, 0, 0]
     assert route.pending == 2  # type: ignore[attr-defined]
-    assert states.native.waiting == 2
+    assert states.native.pending == 2
 
 
 def test_fold_ignores_foreign_ids(route: object) -> None:
@@ -141,11 +141,11 @@ def test_fold_ignores_foreign_ids(route: object) -> None:
             {"kind": RecordKind.ORDINARY, "timer_id": -1, "queue_offset": 0},
         ],
     )
-    assert states.get(0) == lib.TS_WAITING
+    assert states.get(0) == lib.TS_PENDING
 
 
 def test_fold_reports_missing_memory_before_it_changes_a_state(route: object) -> None:
     states = TimerStates()
     fold(states, route, [timer(0, 0), timer(BLOCK_IDS, BLOCK_IDS)])
-    assert (states.get(0), states.get(BLOCK_IDS)) == (lib.TS_WAITING, lib.TS_WAITING)
+    assert (states.get(0), states.get(BLOCK_IDS)) == (lib.TS_PENDING, lib.TS_PENDING)
     assert states.native.end == 2 * BLOCK_IDS

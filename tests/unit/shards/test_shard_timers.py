@@ -149,7 +149,7 @@ def test_rate_of_all_shards_never_exceeds_limit(shards: ShardBench) -> None:
         assert 5 * second < come(shards, 1000) - 3 <= 10 * second
     for shard in shards.bodies():
         assert shard == [b"%d" % k for k in range(len(shard))]  # in order
-    assert shards.store.explain(next(shards.store.pending())).state == "waiting"
+    assert shards.store.explain(next(shards.store.pending())).state == "pending"
     shards.store.pace("t", None)
     shards.turn()
     assert sum(shards.counted().values()) == 120

@@ -21,7 +21,7 @@ from timerstore import (
     ReentrantCallError,
     TimerStore,
 )
-from timerstore._engine.snapshot.unsupported import UNSUPPORTED
+from timerstore._engine.snapshot.rejected_calls import UNSUPPORTED
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.api import StoreApi

@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow")
 
 from tests.support.inside import root_of_write
 from timerstore.errors import ConfigError
-from timerstore.spark import writing
+from timerstore.spark import writer
 from timerstore.spark.read_options import parse
 
 
@@ -59,6 +59,6 @@ def test_ingest_error_after_commit_is_only_logged(
     def broken(_root: str) -> None:
         raise error
 
-    monkeypatch.setattr(writing, "ingest", broken)
-    writing.Target("/s", writing.WriteOptions()).ingest()
+    monkeypatch.setattr(writer, "ingest", broken)
+    writer.Target("/s", writer.WriteOptions()).ingest()
     assert [one for one in caplog.records if repr(error) in one.getMessage()]

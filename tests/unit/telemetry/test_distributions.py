@@ -26,7 +26,7 @@ def test_lateness_excludes_rolled_and_cancelled_messages(bench: Bench) -> None:
     for _ in range(20):
         bench.turn(10_000)
     assert sum(bench.store.stats()["lateness_ms"].values()) == 0
-    assert bench.store.explain(far).state == "waiting"
+    assert bench.store.explain(far).state == "pending"
 
 
 def test_syncs_and_checkpoints_are_counted(bench: Bench) -> None:

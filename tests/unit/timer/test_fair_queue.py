@@ -129,7 +129,7 @@ def test_explain_reports_rate_limit(bench: Bench) -> None:
     bench.store.pace("a", 0.5)
     bench.turn(5000)
     told = bench.store.explain(receipts[3])
-    assert (told.state, told.where) == ("waiting", "open slot")
+    assert (told.state, told.where) == ("pending", "open slot")
     assert told.why.endswith("; its topic has 0.5 a second, 2 go before it")
     bench.store.pace("a", None)
     assert bench.store.explain(receipts[3]).why.endswith("turns, 2 of its own go before it")

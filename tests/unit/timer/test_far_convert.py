@@ -24,7 +24,7 @@ def test_convert_to_rocketmq_and_back(tmp_path: Path) -> None:
     report = timerstore.convert(bench.root, to="rocketmq", config=bench.config, clock=bench.clock)
     assert report == (10, 0, 0)
     report = timerstore.convert(bench.root, to="timerstore", config=bench.config, clock=bench.clock)
-    assert report.waiting == 10
+    assert report.pending == 10
     bench.open()
     go(bench, 600 * SECOND)
     assert len(bodies(bench)) == 10

@@ -234,7 +234,7 @@ def test_explain_reports_place_of_far_message(tmp_path: Path) -> None:
     receipt = bench.store.put("t", b"m", deliver_ms=NOW + 600 * SECOND)
     bench.turn()
     found = bench.store.explain(receipt)
-    assert (found.state, found.where) == ("waiting", "far wheel")
+    assert (found.state, found.where) == ("pending", "far wheel")
     assert found.slot_ms is not None
     assert 594 * SECOND <= found.slot_ms - NOW <= 600 * SECOND
     bench.turn((600 - WINDOW) * SECOND)

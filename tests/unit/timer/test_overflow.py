@@ -115,7 +115,7 @@ def test_explain_reports_overflow(full: Bench) -> None:
     one = full.store.put("t", b"m", delay=40)
     full.turn()
     found = full.store.explain(one)
-    assert found.state == "waiting"
+    assert found.state == "pending"
     assert found.where == "open slot"
     assert "no slot was free" in found.why
 

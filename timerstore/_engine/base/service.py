@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 
 IDLE_S_MAX = 10.0

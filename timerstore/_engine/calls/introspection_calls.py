@@ -66,7 +66,7 @@ class IntrospectionCalls(OpenStore):
         dispatched, durable = engine.dispatch.dispatched, engine.log.durable
         with engine.log.lock:
             by_topic, on_level = (Counter(one) for one in pending_by_topic(engine.routes))
-            waiting, log_end = int(engine.states.native.waiting), engine.log.end
+            waiting, log_end = int(engine.states.native.pending), engine.log.end
         return {
             **engine.metrics.values(),
             **engine.metrics.distributions(),

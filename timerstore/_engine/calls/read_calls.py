@@ -4,10 +4,10 @@ from timerstore._engine.calls.open_store import OpenStore, counted
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import Filters, check_name
+from timerstore._engine.read.pull_request import PullRequest, refuse_shard
 from timerstore._engine.read.pull_validation import check_pull
 from timerstore._engine.read.query_validation import check_query
 from timerstore._engine.read.queue_watcher import QueueWatcher
-from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.validation import whole_ms
 from timerstore._engine.read.wait_queue import AddPoll
 from timerstore._engine.read.waiting_pull import WaitingPull

@@ -23,7 +23,7 @@ from timerstore.reports import CancelResult
 
 ANSWERS = {
     lib.TS_NONE: CancelResult.UNKNOWN,
-    lib.TS_WAITING: CancelResult.CANCELLED,
+    lib.TS_PENDING: CancelResult.CANCELLED,
     lib.TS_DELIVERED: CancelResult.ALREADY_DELIVERED,
     lib.TS_CANCELLED: CancelResult.ALREADY_CANCELLED,
 }
@@ -53,7 +53,7 @@ def leaving(call: Callable[..., int], one: FoundTimer, due_ms: int = 0) -> Calla
             native.need = 0
             return int(lib.TS_NEED_STATES)
         state = call(native, *arguments)
-        if state == lib.TS_WAITING:
+        if state == lib.TS_PENDING:
             lib.ts_calendar_leave(native, one.real.native, one.timer_id, one.due_ms)
             if due_ms:
                 lib.ts_calendar_count(native, one.real.native, due_ms, 1)
@@ -106,6 +106,6 @@ class Canceller:
             len(text),
             self._clock.now_ms,
         )
-        if state == lib.TS_WAITING and self.slot_counts is not None:
+        if state == lib.TS_PENDING and self.slot_counts is not None:
             self.slot_counts.remove(one.out_ms + 1)
         return ANSWERS[state], end

@@ -222,14 +222,14 @@ class ManyCanceller:
         return end
 
     def _note(self, drafts: Any) -> None:
-        gone = drafts[drafts["state"] == lib.TS_WAITING]
+        gone = drafts[drafts["state"] == lib.TS_PENDING]
         offsets, ids = gone["log_offset"].tolist(), gone["timer_id"].tolist()
         self._removals.note_many(list(zip(offsets, ids, strict=True)))
 
     def _note_slots(self, out_ms: Int64Array, states: Any) -> None:
         counts = self._canceller.slot_counts
         if counts is not None:
-            counts.remove(out_ms[states == lib.TS_WAITING] + 1)
+            counts.remove(out_ms[states == lib.TS_PENDING] + 1)
 
 
 class _Names(NamedTuple):

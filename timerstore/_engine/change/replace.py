@@ -37,7 +37,7 @@ from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.append import Appender
-from timerstore._engine.write.requests import PutRequest
+from timerstore._engine.write.put_requests import PutRequest
 from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -242,7 +242,7 @@ class Replacing(Owner):
                     len(record),
                     now_ms,
                 )
-                if state != lib.TS_WAITING:
+                if state != lib.TS_PENDING:
                     raise _NotPendingError
         except _NotPendingError:
             return None
@@ -304,7 +304,7 @@ class Replacing(Owner):
         """Return the pending message with this key, from memory or from the key index."""
         with self._known_lock:
             known = self._known.get((topic, key))
-        if known is not None and self._states.get(known.named.timer_id) == lib.TS_WAITING:
+        if known is not None and self._states.get(known.named.timer_id) == lib.TS_PENDING:
             return known
         while True:
             try:
@@ -331,7 +331,7 @@ class Replacing(Owner):
                 if segments.begin <= log_offset < end:
                     found = self._pending_of(topic, key, log_offset)
                     if found is not None:
-                        is_waiting = self._states.get(found.named.timer_id) == lib.TS_WAITING
+                        is_waiting = self._states.get(found.named.timer_id) == lib.TS_PENDING
                         return found if is_waiting else None
         return None
 

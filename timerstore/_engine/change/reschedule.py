@@ -140,7 +140,7 @@ class Rescheduler:
             state = append(native, *given)
             # A repeated put of its id returns the new record, but not after the window: a message
             # that was put with the id since then is another one, and the one to return.
-            if state == lib.TS_WAITING and self._ids.is_young(once_ms):
+            if state == lib.TS_PENDING and self._ids.is_young(once_ms):
                 end = int(native.base + native.filled)
                 self._ids.move(one.real.topic, one.message_id, end - len(record))
             return state
@@ -159,7 +159,7 @@ class Rescheduler:
         )
         reach("reschedule_appended")
         self._log.sync_through(end)
-        if state != lib.TS_WAITING:
+        if state != lib.TS_PENDING:
             raise _not_pending(ANSWERS[state])
         config, route = self._config, one.real
         origin = KeptOrigin(route.topic, one.message_id, config.broker_name, config.precision_ms)

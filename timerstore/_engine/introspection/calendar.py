@@ -184,11 +184,11 @@ class Calendar(Owner):
                     to - at,
                 ),
             )
-        if left.waiting and not self._is_too_big:  # all others were found, or have left
+        if left.pending and not self._is_too_big:  # all others were found, or have left
             raise CorruptError(
                 "histogram: no record is found for some pending messages",
                 where=self._directory.root,
-                got=int(left.waiting),
+                got=int(left.pending),
             )
 
     def _add_levels(self, gaps: Gaps) -> None:

@@ -79,7 +79,7 @@ class Explainer:
         elif kind == lib.TS_KIND_LEVEL:
             found = self._on_level(name, rows, history)
         else:
-            found = self._waiting(name, rows, history)
+            found = self._pending(name, rows, history)
         return found
 
     # --- where it is ---
@@ -143,26 +143,26 @@ class Explainer:
             name,
             rows,
             history,
-            "waiting",
+            "pending",
             "level",
             why,
             due_ms=due_ms,
             queue_offset=offset,
         )
 
-    def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         row, timers = rows[-1], self._timers
         timer_id, due_ms = self._records.timer_id(row), int(row["due_ms"])
         state = self._records.states.get(timer_id)
-        if state != lib.TS_WAITING:
-            raise GoneError("its state changed during the call", wanted="waiting", got=state)
+        if state != lib.TS_PENDING:
+            raise GoneError("its state changed during the call", wanted="pending", got=state)
         linked = timers.timer_log.linked_offset
         if int(row["queue_offset"]) >= linked:
             ahead = int(row["queue_offset"]) - linked
             why = f"{self._when(due_ms)}; it is not on the wheel yet, {ahead} are before it"
             if self._config.stop_enqueue:
                 why += " (stop_enqueue is on)"
-            return self._made(name, rows, history, "waiting", "timer topic", why)
+            return self._made(name, rows, history, "pending", "timer topic", why)
         far_slot = timers.on_far_wheel(int(row["log_offset"]), due_ms)
         if far_slot is not None and far_slot >= 0:
             slot = far_slot * timers.far.width
@@ -170,14 +170,14 @@ class Explainer:
             down_ms = slot_ms - self._config.roll_slots * self._config.precision_ms
             why = f"{self._when(due_ms)}; it gets its slot on the wheel {self._at(down_ms)}"
             return self._made(
-                name, rows, history, "waiting", "far wheel", why, slot=slot, slot_ms=slot_ms
+                name, rows, history, "pending", "far wheel", why, slot=slot, slot_ms=slot_ms
             )
         found = timers.on_wheel(int(row["log_offset"]), due_ms)
         if found is None:
             why = f"{self._when(due_ms)}; it was read from its slot"
             if far_slot is not None:
                 why = f"{self._when(due_ms)}; no slot was free: it waits in memory"
-            return self._made(name, rows, history, "waiting", "open slot", why)
+            return self._made(name, rows, history, "pending", "open slot", why)
         slot, place, length = found
         read_slot, precision_ms = timers.wheel.read_slot, self._config.precision_ms
         is_read = slot < read_slot
@@ -196,7 +196,7 @@ class Explainer:
             name,
             rows,
             history,
-            "waiting",
+            "pending",
             "open slot" if is_read else "wheel",
             why,
             slot=slot,

@@ -151,7 +151,7 @@ class MessageRecords:
             elif kind == lib.TS_KIND_TIMER and (timer_id := self.timer_id(row)) in rolls:
                 what = "rolled" if int(row["roll_times"]) > rolls[timer_id] else "moved"
             elif kind in (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED):
-                what = "handed"
+                what = "delivered"
             else:
                 what = "put"
             if kind == lib.TS_KIND_TIMER:

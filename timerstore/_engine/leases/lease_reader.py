@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
-from timerstore._engine.leases.leasing import LeaseSource, Leasing
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import Filters
@@ -39,7 +39,7 @@ class LeaseReader(Owner):
         self,
         topic: str,
         group: str,
-        leasing: Leasing,
+        leasing: LeaseAppender,
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
     ) -> None:

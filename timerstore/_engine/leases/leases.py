@@ -25,9 +25,9 @@ from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, read_receipt, retry_topic, write_receipt
 from timerstore._engine.leases.backoff import delay_ms
+from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
 from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedMessage
-from timerstore._engine.leases.leasing import Leasing
 from timerstore._engine.leases.receive_request import (
     ReceiveRequest,
     ReceiveTerms,
@@ -84,7 +84,9 @@ class Leases(Owner):
         self._groups = groups
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
-        self._leasing = Leasing(store_id, id_prefix, lease_progress, clock, putting, self._opening)
+        self._leasing = LeaseAppender(
+            store_id, id_prefix, lease_progress, clock, putting, self._opening
+        )
         self._lock = Lock()
         self._readers: dict[tuple[str, str], LeaseReader] = {}
         self._routes = routes

@@ -24,7 +24,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.base.service import IDLE_S_MAX, Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.levels.level_runs import LEVEL_DUE, Entries, LevelRun, Runs
 from timerstore._engine.log.commit_log import CommitLog

@@ -32,7 +32,7 @@ from timerstore._engine.base.native import (
     raise_status,
 )
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.group_commit import GroupCommit
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.storage.guarded_map import TruncationWatch

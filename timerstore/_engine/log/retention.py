@@ -34,7 +34,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.storage.disk import Disk
 from timerstore.clock import Clock

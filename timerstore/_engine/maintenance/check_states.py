@@ -135,14 +135,14 @@ class _OpenStates:
             expected.states, memory.states, only_known=only_known, floor=self._fold.floor
         ):
             self._findings.add(f"state of timer id {timer_id}", where, NAMES[one], NAMES[other])
-        counted = sum(len(ids) for ids in id_states.waiting(memory.states))
-        if counted != memory.waiting:
-            self._findings.add("number of pending timers", where, counted, memory.waiting)
+        counted = sum(len(ids) for ids in id_states.pending(memory.states))
+        if counted != memory.pending_timers:
+            self._findings.add("number of pending timers", where, counted, memory.pending_timers)
         if expected.pending is None:
             return
         for name, log_says, memory_says in (
             ("pending", expected.pending, memory.pending),
-            ("waiting on levels", expected.level_pending, memory.level_pending),
+            ("pending on levels", expected.level_pending, memory.level_pending),
         ):
             for index in log_says.keys() | memory_says.keys():
                 wanted, got = log_says.get(index, 0), memory_says.get(index, 0)

@@ -202,11 +202,11 @@ def check_reached(view: StoreView) -> None:
             np.bitwise_or.at(found, ids >> 3, np.uint8(1) << (ids & 7).astype(np.uint8))
     except TimerStoreError as error:
         findings.raised("pending timers cannot be read", where, error)
-    for ids in id_states.waiting(memory.states):
-        findings.count("waiting", len(ids))
+    for ids in id_states.pending(memory.states):
+        findings.count("pending", len(ids))
         lost = ids[(found[ids >> 3] >> (ids & 7).astype(np.uint8)) & 1 == 0]
         for timer_id in lost.tolist():
-            if engine.states.get(timer_id) == lib.TS_WAITING:
+            if engine.states.get(timer_id) == lib.TS_PENDING:
                 findings.add(
                     f"timer id {timer_id} is pending, but nothing leads to it",
                     where,

@@ -43,7 +43,7 @@ class Expected(NamedTuple):
         """
         states = id_states.IdStates()
         ids = np.array([timer_id for timer_id, _ in inherited], np.int64)
-        states.put(ids, np.full(len(ids), lib.TS_WAITING, np.uint8))
+        states.put(ids, np.full(len(ids), lib.TS_PENDING, np.uint8))
         added, pending = states.copy(), self.pending
         packed = np.zeros(max(len(added), len(self.states)), np.uint8)
         packed[: len(added)] = added

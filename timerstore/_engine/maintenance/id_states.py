@@ -21,8 +21,8 @@ Packed = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.int64]
 NAMES = {
     lib.TS_NONE: "no state",
-    lib.TS_WAITING: "waiting",
-    lib.TS_DELIVERED: "handed",
+    lib.TS_PENDING: "pending",
+    lib.TS_DELIVERED: "delivered",
     lib.TS_CANCELLED: "cancelled",
 }
 _SLICE_BYTES = 1 << 20
@@ -61,7 +61,7 @@ def of_fold(found: Fold) -> Packed:
     """Return the states that a fold by matching found."""
     states = IdStates()
     for ids, state in (
-        (found.ids_pending, lib.TS_WAITING),
+        (found.ids_pending, lib.TS_PENDING),
         (found.ids_delivered, lib.TS_DELIVERED),
         (found.ids_cancelled, lib.TS_CANCELLED),
     ):
@@ -87,17 +87,17 @@ def differing(
                 number = (begin + at) * 4 + k
                 if states[0] == states[1] or (only_known and not states[0]):
                     continue
-                if number >= floor or lib.TS_WAITING in states:
+                if number >= floor or lib.TS_PENDING in states:
                     yield number, *states
 
 
-def waiting(packed: Packed) -> Iterator[Ids]:
+def pending(packed: Packed) -> Iterator[Ids]:
     """Return the pending ids, ascending, in parts."""
     for begin in range(0, len(packed), _SLICE_BYTES):
         part = packed[begin : begin + _SLICE_BYTES]
         used = np.flatnonzero(part & 0x55 & ~(part >> 1))
         states = (part[used][:, None] >> np.arange(0, 8, 2, dtype=np.uint8)) & 3
-        rows, places = np.nonzero(states == lib.TS_WAITING)
+        rows, places = np.nonzero(states == lib.TS_PENDING)
         ids: Ids = ((used[rows] + begin) * 4 + places).astype(np.int64)
         yield ids
 
@@ -142,7 +142,7 @@ class LogFold:
         # The first copy of an id is its source, or one that retention moved.
         ids, first = np.unique(rows["timer_id"], return_index=True)
         fresh = self.states.get(ids) == lib.TS_NONE
-        self.states.put(ids[fresh], np.full(int(fresh.sum()), lib.TS_WAITING, np.uint8))
+        self.states.put(ids[fresh], np.full(int(fresh.sum()), lib.TS_PENDING, np.uint8))
         self._count(rows["route"][first[fresh]], 1)
         self._inherit(rows[first[fresh]])
 
@@ -150,13 +150,13 @@ class LogFold:
         _, first = np.unique(rows["timer_id"], return_index=True)
         first = np.sort(first)
         before = self.states.get(rows["timer_id"][first])
-        decides = first[before <= lib.TS_WAITING]
+        decides = first[before <= lib.TS_PENDING]
         repeated = np.ones(len(rows), bool)
         repeated[decides] = False
         is_delete = rows["kind"] == lib.TS_KIND_DELETE
         after = np.where(is_delete[decides], lib.TS_CANCELLED, lib.TS_DELIVERED).astype(np.uint8)
         self.states.put(rows["timer_id"][decides], after)
-        waited = first[before == lib.TS_WAITING]
+        waited = first[before == lib.TS_PENDING]
         self._count(rows["route"][waited], -1)
         for row in rows[repeated]:
             is_delivery = int(row["kind"]) == lib.TS_KIND_DELIVERED

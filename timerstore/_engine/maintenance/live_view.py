@@ -114,13 +114,13 @@ class LiveView(Owner):
         with engine.log.lock:
             log_end = engine.log.end
             states = engine.states.copy_all()
-            waiting = int(engine.states.native.waiting)
+            pending_timers = int(engine.states.native.pending)
             routes = [route.native for route in list(engine.routes.by_index)]
             pending = {int(one.index): int(one.pending) for one in routes}
             level_pending = {int(one.index): int(one.level_pending) for one in routes}
             levels = engine.levels.copy()
         packed = np.frombuffer(states, np.uint8)
-        return Memory(log_end, packed, waiting, pending, levels, level_pending)
+        return Memory(log_end, packed, pending_timers, pending, levels, level_pending)
 
     def _can_map(self) -> bool:
         engine, is_whole = self.engine, True

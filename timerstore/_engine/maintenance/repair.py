@@ -367,7 +367,7 @@ def _tell(findings: Findings, log: LogReader, plan: _Plan) -> None:
     findings.count("records kept", len(log.offsets))
     findings.count("damaged ranges", len(log.damaged))
     findings.count("damaged bytes", sum(gap.end - gap.begin for gap in log.damaged))
-    findings.count("waiting records lost", waiting)
+    findings.count("pending records lost", waiting)
     findings.count("messages lost", delivered)
 
 

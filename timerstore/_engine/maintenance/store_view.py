@@ -92,7 +92,7 @@ class Memory(NamedTuple):
 
     log_end: int
     states: Packed
-    waiting: int
+    pending_timers: int
     pending: dict[int, int]
     levels: Levels
     level_pending: dict[int, int]

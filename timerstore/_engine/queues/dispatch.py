@@ -24,7 +24,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, address, ffi, lib
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import UNIT_BYTES

@@ -9,7 +9,7 @@ from timerstore._engine.queues.routes import Routes
 _NOTHING = 2**62
 
 
-def lowest_waiting(log: CommitLog, routes: Routes, cursors: LevelCursors) -> int:
+def lowest_pending(log: CommitLog, routes: Routes, cursors: LevelCursors) -> int:
     """Return the lowest log offset of a level message that is dispatched and not delivered."""
     found = _NOTHING
     for route in list(routes.by_index):

@@ -66,7 +66,7 @@ class Removals:
         def noted(native: Any, *arguments: Any) -> int:
             log_offset = self._log.end
             got = call(native, *arguments)
-            if got == lib.TS_WAITING:
+            if got == lib.TS_PENDING:
                 self.note(timer_id, log_offset)
             return got
 

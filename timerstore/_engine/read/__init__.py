@@ -19,7 +19,7 @@ lease_progress.py        how far groups that use leases have read
 waiting_poll.py          a consumer's waiting poll; wait_queue.py orders several of them
 queue_watcher.py         registers a consumer with long_poll.py
 time_seek.py             the first queue offset stored at or after a time
-requests.py              the arguments of a pull, as a value
+pull_request.py          the arguments of a pull, as a value
 commit_request.py, pull_validation.py, query_validation.py, validation.py   check arguments
 
 Invariants:

@@ -77,9 +77,9 @@ class TimerRestore(Owner):
         put = timer_recovery.timer_route(self._routes).queue.count + int(
             np.isin(scanned["kind"], kinds).sum()
         )
-        linked = int(states.native.waiting) - (put - mark.timer_queue_offset)
+        linked = int(states.native.pending) - (put - mark.timer_queue_offset)
         try:
-            linked -= self._far.count_waiting(states.native, self._segments.begin)
+            linked -= self._far.count_pending(states.native, self._segments.begin)
             if self._wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked:
                 return True
             # The slots' counts are approximate after a cut back, and a delete record lowers the

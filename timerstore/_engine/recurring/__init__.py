@@ -16,7 +16,7 @@ file neither repeats a run nor loses one.
 from timerstore._engine.recurring.definition import Recurring, define, describe, draw_name
 from timerstore._engine.recurring.definitions import Definitions
 from timerstore._engine.recurring.planner import Planner
-from timerstore._engine.recurring.requests import RecurringRequest
+from timerstore._engine.recurring.recurring_request import RecurringRequest
 
 __all__ = [
     "Definitions",

@@ -12,7 +12,7 @@ from typing import Any
 
 from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.format.recurring_json import Definition
-from timerstore._engine.recurring.requests import RecurringRequest
+from timerstore._engine.recurring.recurring_request import RecurringRequest
 from timerstore._engine.recurring.rule import CronRule, rule_of
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted

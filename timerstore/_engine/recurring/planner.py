@@ -18,7 +18,7 @@ from collections.abc import Callable
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.service import IDLE_S_MAX, Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.recurring.definitions import Definitions

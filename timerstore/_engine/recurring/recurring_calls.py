@@ -24,7 +24,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
@@ -255,8 +255,8 @@ class RecurringCalls(Owner):
         """
         found = self._finder.find(self._last_run_handle(definition))
         states = {self._states.get(each.timer_id) for each in found}
-        if lib.TS_WAITING in states or lib.TS_DELIVERED in states:
-            return lib.TS_WAITING in states
+        if lib.TS_PENDING in states or lib.TS_DELIVERED in states:
+            return lib.TS_PENDING in states
         topic = definition.topic
         if topic not in due:
             found_due = self._pending.read(None, now_ms + 1, topic)

@@ -31,7 +31,7 @@ snapshot_polling.py           wait until the owner makes more messages visible
 snapshot_introspection.py     pending, query, explain and histogram
 key_search.py                 find messages by key without an index
 explain_snapshot.py           explain one message
-unsupported.py                the calls that a read-only store refuses
+rejected_calls.py             the calls that a read-only store refuses
 
 Invariants:
     1. A read-only store opens its files by a disk that cannot write (storage/read_only_disk.py).

@@ -51,18 +51,18 @@ class SnapshotExplainer(Explainer):
         """Return all that is known. Raises GoneError if retention removed the message."""
         return self._explain(name)
 
-    def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         row = rows[-1]
         precision_ms, due_ms = self._config.precision_ms, int(row["due_ms"])
         unit, chain = self._unit(int(row["log_offset"]))
         why = self._when(due_ms)
         if unit is None:
             why += "; as of the last checkpoint it is not on the wheel yet"
-            return self._made(name, rows, history, "waiting", "timer topic", why)
+            return self._made(name, rows, history, "pending", "timer topic", why)
         slot_ms = int(unit["slot_ms"])
         if slot_ms < int(unit["write_ms"]) // precision_ms * precision_ms:
             why += "; it gets its slot on the wheel when that is near"
-            return self._made(name, rows, history, "waiting", "far wheel", why)
+            return self._made(name, rows, history, "pending", "far wheel", why)
         slot, mark = slot_ms // precision_ms, self._view.position.mark
         is_read = mark is not None and slot < mark.replay_slot
         if is_read:
@@ -75,7 +75,7 @@ class SnapshotExplainer(Explainer):
             name,
             rows,
             history,
-            "waiting",
+            "pending",
             "open slot" if is_read else "wheel",
             why,
             slot=slot,

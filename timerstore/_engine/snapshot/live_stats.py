@@ -59,7 +59,7 @@ class LiveStats:
     counts: Int64Array
     """The number of messages in each of these slots."""
     precision_ms: int
-    waiting: int | None
+    pending: int | None
     by_topic: Mapping[str, tuple[int, int, float]]
     """By topic: pending messages, arrived messages, arrived messages per second."""
     put_per_s: float
@@ -98,7 +98,7 @@ class LiveStats:
             low = bound
         rows.append(("later", int(self.counts[ahead >= low].sum())))
         on_it = int(self.counts.sum())
-        rows.append(("not on it", max(0, (self.waiting or 0) - on_it)))
+        rows.append(("not on it", max(0, (self.pending or 0) - on_it)))
         return rows
 
     def ahead(self, unit_ms: int, places: int) -> Int64Array:
@@ -142,7 +142,7 @@ class Watch:
             due_ms=due_ms,
             counts=counts,
             precision_ms=max(one.store.precision_ms for one in looks),
-            waiting=_sum([one.waiting() for one in looks]),
+            pending=_sum([one.pending() for one in looks]),
             by_topic=_topics(first, looks, span),
             put_per_s=_rate(_put(first), _put(looks), span),
             arrived_per_s=_rate(_arrived(first), _arrived(looks), span),
@@ -182,8 +182,8 @@ def _topics(
     for name in names:
         now = sum(one.end(name) or 0 for one in looks)
         before = sum(one.end(name) or 0 for one in first)
-        waiting = sum(one.waiting(name) or 0 for one in looks)
-        found[name] = waiting, now, _rate(before, now, span)
+        pending = sum(one.pending(name) or 0 for one in looks)
+        found[name] = pending, now, _rate(before, now, span)
     return found
 
 
@@ -215,8 +215,8 @@ def _without_delivered(counts: Int64Array, found: StoreSummary) -> Int64Array:
     """
     if found.counts is None:
         return counts
-    waiting = sum(sum(queues.values()) for queues in found.counts.pending.values())
-    beyond = max(0, int(counts.sum()) - waiting)
+    pending = sum(sum(queues.values()) for queues in found.counts.pending.values())
+    beyond = max(0, int(counts.sum()) - pending)
     left = counts - np.diff(np.minimum(np.cumsum(counts), beyond), prepend=0)
     return np.asarray(left, np.int64)
 

@@ -12,9 +12,9 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull import bounds_of, kept_range, result_of
+from timerstore._engine.read.pull_request import PullRequest, refuse_shard
 from timerstore._engine.read.pull_validation import check_pull
 from timerstore._engine.read.queue_reader import empty_batch
-from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.validation import wait_problems, whole_ms
 from timerstore._engine.read.waiting_pull import WAITING

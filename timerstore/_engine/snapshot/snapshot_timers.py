@@ -59,7 +59,7 @@ class SnapshotTimers(Owner):
         self._view = view
         self._clock = clock
         self._position: SnapshotPosition | None = None
-        self._waiting: Int64Array | None = None
+        self._pending: Int64Array | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -98,7 +98,7 @@ class SnapshotTimers(Owner):
         if position == self._position:
             return
         last, self._position = self._position, None
-        self._waiting = None
+        self._pending = None
         if not self._goes_on(last, position):
             self._reset()
             if not self._from_files(position) or not self._fold_in(position.mark, position):
@@ -134,11 +134,11 @@ class SnapshotTimers(Owner):
         self._at = position.log_end
         return True
 
-    def waiting_ids(self) -> Int64Array:
+    def pending_ids(self) -> Int64Array:
         """Return every pending timer id, ascending."""
-        if self._waiting is None:
-            self._waiting = timer_recovery.waiting_ids(self.states)
-        return self._waiting
+        if self._pending is None:
+            self._pending = timer_recovery.pending_ids(self.states)
+        return self._pending
 
     def entries(
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
@@ -289,7 +289,7 @@ class SnapshotPending(PendingReader):
             CorruptError: the record of a pending message is missing.
         """
         found = super().entries()
-        lost = np.setdiff1d(self._timers.waiting_ids(), found["id"])
+        lost = np.setdiff1d(self._timers.pending_ids(), found["id"])
         if len(lost):
             raise CorruptError(
                 "the record of a pending message is missing",

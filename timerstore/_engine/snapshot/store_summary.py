@@ -56,7 +56,7 @@ class StoreSummary:
         """Whether a broker wrote it, and it was not opened here since."""
         return self.store.store_id is None and self.store.log_end > self.store.log_begin
 
-    def waiting(self, topic: str | None = None) -> int | None:
+    def pending(self, topic: str | None = None) -> int | None:
         """Return the number of pending messages, of one topic or all."""
         if self.counts is None:
             return None

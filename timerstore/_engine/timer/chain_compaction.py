@@ -97,7 +97,7 @@ class ChainCompactor:
         if self._timer_log.linked_offset < int(self._log.native.timer_route.next_offset):
             return True
         states = self._states.native
-        waiting = int(states.waiting) - self._far.count_waiting(states, self._log.segments.begin)
+        waiting = int(states.pending) - self._far.count_pending(states, self._log.segments.begin)
         return self._count_units() != waiting
 
     def _count_units(self) -> int:

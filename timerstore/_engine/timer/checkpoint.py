@@ -22,7 +22,7 @@ from typing import NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.dedupe import Ids, IdsCopy
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.recurring_json import Definition

@@ -15,7 +15,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import Handoff, Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DUE, Loaded

@@ -15,7 +15,7 @@ See also: docs/decisions/0003-timing-wheel.md
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.linker import BLOCKED, Linker
 from timerstore._engine.timer.timer_arrays import Records

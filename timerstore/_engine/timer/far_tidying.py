@@ -63,7 +63,7 @@ class FarTidier(Owner):
             alive = units.copy()
             out = ffi.from_buffer("ts_far_unit[]", alive)
             begin = self._log.segments.begin
-            count = lib.ts_far_waiting(self._states.native, begin, out, len(alive))
+            count = lib.ts_far_pending(self._states.native, begin, out, len(alive))
             far.reserve(count)
             with self._wheel.lock:
                 far.take_off(slot, units)

@@ -278,7 +278,7 @@ class FarWheel(Owner):
         """Yield the units of a chain, newest first, in parts."""
         return self._log.walk(view, slot, newest, _BATCH)
 
-    def count_waiting(self, states: Any, log_begin: int) -> int:
+    def count_pending(self, states: Any, log_begin: int) -> int:
         """Count the units of pending messages.
 
         Raises:
@@ -290,7 +290,7 @@ class FarWheel(Owner):
             for slot, newest, *_ in rows:
                 for part in self.walk(view, slot, newest):
                     units = ffi.from_buffer("ts_far_unit[]", part)
-                    found += int(lib.ts_far_waiting(states, log_begin, units, len(part)))
+                    found += int(lib.ts_far_pending(states, log_begin, units, len(part)))
         return found
 
     def first_of(self, slot: int) -> Records:

@@ -13,7 +13,7 @@ Raises: FullError in a checkpoint is retried. The first failed sync is final.
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock

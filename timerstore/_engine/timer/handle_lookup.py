@@ -93,7 +93,7 @@ class HandleLookup:
 
     def is_waiting(self, timer_id: int) -> bool:
         """Return whether the message with this timer id is pending."""
-        return bool(self._states.get(timer_id) == lib.TS_WAITING)
+        return bool(self._states.get(timer_id) == lib.TS_PENDING)
 
     def _find(self, handle: Handle) -> list[FoundTimer]:
         if handle.timer_id is not None and handle.timer_id >= 0:
@@ -101,18 +101,18 @@ class HandleLookup:
             if found is not None:
                 return [found]
             is_gone = handle.timer_id < self._timer_route.queue.min_offset
-            if is_gone and self._states.get(handle.timer_id) != lib.TS_WAITING:
+            if is_gone and self._states.get(handle.timer_id) != lib.TS_PENDING:
                 return []  # retention has removed the record, and the id is not pending
         if handle.out_ms < 0:
             return []
         offsets = self._in_slot(handle)
-        if all(self._states.get(i) != lib.TS_WAITING for i in offsets):
+        if all(self._states.get(i) != lib.TS_PENDING for i in offsets):
             offsets |= self._find_elsewhere(handle)  # a message moved within its slot may roll
         return self._choose(handle, offsets)
 
     def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[FoundTimer]:
         """Choose among copies, which are given by timer id."""
-        waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_WAITING]
+        waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_PENDING]
         ids = waiting or [max(offsets)] if offsets else []
         found = [self._match(handle, i, offsets[i]) for i in ids]
         return [one for one in found if one is not None]

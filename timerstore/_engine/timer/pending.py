@@ -161,7 +161,7 @@ class PendingReader:
         return found, far, linked_offset
 
     def _due_far(self, units: Records) -> Records:
-        count = lib.ts_far_waiting(
+        count = lib.ts_far_pending(
             self._states.native,
             self._log.segments.begin,
             ffi.from_buffer("ts_far_unit[]", units),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Handoff
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route, Routes

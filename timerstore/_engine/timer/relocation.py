@@ -97,7 +97,7 @@ class Relocator(Owner):
             self._rest = self._rest[:0]
         if not len(self._rest) and self._at < end:
             found, following = self._scan(end)
-            self._rest = self._waiting(found)
+            self._rest = self._pending(found)
             self._at = following  # set last, in case an error is raised before
             if not len(self._rest):
                 return True
@@ -142,7 +142,7 @@ class Relocator(Owner):
             )
         return self._scanned[:count], int(following[0])
 
-    def _waiting(self, found: Scan) -> Records:
+    def _pending(self, found: Scan) -> Records:
         """Return those of these records that are the newest copies of pending messages."""
         found = found[np.isin(found["kind"], _IN_TIMER_TOPIC)]
         is_timer = found["kind"] == lib.TS_KIND_TIMER

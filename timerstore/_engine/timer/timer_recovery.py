@@ -87,14 +87,14 @@ def fold_from_empty(states: TimerStates, routes: Routes, scanned: Scan, found: F
     """Set the states and the pending counts from a fold of the whole log."""
     states.ensure(max(found.next_id, 1))
     for ids, state in (
-        (found.ids_pending, lib.TS_WAITING),
+        (found.ids_pending, lib.TS_PENDING),
         (found.ids_delivered, lib.TS_DELIVERED),
         (found.ids_cancelled, lib.TS_CANCELLED),
     ):
         each = np.ascontiguousarray(ids, np.int64)
         lib.ts_states_set_many(states.native, ffi.from_buffer("int64_t[]", each), len(each), state)
-    waiting_routes = scanned["route"][found.rows_pending]
-    for index, count in zip(*np.unique(waiting_routes, return_counts=True), strict=True):
+    pending_routes = scanned["route"][found.rows_pending]
+    for index, count in zip(*np.unique(pending_routes, return_counts=True), strict=True):
         routes.by_index[int(index)].native.pending = int(count)
 
 
@@ -105,14 +105,14 @@ def set_pending(routes: Routes, pending: counts_json.Pending, now_ms: int) -> No
             routes.make(topic, queue_id, now_ms).native.pending = count
 
 
-def waiting_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def pending_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """Return every pending timer id, ascending."""
     following = ffi.new("int64_t *")
     parts = []
     at = 0
     while at < int(states.native.end):
         ids = np.empty(65_536, np.int64)
-        count = lib.ts_states_waiting(
+        count = lib.ts_states_pending(
             states.native, at, ffi.from_buffer("int64_t[]", ids), len(ids), following
         )
         parts.append(ids[:count])

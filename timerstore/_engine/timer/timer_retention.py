@@ -9,11 +9,11 @@ Invariants:
 from collections import deque
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.level_guard import lowest_waiting
+from timerstore._engine.queues.level_guard import lowest_pending
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.expired_segments import ExpiredSegments
@@ -84,7 +84,7 @@ class TimerRetention:
 
     def lowest_needed(self) -> int:
         """As Dependents.lowest_needed, by pending messages on delay levels."""
-        return lowest_waiting(self._log, self._routes, self._levels)
+        return lowest_pending(self._log, self._routes, self._levels)
 
     def drop_derived(self, log_begin: int) -> bool:
         """As Dependents.drop_derived: units of some queues, then of the index."""

@@ -284,7 +284,7 @@ class TimerStates(Owner):
             return False
         self._which, self._crcs = which, crcs
         self._completed = which.copy()
-        self.native.waiting = waiting
+        self.native.pending = waiting
         return True
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Put messages: one, a batch, or a group of all or none.
 
-requests.py        the arguments of one call, as a value
+put_requests.py    the arguments of one call, as a value
 put.py             one message
 put_many.py        batches, atomic batches, and messages with ids
 append.py          appends checked records for every writer

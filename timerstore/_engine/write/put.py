@@ -23,7 +23,7 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.write.append import Appender
-from timerstore._engine.write.requests import PutRequest
+from timerstore._engine.write.put_requests import PutRequest
 from timerstore._engine.write.targets import TopicTarget, check_queue
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig

@@ -27,7 +27,7 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.checked_batch import CheckedBatch, caller_ids, check_unique, id_bytes
 from timerstore._engine.write.places import Destination, Places
-from timerstore._engine.write.requests import BatchRequest, PutRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.string_columns import encode_keys, gather_ids
 from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock

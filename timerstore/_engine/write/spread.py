@@ -20,7 +20,7 @@ import numpy as np
 from timerstore._engine.base import due_times
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.write.requests import BatchRequest, PutRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted

@@ -205,12 +205,12 @@ function showFoot() {
 // --- statistics -----------------------------------------------------------------------------
 
 function showNow() {
-  say("waiting", count(now.waiting));
+  say("pending", count(now.pending));
   say("late", count(now.late));
   $("late-tile").classList.toggle("warn", now.late > 0);
   say("late-note", now.late === 0 ? "all on time" : now.behind ? `by ${span(now.behind.delivery_lag_ms)}` : "as of the last checkpoint");
   say("delivered", rate(now.delivered_per_s));
-  say("waiting-note", `put ${rate(now.put_per_s)} /s`);
+  say("pending-note", `put ${rate(now.put_per_s)} /s`);
   showSpark(now.history);
   showRing();
   showTopics();
@@ -400,7 +400,7 @@ function showRing() {
   });
   say("legend-most", most ? `up to ${count(most)}` : "most");
   const inside = told.counts.reduce((sum, n) => sum + n, 0);
-  const all = waitingOf();
+  const all = pendingOf();
   const rest = all === null ? null : Math.max(0, all - inside);
   const summary = [make("b", {}, count(inside)), ` in the next ${turn.said}`];
   if (rest !== null) summary.push(", ", make("b", {}, count(rest)), now.late ? " later or overdue" : " later");
@@ -421,8 +421,8 @@ function between(begin) {
   return `${clock(begin, seconds)} – ${clock(begin + ring.unit, seconds)}`;
 }
 
-function waitingOf() {
-  if (!topic) return now.waiting;
+function pendingOf() {
+  if (!topic) return now.pending;
   return now.topics.find(([name]) => name === topic)?.[1] ?? 0;
 }
 
@@ -448,10 +448,10 @@ function showMiddle() {
 function middleOfAll() {
   const next = now.next_ms;
   let text = "nothing in the next 24 h";
-  if (now.waiting === 0 || waitingOf() === 0) text = "";
+  if (now.pending === 0 || pendingOf() === 0) text = "";
   else if (next !== null) text = next - serverNow() < 1000 ? "next in less than 1 s" : `next in ${span(Math.floor((next - serverNow()) / 1000) * 1000)}`;
   const name = topic.length > 22 ? `${topic.slice(0, 21)}…` : topic;
-  return [clock(serverNow()), count(waitingOf()), topic ? `pending in ${name}` : "pending", text];
+  return [clock(serverNow()), count(pendingOf()), topic ? `pending in ${name}` : "pending", text];
 }
 
 function middleOf(k) {
@@ -546,7 +546,7 @@ function list(rows) {
   return make("ul", { class: "rows" }, ...rows.map((row) => make("li", {},
     make("span", { class: "when" }, moment(row.due_ms)),
     make("button", { type: "button", class: "name id", onclick: () => open(row) }, row.message_id || "(no id)"),
-    make("span", { class: "of" }, row.state === "waiting" ? row.topic : `${row.topic}, ${row.state}`))));
+    make("span", { class: "of" }, row.state === "pending" ? row.topic : `${row.topic}, ${row.state}`))));
 }
 
 function open(row) {
@@ -578,11 +578,11 @@ function unknown({ message, topic: inTopic }) {
   return `No message “${name}”: it was never put, or retention removed it.`;
 }
 
-const WORDS = { put: "Put", rolled: "Rolled", moved: "Moved by retention", rescheduled: "Rescheduled", cancelled: "Cancelled", handed: "Delivered to its topic" };
+const WORDS = { put: "Put", rolled: "Rolled", moved: "Moved by retention", rescheduled: "Rescheduled", cancelled: "Cancelled", delivered: "Delivered to its topic" };
 
 function detail(one) {
   const facts = [["Topic", one.topic]];
-  if (one.state === "waiting" && one.due_ms) facts.push(["Due", `${moment(one.due_ms)} · ${away(one.due_ms)}`]);
+  if (one.state === "pending" && one.due_ms) facts.push(["Due", `${moment(one.due_ms)} · ${away(one.due_ms)}`]);
   if (one.shard !== null) facts.push(["Shard", String(one.shard)]);
   facts.push(["Where", place(one)]);
   if (one.slot !== null) {
@@ -629,7 +629,7 @@ function steps(one) {
     return make("li", { class: entry.what }, make("b", {}, WORDS[entry.what] ?? entry.what), ` ${moment(entry.at_ms)}${since}`,
       make("span", { class: "note" }, `${due}log offset ${count(entry.log_offset)}`));
   });
-  if (one.state === "waiting" && one.due_ms) {
+  if (one.state === "pending" && one.due_ms) {
     lines.push(make("li", { class: "ahead" }, make("b", {}, "Due"), ` ${moment(one.due_ms)} · ${away(one.due_ms)}`));
   }
   return make("ol", { class: "steps", "aria-label": "History" }, ...lines);
@@ -640,7 +640,7 @@ let followedAt = 0;
 /** Refresh a displayed pending message every second once it is due. */
 function followShown() {
   const one = looked?.found?.[0];
-  if (!one || one.state !== "waiting" || !one.due_ms || $("dialog").open) return;
+  if (!one || one.state !== "pending" || !one.due_ms || $("dialog").open) return;
   if (serverNow() < one.due_ms || performance.now() - followedAt < 900) return;
   const begin = performance.now();
   followedAt = Infinity;

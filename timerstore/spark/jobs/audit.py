@@ -28,8 +28,13 @@ from timerstore.spark import latest_offsets
 from timerstore.spark.jobs import audit_frames as frames
 from timerstore.spark.jobs import plots, slo
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.projection import (
+    Projection,
+    projection_options,
+    read_messages,
+    read_table,
+)
 from timerstore.spark.jobs.spans import read_time_ms, told_ms
-from timerstore.spark.jobs.tables import Projection, projection_options, read_messages, read_table
 from timerstore.spark.plan import snapshots
 from timerstore.spark.read_options import parse
 
@@ -54,7 +59,7 @@ class Args:
     offenders: Path | None = None
 
 
-class Plan(NamedTuple):
+class AuditPlan(NamedTuple):
     """The plans of an audit, and the properties of its stores."""
 
     verdicts: DataFrame
@@ -64,7 +69,7 @@ class Plan(NamedTuple):
     log_bytes: int
 
 
-def build(spark: SparkSession, args: Args) -> Plan:
+def build(spark: SparkSession, args: Args) -> AuditPlan:
     """Plan the verdicts on all identities, and the table of all figures."""
     # Pinned, so that every pass reads the same state of a store that is written to.
     pinned = latest_offsets(args.path)
@@ -83,7 +88,7 @@ def build(spark: SparkSession, args: Args) -> Plan:
         table = read_table(spark, args.scheduled, _projection(args))
         events = frames.events_against_table(messages, table)
         judged = frames.verdicts(events, now, args.grace_ms, by_shard=False)
-    return Plan(judged, frames.cube(judged), now, len(stores), log_bytes)
+    return AuditPlan(judged, frames.cube(judged), now, len(stores), log_bytes)
 
 
 def work(run: Run, args: Args) -> Outcome:
@@ -110,7 +115,7 @@ def read_now(text: str) -> int | None:
     return None if text == "log" else read_time_ms("--now", text)
 
 
-def figures_of(rows: list[Row], plan: Plan) -> dict[str, Any]:
+def figures_of(rows: list[Row], plan: AuditPlan) -> dict[str, Any]:
     """Return the figures of the report."""
     (everything,) = (row for row in rows if row["grouping"] == frames.GROUPINGS["all"])
     found: dict[str, Any] = _line(everything)
@@ -148,7 +153,7 @@ def _hour(number: int) -> str:
     return datetime.fromtimestamp(number * 3600, UTC).strftime("%Y-%m-%dT%H:00Z")
 
 
-def _keep_offenders(plan: Plan, args: Args, run: Run) -> dict[str, Any]:
+def _keep_offenders(plan: AuditPlan, args: Args, run: Run) -> dict[str, Any]:
     """Write all offenders if requested. Return their path and the first few."""
     wrong = frames.offenders(plan.verdicts)
     where = args.offenders or (args.out / "offenders" if args.out is not None else None)

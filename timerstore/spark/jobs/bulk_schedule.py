@@ -37,6 +37,12 @@ from timerstore.spark.jobs.parquet_tasks import (
     schema_of,
     tasks_of,
 )
+from timerstore.spark.jobs.projection import (
+    PROJECTION_FIELDS,
+    Projection,
+    projection_options,
+    rows_of,
+)
 from timerstore.spark.jobs.scheduling import (
     Scheduled,
     committed,
@@ -44,8 +50,7 @@ from timerstore.spark.jobs.scheduling import (
     stage_and_commit,
     take,
 )
-from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
-from timerstore.spark.writing import check_target
+from timerstore.spark.writer import check_target
 
 _VERSION = 0
 

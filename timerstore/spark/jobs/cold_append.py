@@ -37,8 +37,13 @@ from timerstore.spark.jobs.lake import (
     day_of,
     open_lake,
 )
+from timerstore.spark.jobs.projection import (
+    PROJECTION_FIELDS,
+    Projection,
+    projection_options,
+    rows_of,
+)
 from timerstore.spark.jobs.spans import DAY_MS, LAST_MS, read_span_ms, read_time_ms, told_ms
-from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Args:
     tags_column: str | None = None
 
 
-class Plan(NamedTuple):
+class AppendPlan(NamedTuple):
     """The input rows, by their destination."""
 
     far: DataFrame
@@ -68,7 +73,7 @@ class Plan(NamedTuple):
     late: DataFrame
 
 
-def build(spark: SparkSession, args: Args) -> Plan:
+def build(spark: SparkSession, args: Args) -> AppendPlan:
     """Divide the rows by destination."""
     projection = Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
     table = spark.read.parquet(args.input)
@@ -82,7 +87,7 @@ def build(spark: SparkSession, args: Args) -> Plan:
     whole = rows.where(is_whole)
     is_near = F.col("deliver_ms") < F.lit(horizon)
     is_late = F.col("deliver_ms") > F.lit(LAST_MS)
-    return Plan(
+    return AppendPlan(
         far=whole.where(~is_near & ~is_late),
         near=whole.where(is_near & ~is_late),
         bad=rows.where(~is_whole),
@@ -120,7 +125,7 @@ def work(run: Run, args: Args) -> Outcome:
     return Outcome({**figures, "is_replay": False})
 
 
-def _refuse(plan: Plan, args: Args) -> None:
+def _refuse(plan: AppendPlan, args: Args) -> None:
     bad = plan.bad.count()
     near = plan.near.count() if args.near is None else 0
     problems = []

@@ -1,6 +1,6 @@
 """Count due messages by time and shard, and find the peak.
 
-The job counts timer units. Each waiting message has one unit. A message beyond the roll window
+The job counts timer units. Each pending message has one unit. A message beyond the roll window
 counts at the time when it rolls, not at its due time; `rolls` is the number of these messages. A
 message also counts if its cancel was not found before its slot was read.
 

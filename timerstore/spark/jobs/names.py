@@ -13,7 +13,7 @@ JOBS = {
     "heatmap": "Plot due messages by day and hour.",
     "export": "Write the messages of a store to Parquet.",
     "replay": "Schedule an export again, with its times shifted.",
-    "reshard": "Move waiting messages from N shards to M.",
+    "reshard": "Move pending messages from N shards to M.",
 }
 
 

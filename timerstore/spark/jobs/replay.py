@@ -22,9 +22,9 @@ from timerstore.errors import ConfigError
 from timerstore.shards.cluster import require
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.pending_messages import LEVEL_DELAYS, read_level_delays, rows_to_put
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
-from timerstore.spark.jobs.waiting import LEVEL_DELAYS, read_level_delays, rows_to_put
-from timerstore.spark.jobs.writing import write_rows
+from timerstore.spark.jobs.write_rows import write_rows
 
 _SYSTEM_TOPICS = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_", "rmq_sys_", "%RETRY%")
 

@@ -1,15 +1,15 @@
-"""Move waiting messages from N shards to M shards in another directory.
+"""Move pending messages from N shards to M shards in another directory.
 
 --source is a store or a shard directory, which is only read. --path is the new shard directory,
 created by init-shards.
 
 Close the old shards first, and do not open them for delivery again: the new shards deliver their
-waiting messages. Delivered messages stay in the old shards. Messages keep their ids, keys, tags,
+pending messages. Delivered messages stay in the old shards. Messages keep their ids, keys, tags,
 properties and times. Handles of the old shards do not work in the new ones. A message put with
 replace=True is no longer replaced: the next put of its key adds a second message.
 
 Invariants:
-    1. Each waiting message is scheduled once.
+    1. Each pending message is scheduled once.
     2. A repeated run with the same --run-id schedules nothing twice.
 Raises: ConfigError if a store of --source is open or was not closed, since it may still deliver;
     if it has committed rows that are not ingested; or if it has recurring messages, whose
@@ -32,14 +32,14 @@ from timerstore.shards.pending_ingest import refuse_pending
 from timerstore.spark.jobs import audit_frames
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
-from timerstore.spark.jobs.tables import read_messages
-from timerstore.spark.jobs.waiting import (
+from timerstore.spark.jobs.pending_messages import (
     LEVEL_DELAYS,
+    pending_places,
     read_level_delays,
     rows_to_put,
-    waiting_places,
 )
-from timerstore.spark.jobs.writing import write_rows
+from timerstore.spark.jobs.projection import read_messages
+from timerstore.spark.jobs.write_rows import write_rows
 
 _ROW_COLUMNS = (
     "shard int, log_offset long, topic string, msg_id binary, key binary, tags string, "
@@ -57,16 +57,16 @@ class Args:
 
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
-    """Return the waiting messages as rows to put."""
+    """Return the pending messages as rows to put."""
     delays = read_level_delays(args.level_delays)
     messages = read_messages(spark, str(args.source), audit_frames.MESSAGE_COLUMNS)
     bodies = read_messages(spark, str(args.source), _ROW_COLUMNS)
-    waiting = waiting_places(messages)
+    waiting = pending_places(messages)
     return rows_to_put(bodies.join(waiting, ["shard", "log_offset"], "left_semi"), delays)
 
 
 def work(run: Run, args: Args) -> Outcome:
-    """Check both directories, and move the waiting messages."""
+    """Check both directories, and move the pending messages."""
     source = check_run_id(run.run_id)
     read_level_delays(args.level_delays)
     need_there(str(args.source), str(args.path))

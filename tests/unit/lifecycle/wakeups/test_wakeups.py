@@ -17,7 +17,7 @@ from tests.support.wakeups import HOUR_S, PATIENCE_S, PUTS, Put, armed, woken
 from timerstore import TimerStore
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signals import Signals
+from timerstore._engine.base.signal import Signals
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
 

@@ -40,7 +40,7 @@ _COLUMNS = (
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def waiting(store: Snapshot, on_progress: OnProgress) -> Iterator[Any]:
+def pending_rows(store: Snapshot, on_progress: OnProgress) -> Iterator[Any]:
     """Yield the pending messages as batches of SCHEMA."""
     offsets = _offsets(store)
     if not len(offsets):

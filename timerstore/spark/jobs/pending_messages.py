@@ -1,4 +1,4 @@
-"""Find the waiting messages of a log, each once, from the log alone.
+"""Find the pending messages of a log, each once, from the log alone.
 
 A message is one source. Its `place` is its timer id, or its queue offset if a broker wrote it.
 A delivery or cancel with a TS_ID of timerstore removes the source that it names. A delivery by
@@ -32,8 +32,8 @@ OWN_PROPERTIES = (
 """Properties set by the engine or a broker, not by a producer."""
 
 
-def waiting_places(messages: DataFrame) -> DataFrame:
-    """Return (shard, log_offset) of each waiting message."""
+def pending_places(messages: DataFrame) -> DataFrame:
+    """Return (shard, log_offset) of each pending message."""
     found = events(messages)
     s, c, d = (F.col("kind") == kind for kind in "scd")
     own = F.col("own")

@@ -97,7 +97,7 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     """
     if overwrite:
         raise ConfigError(
-            "mode: timerstore does not overwrite, because waiting messages would be lost; use "
+            "mode: timerstore does not overwrite, because pending messages would be lost; use "
             '.mode("append"), cancel the messages, or write to another directory'
         )
     known = {name: value for name, value in given.items() if name.lower() not in READER_OPTIONS}

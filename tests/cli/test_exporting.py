@@ -14,7 +14,7 @@ from timerstore import shards
 from timerstore.cli.exits import Exit
 
 
-@pytest.mark.parametrize("name", ["waiting.parquet", "waiting.jsonl"])
+@pytest.mark.parametrize("name", ["pending.parquet", "pending.jsonl"])
 def test_exported_messages_can_be_imported_into_another_store(ts: CommandLine, name: str) -> None:
     path, target = ts.init(), ts.folder / "other.store"
     for k in range(3):
@@ -36,13 +36,13 @@ def test_exported_messages_can_be_imported_into_another_store(ts: CommandLine, n
     assert ts.fine("count", target).out == "4\n"
     kept = ("topic", "body", "deliver_ms", "keys", "tags", "message_id", "properties")
     rows = [
-        [{name: row[name] for name in kept} for row in ts.fine("dump", one, "waiting").rows]
+        [{name: row[name] for name in kept} for row in ts.fine("dump", one, "pending").rows]
         for one in (path, target)
     ]
     for part in rows:
         part.sort(key=lambda row: row["message_id"])
     assert rows[0] == rows[1]
-    assert ts.fine("dump", path, "waiting", "--topic", "t1").rows[0]["body"] == "body 1"
+    assert ts.fine("dump", path, "pending", "--topic", "t1").rows[0]["body"] == "body 1"
 
 
 def test_dump_and_export_write_each_table(ts: CommandLine) -> None:

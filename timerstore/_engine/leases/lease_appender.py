@@ -102,7 +102,7 @@ class _RecordedPlaces(TrackedPlaces):
         self._progress.record(self._source, self._group, offsets)
 
 
-class Leasing:
+class LeaseAppender:
     """Appends the leases of one store."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from timerstore.errors import ConfigError
-from timerstore.spark.jobs import command
+from timerstore.spark.jobs import launcher
 from timerstore.spark.jobs.names import JOBS, module_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,11 +25,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_every_job_is_listed_and_has_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--help"]) == 0
+    assert launcher.main(["--help"]) == 0
     text = said(capsys)
     for job in JOBS:
         assert job in text
-        assert command.main(["which", job]) == 0
+        assert launcher.main(["which", job]) == 0
         path = Path(said(capsys).strip())
         assert path.name == f"{job.replace('-', '_')}.py"
         assert 'if __name__ == "__main__":' in path.read_text("utf-8"), path
@@ -38,7 +38,7 @@ def test_every_job_is_listed_and_has_a_file(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("job", JOBS)
 def test_every_job_has_help(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
-    assert command.main([job, "--help"]) == 0
+    assert launcher.main([job, "--help"]) == 0
     text = said(capsys)
     assert "--report" in text
     assert "--run-id" in text
@@ -46,21 +46,21 @@ def test_every_job_has_help(job: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_command_without_job_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([]) == 1
+    assert launcher.main([]) == 1
     assert "usage:" in said(capsys)
 
 
 @pytest.mark.parametrize("argv", [["audits"], ["which", "audits"]])
 def test_unknown_job_is_rejected(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(argv) == 1
+    assert launcher.main(argv) == 1
     text = said(capsys)
     assert "no job is named 'audits'; did you mean audit?" in text
     assert "bulk-schedule" in text
 
 
 def test_which_requires_one_job(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["which"]) == 1
-    assert command.main(["which", "audit", "export"]) == 1
+    assert launcher.main(["which"]) == 1
+    assert launcher.main(["which", "audit", "export"]) == 1
     assert "wanted one job" in said(capsys)
 
 
@@ -68,7 +68,7 @@ def test_which_requires_one_job(capsys: pytest.CaptureFixture[str]) -> None:
 def test_job_reports_missing_package(missing: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from timerstore.spark.jobs.command import main\n"
+        "from timerstore.spark.jobs.launcher import main\n"
         "assert main(['--help']) == 0\n"
         "sys.exit(main(['audit', '--path', 'x']))"
     )
@@ -90,9 +90,9 @@ def test_job_reports_missing_package(missing: str) -> None:
 def test_command_raises_unrelated_import_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "module_of", lambda job: "timerstore.no_such_room")
+    monkeypatch.setattr(launcher, "module_of", lambda job: "timerstore.no_such_room")
     with pytest.raises(ModuleNotFoundError):
-        command.main(["audit"])
+        launcher.main(["audit"])
 
 
 # ---------------------------------------------------------------- running
@@ -194,6 +194,6 @@ def test_init_shards_rejects_invalid_numbers(
 ) -> None:
     pytest.importorskip("pyspark")
     given = ["--path", str(tmp_path / "s"), "--shards", "1", "--set", f"precision_ms={text}"]
-    assert command.main(["init-shards", *given]) == 1
+    assert launcher.main(["init-shards", *given]) == 1
     assert "precision_ms: wanted int" in said(capsys)
     assert not (tmp_path / "s").exists()

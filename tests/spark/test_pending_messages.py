@@ -1,4 +1,4 @@
-"""Waiting messages of constructed logs, in agreement with the counts of the audit."""
+"""Pending messages of constructed logs, in agreement with the counts of the audit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ pytest.importorskip("pyspark")
 
 from tests.spark.test_audit_frames import Log, audit, ts_id
 from timerstore.spark.jobs import audit_frames as frames
-from timerstore.spark.jobs.waiting import rows_to_put, waiting_places
+from timerstore.spark.jobs.pending_messages import pending_places, rows_to_put
 
 
 def places(spark: Any, *logs: Log) -> set[tuple[int, int]]:
     rows = [row for log in logs for row in log.rows]
     messages = spark.createDataFrame(rows, frames.MESSAGE_COLUMNS)
-    return {(row[0], row[1] // 100) for row in waiting_places(messages).collect()}
+    return {(row[0], row[1] // 100) for row in pending_places(messages).collect()}
 
 
 def test_waiting_places_returns_waiting_messages(spark: Any) -> None:

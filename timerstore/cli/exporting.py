@@ -30,13 +30,13 @@ from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
 from timerstore.cli.params import COUNT, FOLDER, json_option, path_argument
+from timerstore.cli.pending_rows import pending_rows
 from timerstore.cli.progress import OnProgress, progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import body_fields, iso, plural, size_text
-from timerstore.cli.waiting import waiting
 from timerstore.shards.pending_ingest import refuse_pending
 
-WAITING = "waiting"
+PENDING = "pending"
 _PENDING_WAIT_S = 10.0  # for the owners of shards to ingest committed rows
 _PLACES = {
     "messages": "log_offset",
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     @property
     def schema(self) -> Any:
         """Return the Arrow schema of the rows."""
-        return SCHEMA if self.table == WAITING else schema_of(self.wanted)
+        return SCHEMA if self.table == PENDING else schema_of(self.wanted)
 
 
 def _table_options(command: Any) -> Any:
@@ -85,14 +85,14 @@ def _table_options(command: Any) -> Any:
 
 def _request(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorrupt) -> Request:
     names = tuple(one.strip() for one in columns.split(",") if one.strip())
-    if table == WAITING and names:
-        raise click.UsageError("--columns: table waiting has a fixed set of columns")
-    if topics and table not in ("messages", "deliveries", WAITING):
+    if table == PENDING and names:
+        raise click.UsageError("--columns: table pending has a fixed set of columns")
+    if topics and table not in ("messages", "deliveries", PENDING):
         raise click.UsageError(f"--topic: table {table} has no topics")
     if not all(map(is_utf8, topics)):
         raise click.UsageError(f"--topic: half a surrogate pair in {topics}")
     request = Request(table, topics, names, on_corrupt)
-    if table != WAITING:
+    if table != PENDING:
         chosen(table, names or None)  # raises for an unknown column
     return request
 
@@ -101,8 +101,8 @@ def _batches(path: Path, request: Request, on_progress: OnProgress) -> Iterator[
     """Yield the rows of each store in a directory."""
     for shard, one in stores_in(path).items():
         store = look(one).store
-        if request.table == WAITING:
-            yield from _of_topics(waiting(store, on_progress), request.topics)
+        if request.table == PENDING:
+            yield from _of_topics(pending_rows(store, on_progress), request.topics)
             continue
         wanted = request.wanted
         cancelled = None
@@ -149,7 +149,7 @@ def row_fields(row: dict[str, Any]) -> dict[str, Any]:
 
 @click.command("dump")
 @path_argument
-@click.argument("table", type=click.Choice([*TABLES, WAITING]), default="messages")
+@click.argument("table", type=click.Choice([*TABLES, PENDING]), default="messages")
 @click.option("-n", "--max", "max_count", type=COUNT, help="Write at most so many rows.")
 @_table_options
 @click.option("--json", "as_json", is_flag=True, help="No effect: the output is always JSON.")
@@ -170,7 +170,7 @@ def dump_command(
     slots         slots of the timing wheel that are in use
     deliveries    delivered messages
     transactions  ingested versions
-    waiting       pending messages, as `import` reads them
+    pending       pending messages, as `import` reads them
     """  # noqa: D301 - click needs the character \b
     request = _request(table, topics, columns, on_corrupt)
     left = max_count
@@ -191,10 +191,10 @@ def dump_command(
 @click.argument("target", type=FOLDER)
 @click.option(
     "--table",
-    type=click.Choice([WAITING, *TABLES]),
-    default=WAITING,
+    type=click.Choice([PENDING, *TABLES]),
+    default=PENDING,
     show_default=True,
-    help="waiting: pending messages, as `import` reads them; or a table of the files.",
+    help="pending: pending messages, as `import` reads them; or a table of the files.",
 )
 @_table_options
 @json_option
@@ -218,7 +218,7 @@ def export_command(
         raise CommandError(
             "unknown file format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
         )
-    if table == WAITING:
+    if table == PENDING:
         refuse_pending(path, _PENDING_WAIT_S)
     part = target.with_name(f"{target.name}.part")
     with _locked(part):

@@ -31,7 +31,7 @@ def live_stats(due: list[int], counts: list[int], *, holder: int | None = 7) -> 
         due_ms=NOW + np.array(due, np.int64),
         counts=np.array(counts, np.int64),
         precision_ms=1000,
-        waiting=sum(counts),
+        pending=sum(counts),
         by_topic={f"topic {k}": (k, 10 * k, float(k)) for k in range(30)},
         put_per_s=1.0,
         arrived_per_s=2.0,
@@ -51,8 +51,8 @@ def test_by_time_counts_each_slot_once() -> None:
     assert rows["10 s"] == 2
     assert rows["1 min"] == 1
     assert rows["later"] == 2
-    assert dict(replace(found, waiting=12).by_time())["not on it"] == 3
-    assert dict(replace(found, waiting=None).by_time())["not on it"] == 0
+    assert dict(replace(found, pending=12).by_time())["not on it"] == 3
+    assert dict(replace(found, pending=None).by_time())["not on it"] == 0
 
 
 @pytest.mark.parametrize(("holder", "late"), [(7, 1), (None, 2)])

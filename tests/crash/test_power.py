@@ -19,7 +19,7 @@ from tests.crash.campaign import ROOT, Campaign
 from tests.crash.failing_disk import make_failing_lives
 from tests.crash.lives import make_power_lives
 from tests.crash.mount import MAKERS, why_not
-from tests.support.amounts import both
+from tests.support.amounts import both, sample
 
 _SEED = 7_351
 _LONG = 2000
@@ -41,7 +41,7 @@ class PowerCampaign(Campaign):
         super().__init__(make_power_lives(seed, cuts), seed, [worker])
 
 
-@pytest.fixture(params=sorted(MAKERS))
+@pytest.fixture(params=sample(sorted(MAKERS), "file systems whose power is cut"))
 def kind(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> str:
     """A kind of file system that is available here."""
     wanted: str = request.param

@@ -22,6 +22,7 @@ def _allowed() -> list[tuple[str, str]]:
     return rows
 
 
+@pytest.mark.more  # `make check` runs it
 def test_texts_are_plain_english() -> None:
     allowed = _allowed()
     assert len(allowed) <= ALLOWED_MAX

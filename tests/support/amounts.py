@@ -21,11 +21,14 @@ class Amount(NamedTuple):
 AMOUNTS = {
     # tests/sim
     "simulator schedules": Amount(120, 600),
-    "schedules run twice": Amount(4, 12),
-    "workloads of two operations": Amount(3, 60),
+    "schedules run twice": Amount(2, 12),
+    "workloads of two operations": Amount(1, 60),
+    "planted bugs": Amount(40, 152),
+    "planted bugs of two operations": Amount(1, 3),
     # tests/crash
     "kill -9 lives": Amount(24, 290),
     "power cuts": Amount(3, 25),
+    "file systems whose power is cut": Amount(1, 2),
     "failing disks": Amount(2, 16),
     "sizes of a full disk": Amount(1, 3),
     "failing calls of a scene": Amount(3, 12),
@@ -36,13 +39,20 @@ AMOUNTS = {
     # tests/unit
     "benchmarks": Amount(3, 14),
     "bits of a unit": Amount(12, 64),
+    "batch kinds on a full disk": Amount(2, 4),
     "changes of a clock": Amount(3, 10),
+    "clocks of an ingest": Amount(1, 3),
+    "cron rules": Amount(2, 4),
     "ends": Amount(1, 4),
+    "faults of a copy": Amount(6, 17),
     "odd values of a flag": Amount(2, 7),
     "options of commands": Amount(20, 58),
+    "points of a kill": Amount(12, 34),
     "programs that fork": Amount(1, 7),
+    "schedules of append hints": Amount(6, 20),
     "seeds": Amount(2, 6),
     "time zones": Amount(1, 6),
+    "puts that are read at once": Amount(300, 10_000),
     # tests/interop
     "broker stores": Amount(3, 11),
     "records of a torn tail": Amount(1, 3),

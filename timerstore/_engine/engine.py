@@ -202,7 +202,12 @@ class Engine(Owner):
     def _build_reading(self) -> None:
         """Build pulls, queries and consumer groups."""
         self.puller = Puller(
-            self.metrics, self.config, self.clock, self.log, self.pipeline.flush.request
+            self.metrics,
+            self.config,
+            self.clock,
+            self.log,
+            self.dispatch,
+            self.pipeline.flush.request,
         )
         self.removals = Removals(self.log)
         self.querier = Querier(

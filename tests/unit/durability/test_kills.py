@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.amounts import sample
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.durable.files import BARRIERS, RECOVERED, RECOVERY_BARRIERS
 from tests.support.durable.recorder import Recorder
@@ -75,7 +76,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorder,
         yield recorder, found
 
 
-@pytest.mark.parametrize("point", _POINTS)
+@pytest.mark.parametrize("point", sample(_POINTS, "points of a kill"))
 def test_opening_after_a_kill_leaves_nothing_unsynced(
     killed: tuple[Recorder, dict[str, Path]], point: str, tmp_path: Path
 ) -> None:

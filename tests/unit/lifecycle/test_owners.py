@@ -57,6 +57,7 @@ def assert_refuses(one: object, name: str) -> None:
         asdict(Holder(one))
 
 
+@pytest.mark.more
 def test_owners_are_found() -> None:
     """The search finds known owners, and not some classes that may be copied."""
     found = {one.name for one in owners()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.amounts import sample
 from tests.support.bench import NOW, Bench, small
 from tests.support.inside import inside
 from timerstore import MessageError, StoreConfig
@@ -205,7 +206,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("given", sample(GIVEN, "batch kinds on a full disk"))
 @pytest.mark.parametrize("flush", ["sync", "async", None])
 @pytest.mark.parametrize("default", ["sync", "async"])
 def test_full_error_counts_only_durable_messages_of_a_sync_put(

@@ -3,10 +3,10 @@
 The service pauses for some milliseconds after work, so that more records can arrive. It does so
 only on its own thread (docs/decisions/0002-group-commit.md).
 
-Thread safety: runs on the dispatch thread, and on the flush thread, which dispatches up to a
-    checkpoint. `_lock` admits one at a time.
+Thread safety: runs on the dispatch thread, on the flush thread, which dispatches up to a
+    checkpoint, and on threads that read. `_lock` admits one at a time.
 Locking: `_lock`, then the commit log's lock or the index's. Subscribers are notified without a
-    lock, possibly by both threads at once. They read the queues to learn the new counts.
+    lock, possibly by several threads at once. They read the queues to learn the new counts.
 Invariants:
     1. Only bytes that are written out are dispatched.
     2. Units and entries are in their files before `dispatched` passes their records.
@@ -144,7 +144,11 @@ class Dispatch(Service):
     def through(self, offset: int) -> None:
         """Dispatch at least up to a log offset."""
         while self.dispatched < offset:
-            self._dispatch(self._log.write_out)
+            self.batch()
+
+    def batch(self) -> bool:
+        """Dispatch one batch on the caller's thread; return whether there were any records."""
+        return self._dispatch(self._log.write_out)
 
     def rebuild(self, store_id: int) -> None:
         """Rebuild the index from the log. Dispatch waits until it is done."""

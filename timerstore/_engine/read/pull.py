@@ -6,16 +6,20 @@ Thread safety: any thread.
 Invariants:
     1. A pull returns only durable messages; with `visibility="written"`, only written ones.
     2. There are no gaps: an offset returns the same message every time.
+    3. A pull finds each message whose put returned before it, if the message is due and durable
+       and at most one batch of dispatch is missing. It then dispatches that batch itself.
 Raises: CorruptError if a unit or record fails its check; MessageError if the queue does not exist.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import ConsumeQueue
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.long_poll import LongPollTable, PropertyColumn
@@ -30,12 +34,15 @@ from timerstore._engine.read.waiting_pull import (
 )
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import GoneError, TimerStoreError
+from timerstore.errors import FullError, GoneError, TimerStoreError
 from timerstore.messages import MessageBatch, PullResult, PullStatus
 
 Answer = TypeVar("Answer")
 Within = Callable[[Callable[[], Answer]], Answer]
 
+_AT_END = {*WAITING, PullStatus.OFFSET_OVERFLOW_BADLY}
+_SYNC_INTERVAL_NS = 10_000_000
+"""The least time between two syncs that looks without a result request."""
 _PROPERTIES_MAX = 1024  # messages read to decide which polls to wake; with more, all are woken
 
 
@@ -48,10 +55,14 @@ class Puller(Owner):
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
+        dispatch: Dispatch,
         request_sync: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._log = log
+        self._dispatch = dispatch
+        self._shows_written = config.visibility == "written"
+        self._next_sync_ns = 0
         self._reader = QueueReader(config, log)
         self._request_sync = request_sync
         self.long_polls = LongPollTable(
@@ -119,6 +130,8 @@ class Puller(Owner):
 
     def first_stored(self, route: Route, time_ms: int) -> int:
         """Return the first queue offset stored at `time_ms` or later, or the queue's end."""
+        with suppress(FullError):  # dispatch tries again, and reports it
+            self._dispatch.through(self._visible_end)
         while True:
             begin = self._log.segments.begin
             try:
@@ -167,7 +180,39 @@ class Puller(Owner):
     def _look(
         self, route: Route, offset: int, max_count: int, message_filter: Filter | None
     ) -> MessageBatch:
-        """Pull without waiting; repeat the pull if retention removed the messages in between."""
+        """Pull without waiting. If nothing is there, dispatch what could be, and pull again."""
+        before = self._dispatch.dispatched
+        batch = self._look_kept(route, offset, max_count, message_filter)
+        if batch.status in _AT_END and self._dispatches_visible(before):
+            batch = self._look_kept(route, offset, max_count, message_filter)
+        return batch
+
+    @property
+    def _visible_end(self) -> int:
+        """Return the log offset below which messages are visible when they are dispatched."""
+        return self._log.end if self._shows_written else self._log.durable
+
+    def _dispatches_visible(self, before: int) -> bool:
+        """Dispatch one batch of visible records. If only a sync is missing, request one.
+
+        Return whether records were dispatched since `dispatched` was `before`, here or by another
+        thread. The dispatch thread would do the same, but a caller that polls may keep it from
+        running for 5 ms, the interpreter's switch interval.
+        """
+        log = self._log
+        if self._dispatch.dispatched < self._visible_end:
+            with suppress(FullError):  # dispatch tries again, and reports it
+                self._dispatch.batch()
+            return True  # also on a full disk: some queues may have new units
+        if log.durable < log.end and self._clock.monotonic_ns >= self._next_sync_ns:
+            self._next_sync_ns = self._clock.monotonic_ns + _SYNC_INTERVAL_NS
+            self._request_sync()
+        return self._dispatch.dispatched != before
+
+    def _look_kept(
+        self, route: Route, offset: int, max_count: int, message_filter: Filter | None
+    ) -> MessageBatch:
+        """Pull; repeat the pull if retention removed the messages in between."""
         while True:
             try:
                 return self._look_once(route, offset, max_count, message_filter)

@@ -5,6 +5,9 @@ typedef struct {
     uint8_t *dirty_pages;  /* one byte per 4096 bytes of slots */
     int64_t slot_count;
     int64_t precision_ms;
+    uint64_t *used;        /* NULL, or a bit per slot: clear if the slot is empty, or for a time
+                              below used_from */
+    int64_t used_from;     /* set all bits before it is lowered */
 } ts_wheel;
 
 /* A unit of the far wheel (format/far_unit.h). */

@@ -97,8 +97,10 @@ void make_store(void)
     s->states = (ts_states){s->blocks, TS_BLOCK_IDS, 0};
     s->now_ms = START_MS;
     s->read_slot = s->open_read_slot = START_MS / PRECISION;
-    s->wheel = (ts_wheel){zeros(SLOTS * TS_SLOT_BYTES),
-                          zeros((SLOTS * TS_SLOT_BYTES + 4095) / 4096), SLOTS, PRECISION};
+    s->wheel = (ts_wheel){.slots = zeros(SLOTS * TS_SLOT_BYTES),
+                          .dirty_pages = zeros((SLOTS * TS_SLOT_BYTES + 4095) / 4096),
+                          .slot_count = SLOTS,
+                          .precision_ms = PRECISION};
     s->heap = (ts_heap){zeros(IDS_MAX * (int64_t)sizeof(ts_heap_key)),
                         zeros(IDS_MAX * (int64_t)sizeof(ts_due)), zeros(IDS_MAX * 8), 0, IDS_MAX,
                         IDS_MAX};

@@ -126,9 +126,10 @@ store *make_store(const shape *is)
     s->timer_view = (ts_view){.segments = (const uint8_t **)s->timer_segments,
                               .segment_count = TIMER_SEGMENTS,
                               .segment_bytes = is->timer_segment_bytes};
-    s->wheel = (ts_wheel){bytes_of(is->slot_count * TS_SLOT_BYTES),
-                          bytes_of((is->slot_count * TS_SLOT_BYTES + 4095) / 4096),
-                          is->slot_count, is->precision_ms};
+    s->wheel = (ts_wheel){.slots = bytes_of(is->slot_count * TS_SLOT_BYTES),
+                          .dirty_pages = bytes_of((is->slot_count * TS_SLOT_BYTES + 4095) / 4096),
+                          .slot_count = is->slot_count,
+                          .precision_ms = is->precision_ms};
     s->read_slot = s->now_ms / is->precision_ms;
     make_heap(&s->open.heap, IDS_MAX);
     return s;

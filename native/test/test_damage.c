@@ -96,7 +96,10 @@ static void open_broken(broken *b, const store *s, uint64_t *seed)
     b->timer_view.segments = b->timer_at;
     b->timer_view.segment_count = 1;
     b->timer_view.end = b->timer_bytes;
-    b->wheel = (ts_wheel){b->slots, b->dirty, b->slot_count, s->wheel.precision_ms};
+    b->wheel = (ts_wheel){.slots = b->slots,
+                          .dirty_pages = b->dirty,
+                          .slot_count = b->slot_count,
+                          .precision_ms = s->wheel.precision_ms};
 }
 
 static void close_broken(broken *b)

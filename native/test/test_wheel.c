@@ -7,6 +7,7 @@
 #include "log/parse.h"
 #include "log/view.h"
 #include "timer/unit_checksum.h"
+#include "timer/wheel.h"
 
 /* A slot that was read is free, unless its contents are kept. */
 static void check_kept_slots(store *s, ts_link link, ts_request request)
@@ -159,7 +160,7 @@ static void test_chains(void)
     uint8_t *units = bytes_of(2 * TS_TIMER_UNIT_BYTES), *slots = bytes_of(8 * TS_SLOT_BYTES), dirty;
     const uint8_t *segments[1] = {units};
     ts_view view = {.segments = segments, .segment_count = 1, .segment_bytes = 4096, .end = 104};
-    ts_wheel wheel = {slots, &dirty, 8, 1000};
+    ts_wheel wheel = {.slots = slots, .dirty_pages = &dirty, .slot_count = 8, .precision_ms = 1000};
     ts_chained out[4];
     ts_patch patches[8];
     int64_t slot = 3, next, position;
@@ -287,8 +288,64 @@ static void test_chained_find(void)
     free_store(s);
 }
 
+/* The bits of used slots give the same answers as the slots, whatever is linked, emptied and read. */
+static void check_used_bits(int64_t slot_count, uint64_t seed)
+{
+    uint8_t slots[200 * TS_SLOT_BYTES] = {0}, dirty[2] = {0};
+    uint64_t used[4], random = seed;
+    ts_wheel by_bits = {.slots = slots, .dirty_pages = dirty, .slot_count = slot_count,
+                        .precision_ms = 1000, .used = used, .used_from = 1000};
+    ts_wheel by_slots = by_bits;
+
+    by_slots.used = NULL;
+    memset(used, 0xff, sizeof used);
+    for (int32_t step = 0; step < 4000; step++) {
+        int64_t read_slot = by_bits.used_from, slot = read_slot + check_below(&random, 3 * 200);
+        const ts_slot value = {.time = slot, .last_pos = check_below(&random, 9) - 1};
+
+        switch (check_below(&random, 8)) {
+        case 0:
+            by_bits.used_from += check_below(&random, 40);
+            break;
+        case 1:
+            if (check_below(&random, 4) == 0) { /* the clock was set back */
+                by_bits.used_from -= check_below(&random, 100);
+                memset(used, 0xff, sizeof used);
+            }
+            break;
+        case 2:
+            ts_wheel_empty(&by_bits, slot, slot + 20, NULL, 0);
+            break;
+        case 3:
+            ts_slot_write(&by_bits, slot % 5 == 0 ? slot : read_slot + slot % slot_count, &value);
+            break;
+        case 4:
+            if (slot % 3 == 0) /* a late unit */
+                ts_slot_write(&by_bits, read_slot - 1, &(ts_slot){.time = read_slot - 1});
+            break;
+        default:
+            break;
+        }
+        for (int32_t look = 0; look < 3; look++) {
+            int64_t from = by_bits.used_from + check_below(&random, 3) * 7 - (look == 2) * 5;
+            int64_t to = look == 0 ? (int64_t)1 << 62 : from + check_below(&random, 2 * 200);
+
+            CHECK(ts_wheel_next(&by_bits, from, to) == ts_wheel_next(&by_slots, from, to));
+        }
+    }
+}
+
+static void test_used_bits(void)
+{
+    static const int64_t counts[] = {1, 2, 63, 64, 65, 127, 128, 130, 192, 200};
+
+    for (uint64_t seed = 0; seed < 40; seed++)
+        check_used_bits(counts[seed % 10], seed);
+}
+
 int main(void)
 {
+    test_used_bits();
     test_chained_find();
     test_taken_slots();
     test_unit_checksums();

@@ -24,10 +24,9 @@ int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, i
     return 1;
 }
 
-/* Return the first used slot in [from, to), or -1. Two used slots that are still needed never share
- * an index. So a search of one lap from `from` finds the nearest; only after a stop longer than a
- * lap can a slot be further away. */
-int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
+/* Return the first used slot of one lap from `from`, or the next one below `to`, by looking at every
+ * slot. */
+static int64_t next_by_slots(const ts_wheel *wheel, int64_t from, int64_t to)
 {
     int64_t lap_end = to - from > wheel->slot_count ? from + wheel->slot_count : to;
     int64_t best = -1;
@@ -45,6 +44,44 @@ int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
             best = value.time;
     }
     return best;
+}
+
+/* Return the same for `from` >= used_from, by looking at the slots whose bit is set. Clear the bits
+ * of slots that turn out to be unused. */
+static int64_t next_by_bits(const ts_wheel *wheel, int64_t from, int64_t to)
+{
+    int64_t n = wheel->slot_count, begin = from % n, lap_end = from + n, best = -1;
+
+    for (int64_t step = 0, width; step < n; step += width) {
+        int64_t index = (begin + step) % n;
+        uint64_t *word = &wheel->used[index / 64], rest = *word >> index % 64;
+        ts_slot value;
+
+        width = 64 - index % 64 < n - index ? 64 - index % 64 : n - index;
+        if (width < 64)
+            rest &= ((uint64_t)1 << width) - 1;
+        if (rest == 0)
+            continue;
+        width = 1 + __builtin_ctzll(rest);
+        index += width - 1;
+        ts_slot_get(wheel->slots + index * TS_SLOT_BYTES, &value);
+        if (value.time <= 0 || value.time < wheel->used_from || value.last_pos < 0)
+            *word &= ~((uint64_t)1 << index % 64);
+        else if (value.time == from + (index - begin + n) % n && value.time < to)
+            return value.time;
+        else if (value.time >= lap_end && value.time < to && (best < 0 || value.time < best))
+            best = value.time;
+    }
+    return best;
+}
+
+/* Two used slots that are still needed never share an index. So a search of one lap from `from`
+ * finds the nearest; only after a stop longer than a lap can a slot be further away. */
+int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
+{
+    if (wheel->used == NULL || from < wheel->used_from || from < 0)
+        return next_by_slots(wheel, from, to);
+    return next_by_bits(wheel, from, to);
 }
 
 int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int64_t *slots,

@@ -10,9 +10,14 @@ static inline uint8_t *ts_slot_at(const ts_wheel *wheel, int64_t slot)
     return wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES;
 }
 
+/* Note that a slot was changed, and may be used. */
 static inline void ts_slot_mark(ts_wheel *wheel, const uint8_t *at)
 {
+    int64_t index = (at - wheel->slots) / TS_SLOT_BYTES;
+
     wheel->dirty_pages[(at - wheel->slots) / 4096] = 1;
+    if (wheel->used != NULL)
+        wheel->used[index / 64] |= (uint64_t)1 << index % 64;
 }
 
 static inline void ts_slot_write(ts_wheel *wheel, int64_t slot, const ts_slot *value)

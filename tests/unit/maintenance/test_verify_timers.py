@@ -106,6 +106,7 @@ def flip_memory(filled: FilledBench, at: int, bits: int) -> None:
     wheel = inside(filled.store).wheel
     wheel.native.slots[at] ^= bits
     wheel.native.dirty_pages[at // 4096] = 1
+    wheel.native.used[at // 32 // 64] |= 1 << at // 32 % 64
 
 
 @pytest.mark.parametrize(

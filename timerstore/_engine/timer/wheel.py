@@ -81,7 +81,6 @@ class Wheel(Owner):
         self.slot_count = slot_count
         self.precision_ms = precision_ms
         self.lock = Lock()
-        self.read_slot = 0
         self._ahead_slot = 0  # the last slot that was begun before it was due;
         self._ahead_from = 0  # it does not count if the current slot is below this one
         self.back_count = 0  # how often `read_slot` followed a clock that was set back
@@ -128,6 +127,21 @@ class Wheel(Owner):
         self.native.dirty_pages = self._dirty_view
         self.native.slot_count = slot_count
         self.native.precision_ms = precision_ms
+        self._used = np.full((slot_count + 63) // 64, ~np.uint64(0), np.uint64)
+        self._used_view = ffi.from_buffer("uint64_t[]", self._used)
+        self.native.used = self._used_view
+        self.read_slot = 0
+
+    @property
+    def read_slot(self) -> int:
+        """The number of the first slot that has not been read."""
+        return self._read_slot
+
+    @read_slot.setter
+    def read_slot(self, slot: int) -> None:
+        if slot < self.native.used_from:  # bits of slots that are needed again may be clear
+            self._used[:] = ~np.uint64(0)
+        self._read_slot = self.native.used_from = slot
 
     def clear_all(self) -> None:
         """Empty every slot; the next checkpoint writes the file."""

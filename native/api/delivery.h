@@ -12,7 +12,7 @@ typedef struct {
     ts_route *real;     /* the queue whose pending count it changes */
     const uint8_t *source; /* the record it is built from; mapped for as long as the view is held */
     int32_t body_size;
-    int32_t plain_size; /* bytes of the source's properties that are copied */
+    int32_t plain_size; /* bytes of the source's properties, without group and CRC */
     int32_t size;       /* 0: no record can hold it */
     int32_t flags;
     int32_t has_hint;   /* the next three are known, and make its append hint */

@@ -60,6 +60,7 @@ typedef struct {
                                  is due later need not wake them */
     uint32_t store_id;
     int32_t property_crc;     /* whether records carry __CRC32# */
+    int32_t needed_only;      /* whether deliveries leave out REAL_TOPIC, REAL_QID and the times */
     uint8_t host[8];          /* store host and born host: IPv4 and port */
     uint8_t unique_prefix[20];
 } ts_log;

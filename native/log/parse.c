@@ -161,6 +161,7 @@ static int32_t has_no_marks(const uint8_t *text, int32_t size)
         return 1; /* quick check, enough for most texts: each name below has one of the two bytes */
     for (const uint8_t *at = text; at < end; at = ts_find(at, end, 2) + 1) {
         if (BEGINS(at, end, "TIMER_") || BEGINS(at, end, "REAL_QID\001") ||
+            BEGINS(at, end, "REAL_TOPIC\001") ||
             BEGINS(at, end, "DELAY\001") || BEGINS(at, end, "TS_ID\001") ||
             BEGINS(at, end, "TS_GROUP\001") || BEGINS(at, end, "TS_LEVEL\001") ||
             BEGINS(at, end, "TS_PLACE\001") || BEGINS(at, end, "__CRC32#\001"))
@@ -276,6 +277,36 @@ static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail
     return 1;
 }
 
+/* Read a delivered text without the real topic, as `needed_only` leaves it. Return 0 if the text
+ * ends otherwise. */
+static int32_t read_needed(const uint8_t *text, int32_t size, ts_marks *marks)
+{
+    int32_t end = size, rest;
+    uint64_t id;
+
+    if (end >= TS_PROPERTY_CRC_BYTES &&
+        memcmp(text + end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) == 0 &&
+        text[end - 1] == 2 && !has_either(text + end - 11, 10, 2, 2))
+        end -= TS_PROPERTY_CRC_BYTES;
+    rest = end - ID_BYTES - OUT_BYTES - DELIVER_BYTES;
+    if (rest < UNIQUE_BYTES ||
+        !TIME_IS(text + rest + DELIVER_BYTES, "TIMER_OUT_MS\001", &marks->out_ms) ||
+        !TIME_IS(text + rest, "TIMER_DELIVER_MS\001", &marks->deliver_ms) ||
+        memcmp(text + end - ID_BYTES, "TS_ID\001", 6) != 0 || text[end - 1] != 2 ||
+        ts_timer_id_get(text + end - ID_BYTES + 6, &marks->store_id, &id) != 0 ||
+        id > (uint64_t)INT64_MAX)
+        return 0;
+    rest -= UNIQUE_BYTES;
+    if (memcmp(text + rest, "UNIQ_KEY\001", 9) != 0 || text[rest + UNIQUE_BYTES - 1] != 2 ||
+        has_either(text + rest + 9, 32, 2, 2) ||
+        (rest > 0 && (text[rest - 1] != 2 || !has_no_marks(text, rest))))
+        return 0;
+    marks->timer_id = (int64_t)id;
+    marks->real_queue = -1;
+    marks->last_key = (ts_text){text + rest + 9, UNIQUE_BYTES - 10};
+    return 1;
+}
+
 /* Read the properties that append.c writes last, from the end of the text. Return 0 if the text
  * ends otherwise. */
 static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_marks *marks)
@@ -319,6 +350,9 @@ void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, 
 {
     memset(marks, 0, sizeof *marks);
     if (read_known(properties, size, tail, marks))
+        return;
+    memset(marks, 0, sizeof *marks);
+    if (read_needed(properties, size, marks))
         return;
     memset(marks, 0, sizeof *marks);
     if (!read_tail(properties, size, tail, marks))

@@ -85,12 +85,17 @@ void put_id(text *out, uint64_t *seed)
     put_bytes(out, pair, sizeof pair);
 }
 
+void put_due(text *out, uint64_t *seed)
+{
+    put_number(out, "TIMER_DELIVER_MS", random_ms(seed));
+    put_number(out, "TIMER_OUT_MS", random_ms(seed));
+}
+
 void put_target(text *out, uint64_t *seed)
 {
     static const int32_t queues[] = {10, 100, 1000, 10000, INT32_MAX};
 
-    put_number(out, "TIMER_DELIVER_MS", random_ms(seed));
-    put_number(out, "TIMER_OUT_MS", random_ms(seed));
+    put_due(out, seed);
     put_word(out, seed, "REAL_TOPIC", check_below(seed, 3) == 0 ? 8 : 1 + check_below(seed, 255));
     put_number(out, "REAL_QID", check_below(seed, queues[check_below(seed, 5)]));
 }

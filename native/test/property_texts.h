@@ -22,6 +22,7 @@ void put_word(text *out, uint64_t *seed, const char *name, int32_t size);
 void put_users(text *out, uint64_t *seed);
 void put_crc(text *out, uint64_t *seed);
 void put_id(text *out, uint64_t *seed);
+void put_due(text *out, uint64_t *seed);
 void put_target(text *out, uint64_t *seed);
 void put_source(text *out, uint64_t *seed);
 void put_times(text *out, uint64_t *seed);

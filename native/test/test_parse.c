@@ -77,6 +77,34 @@ static void test_deletes(void)
     }
 }
 
+/* Deliveries without the real topic, and texts that are nearly such. */
+static void test_needed_only(void)
+{
+    uint64_t seed = 9;
+    ts_marks marks;
+
+    for (int i = 0; i < 20000; i++) {
+        text sent = {0};
+        int32_t is_whole = check_below(&seed, 4) != 0, size;
+
+        put_users(&sent, &seed);
+        if (check_below(&seed, 4) == 0)
+            put_word(&sent, &seed, "REAL_TOPIC", 1 + check_below(&seed, 9));
+        put_word(&sent, &seed, "UNIQ_KEY", is_whole ? 32 : 30 + check_below(&seed, 4));
+        put_due(&sent, &seed);
+        put_id(&sent, &seed);
+        size = sent.size;
+        put_crc(&sent, &seed);
+        (void)check_text(&sent);
+        ts_marks_get_timer(sent.at, sent.size, &(ts_tail){.real_size = 0}, &marks);
+        CHECK(marks.out_ms >= 0 && marks.deliver_ms >= 0 && marks.plain_size == 0);
+        for (int32_t cut = 1; cut < 9; cut++) { /* a text that ends or begins elsewhere */
+            check_both(sent.at, size - cut);
+            check_both(sent.at + cut, sent.size - cut);
+        }
+    }
+}
+
 /* A property of every kind before the part that is read fast. */
 static void test_marks_before(void)
 {
@@ -175,6 +203,7 @@ int main(void)
     test_every_cut();
     test_deletes();
     test_marks_before();
+    test_needed_only();
     puts("test_parse: ok");
     return 0;
 }

@@ -18,10 +18,14 @@ enum {
 };
 
 /* Build the record from its source: head and body unchanged, then the real topic, the properties
- * without the CRC pair, and the times. */
+ * without the CRC pair, and the times. With `needed_only` there are no times, and the source's real
+ * topic and queue, which precede its timer id, are left out. */
 static void build_plain(uint8_t *out, const ts_draft *draft, const ts_delivery_times *times,
-                        int32_t property_crc)
+                        const ts_log *log)
 {
+    int32_t left_out = log->needed_only ? draft->route->real_size : 0;
+    int32_t before_id = draft->plain_size - left_out - TS_ID_PAIR_BYTES;
+    int32_t property_crc = log->property_crc;
     const ts_route *route = draft->route;
     int32_t topic_bytes = ts_get_i32(draft->source + TS_RECORD_AT_MAGIC) == TS_RECORD_MAGIC_V2
                               ? 2 + ts_get_i16(draft->source + TS_RECORD_AT_BODY + draft->body_size)
@@ -32,7 +36,7 @@ static void build_plain(uint8_t *out, const ts_draft *draft, const ts_delivery_t
         .magic = ts_record_magic(route->topic_size),
         .topic = route->topic,
         .topic_size = route->topic_size,
-        .properties_size = draft->plain_size + times->size +
+        .properties_size = draft->plain_size - left_out + times->size +
                            (property_crc ? TS_PROPERTY_CRC_BYTES : 0),
     };
 
@@ -43,7 +47,8 @@ static void build_plain(uint8_t *out, const ts_draft *draft, const ts_delivery_t
     ts_put_i32(out + TS_RECORD_AT_QUEUE_ID, route->queue_id);
     ts_put_i64(out + TS_RECORD_AT_PREPARED, 0);
     next = ts_topic_put(next, &head);
-    next = ts_copy(next, properties, draft->plain_size);
+    next = ts_copy(next, properties, before_id);
+    next = ts_copy(next, properties + draft->plain_size - TS_ID_PAIR_BYTES, TS_ID_PAIR_BYTES);
     next = ts_copy(next, times->text, times->size);
     if (property_crc)
         ts_property_crc_put(next, 0); /* set when the record is complete */
@@ -131,7 +136,8 @@ static int32_t set_crcs(const ts_log *log, const uint8_t *scratch, const ts_draf
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms, ts_tally *tally)
 {
-    ts_delivery_times times = {.size = 0};
+    static const ts_delivery_times none = {.size = 0};
+    ts_delivery_times times = none;
     int32_t i, crcs_set = from, status = TS_OK;
 
     for (i = from; i < count && i < from + AHEAD; i++)
@@ -168,8 +174,10 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         }
         out = log->staging + log->filled;
         if (draft->at < 0)
-            build_plain(out, draft, ts_delivery_times_of(&times, draft->write_ms, now_ms),
-                        log->property_crc);
+            build_plain(out, draft,
+                        log->needed_only
+                            ? &none : ts_delivery_times_of(&times, draft->write_ms, now_ms),
+                        log);
         else
             ts_copy(out, scratch + draft->at, draft->size);
         if (draft->route == log->timer_route)

@@ -70,6 +70,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
     ts_text name, value;
     int32_t at = 0;
 
+    slim |= job->log->needed_only;
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
         if (!is_copied(&name, job, slim))
             continue;
@@ -109,9 +110,18 @@ static int32_t plain_bytes(const ts_record *source, const ts_route *route, const
     if (marks->plain_size == 0 || job->roll || job->move || marks->timer_id != job->due->id ||
         marks->store_id != job->log->store_id || source->body != source->base + TS_RECORD_AT_BODY)
         return 0;
-    properties = marks->plain_size +
-                 ts_delivery_times_of(&job->last->times, job->due->write_ms, job->now_ms)->size +
-                 (job->log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
+    if (job->log->needed_only) {
+        const uint8_t *id = source->properties + marks->plain_size - TS_ID_PAIR_BYTES;
+
+        if (route->real_size == 0 ||
+            !ts_is_same(id - route->real_size, route->real, route->real_size))
+            return 0;
+        properties = marks->plain_size - route->real_size;
+    } else {
+        properties = marks->plain_size + ts_delivery_times_of(&job->last->times, job->due->write_ms,
+                                                              job->now_ms)->size;
+    }
+    properties += job->log->property_crc ? TS_PROPERTY_CRC_BYTES : 0;
     if (properties > TS_PROPERTIES_BYTES_MAX)
         return 0;
     return TS_RECORD_FIXED_BYTES + (ts_record_magic(route->topic_size) == TS_RECORD_MAGIC_V2) +

@@ -37,6 +37,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
     ts_text name, value;
     int32_t at = 0;
 
+    slim |= job->log->needed_only;
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
         if (!is_copied(&name, slim))
             continue;

@@ -47,6 +47,8 @@ class Ran(NamedTuple):
 
 def build(name: str, folder: Path, end_ms: int) -> Made:
     config = {"topic_queue_count": 2} if name == "default" else SMALL
+    if name == "recovered":
+        config = config | {"delivered_properties": "needed"}
     made = shared_store.make(
         folder / name, config, end_ms,
         soon_s=SOON_S, dies=name == "recovered",

@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
 def _put_all(store: TimerStore, work: Work, batch: int, form: str, watch: Stopwatch) -> None:
     for begin in range(0, work.n, batch):
         end = min(begin + batch, work.n)
-        bodies: Any = work.part(begin, end) if form == "buffer" else work.bodies(begin, end)
+        bodies: Any = work.part(begin, end) if form != "list" else work.bodies(begin, end)
         with watch:
             receipts = store.put_many(TOPIC, bodies, deliver_ms=work.due_ms[begin:end])
         need(len(receipts) == end - begin, "put_many acknowledged another number than was put")
@@ -155,18 +156,28 @@ def _check(work: Work, rows: harness.Int64) -> None:
 
 
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
-    """Four variants in turn, `rounds` times over."""
+    """Five variants in turn, `rounds` times over.
+
+    The form "needed" is a buffer in a store with delivered_properties="needed".
+    """
     told = {name: parameters[name] for name in ("n", "body", "batch", "horizon_s")}
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     work = harness.make_work(told["n"], told["body"], told["horizon_s"] * 1000)
     ways: tuple[tuple[bool, int, str], ...] = (
         (True, 1, "list"),
         (True, 1, "buffer"),
+        (True, 1, "needed"),
         (False, 1, "buffer"),
         (False, parameters["stops"], "list"),
     )
+    needed = replace(config, delivered_properties="needed")
     variants = [
-        partial(once, work, config, {**told, "stops": stops, "form": form, "threads": threads})
+        partial(
+            once,
+            work,
+            needed if form == "needed" else config,
+            {**told, "stops": stops, "form": form, "threads": threads},
+        )
         for threads, stops, form in ways
     ]
     return interleaved(

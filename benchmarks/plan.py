@@ -26,11 +26,12 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("put", "put", 40, ("--n", "200000", "--rounds", "5")),
-    Part("end_to_end", "end_to_end", 40, ("--rounds", "5", "--stops", "60")),
+    Part("end_to_end", "end_to_end", 40, ("--rounds", "4", "--stops", "60")),
     Part("end_to_end_1k", "end_to_end", 25, ("--body", "1024", "--n", "300000", "--stops", "60")),
     Part("scaling", "scaling", 110, ("--seconds-max", "90")),
     Part("recovery", "recovery", 30),
     Part("cancel", "cancel", 15),
+    Part("own_reads", "own_reads", 3, ("--n", "300")),
     Part("lateness", "lateness", 62, ("--seconds", "4")),
     Part("peers_1m", "peers", 250, ("--n", "1000000", "--peers", FAST, "--seconds-max", "300")),
     Part("peers_slow", "peers", 85, ("--n", "100000", "--peers", SLOW, "--seconds-max", "120")),

@@ -37,7 +37,7 @@ AMOUNTS = {
     # tests/corruption
     "damages of a kind": Amount(30, 300),
     # tests/unit
-    "benchmarks": Amount(3, 14),
+    "benchmarks": Amount(3, 15),
     "bits of a unit": Amount(12, 64),
     "batch kinds on a full disk": Amount(2, 4),
     "changes of a clock": Amount(3, 10),

@@ -26,6 +26,7 @@ NAMES = (
     "recovery",
     "cancel",
     "lateness",
+    "own_reads",
     "idle",
     "peers",
     "delay_queue",

@@ -84,7 +84,7 @@ def look(store: ReadOnlyStore, offset: int) -> int:
     stats = store.stats()
     assert stats["open_in"] not in (None, os.getpid())
     assert stats["pending_messages"] >= 1
-    assert store.explain(pending[0]).state in ("waiting", "delivered", "cancelled")
+    assert store.explain(pending[0]).state in ("pending", "delivered", "cancelled")
     assert store.histogram(0, 4_000_000_000_000, "day").counts.sum() >= 1
     return got.next_offset
 

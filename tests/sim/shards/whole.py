@@ -37,7 +37,7 @@ def _check_pending(whole: ShardedStore, number: int) -> None:
     timers = [one for one in found if one.handle]
     for one in timers[number % 7 :: 7]:
         told = whole.explain(one.handle)
-        assert (told.state, told.due_ms) == ("waiting", one.due_ms)
+        assert (told.state, told.due_ms) == ("pending", one.due_ms)
 
 
 def _check_counts(whole: ShardedStore) -> None:

@@ -43,7 +43,7 @@ class PendingDriver(ReadDriver):
         self._compare_histogram(found)
         for one in found[:: max(1, len(found) // 4)]:
             told = self.store.explain(one)
-            assert (told.state, told.due_ms, told.timer_id) == ("waiting", one.due_ms, one.timer_id)
+            assert (told.state, told.due_ms, told.timer_id) == ("pending", one.due_ms, one.timer_id)
         distribution = self.store.timing_distribution()
         assert sum(distribution.values()) == len(found)
         assert distribution[5] == sum(one.due_ms <= self.clock.now_ms + 5000 for one in found)

@@ -3,9 +3,9 @@
  *
  * The GIL protects all fields: no step below releases it between a read and the write that depends
  * on it. A thread sleeps on a futex of its own, without the GIL. The thread that ends a round marks
- * the waiters under the GIL, and then wakes them without it. So it knows only the addresses of the
- * futexes by then: a waiter that was interrupted may have gone, and a wake-up of memory that no
- * thread waits on has no effect.
+ * the waiters under the GIL, and then wakes them without it, so that the first that wakes finds the
+ * GIL free. A marked waiter may be freed before it is woken. So only the address of its futex is
+ * used, which is not read; a thread that sleeps there by then looks at its own mark again.
  *
  * A waiter is on the heap, because the interpreter stops daemon threads at its end without running
  * the rest of their functions. Such a waiter is never freed.
@@ -60,7 +60,8 @@ static void add(GroupCommit *self, waiter *one)
     self->count++;
 }
 
-/* Futexes of waiters that were marked and must be woken. */
+/* Futexes of waiters that were marked and must be woken. If there are more, the first are woken under
+ * the GIL. */
 enum { WAKES_MAX = 128 };
 
 typedef struct {

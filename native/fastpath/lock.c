@@ -54,6 +54,11 @@ static int is_mine(const Lock *self)
     return self->is_held && self->owner == PyThread_get_thread_ident();
 }
 
+int ts_lock_is_mine(PyObject *lock)
+{
+    return is_mine((const Lock *)lock);
+}
+
 static PY_TIMEOUT_T now_us(void)
 {
     struct timespec now;

@@ -7,6 +7,9 @@
 
 extern PyTypeObject ts_lock_type;
 
+/* Return whether this thread holds a Lock. */
+int ts_lock_is_mine(PyObject *lock);
+
 /* Raise the error that the function passed to set_reentrant_error makes. Return -1. Called when a
  * thread asks for a lock that it holds, or for a lock that is not free while the interpreter ends.
  */

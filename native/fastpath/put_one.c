@@ -12,6 +12,7 @@
  */
 #include "fastpath/putter.h"
 
+#include "fastpath/group_commit.h"
 #include "log/critical_section.h"
 
 static PyObject *name_delay, *name_level;
@@ -209,6 +210,39 @@ static int leave_call(const Putter *self, PyObject *call)
     return status;
 }
 
+/* Make the log durable below log_offset + 1. Return -1 with an exception set.
+ *
+ * If another thread leads a sync round, wait for it without Python. Otherwise, and if the round did
+ * not serve this put, `sync` leads the next one. It also raises if a file was truncated.
+ */
+static int sync_through(Putter *self, int64_t log_offset)
+{
+    int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED);
+    PyObject *end, *answer = NULL;
+    int got = -1;
+
+    if (hits == self->hits_seen && ts_group_commit_is_led_elsewhere(self->group_commit)) {
+        got = ts_group_commit_wait(self->group_commit, log_offset + 1);
+        if (got < 0)
+            return -1;
+        hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED);
+        if (got > 0 && hits == self->hits_seen)
+            return 0;
+    }
+    end = PyLong_FromLongLong(log_offset + 1);
+    if (end != NULL)
+        answer = PyObject_CallOneArg(self->sync, end);
+    Py_XDECREF(end);
+    if (answer == NULL) {
+        if (got == 0) /* the error may have come before `sync` took the lead */
+            ts_group_commit_abandon(self->group_commit);
+        return -1;
+    }
+    Py_DECREF(answer);
+    self->hits_seen = hits;
+    return 0;
+}
+
 /* Wait for a sync. The thread that syncs wakes the services.
  *
  * Between the append and this call an allocation may have run a finalizer that closed the store.
@@ -216,27 +250,22 @@ static int leave_call(const Putter *self, PyObject *call)
  */
 static int wait_durable(Putter *self, int64_t log_offset)
 {
-    PyObject *end = PyLong_FromLongLong(log_offset + 1), *answer = NULL;
-    PyObject *call = enter_call(self, &end), *type, *value, *trace;
+    PyObject *call = enter_call(self, &log_offset), *type, *value, *trace;
+    int status;
 
-    if (end != NULL && call != NULL) {
-        self->inside++;
-        answer = PyObject_CallOneArg(self->sync, end);
-        self->inside--;
-    }
-    Py_XDECREF(end);
+    if (call == NULL)
+        return -1;
+    self->inside++;
+    status = sync_through(self, log_offset);
+    self->inside--;
     PyErr_Fetch(&type, &value, &trace);
-    if (call != NULL && (leave_call(self, call) < 0 || (self->blocked &&
-                                                        ts_call(self->left) < 0))) {
-        if (answer != NULL) {
-            Py_DECREF(answer);
+    if (leave_call(self, call) < 0 || (self->blocked && ts_call(self->left) < 0)) {
+        if (status == 0)
             return -1;
-        }
         PyErr_Clear(); /* keep the first error */
     }
     PyErr_Restore(type, value, trace);
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 0;
+    return status;
 }
 
 /* Return whether dispatch must be woken for a message with this due time. It may be scheduled to

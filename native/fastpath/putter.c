@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include "fastpath/append_lock.h"
+#include "fastpath/group_commit.h"
 #include "fastpath/lists.h"
 #include "fastpath/lock.h"
 
@@ -12,18 +13,19 @@ PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch",
-                            "is_dispatch_silent", "wake_flush", "sync", "calls", "left",
-                            "failpoints", "check_alive", "receipt", "batch", "empty", "hits",
+                            "is_dispatch_silent", "wake_flush", "sync", "group_commit", "calls",
+                            "left", "failpoints", "check_alive", "receipt", "batch", "empty", "hits",
                             "delay_ms_max", NULL};
     Putter given = {0}; /* borrowed: `self` holds only references that it owns, because a
                          * collector may visit it */
     unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOO!OO!OO!O!OKL", names, &log,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOO!O!OO!OO!O!OKL", names, &log,
                                      &given.slow, &given.slow_many, &PyDict_Type, &given.topics,
                                      &given.wake_dispatch, &given.is_dispatch_silent,
                                      &given.wake_flush,
-                                     &given.sync, &PyDict_Type, &given.calls,
+                                     &given.sync, &ts_group_commit_type, &given.group_commit,
+                                     &PyDict_Type, &given.calls,
                                      &given.left, &PyDict_Type, &given.failpoints,
                                      &given.check_alive, &PyType_Type, &given.receipt,
                                      &PyType_Type, &given.batch, &given.empty, &hits,
@@ -40,6 +42,7 @@ static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->is_dispatch_silent, Py_NewRef(given.is_dispatch_silent));
     Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
     Py_XSETREF(self->sync, Py_NewRef(given.sync));
+    Py_XSETREF(self->group_commit, Py_NewRef(given.group_commit));
     Py_XSETREF(self->calls, Py_NewRef(given.calls));
     Py_XSETREF(self->left, Py_NewRef(given.left));
     Py_XSETREF(self->failpoints, Py_NewRef(given.failpoints));
@@ -59,6 +62,7 @@ static int Putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->is_dispatch_silent);
     Py_VISIT(self->wake_flush);
     Py_VISIT(self->sync);
+    Py_VISIT(self->group_commit);
     Py_VISIT(self->calls);
     Py_VISIT(self->left);
     Py_VISIT(self->failpoints);
@@ -80,6 +84,7 @@ static int Putter_clear(Putter *self)
     Py_CLEAR(self->is_dispatch_silent);
     Py_CLEAR(self->wake_flush);
     Py_CLEAR(self->sync);
+    Py_CLEAR(self->group_commit);
     Py_CLEAR(self->calls);
     Py_CLEAR(self->left);
     Py_CLEAR(self->failpoints);
@@ -160,12 +165,14 @@ PyMODINIT_FUNC PyInit__fastpath(void)
     ts_zero = PyLong_FromLong(0);
     if (!ts_name_deliver_ms || !ts_name_hook || !ts_zero || ts_put_one_prepare() < 0 ||
         ts_many_prepare() < 0 || PyType_Ready(&Putter_type) < 0 ||
-        PyType_Ready(&ts_append_lock_type) < 0 || PyType_Ready(&ts_lock_type) < 0)
+        PyType_Ready(&ts_append_lock_type) < 0 || PyType_Ready(&ts_lock_type) < 0 ||
+        PyType_Ready(&ts_group_commit_type) < 0)
         return NULL;
     made = PyModule_Create(&module);
     if (made != NULL &&
         (PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0 ||
          PyModule_AddObjectRef(made, "Lock", (PyObject *)&ts_lock_type) < 0 ||
+         PyModule_AddObjectRef(made, "GroupCommit", (PyObject *)&ts_group_commit_type) < 0 ||
          PyModule_AddObjectRef(made, "AppendLock", (PyObject *)&ts_append_lock_type) < 0))
         Py_CLEAR(made);
     return made;

@@ -21,6 +21,7 @@ typedef struct {
     PyObject *wake_flush;
     PyObject *sync;           /* None, or a method of TimerStore that makes the log durable up to
                                * an offset */
+    PyObject *group_commit;   /* of the log: a put waits there for the sync of another thread */
     PyObject *calls;          /* dict of TimerStore: running call -> ident of its thread */
     PyObject *left;           /* tells a thread that closes the store that the call ended */
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */

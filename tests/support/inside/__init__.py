@@ -115,7 +115,6 @@ from tests.support.inside.services import (
     slots_in_reading,
     subscribe_first,
     sync_of_cancels,
-    sync_waiters,
     timer_records_read,
     topics_checked_count,
     topics_checked_max,

@@ -102,11 +102,6 @@ def calendar_grow_lock(calendar: Any) -> Any:
     return calendar._grow_lock
 
 
-def sync_waiters(rounds: Any) -> Any:
-    """Return the callers that sleep until a round of syncs ends."""
-    return rounds._waiters
-
-
 DIRECTORY_HELD_LOCK = Attribute(directory, "_held_lock")
 """The lock of the table of directories that this process has locked."""
 

@@ -78,7 +78,7 @@ class Inside:
     @property
     def sync_rounds(self) -> Any:
         """Whose turn it is to sync the log: log/group_commit.py."""
-        return self._store._engine.log._group_commit
+        return self._store._engine.log.group_commit
 
     @property
     def removals(self) -> Any:

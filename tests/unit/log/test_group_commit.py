@@ -1,11 +1,14 @@
 """Leaders and waiters of sync rounds."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from tests.support.inside import sync_waiters
+from tests.support.elsewhere import elsewhere
+from timerstore._engine.base.native import Lock
 from timerstore._engine.log.group_commit import GroupCommit
 
 TIMEOUT_S = 30.0
@@ -25,11 +28,11 @@ class Callers:
         def call() -> None:
             self.led[offset] = self.rounds.lead(offset)
 
-        waiter_count = len(sync_waiters(self.rounds))
+        waiter_count = self.rounds.waiter_count
         thread = threading.Thread(target=call, daemon=True)
         self.threads[offset] = thread
         thread.start()
-        while len(sync_waiters(self.rounds)) == waiter_count:
+        while self.rounds.waiter_count == waiter_count:
             assert thread.is_alive(), "it did not wait"
 
     def check_woken(self, *offsets: int) -> None:
@@ -43,7 +46,7 @@ class Callers:
 
 @pytest.fixture
 def callers() -> Iterator[Callers]:
-    made = Callers(GroupCommit())
+    made = Callers(GroupCommit(Lock()))
     yield made
     made.rounds.abandon()
     for thread in made.threads.values():
@@ -100,12 +103,98 @@ def test_abandon_by_a_waiter_wakes_all_waiters_and_keeps_the_leader(callers: Cal
     callers.add(4)  # waits, because this thread still leads
 
 
-def test_abandon_completes_an_interrupted_end(callers: Callers) -> None:
+def test_abandon_by_the_leader_wakes_all_waiters(callers: Callers) -> None:
     rounds = callers.rounds
     assert rounds.lead(1)
     callers.add(2)
     callers.add(3)
-    sync_waiters(rounds)[0].wakeup.release()  # then the end was interrupted
     rounds.abandon()
     callers.check_woken(2, 3)
     assert rounds.lead(4)
+
+
+def test_end_wakes_hundreds_of_waiters(callers: Callers) -> None:
+    assert callers.rounds.lead(1)
+    offsets = range(2, 302)
+    for offset in offsets:
+        callers.add(offset)
+    callers.rounds.end(301)
+    callers.check_woken(*offsets)
+    assert callers.rounds.waiter_count == 0
+
+
+class _StopError(Exception):
+    pass
+
+
+@contextmanager
+def signalled(rounds: GroupCommit, act: Callable[[], object]) -> Iterator[None]:
+    """Send a signal to this thread once it waits; its handler calls `act`."""
+    main = threading.get_ident()
+    done = threading.Event()
+
+    def send() -> None:
+        while rounds.waiter_count < 1:
+            assert not done.is_set(), "the thread did not wait"
+        while not done.wait(0.01):  # a signal that comes before the system call does not end it
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        if not done.is_set():
+            done.set()
+            act()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        done.set()
+        sender.join(TIMEOUT_S)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_handler_that_raises_ends_the_wait(callers: Callers) -> None:
+    rounds = callers.rounds
+    lead_elsewhere(rounds)
+
+    def stop() -> None:
+        raise _StopError
+
+    with signalled(rounds, stop), pytest.raises(_StopError):
+        rounds.lead(2)
+    assert rounds.waiter_count == 0
+
+
+def test_handler_runs_while_its_thread_does_not_wait(callers: Callers) -> None:
+    """So the end of a round cannot choose this thread to lead, and another waiter leads."""
+    rounds = callers.rounds
+    lead_elsewhere(rounds)
+
+    def end_for_others() -> None:
+        assert rounds.waiter_count == 0
+        callers.add(3)
+        callers.add(4)
+        rounds.end(1)
+        callers.check_woken(3)
+
+    with signalled(rounds, end_for_others):
+        assert not rounds.lead(2)
+    assert rounds.lead(2), "the waiter was not told to look again"
+
+
+def lead_elsewhere(rounds: GroupCommit) -> None:
+    """Make a thread lead that has ended; any thread may end the round."""
+    assert elsewhere(lambda: rounds.lead(1))
+
+
+@pytest.mark.parametrize("call", ["lead", "end"])
+def test_offset_that_is_not_a_number_raises(call: str) -> None:
+    with pytest.raises(TypeError):
+        getattr(GroupCommit(Lock()), call)("2")
+
+
+def test_group_commit_wants_a_lock() -> None:
+    with pytest.raises(TypeError, match="Lock"):
+        GroupCommit(threading.Lock())

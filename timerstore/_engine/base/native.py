@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from timerstore._fastpath import AppendLock as _AppendLock
+from timerstore._fastpath import GroupCommit as _GroupCommit
 from timerstore._fastpath import Lock as _Lock
 from timerstore._fastpath import Putter as _Putter
 from timerstore._fastpath import join as _join
@@ -30,6 +31,7 @@ from timerstore.errors import (
 ffi: Any = _ffi
 lib: Any = _lib
 AppendLock: Any = _AppendLock  # native/fastpath/append_lock.c
+NativeGroupCommit: Any = _GroupCommit  # native/fastpath/group_commit.c
 Lock: Any = _Lock  # native/fastpath/lock.c: the lock that every part of a store uses
 Putter: Any = _Putter
 join: Any = _join  # native/fastpath/lists.h

@@ -82,7 +82,7 @@ class CommitLog(Owner):
         self.lock = lock
         self._signals = signals
         self._write_lock = Lock()
-        self._group_commit = GroupCommit()
+        self.group_commit = GroupCommit(self._write_lock)
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None
@@ -295,7 +295,7 @@ class CommitLog(Owner):
             FailedError: the log has failed.
             ReentrantCallError: a signal handler called this while its thread was syncing.
         """
-        if self._group_commit.is_led_here or self._write_lock.is_mine():
+        if self.group_commit.is_led_here or self._write_lock.is_mine():
             raise reentrant_call(self.segments.directory)
         try:
             while self.durable < offset:
@@ -305,18 +305,18 @@ class CommitLog(Owner):
                     reach("log_synced")
                     self._signals.durable()
         except BaseException:
-            self._group_commit.abandon()
+            self.group_commit.abandon()
             self._signals.durable()  # Ctrl-C may come after the sync: other threads await this
             raise
 
     def _lead_or_wait(self, offset: int) -> int | None:
         """Lead a round and return its sync time in ns, or wait for a round and return None."""
-        return self._lead_round(offset) if self._group_commit.lead(offset) else None
+        return self._lead_round(offset) if self.group_commit.lead(offset) else None
 
     def _lead_round(self, offset: int) -> int | None:
         self.check_alive()
         if self.durable >= offset:
-            self._group_commit.end(self.durable)
+            self.group_commit.end(self.durable)
             return None
         try:
             written = self.write_out()
@@ -329,7 +329,7 @@ class CommitLog(Owner):
             self.fail(as_failure(error, self.segments.directory))
             raise
         took_ns = self._clock.monotonic_ns - start_ns
-        self._group_commit.end(written)
+        self.group_commit.end(written)
         return took_ns
 
     def fail(self, error: TimerStoreError) -> None:

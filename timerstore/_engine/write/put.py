@@ -79,6 +79,7 @@ class Putting(Owner):
             is_dispatch_silent=self._dispatch.is_unset,
             wake_flush=self._flush.wake,
             sync=sync if self._config.flush == "sync" else None,
+            group_commit=self._log.group_commit,
             calls={} if calls is None else calls,
             left=left,
             failpoints=vars(failpoints),

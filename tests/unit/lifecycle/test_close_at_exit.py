@@ -210,7 +210,7 @@ def test_servers_are_closed_at_exit(tmp_path: Path) -> None:
 from timerstore import dashboard
 from timerstore.telemetry import prometheus
 store = make()
-pages = [dashboard.start(store), dashboard.start(make().path, beside=True)]
+pages = [dashboard.start(store), dashboard.start(make().path, snapshot=True)]
 scraped = [prometheus.serve(store), prometheus.serve(store)]
 holders = [Holder(pages[0]), Holder(scraped[0])]
 """

@@ -43,8 +43,8 @@ from timerstore.shards.row_staging import stage
 from timerstore.shards.shard_ingest import ingest
 from timerstore.shards.staged_files import Staged
 from timerstore.shards.write_options import WriteOptions, draw_name, parse_options
+from timerstore.spark.locations import local_path
 from timerstore.spark.read_options import READER_OPTIONS
-from timerstore.spark.roots import root_of
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -116,7 +116,7 @@ def _root_of(given: Mapping[str, str]) -> Path:
             "path: missing; use .save(path) or .option('path', ...). Spark drops the options of "
             "CREATE TABLE: use a temporary view"
         )
-    return root_of(path).resolve()
+    return local_path("path", path).resolve()
 
 
 def _arrow_schema(schema: StructType) -> Any:

@@ -34,6 +34,7 @@ from timerstore.shards.arrow_arrays import bytes_of, offsets_of, sizes_of
 from timerstore.shards.arrow_import import ipc, pyarrow
 from timerstore.shards.arrow_rows import Reader, Rows
 from timerstore.shards.cluster import require
+from timerstore.shards.message_writeback import rows_of_messages
 from timerstore.shards.routing import Turns, shards_of_rows
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.shard_paths import ShardsTree, check_attempt
@@ -176,6 +177,8 @@ class Stager(Owner):
             raise MessageError(
                 f"batches: wanted pyarrow RecordBatches, got a {type(batch).__name__}"
             )
+        if self._options.are_messages:
+            batch = rows_of_messages(batch)
         if self._schema is not None and not batch.schema.equals(self._schema):
             raise ConfigError(
                 "columns: wanted those of the first batch, "

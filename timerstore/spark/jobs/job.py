@@ -33,7 +33,7 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark.jobs.names import JOBS
 from timerstore.spark.locations import local_path
-from timerstore.spark.session import SETTINGS, register
+from timerstore.spark.session import SETTINGS, register, use_this_python
 
 FINE, ERROR, CHECK_FAILED = 0, 1, 2
 _OUTCOMES = {FINE: "fine", ERROR: "error", CHECK_FAILED: "check failed"}
@@ -129,7 +129,9 @@ class Run(Owner):
         """The active session, or a new one with the common options."""
         if self._session is None:
             active = SparkSession.getActiveSession()
-            self._made = None if active is not None else make_session(self.name, self.common)
+            if active is None:
+                self.tell("starting a Spark session")
+                self._made = make_session(self.name, self.common)
             self._session = active or self._made
             assert self._session is not None, "one of the two"
             register(self._session)
@@ -154,7 +156,7 @@ class Run(Owner):
 
 def make_session(name: str, common: Common) -> SparkSession:
     """Create a session in UTC whose workers run this Python over Unix sockets."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_this_python()
     builder = SparkSession.builder.appName(f"timerstore-{name}")
     if common.master:
         builder = builder.master(common.master)

@@ -82,7 +82,7 @@ class Reader:
 
     def read(self, batch: Any, now_ms: int) -> Rows:
         """Check and convert a batch. `now_ms` decides which times have passed or are too late."""
-        columns = {one: batch.column(k) for k, one in enumerate(batch.schema.names)}
+        columns = {one.lower(): batch.column(k) for k, one in enumerate(batch.schema.names)}
         reasons: list[tuple[Mask, str]] = []
         topics, topic_of = self._topics(columns, len(batch), reasons)
         body = self._body(columns["body"], reasons)
@@ -196,7 +196,7 @@ class Reader:
         )
 
     def _route(self, columns: dict[str, Any], first_key: Any, ids: Any) -> Any:
-        by = self._options.shard_by
+        by = self._options.shard_by.lower()
         if by == ROUTE_KEY:
             chosen = first_key
         elif by == ROUTE_ID:

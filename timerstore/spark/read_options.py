@@ -127,7 +127,7 @@ class _Parser:
             )
         table = self._get("table", _one_of(*TABLES), "messages")
         paths = self._paths()
-        columns = self._get("columns", _names, None)
+        columns = self._get("columns", lambda text: _names(text.lower()), None)
         if columns is not None:
             try:
                 chosen(table, columns)

@@ -11,6 +11,7 @@ import pytest
 import timerstore
 from tests.spark.test_write import came
 from tests.support.bench import small
+from timerstore.spark import TABLES
 
 NEW = "(topic, body, deliver_at)"
 A_ROW = "'t' AS topic, X'61' AS body, timestamp'2000-02-01' AS deliver_at"
@@ -155,6 +156,10 @@ def test_save_as_table_and_write_to_take_a_path(spark: Any, roots: tuple[Path, P
 
 
 def test_temporary_view_takes_inserts(spark: Any, roots: tuple[Path, Path]) -> None:
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW w USING timerstore OPTIONS (path '{roots[0]}')")
+    columns = ",".join(one.name for one in TABLES["messages"])
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW w USING timerstore "
+        f"OPTIONS (path '{roots[0]}', columns '{columns}')"
+    )
     spark.sql(f"INSERT INTO w {NEW} SELECT {A_ROW}")
     assert came(roots[0]) == {b"a": 1}

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.spark.batch import BatchReader
 from timerstore.spark.read_options import parse
 from timerstore.spark.schema_map import schema_of, wanted_of
@@ -49,9 +50,12 @@ class TimerStoreDataSource(DataSource):
         """
         if not self._is_create_table:
             return schema_of(parse(self._given))
+        # All columns: INSERT INTO can fill only those that the table has.
+        names = ",".join(one.name for one in TABLES.get(self._given.get("table", "messages"), ()))
+        whole = {"columns": names} | self._given if names else self._given
         if not has_path(self._given):
-            return schema_of(parse({**self._given, "path": "."}))
-        return with_options(schema_of(parse(self._given)), self._given)
+            return schema_of(parse({**whole, "path": "."}))
+        return with_options(schema_of(parse(whole)), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a batch query."""

@@ -16,6 +16,7 @@ import timerstore
 from tests.support.bench import small
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.message_writeback import SET_BY_STORE
+from timerstore.spark import TABLES
 from timerstore.spark.datasource import TimerStoreDataSource
 from timerstore.spark.table_options import completed, options_in, own_options, with_options
 from timerstore.spark.writer import check_target, inserted_rows
@@ -52,6 +53,15 @@ def test_new_table_keeps_its_options_in_the_schema(table: str) -> None:
     assert completed({}, schema) == {"path": "file:/s", "table": table}
     assert completed({"Batch_Rows": "5"}, schema)["batch_rows"] == "5"
     assert completed({"PATH": "/other"}, schema) == {"PATH": "/other"}
+
+
+def test_new_table_has_all_columns_unless_some_are_given() -> None:
+    given = {**OF_SPARK, "path": "/s"}
+    schema = TimerStoreDataSource(given).schema()
+    assert schema.fieldNames() == [one.name for one in TABLES["messages"]]
+    assert TimerStoreDataSource({**given, "columns": "topic"}).schema().fieldNames() == ["topic"]
+    with pytest.raises(ConfigError, match="table: wanted one of"):
+        TimerStoreDataSource({**given, "table": "nope"}).schema()
 
 
 def test_new_table_without_a_path_keeps_nothing() -> None:

@@ -3,14 +3,65 @@
     for batch in timerstore.tables.read("orders.store", "deliveries"):
         print(batch.num_rows)
 
-Another process may have the store open. `take` returns a Snapshot, which fixes how far the files
-are read. Several reads with one Snapshot see the same.
+The path is a store, a directory of shards, or the store directory of a broker. Another process may
+have it open. `take` returns a Snapshot of one store, which fixes how far the files are read.
+Several reads with one Snapshot see the same.
 """
 
-from timerstore._engine.snapshot.columns.arrow_batches import read
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from timerstore._engine.snapshot.columns import arrow_batches
 from timerstore._engine.snapshot.columns.schemas import TABLES, Column
 from timerstore._engine.snapshot.columns.table_scan import Bounds
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import take
+from timerstore.shards.arrow_import import pyarrow
+from timerstore.shards.shard_snapshots import find_stores, is_unopened
 
 __all__ = ["TABLES", "Bounds", "Column", "Snapshot", "read", "take"]
+
+
+def read(
+    path: str | Path,
+    table: str = "messages",
+    *,
+    columns: tuple[str, ...] | None = None,
+    bounds: Bounds | None = None,
+    snapshot: Snapshot | None = None,
+    **how: Any,
+) -> Iterator[Any]:
+    """Read a table of a store or of all shards as record batches, shard after shard.
+
+    snapshot: the result of `take(path)`, for a single store.
+    how: fields of the scan: `times_as_long`, `verify_crc`, `on_corrupt`, `batch_rows`,
+        `batch_bytes`.
+
+    Raises:
+        ConfigError: the table or a column is not known, or the path has no store.
+        CorruptError: the files are damaged, unless `on_corrupt` says otherwise.
+    """
+    asked = {"columns": columns, "bounds": bounds, **how}
+    if snapshot is not None:
+        return arrow_batches.read(path, table, snapshot=snapshot, **asked)
+    return chain.from_iterable(
+        [
+            _of_shard(shard, arrow_batches.read(root, table, **asked))
+            for shard, root in find_stores((Path(path),)).items()
+            if not is_unopened(root)
+        ]
+    )
+
+
+def _of_shard(shard: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches with the shard's number in the column `shard`."""
+    arrow = pyarrow()
+    for batch in batches:
+        place = batch.schema.get_field_index("shard")
+        if place >= 0 and shard:
+            field = batch.schema.field(place)
+            numbers = arrow.repeat(arrow.scalar(shard, field.type), len(batch))
+            batch = batch.set_column(place, field, numbers)  # noqa: PLW2901
+        yield batch

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 import timerstore
 from tests.support.bench import NOW, small
-from timerstore._engine.ingest.row_batch import RowBatch
+from timerstore._engine.ingest.row_batch import RowBatch, StagedBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards import Committed, Staged, StagedFile, WriteOptions, commit, row_staging
-from timerstore.shards.staged_files import read_staged
+from timerstore.shards.staged_files import pairs_of, read_staged
 from timerstore.testing import ManualClock
 
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -60,8 +60,15 @@ def rows_of(batches: Iterable[RowBatch]) -> list[Row]:
                 )
             ]
             body = bytes(batch.bodies[batch.body_offsets[k] : batch.body_offsets[k + 1]])
-            properties = tuple(sorted((batch.properties or {}).items()))
+            properties = tuple(sorted(_properties(batch, k).items()))
             found.append(Row((batch.topic, body, int(batch.due_ms[k]), *texts, properties)))
+    return found
+
+
+def _properties(batch: RowBatch, k: int) -> dict[str, str]:
+    found = dict(batch.properties or {})
+    if isinstance(batch, StagedBatch):
+        found |= pairs_of(_text(batch.property_texts, batch.property_offsets, k))
     return found
 
 

@@ -326,13 +326,15 @@ def _row_batches(
         kept = np.flatnonzero(~rows.invalid)
         if len(kept) < len(rows):
             _skip_invalid(source, rows, row)
-        group = rows.topic_of[kept].astype(np.int64) * len(rows.properties)
-        group += rows.properties_of[kept]
+        coded = rows.columns["properties"].dictionary_encode()
+        texts = coded.dictionary.to_pylist()
+        text_of = coded.indices.to_numpy()[kept]
+        group = rows.topic_of[kept].astype(np.int64) * len(texts) + text_of
         order = np.argsort(group, kind="stable")
         edges = np.flatnonzero(np.diff(group[order])) + 1
         for part in np.split(order, edges):
             if len(part):
-                yield _row_batch(rows, kept[part])
+                yield _row_batch(rows, kept[part], texts[text_of[part[0]]].decode())
         row += len(rows)
 
 
@@ -350,7 +352,8 @@ def _skip_invalid(source: RowSource, rows: Rows, row: int) -> None:
     source.skipped += len(invalid)
 
 
-def _row_batch(rows: Rows, at: Any) -> RowBatch:
+def _row_batch(rows: Rows, at: Any, properties: str) -> RowBatch:
+    """Return the rows `at` as one batch; all have the same topic and properties."""
     columns = {name: column.take(pa.array(at)) for name, column in rows.columns.items()}
     given = {"bodies": bytes_of(columns["body"]), "body_offsets": offsets_of(columns["body"])}
     for name, one in (("keys", "key"), ("tags", "tag"), ("message_ids", "message_id")):
@@ -358,10 +361,9 @@ def _row_batch(rows: Rows, at: Any) -> RowBatch:
         if spans[-1] > spans[0]:
             given[name] = bytes_of(columns[name])
             given[f"{one}_offsets"] = spans
-    text = rows.properties[int(rows.properties_of[at[0]])]
     return RowBatch(
         topic=rows.topics[int(rows.topic_of[at[0]])],
         due_ms=rows.due_ms[at],
-        properties=pairs_of(text) or None,
+        properties=pairs_of(properties) or None,
         **given,
     )

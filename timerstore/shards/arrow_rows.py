@@ -30,7 +30,7 @@ from timerstore.shards.arrow_arrays import (
 )
 from timerstore.shards.arrow_import import compute, pyarrow
 from timerstore.shards.nested import flat_of, rows_with
-from timerstore.shards.staged_files import pairs_of
+from timerstore.shards.property_texts import empty_texts, property_texts
 from timerstore.shards.write_options import ROUTE_ID, ROUTE_KEY, WriteOptions
 
 _HEADER_BYTES = 4096 + 64  # `ingest` reserves this much of an atomic group, besides one record
@@ -51,10 +51,8 @@ class Rows:
 
     topics: list[str]
     topic_of: npt.NDArray[np.int32]  # index into topics
-    properties: list[str]  # texts as on disk
-    properties_of: npt.NDArray[np.int32]
     due_ms: Int64Array
-    columns: dict[str, Any]  # body, keys, tags, message_ids: large_binary without nulls
+    columns: dict[str, Any]  # staged_files.COLUMNS: large_binary without nulls
     route: Any  # large_binary without nulls: the text that decides the shard, or ""
     reasons: list[tuple[Mask, str]]
 
@@ -84,7 +82,7 @@ class Reader:
 
     def read(self, batch: Any, now_ms: int) -> Rows:
         """Check and convert a batch. `now_ms` decides which times have passed or are too late."""
-        columns = {one: batch.column(k) for k, one in enumerate(batch.schema.names)}
+        columns = {one.lower(): batch.column(k) for k, one in enumerate(batch.schema.names)}
         reasons: list[tuple[Mask, str]] = []
         topics, topic_of = self._topics(columns, len(batch), reasons)
         body = self._body(columns["body"], reasons)
@@ -99,9 +97,9 @@ class Reader:
             f"message_id: wanted at most {message_fields.MESSAGE_ID_BYTES_MAX} bytes",
             reasons,
         )
-        texts, text_of = self._properties(columns.get("properties"), len(batch), reasons)
-        staged = {"body": body, "keys": keys, "tags": tags, "message_ids": ids}
-        rows = Rows(topics, topic_of, texts, text_of, due_ms, staged, None, reasons)
+        texts = property_texts(columns.get("properties"), len(batch), reasons)
+        staged = {"body": body, "keys": keys, "tags": tags, "message_ids": ids, "properties": texts}
+        rows = Rows(topics, topic_of, due_ms, staged, None, reasons)
         self._check_sizes(rows)
         rows.route = self._route(columns, first, ids)
         return rows
@@ -179,47 +177,12 @@ class Reader:
         at = arrow.array(firsts, mask=firsts == spans[1:])
         return keys, text.take(at).fill_null("").cast(arrow.large_binary())
 
-    def _properties(
-        self, column: Any, count: int, reasons: list[tuple[Mask, str]]
-    ) -> tuple[list[str], npt.NDArray[np.int32]]:
-        """Return the distinct properties texts, and which of them each row has."""
-        if column is None or column.null_count == count:
-            return [""], np.zeros(count, np.int32)
-        pc, arrow = compute(), pyarrow()
-        # Not `column.keys` and `column.items`: for a slice of a column, they return the entries of
-        # the whole column (pyarrow 26).
-        parts, spans = flat_of(column, column.values.flatten())
-        wrong, not_text = np.zeros(int(spans[-1]), bool), np.zeros(int(spans[-1]), bool)
-        texts = []
-        for part in parts:
-            text, bad = as_text(plain(part, "large_binary").fill_null(b""))
-            empty = pc.or_(pc.match_substring_regex(text, _CONTROL), pc.equal(text, ""))
-            wrong |= numpy_of(empty) & ~bad
-            not_text |= bad
-            texts.append(text)
-        is_bad, has_wrong = rows_with(not_text, spans), rows_with(wrong, spans)
-        _refuse(is_bad, "properties: not UTF-8", reasons)
-        _refuse(has_wrong, "properties: an empty, NULL or control character name or value", reasons)
-        separator = arrow.scalar("\x01", arrow.large_string())
-        texts_of_rows = joined(spans, pc.binary_join_element_wise(*texts, separator), "\x02")
-        coded = pc.dictionary_encode(texts_of_rows)
-        codes = numpy_of(coded.indices).astype(np.int32)
-        known = coded.dictionary.to_pylist()
-        for k, one in enumerate(known):
-            try:
-                known[k] = message_fields.encode_properties(None, (), pairs_of(one)).decode()
-            except MessageError as error:
-                _refuse((codes == k) & ~has_wrong & ~is_bad, str(error), reasons)
-                known[k] = ""
-        return known, codes
-
     def _check_sizes(self, rows: Rows) -> None:
         """Check sizes as message_fields.check_sizes does, for all rows at once."""
         names = [topic.encode() for topic in rows.topics]
         lengths = np.array([len(one) for one in names], np.int64)
         rooms = np.array([message_fields.room_bytes(self._record_bytes_max, one) for one in names])
-        texts = np.array([len(one.encode()) for one in rows.properties], np.int64)
-        own = texts[rows.properties_of]
+        own = sizes_of(rows.columns["properties"])
         for name in ("tags", "keys"):
             sizes = sizes_of(rows.columns[name])
             own = own + np.where(sizes > 0, sizes + _PAIR_BYTES, 0)
@@ -233,7 +196,7 @@ class Reader:
         )
 
     def _route(self, columns: dict[str, Any], first_key: Any, ids: Any) -> Any:
-        by = self._options.shard_by
+        by = self._options.shard_by.lower()
         if by == ROUTE_KEY:
             chosen = first_key
         elif by == ROUTE_ID:
@@ -258,7 +221,7 @@ def _text(
     """Return a text column as bytes; NULL becomes ""."""
     arrow, pc = pyarrow(), compute()
     if column is None:
-        return arrow.array([b""], arrow.large_binary()).take(arrow.array(np.zeros(count, np.int64)))
+        return empty_texts(count)
     raw = plain(column, "large_binary").fill_null(b"")
     if is_plain_ascii(raw):
         return raw

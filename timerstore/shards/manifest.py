@@ -173,7 +173,8 @@ def commit(
     If the version is already committed, the staged files are removed. A part that is given twice
     counts once.
 
-    same_rows: for a version that is already committed, check that the rows are the same.
+    same_rows: for a version that is already committed, check that the rows are the same. Without
+        any row, nothing is committed, and the version stays free.
 
     Raises:
         MessageError: a part belongs to another version, or `same_rows` and the rows differ.
@@ -187,6 +188,8 @@ def commit(
     files = _files_of(tree, source, version, parts)
     now_ms = (clock if clock is not None else SystemClock()).now_ms
     manifest = Manifest(source, version, now_ms, files)
+    if same_rows and not files and load(disk, tree, source, version) is None:
+        return Committed(manifest, is_replay=False)
     disk.make_directory(tree.ingest)
     # The janitor takes this lock exclusively: so it removes nothing between check and commit.
     with disk.locked(tree.ingest_lock, alone=False):

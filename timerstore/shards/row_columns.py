@@ -9,6 +9,8 @@
     properties        map of strings
     another column    if `shard_by` names it
 
+Names are case-insensitive.
+
 Raises: ConfigError, which lists every problem.
 """
 
@@ -34,9 +36,10 @@ COLUMNS = (
 
 def check_columns(schema: Any, options: WriteOptions) -> None:
     """Raise ConfigError if such columns cannot become messages. `schema` is pyarrow's."""
-    known = {one.name: one.type for one in schema}
-    routed_by = options.shard_by if options.shard_by not in (ROUTE_KEY, ROUTE_ID) else ""
-    problems = [f"column {name}: given twice" for name in known if schema.names.count(name) > 1]
+    names = [one.name.lower() for one in schema]
+    known = dict(zip(names, schema.types, strict=True))
+    routed_by = route_column(options)
+    problems = [f"column {name}: given twice" for name in known if names.count(name) > 1]
     problems += [
         f"column {name}: not known; known are {', '.join(COLUMNS)}"
         for name in known
@@ -50,6 +53,12 @@ def check_columns(schema: Any, options: WriteOptions) -> None:
             problems.append(f"shard_by: wanted text, binary or whole numbers in {name}, got {kind}")
     if problems:
         raise ConfigError(problems)
+
+
+def route_column(options: WriteOptions) -> str:
+    """Return the lower-case name of the column that decides the shard, "" for key or message id."""
+    name = options.shard_by.lower()
+    return "" if name in (ROUTE_KEY, ROUTE_ID) else name
 
 
 def _missing(known: Container[str], options: WriteOptions, routed_by: str) -> list[str]:
@@ -67,7 +76,7 @@ def _missing(known: Container[str], options: WriteOptions, routed_by: str) -> li
         problems.append("key, keys: wanted one of the two")
     if routed_by and routed_by not in known:
         problems.append(f"shard_by: there is no column {routed_by!r}")
-    if options.shard_by == ROUTE_ID and "message_id" not in known:
+    if options.shard_by.lower() == ROUTE_ID and "message_id" not in known:
         problems.append("shard_by: msg_id needs a column message_id")
     return problems
 

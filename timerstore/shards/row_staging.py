@@ -30,10 +30,11 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Int64Array
-from timerstore.shards.arrow_arrays import bytes_of, offsets_of
+from timerstore.shards.arrow_arrays import bytes_of, offsets_of, sizes_of
 from timerstore.shards.arrow_import import ipc, pyarrow
 from timerstore.shards.arrow_rows import Reader, Rows
 from timerstore.shards.cluster import require
+from timerstore.shards.message_writeback import rows_of_messages
 from timerstore.shards.routing import Turns, shards_of_rows
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.shard_paths import ShardsTree, check_attempt
@@ -176,6 +177,8 @@ class Stager(Owner):
             raise MessageError(
                 f"batches: wanted pyarrow RecordBatches, got a {type(batch).__name__}"
             )
+        if self._options.are_messages:
+            batch = rows_of_messages(batch)
         if self._schema is not None and not batch.schema.equals(self._schema):
             raise ConfigError(
                 "columns: wanted those of the first batch, "
@@ -246,18 +249,17 @@ class Stager(Owner):
         if len(without):
             first = self._turns.take()
             shards[without] = (first + np.arange(len(without))) % self._shard_count
-        group = rows.topic_of.astype(np.int64) * len(rows.properties) + rows.properties_of
-        # By shard, then topic and properties; within them in the given order.
-        order = np.lexsort((group, shards))
+        # By shard, then topic; within them in the given order.
+        order = np.lexsort((rows.topic_of, shards))
         order = order[valid[order]]
         if len(order):
-            self._write_runs(rows, shards[order], group[order], order)
+            self._write_runs(rows, shards[order], rows.topic_of[order], order)
 
     @property
     def _shard_count(self) -> int:
         return self._cluster.shard_count
 
-    def _write_runs(self, rows: Rows, shards: Any, group: Any, order: Any) -> None:
+    def _write_runs(self, rows: Rows, shards: Any, topic_of: Any, order: Any) -> None:
         arrow = pyarrow()
         at = arrow.array(order)
         columns = {name: rows.columns[name].take(at) for name in COLUMNS}
@@ -265,18 +267,15 @@ class Stager(Owner):
         whole = arrow.RecordBatch.from_arrays(
             [arrow.array(due_ms), *columns.values()], schema=staged_schema()
         )
-        hashes = _hashes(columns, due_ms)
-        is_new = (np.diff(shards) != 0) | (np.diff(group) != 0)
+        topic_crcs = np.array([zlib.crc32(one.encode()) for one in rows.topics], np.uint32)
+        hashes = _mixed(_hashes(columns, due_ms) ^ _seeds(columns, topic_crcs[topic_of]))
+        is_new = (np.diff(shards) != 0) | (np.diff(topic_of) != 0)
         starts = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(order)]
         for begin, end in pairwise(starts):
-            topic_at, properties_at = divmod(int(group[begin]), len(rows.properties))
-            topic, text = rows.topics[topic_at], rows.properties[properties_at]
             writer = self._writer(int(shards[begin]), staged_schema())
-            writer.write(whole.slice(begin, end - begin), {"topic": topic, "properties": text})
-            name_crc = zlib.crc32(text.encode(), zlib.crc32(topic.encode()))
-            seed = np.uint64(name_crc * int(_HASH) & _MASK)
-            digest = int(_mixed(hashes[begin:end] ^ seed).sum(dtype=np.uint64))
-            writer.count(due_ms[begin:end], digest)
+            topic = rows.topics[int(topic_of[begin])]
+            writer.write(whole.slice(begin, end - begin), {"topic": topic})
+            writer.count(due_ms[begin:end], int(hashes[begin:end].sum(dtype=np.uint64)))
 
     def _writer(self, shard: int, schema: Any) -> _Writer:
         writer = self._writers.get(shard)
@@ -312,21 +311,35 @@ def _hashes(columns: dict[str, Any], due_ms: Int64Array) -> Any:
     """Return a number for each row, computed from everything except topic and properties."""
     crcs = np.zeros(len(due_ms), np.uint32)
     for name in COLUMNS:
-        spans = np.ascontiguousarray(offsets_of(columns[name]))
-        data = bytes_of(columns[name])
+        if name == "properties":
+            continue
         # Mixed once for each column, with the length: so a text in one column hashes differently
         # from the same text in another column, or from a text that is split elsewhere.
-        lengths = np.diff(spans).astype(np.uint32)
+        lengths = sizes_of(columns[name]).astype(np.uint32)
         crcs = (crcs ^ lengths) * np.uint32(0x9E3779B1) + np.uint32(1)
-        status = lib.ts_crc32_rows(
-            address(data) if len(data) else ffi.NULL,
-            len(data),
-            ffi.from_buffer("int64_t[]", spans),
-            len(due_ms),
-            ffi.from_buffer("uint32_t[]", crcs),
-        )
-        assert status == lib.TS_OK, "columns that pyarrow made"
+        _add_crcs(columns[name], crcs)
     return crcs.astype(np.uint64) ^ _mixed(due_ms.view(np.uint64))
+
+
+def _seeds(columns: dict[str, Any], topic_crcs: Any) -> Any:
+    """Return a number for each row, computed from its topic and properties."""
+    crcs = topic_crcs.copy()
+    _add_crcs(columns["properties"], crcs)
+    return crcs.astype(np.uint64) * _HASH
+
+
+def _add_crcs(column: Any, crcs: Any) -> None:
+    """Continue the CRC-32 of each row with its text in the column."""
+    spans = np.ascontiguousarray(offsets_of(column))
+    data = bytes_of(column)
+    status = lib.ts_crc32_rows(
+        address(data) if len(data) else ffi.NULL,
+        len(data),
+        ffi.from_buffer("int64_t[]", spans),
+        len(crcs),
+        ffi.from_buffer("uint32_t[]", crcs),
+    )
+    assert status == lib.TS_OK, "columns that pyarrow made"
 
 
 def _mixed(values: Any) -> Any:

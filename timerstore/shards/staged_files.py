@@ -1,10 +1,12 @@
 """The files of staged rows, and how they are read.
 
 On-disk format: _ingest/staging/<source>/<version>/<attempt>.<16 hexadecimal digits>/<shard>.arrow,
-an Arrow IPC file. Each of its record batches has rows of one topic and one set of properties, which
-the batch's metadata names. Columns: due_ms int64; body, keys, tags, message_ids large_binary. The
-file quarantine.arrow in the same folder has rows that no store would accept, unchanged, with the
-reasons.
+an Arrow IPC file. Each of its record batches has rows of one topic, named in the batch's metadata.
+Columns: due_ms int64; body, keys, tags, message_ids, properties large_binary. `properties` is the
+text that the record has: name 0x01 value 0x02, repeated. The schema's metadata has the format, 2.
+Files of format 1 are still read. They have no column `properties`; the metadata of a record batch
+has the properties of all its rows. The file quarantine.arrow in the same folder has rows that no
+store would accept, unchanged, with the reasons.
 Raises: CorruptError if a file is not what its manifest says.
 See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
@@ -23,10 +25,13 @@ from timerstore.shards.arrow_import import ipc, pyarrow
 QUARANTINE = -1
 """The shard number of rows that no store would accept."""
 
-COLUMNS = ("body", "keys", "tags", "message_ids")
+COLUMNS = ("body", "keys", "tags", "message_ids", "properties")
 """The columns besides due_ms."""
 _WINDOW_BYTES = 1 << 20
-_VERSION = b"1"
+_FORMAT_KEY = b"timerstore.staging"
+_FORMAT = b"2"
+_KNOWN = {b"1": ["due_ms", *COLUMNS[:-1]], _FORMAT: ["due_ms", *COLUMNS]}
+"""The columns of each format."""
 
 
 class StagedFile(NamedTuple):
@@ -65,7 +70,7 @@ def staged_schema() -> Any:
             arrow.field("due_ms", arrow.int64(), nullable=False),
             *(arrow.field(name, arrow.large_binary(), nullable=False) for name in COLUMNS),
         ],
-        metadata={"timerstore.staging": _VERSION},
+        metadata={_FORMAT_KEY: _FORMAT},
     )
 
 
@@ -110,11 +115,13 @@ def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = Fals
     if one.shard == QUARANTINE:
         return reader
     metadata = reader.schema.metadata or {}
-    if (
-        metadata.get(b"timerstore.staging") != _VERSION
-        or reader.schema.names != staged_schema().names
-    ):
-        raise CorruptError("staged file: not of this release", where=path, got=metadata)
+    if _KNOWN.get(metadata.get(_FORMAT_KEY, b"")) != reader.schema.names:
+        raise CorruptError(
+            "staged file: not of this release",
+            where=path,
+            wanted=f"format {_FORMAT.decode()} or 1, with its columns",
+            got=f"{metadata} with {', '.join(reader.schema.names)}",
+        )
     return reader
 
 
@@ -144,15 +151,19 @@ def _row_batch(batch: Any, metadata: Any) -> StagedBatch:
         ("keys", "keys", "key_offsets"),
         ("tags", "tags", "tag_offsets"),
         ("message_ids", "message_ids", "message_id_offsets"),
+        ("properties", "property_texts", "property_offsets"),
     ):
+        if name not in batch.schema.names:
+            continue  # format 1
         column = batch.column(name)
         spans = offsets_of(column)
         if name == "body" or spans[-1] > spans[0]:
             given[data] = bytes_of(column)
             given[offsets] = spans
+    shared = metadata.get(b"properties", b"").decode()  # format 1
     return StagedBatch(
         topic=metadata[b"topic"].decode(),
         due_ms=batch.column("due_ms").to_numpy(),
-        properties=pairs_of(metadata[b"properties"].decode()) or None,
+        properties=pairs_of(shared) or None,
         **given,
     )

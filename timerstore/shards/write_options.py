@@ -20,6 +20,7 @@ _CHOICES = {
     "null_body": ("fail", "empty"),
     "ingest": ("auto", "inline", "none"),
     "sync": ("true", "false"),
+    "rows": ("new", "messages"),
 }
 _UNNAMED = "batch-"
 _DRAWN = re.compile(
@@ -56,6 +57,10 @@ class WriteOptions:
     write gets a new name. For a stream it replaces the id of the query; with a new checkpoint, its
     batches have the numbers of the old ones, which are then skipped whatever their rows are."""
 
+    rows: str = "new"
+    """"new", or "messages": rows of the table `messages`, which are written back. What the store
+    sets is dropped: columns, and reserved properties (message_writeback.py)."""
+
     def __post_init__(self) -> None:
         problems = []
         for name, choices in _CHOICES.items():
@@ -78,6 +83,11 @@ class WriteOptions:
             problems.extend(one.replace("source:", "write_id:") for one in error.problems)
         if problems:
             raise ConfigError(problems)
+
+    @property
+    def are_messages(self) -> bool:
+        """Whether the rows are those of the table `messages`."""
+        return self.rows == "messages"
 
     @property
     def is_synced(self) -> bool:

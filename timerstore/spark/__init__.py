@@ -12,6 +12,7 @@
 | batch.py        | batch reads                                                |
 | stream.py       | streaming reads                                            |
 | writer.py       | batch and streaming writes                                 |
+| locations.py    | parse paths and `file:` URLs, also those of jobs           |
 | session.py      | `register` and `configure` for a session                   |
 | jobs/           | the jobs of the command `timerstore-spark`                 |
 

@@ -14,10 +14,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.spark.batch import BatchReader
 from timerstore.spark.read_options import parse
 from timerstore.spark.schema_map import schema_of, wanted_of
 from timerstore.spark.stream import StreamReader
+from timerstore.spark.table_options import (
+    completed,
+    has_path,
+    is_create_table,
+    own_options,
+    with_options,
+)
 from timerstore.spark.writer import BatchWriter, StreamWriter, check_target
 
 
@@ -26,7 +34,8 @@ class TimerStoreDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._given = dict(options)
+        self._given = own_options(options)
+        self._is_create_table = is_create_table(options)
 
     @classmethod
     def name(cls) -> str:
@@ -34,17 +43,28 @@ class TimerStoreDataSource(DataSource):
         return "timerstore"
 
     def schema(self) -> StructType:
-        """Return the schema to use if the user gives none."""
-        return schema_of(parse(self._given))
+        """Return the schema to use if the user gives none.
+
+        At CREATE TABLE, it has the options of the table. A table without a path is created too: its
+        queries give one.
+        """
+        if not self._is_create_table:
+            return schema_of(parse(self._given))
+        # All columns: INSERT INTO can fill only those that the table has.
+        names = ",".join(one.name for one in TABLES.get(self._given.get("table", "messages"), ()))
+        whole = {"columns": names} | self._given if names else self._given
+        if not has_path(self._given):
+            return schema_of(parse({**whole, "path": "."}))
+        return with_options(schema_of(parse(whole)), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a batch query."""
-        options = parse(self._given)
+        options = parse(completed(self._given, schema))
         return BatchReader(options, wanted_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return a reader for a streaming query."""
-        options = parse(self._given)
+        options = parse(completed(self._given, schema))
         return StreamReader(options, wanted_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -18,13 +18,11 @@ from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
 from timerstore._engine.snapshot.columns.queue_cover import is_covered
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records
-from timerstore._engine.snapshot.file_limits import Snapshot, empty
-from timerstore._engine.snapshot.position import take
+from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
 from timerstore.messages import Int64Array
-from timerstore.shards import cluster
-from timerstore.shards.shard_paths import ShardsTree, shard_number
+from timerstore.shards.shard_snapshots import find_stores, take_shard
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import ReadOptions, parse
@@ -33,8 +31,6 @@ PLAN_FORMAT = 1
 """Version of `Task`. A worker with another version raises an error."""
 
 _LOOK_BYTES = 1 << 16
-_FIRST_NAMES = frozenset({"lock"})
-"""Files that an owner creates before any other file of a store."""
 _LOG_TABLES = ("messages", "deliveries")
 
 _log = logging.getLogger("timerstore.spark")
@@ -51,21 +47,6 @@ class Task:
 
 
 # --- shards ---------------------------------------------------------------------------------------
-
-
-def find_stores(paths: tuple[Path, ...]) -> dict[int, Path]:
-    """Return each store by shard number. Numbers continue from one path to the next."""
-    disk = Disk()
-    found: dict[int, Path] = {}
-    for path in paths:
-        known = cluster.load(disk, ShardsTree(path))
-        first = len(found)
-        if known is None:
-            found[first] = path
-            continue
-        tree = ShardsTree(path)
-        found.update({first + n: tree.shard(n) for n in range(known.shard_count)})
-    return found
 
 
 def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
@@ -90,15 +71,6 @@ def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
             store = store.pinned(at.p, at.t)
         found[shard] = store
     return found
-
-
-def take_shard(root: Path, precision_ms: int | None = None) -> Snapshot:
-    """Take a snapshot of a store. A shard that was never opened, or is being created, is empty."""
-    disk, tree = Disk(), ShardsTree(root.parent)
-    is_shard = shard_number(root.name) is not None and disk.exists(tree.cluster_json)
-    if is_shard and disk.is_directory(root) and {*disk.list(root)} <= _FIRST_NAMES:
-        return empty(root)
-    return take(root, precision_ms)
 
 
 def latest_offsets(path: str | Path, *, shards: str | None = None) -> str:

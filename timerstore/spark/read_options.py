@@ -48,8 +48,8 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError
 from timerstore.shards.write_options import OPTION_NAMES
 from timerstore.spark import offsets
+from timerstore.spark.locations import local_path
 from timerstore.spark.offsets import Position
-from timerstore.spark.roots import root_of
 
 Value = TypeVar("Value")
 
@@ -127,7 +127,7 @@ class _Parser:
             )
         table = self._get("table", _one_of(*TABLES), "messages")
         paths = self._paths()
-        columns = self._get("columns", _names, None)
+        columns = self._get("columns", lambda text: _names(text.lower()), None)
         if columns is not None:
             try:
                 chosen(table, columns)
@@ -172,7 +172,7 @@ class _Parser:
 
     def _paths(self) -> tuple[Path, ...]:
         listed = self._get("paths", _path_list, ())
-        single = self._get("path", lambda text: (root_of(text),) if text else (), ())
+        single = self._get("path", lambda text: (local_path("path", text),) if text else (), ())
         if not listed and not single and not self._problems:
             self._problems.append(
                 "path: missing; Spark drops the options of CREATE TABLE ... USING timerstore: use "
@@ -254,7 +254,7 @@ def _path_list(text: str) -> tuple[Path, ...]:
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ConfigError(f"wanted a JSON list of paths, got {text!r}")
-    return tuple(root_of(one) for one in found)
+    return tuple(local_path("paths", one) for one in found)
 
 
 def _starting(text: str) -> str:

@@ -1,6 +1,10 @@
 """Configure Spark sessions for timerstore, and register the data source."""
 
 import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
 from typing import Any
 
 SETTINGS = {
@@ -8,13 +12,31 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+_WORKER_PYTHON = "PYSPARK_PYTHON"
+_FOUND_BY_SPARK = "pyspark_timerstore"
 
 
 def configure(builder: Any) -> Any:
-    """Apply the recommended settings to a `SparkSession.builder`, and return the builder."""
+    """Apply the recommended settings to a `SparkSession.builder`, and return the builder.
+
+    Its sessions know `format("timerstore")`. Workers run the Python of this process; to choose
+    another one, set the environment variable PYSPARK_PYTHON before.
+    """
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
+    use_this_python()
+    for method in ("getOrCreate", "create"):
+        setattr(builder, method, _registering(getattr(builder, method)))
     return builder
+
+
+def use_this_python() -> None:
+    """Let workers run the Python of this process, unless PYSPARK_PYTHON is set.
+
+    Spark's default is `python3` in PATH, which has no pyarrow if a virtual environment is not
+    activated.
+    """
+    os.environ.setdefault(_WORKER_PYTHON, sys.executable)
 
 
 def register(spark: Any) -> None:
@@ -30,3 +52,19 @@ def register(spark: Any) -> None:
             f"Spark needs pyspark and pyarrow ({error}): pip install 'timerstore[spark]'"
         ) from error
     spark.dataSource.register(module.TimerStoreDataSource)
+
+
+def _registering(start: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that starts a session, and registers the source if Spark does not find it.
+
+    Spark looks for modules in the folders of sys.path. An editable install has none there. Where
+    Spark finds the source, registering it again would only log a warning.
+    """
+
+    def registered() -> Any:
+        session = start()
+        if not any(one.name == _FOUND_BY_SPARK for one in pkgutil.iter_modules()):
+            register(session)
+        return session
+
+    return registered

@@ -32,17 +32,16 @@ from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.log_walk import is_record, skip_records
 from timerstore._engine.snapshot.position import refreshed
 from timerstore.errors import ConfigError, CorruptError, FailedError
+from timerstore.shards.shard_snapshots import find_stores, take_shard
 from timerstore.spark import offsets
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.offsets import Ends
 from timerstore.spark.plan import (
     Task,
     both,
-    find_stores,
     first_stored_ms,
     split_log,
     split_timers,
-    take_shard,
 )
 from timerstore.spark.read_options import ReadOptions
 

@@ -38,13 +38,15 @@ from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.cluster import require
 from timerstore.shards.manifest import abort, commit
+from timerstore.shards.message_writeback import SET_BY_STORE, rows_of_messages
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.row_staging import stage
 from timerstore.shards.shard_ingest import ingest
 from timerstore.shards.staged_files import Staged
 from timerstore.shards.write_options import WriteOptions, draw_name, parse_options
+from timerstore.spark.locations import local_path
 from timerstore.spark.read_options import READER_OPTIONS
-from timerstore.spark.roots import root_of
+from timerstore.spark.table_options import INSERT_COLUMN, MISSING, completed, has_path, options_in
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -65,6 +67,8 @@ class Target:
 
     root: str
     options: WriteOptions
+    are_inserted: bool = False
+    """Whether the rows are those of INSERT INTO, with the columns of the table `messages`."""
 
     def stage(self, source: str, version: int, batches: Iterator[Any]) -> StagedPart:
         """Stage the rows of a task. They are not visible before `commit`."""
@@ -72,6 +76,8 @@ class Target:
         if task is None:
             raise MessageError("write: must be called in a Spark task")
         attempt = f"{task.partitionId()}-{task.taskAttemptId()}"
+        if self.are_inserted:
+            batches = map(inserted_rows, batches)
         return StagedPart(stage(self.root, source, version, attempt, batches, self.options))
 
     def ingest(self) -> None:
@@ -100,23 +106,68 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
             "mode: timerstore does not overwrite, because pending messages would be lost; use "
             '.mode("append"), cancel the messages, or write to another directory'
         )
+    marked = options_in(schema, INSERT_COLUMN)
+    is_sql_table = not has_path(given)
+    if is_sql_table and marked is None:
+        raise ConfigError(MISSING)
+    given = completed(given, schema)
     known = {name: value for name, value in given.items() if name.lower() not in READER_OPTIONS}
     options = parse_options(known)
     root = _root_of(given)
+    if marked is not None and _root_of(marked) != root:
+        raise ConfigError(
+            f"column {INSERT_COLUMN}: it has the options of the SQL table that it was read from, "
+            f"which saveAsTable would keep: drop it; wanted path {root}, got {_root_of(marked)}"
+        )
     require(Disk(), root)
-    check_columns(_arrow_schema(schema), options)
-    return Target(str(root), options)
+    if (table := given.get("table", "messages")) != "messages" and is_sql_table:
+        raise ConfigError(f"INSERT INTO: wanted a table of messages, got one of {table}")
+    rows = _empty_batch(_arrow_schema(schema))
+    are_inserted = is_sql_table or (
+        not options.are_messages and set(rows.schema.names) >= SET_BY_STORE
+    )
+    if are_inserted:
+        rows = inserted_rows(rows)
+    if options.are_messages:
+        rows = rows_of_messages(rows)
+    check_columns(rows.schema, options)
+    return Target(str(root), options, are_inserted)
+
+
+def _empty_batch(schema: Any) -> Any:
+    return pyarrow().RecordBatch.from_pylist([], schema=schema)
+
+
+def inserted_rows(batch: Any) -> Any:
+    """Return the rows of INSERT INTO: they have all columns of `messages`, NULL if not inserted.
+
+    Raises:
+        MessageError: a column that the store sets has a value. Then these are messages that were
+            read, perhaps from another SQL table, and the options may be those of that table.
+    """
+    columns = {name: batch.column(k) for k, name in enumerate(batch.schema.names)}
+    wrong = [
+        name
+        for name, column in columns.items()
+        if name in SET_BY_STORE and column.null_count < len(batch)
+    ]
+    if wrong:
+        raise MessageError(
+            f"rows: wanted no values in {', '.join(wrong)}, which the store sets; write messages "
+            "back with the option rows=messages, or in SQL list the columns to insert: (topic, "
+            "body, deliver_at)"
+        )
+    names = {"msg_id": "message_id"}
+    kept = {names.get(name, name): one for name, one in columns.items() if name not in SET_BY_STORE}
+    return pyarrow().RecordBatch.from_arrays([*kept.values()], names=[*kept])
 
 
 def _root_of(given: Mapping[str, str]) -> Path:
     """Return the shard directory of the option `path`, as an absolute path for every host."""
     path = given.get("path")
     if not path:
-        raise ConfigError(
-            "path: missing; use .save(path) or .option('path', ...). Spark drops the options of "
-            "CREATE TABLE: use a temporary view"
-        )
-    return root_of(path).resolve()
+        raise ConfigError(MISSING)
+    return local_path("path", path).resolve()
 
 
 def _arrow_schema(schema: StructType) -> Any:

@@ -65,6 +65,22 @@ def test_commit_rejects_other_rows_when_same_rows_is_given(root: Path) -> None:
     assert not commit(root, "s", 1, [stage(root, [batch_of(49)], 1)]).is_replay
 
 
+def test_write_without_rows_leaves_its_name_free(root: Path) -> None:
+    nothing = stage(root, [])
+    done = commit(root, "s", 0, [nothing], same_rows=True)
+    assert (done.manifest.row_count, done.is_replay) == (0, False)
+    assert manifest.load(Disk(), ShardsTree(root), "s", 0) is None
+    assert manifest.sources(Disk(), ShardsTree(root)) == []
+    assert not commit(root, "s", 0, [stage(root, [batch_of(5)])], same_rows=True).is_replay
+    with pytest.raises(MessageError, match="committed with other rows"):
+        commit(root, "s", 0, [nothing], same_rows=True)
+
+
+def test_version_of_a_stream_without_rows_is_committed(root: Path) -> None:
+    assert not commit(root, "s", 0, [stage(root, [])]).is_replay
+    assert commit(root, "s", 0, [stage(root, [batch_of(5)])]).is_replay
+
+
 def test_abort_keeps_committed_files(root: Path) -> None:
     staged = stage(root, [batch_of(50)])
     late = stage(root, [batch_of(50)])

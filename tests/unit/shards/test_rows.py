@@ -221,6 +221,7 @@ def test_smallest_and_largest_timestamps_are_distinguished(unit: str) -> None:
         ({"topic": []}, {}, "topic: wanted a column topic or the option"),
         ({}, {"topic": "t"}, "topic: wanted a column topic or the option"),
         ({"bodi": ["a", "b"]}, {}, "column bodi: not known"),
+        ({"BODY": [b"a", b"b"]}, {}, "column body: given twice"),
         ({"keys": pa.array([["a"], ["b"]])}, {}, "key, keys: wanted one"),
         ({"key": [1, 2]}, {}, "column key: wanted string"),
         ({"tags": [b"a", b"b"]}, {}, "column tags: wanted string"),
@@ -234,6 +235,28 @@ def test_smallest_and_largest_timestamps_are_distinguished(unit: str) -> None:
 def test_check_columns_rejects_invalid_columns(columns: Any, options: Any, why: str) -> None:
     with pytest.raises(ConfigError, match="(?s)" + why.replace("<", "[<]")):
         check_columns(batch_of(2, **columns).schema, WriteOptions(**options))
+
+
+@pytest.mark.parametrize("shard_by", ["Customer", "CUSTOMER", "KEY", "Msg_Id"])
+def test_names_of_columns_ignore_case(tmp_path: Path, shard_by: str) -> None:
+    root = make_root(tmp_path / "s", 1)
+    batch = batch_of(2, customer=["a", "b"], message_id=["x", "y"])
+    if shard_by not in ("Customer", "CUSTOMER"):
+        batch = batch.drop_columns(["customer"])
+    upper = batch.rename_columns([name.upper() for name in batch.schema.names])
+    options, clock = WriteOptions(shard_by=shard_by), ManualClock(NOW)
+    wanted = staged_rows(root, stage(root, "s", 0, "a", [batch], options, clock=clock).files)
+    assert (
+        staged_rows(root, stage(root, "s", 0, "b", [upper], options, clock=clock).files) == wanted
+    )
+
+
+@pytest.mark.parametrize("name", ["deliver_ms", "deliver_at"])
+def test_due_time_in_seconds_is_rejected(tmp_path: Path, name: str) -> None:
+    root = make_root(tmp_path / "s", 1)
+    batch = batch_of(2, deliver_at=[]).append_column(name, pa.array([NOW, NOW // 1000]))
+    with pytest.raises(MessageError, match=f"row 1 of this part: {name}: wanted.*seconds"):
+        stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))
 
 
 def test_check_columns_lists_every_problem() -> None:

@@ -1,10 +1,12 @@
 """The command `timerstore-spark` without a JVM: jobs, arguments, exit statuses and reports."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +50,11 @@ def test_every_job_has_help(job: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_command_without_job_prints_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main([]) == 1
     assert "usage:" in said(capsys)
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["--version"]) == 0
+    assert re.fullmatch(r"timerstore-spark ([0-9.]+|\(not installed\))\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("argv", [["audits"], ["which", "audits"]])
@@ -136,6 +143,26 @@ def test_job_exits_2_when_check_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     assert job(["lost: 5"]).main(["--number", "5", "--report", str(report), "--quiet"]) == 2
     assert json.loads(report.read_text("utf-8"))["outcome"] == "check failed"
     assert capsys.readouterr().err == "timerstore-spark audit: lost: 5\n"
+
+
+def test_run_says_that_it_starts_a_session(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyspark")
+    from timerstore.spark.jobs import job as jobs
+
+    class Session:
+        dataSource = SimpleNamespace(register=lambda source: None)  # noqa: N815 - Spark's
+
+        def stop(self) -> None:
+            """Stop."""
+
+    monkeypatch.setattr(jobs, "make_session", lambda _name, _common: Session())
+    run = jobs.Run("audit", jobs.Common())
+    assert isinstance(run.spark, Session)
+    assert run.spark is run.spark
+    run.close()
+    assert capsys.readouterr().err.count("audit: starting a Spark session\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_parse_accepts_all_options() -> None:
     got = parse(
         {
             "PATHS": '["/a", "/b"]', "Table": "deliveries", "shards": "0-2, 7",
-            "columns": "topic, deliver_at", "topics": "a,b", "deliver_from_ms": "-5",
+            "Columns": "Topic, DELIVER_AT", "topics": "a,b", "deliver_from_ms": "-5",
             "stored_to_ms": "7", "pushdown": "TRUE", "time_type": "long",
             "max_partition_bytes": "64m", "batch_bytes": "1MB", "batch_rows": "1",
             "on_corrupt": "skip", "verify_crc": "false", "precision_ms": "100",

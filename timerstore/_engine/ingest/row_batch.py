@@ -50,15 +50,20 @@ class RowBatch:
         return f"RowBatch(topic={quoted(self.topic)}, <{rows} rows>)"
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StagedBatch(RowBatch):
     """Rows of a committed version, whose due times were checked when they were staged.
+
+    property_texts: the properties of each row, in addition to those of every row. Text k is name
+        0x01 value 0x02, repeated.
 
     `ingest` does not check them again, neither against `delay_ms_max` nor `timer_enabled`. The
     clock may have been set back since, or the owner's clock may be slower than the writer's. A
     rejected row of a committed version would block its source.
     """
 
-    __slots__ = ()
+    property_texts: Any = None
+    property_offsets: Any = None
 
 
 class IngestReceipt(NamedTuple):

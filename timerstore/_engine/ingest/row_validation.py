@@ -13,7 +13,13 @@ import numpy as np
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.ingest.row_batch import RowBatch, StagedBatch
-from timerstore._engine.write.string_columns import Column, check_ids, check_tags, string_column
+from timerstore._engine.write.string_columns import (
+    Column,
+    check_ids,
+    check_tags,
+    property_column,
+    string_column,
+)
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
 from timerstore.messages import Int64Array
@@ -96,6 +102,11 @@ def check_batch(
         check_ids(ids)
         rows.with_ids(*ids)
         own += np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
+    if isinstance(batch, StagedBatch):
+        texts = property_column(batch.property_texts, batch.property_offsets, count)
+        if texts is not None:
+            rows.with_extra(*texts)
+            own += np.diff(texts[1])
     if count:
         most = int((np.diff(offsets) + own).max())
         message_fields.check_sizes(

@@ -18,10 +18,49 @@ from timerstore.messages import Int64Array
 Column = tuple[Any, Int64Array]
 
 _SPACE, _STAR, _BAR = b" *|"
+_NAME_END, _VALUE_END = b"\x01\x02"
 
 
 def string_column(what: str, texts: object, row_offsets: object, count: int) -> Column | None:
     """Return a column of valid UTF-8 without control characters; None if there is no column."""
+    column = _gathered(what, texts, row_offsets, count)
+    if column is not None:
+        used = np.frombuffer(column[0], np.uint8)
+        _refuse(what, used < _SPACE, column, "no control characters")
+        _check_utf8(what, column)
+    return column
+
+
+def property_column(texts: object, row_offsets: object, count: int) -> Column | None:
+    """Return a column of encoded properties, name 0x01 value 0x02, repeated; None if there is none.
+
+    Names are not checked against the reserved ones.
+    """
+    what = "properties"
+    column = _gathered(what, texts, row_offsets, count)
+    if column is None:
+        return None
+    text, spans = column
+    used = np.frombuffer(text, np.uint8)
+    # A separator follows at least one other byte of its row, is the other one than the separator
+    # before it, and a row ends with the second one.
+    is_separator = (used == _NAME_END) | (used == _VALUE_END)
+    at = np.flatnonzero(is_separator)
+    starts = spans[:-1][np.diff(spans) > 0]
+    ends = spans[1:][np.diff(spans) > 0] - 1
+    wrong = (used < _SPACE) & ~is_separator
+    wrong[starts] |= is_separator[starts]
+    wrong[1:] |= is_separator[1:] & is_separator[:-1]
+    wrong[at[::2]] |= used[at[::2]] != _NAME_END
+    wrong[at[1::2]] |= used[at[1::2]] != _VALUE_END
+    wrong[ends] |= used[ends] != _VALUE_END
+    _refuse(what, wrong, column, "names and values with their separators")
+    _check_utf8(what, column)
+    return column
+
+
+def _gathered(what: str, texts: object, row_offsets: object, count: int) -> Column | None:
+    """Return a copy of a column, which the caller cannot change after the checks."""
     if texts is None and row_offsets is None:
         return None
     if texts is None or row_offsets is None:
@@ -35,22 +74,23 @@ def string_column(what: str, texts: object, row_offsets: object, count: int) -> 
     data, spans, _ = message_bodies.gather_bodies(
         (texts, offsets), message_fields.PROPERTY_VALUE_BYTES_MAX
     )
-    # A copy: the caller cannot change it after the checks.
-    text = bytes(memoryview(data)[spans[0] : spans[-1]])
-    spans = spans - spans[0]
+    return bytes(memoryview(data)[spans[0] : spans[-1]]), spans - spans[0]
+
+
+def _check_utf8(what: str, column: Column) -> None:
+    """Check that each row is UTF-8 by itself."""
+    text, spans = column
     used = np.frombuffer(text, np.uint8)
-    _refuse(what, used < 0x20, (text, spans), "no control characters")
     starts = spans[:-1][np.diff(spans) > 0]
     split = np.zeros(len(used), bool)
     split[starts] = used[starts] & 0xC0 == 0x80
-    _refuse(what, split, (text, spans), "whole characters of UTF-8")
+    _refuse(what, split, column, "whole characters of UTF-8")
     try:
         text.decode()
     except UnicodeDecodeError as error:
         raise MessageError(
             f"{what}: wanted UTF-8, got {error.reason} in row {_row(spans, error.start)}"
         ) from error
-    return text, spans
 
 
 def check_tags(column: Column) -> None:

@@ -138,7 +138,6 @@ def _by_writer(run: Run, args: Args, source: str) -> Scheduled:
         options = _writer_options(args, rows, source)
         rows.write.format("timerstore").mode("append").options(**options).save()
     found = committed(args.path, source, _VERSION)
-    assert found is not None, "a completed write is committed"
     return scheduled_of(found, is_replay=known is not None)
 
 
@@ -151,7 +150,7 @@ def _writer_options(args: Args, rows: DataFrame, source: str) -> dict[str, str]:
         "on_invalid": args.on_invalid,
         "ingest": "none",
     }
-    if "topic" not in rows.columns and args.topic:
+    if "topic" not in map(str.lower, rows.columns) and args.topic:
         options["topic"] = args.topic
     return options
 
@@ -163,7 +162,7 @@ def _count(run: Run, args: Args, source: str) -> Outcome:
         _check_fast(args, source)
     else:
         check_target(_writer_options(args, rows, source), rows.schema, overwrite=False)
-    due = next(name for name in ("deliver_ms", "deliver_at") if name in rows.columns)
+    due = next(name for name in rows.columns if name.lower() in {"deliver_ms", "deliver_at"})
     found = rows.agg(
         F.count("*").alias("rows"),
         F.min(due).cast("string").alias("first"),

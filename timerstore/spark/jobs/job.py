@@ -29,9 +29,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark.jobs.names import JOBS
-from timerstore.spark.session import SETTINGS, register
+from timerstore.spark.locations import local_path
+from timerstore.spark.session import SETTINGS, register, use_this_python
 
 FINE, ERROR, CHECK_FAILED = 0, 1, 2
 _OUTCOMES = {FINE: "fine", ERROR: "error", CHECK_FAILED: "check failed"}
@@ -58,13 +60,33 @@ class Common:
     debug: bool = False
 
 
-def path(text: str) -> str:
-    """Return an absolute path, as workers run in other directories. Keep a URL as it is."""
-    return text if "://" in text else str(Path(text).absolute())
+class Location(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
+    """The type of every option that names a file or directory: see timerstore/spark/locations.py.
+
+    Its value is an absolute path, because workers run in other directories.
+    """
+
+    name = "path"
+
+    def __init__(self, *, as_text: bool = False) -> None:
+        self._as_text = as_text
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path | str:
+        """Parse a location. A wrong one is a wrong argument, and no session is started."""
+        if isinstance(value, Path):
+            return value
+        what = "" if param is None else param.opts[0]
+        try:
+            found = absolute_path(what, local_path(what, value))
+        except ConfigError as error:
+            raise click.UsageError(str(error), ctx) from error
+        return str(found) if self._as_text else found
 
 
-PLACE = path
-FOLDER = click.Path(path_type=Path, resolve_path=True)
+PLACE = Location(as_text=True)
+FOLDER = Location()
 
 COMMON_OPTIONS: tuple[click.Option, ...] = (
     click.Option(
@@ -107,7 +129,9 @@ class Run(Owner):
         """The active session, or a new one with the common options."""
         if self._session is None:
             active = SparkSession.getActiveSession()
-            self._made = None if active is not None else make_session(self.name, self.common)
+            if active is None:
+                self.tell("starting a Spark session")
+                self._made = make_session(self.name, self.common)
             self._session = active or self._made
             assert self._session is not None, "one of the two"
             register(self._session)
@@ -132,7 +156,7 @@ class Run(Owner):
 
 def make_session(name: str, common: Common) -> SparkSession:
     """Create a session in UTC whose workers run this Python over Unix sockets."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_this_python()
     builder = SparkSession.builder.appName(f"timerstore-{name}")
     if common.master:
         builder = builder.master(common.master)
@@ -260,7 +284,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def need_there(*paths: str) -> None:
-    """Raise ConfigError if a local path does not exist. URLs are not checked."""
-    missing = [one for one in paths if "://" not in one and not Path(one).exists()]
+    """Raise ConfigError if a path does not exist."""
+    missing = [one for one in paths if not Path(one).exists()]
     if missing:
         raise ConfigError([f"{one}: no such file or directory" for one in missing])

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 
 from timerstore.spark.jobs.names import JOBS, module_of
 
@@ -25,6 +26,7 @@ def usage() -> str:
         [
             "usage: timerstore-spark <job> [options]      (see <job> --help)",
             "       spark-submit $(timerstore-spark which <job>) [options]",
+            "       timerstore-spark --version",
             "",
             *lines,
         ]
@@ -38,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(usage(), sys.stdout)
         return 0 if given else 1
     name, *rest = given
+    if name == "--version":
+        _say(f"timerstore-spark {_version()}", sys.stdout)
+        return 0
     if name == "which":
         return _which(rest)
     if name not in JOBS:
@@ -51,6 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{name} needs {missing}, which is not installed: {INSTALL}")
     status = module.main(rest)
     return int(status)
+
+
+def _version() -> str:
+    try:
+        return version("timerstore")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 def _which(names: Sequence[str]) -> int:

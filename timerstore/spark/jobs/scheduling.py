@@ -80,8 +80,10 @@ def stage_and_commit(
     return scheduled_of(done.manifest, is_replay=done.is_replay)
 
 
-def scheduled_of(manifest: Manifest, *, is_replay: bool) -> Scheduled:
-    """Return the row counts of a manifest."""
+def scheduled_of(manifest: Manifest | None, *, is_replay: bool) -> Scheduled:
+    """Return the row counts of a manifest. A write without rows has none."""
+    if manifest is None:
+        return Scheduled(0, 0, {}, is_replay)
     by_shard: dict[int, int] = {}
     quarantined = 0
     for one in manifest.files:

@@ -18,10 +18,12 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError
 from timerstore.shards.cluster import require
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.streaming import TRIGGER_OPTIONS, read_pairs, run_stream
+from timerstore.spark.locations import local_path
 
 _FILES = {"parquet", "json", "csv", "orc", "text"}
 
@@ -47,7 +49,7 @@ class Args:
 def build(spark: SparkSession, args: Args) -> DataFrame:
     """Return the rows as a stream."""
     reader = spark.readStream.format(args.format)
-    reader = reader.options(**read_pairs("--option", args.options))
+    reader = reader.options(**source_options(args))
     if args.schema is not None:
         reader = reader.schema(args.schema)
     rows = reader.load()
@@ -57,11 +59,20 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
     return spark.sql(args.sql)
 
 
+def source_options(args: Args) -> dict[str, str]:
+    """Return the options of the source. Raise ConfigError for invalid ones."""
+    options = read_pairs("--option", args.options)
+    if "path" in options and args.format in {*_FILES, "timerstore"}:
+        what = "--option path"
+        options["path"] = str(absolute_path(what, local_path(what, options["path"])))
+    return options
+
+
 def work(run: Run, args: Args) -> Outcome:
     """Check the options, and run the stream."""
     need_there(str(args.path))
     require(Disk(), args.path)
-    read_pairs("--option", args.options)
+    source_options(args)
     if args.format in _FILES and args.schema is None:
         raise ConfigError(f"--schema: missing; a stream of {args.format} files needs it")
     rows = build(run.spark, args)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support import tables_expected
+from tests.support.arrow_rows import read_rows
 from tests.support.bench import NOW, Bench, small
 from tests.support.broker import fixtures as broker
 from tests.support.shards import ShardBench
 
-ALL = ("messages", "timers", "slots", "deliveries", "transactions")
+ALL = ("messages", "timers", "timer_units", "slots", "deliveries", "transactions")
 Row = dict[str, Any]
 
 
@@ -50,7 +51,8 @@ class Filled:
         bench.close()
         self.tables = {
             "messages": tables_expected.messages(root, 1000),
-            "timers": tables_expected.timers(root, 1000, cancelled),
+            "timers": read_rows(root, "timers"),
+            "timer_units": tables_expected.timer_units(root, 1000, cancelled),
             "slots": tables_expected.slots(root, 1000),
             "deliveries": tables_expected.deliveries(root, 1000),
             "transactions": [],
@@ -340,10 +342,10 @@ def test_invalid_read_options_are_rejected_before_job(spark: Any, options: Any, 
 def test_temporary_view_is_readable_in_sql(spark: Any, filled: Filled) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW due USING TimerStore "
-        f"OPTIONS (path '{filled.root}', table 'timers')"
+        f"OPTIONS (path '{filled.root}', table 'timer_units')"
     )
     [row] = spark.sql("SELECT count(*) n, count_if(cancelled) gone FROM due").collect()
-    timers = filled.tables["timers"]
+    timers = filled.tables["timer_units"]
     assert (row["n"], row["gone"]) == (len(timers), sum(one["cancelled"] for one in timers))
 
 

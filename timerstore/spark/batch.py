@@ -36,7 +36,7 @@ def read_task(partition: InputPartition) -> Iterator[Any]:
             wanted=f"plan format {task.plan_format}",
             got=PLAN_FORMAT,
         )
-    yield from read_part(task.part, task.wanted, task.cancelled)
+    yield from read_part(task.part, task.wanted, task.facts)
 
 
 class BatchReader(DataSourceReader):

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timerstore._engine.format.timer_unit import UNIT_BYTES
-from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
+from timerstore._engine.snapshot.columns.pending_set import pending_span
 from timerstore._engine.snapshot.columns.queue_cover import is_covered
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts
+from timerstore._engine.snapshot.columns.store_facts import NO_FACTS, Facts, facts_for
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records
 from timerstore._engine.snapshot.file_limits import Snapshot, empty
 from timerstore._engine.snapshot.position import take
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.messages import Int64Array
 from timerstore.shards import cluster
 from timerstore.shards.shard_paths import ShardsTree, shard_number
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import ReadOptions, parse
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2
 """Version of `Task`. A worker with another version raises an error."""
 
 _LOOK_BYTES = 1 << 16
@@ -46,7 +46,7 @@ class Task:
 
     part: Part
     wanted: Wanted
-    cancelled: Int64Array | None = None
+    facts: Facts = NO_FACTS
     plan_format: int = PLAN_FORMAT
 
 
@@ -85,7 +85,7 @@ def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
         store = take_shard(root, options.precision_ms)
         if pinned is not None:
             at = pinned[shard]
-            if at.t is None and options.table in ("timers", "slots"):
+            if at.t is None and options.table in ("timer_units", "slots"):
                 raise ConfigError(f"as_of: shard {shard} has no t, which {options.table} requires")
             store = store.pinned(at.p, at.t)
         found[shard] = store
@@ -133,17 +133,35 @@ def shard_tasks(
         parts = split_log(shard, store, begin, end, options.max_partition_bytes)
         yield from (Task(part, wanted) for part in _in_time(parts, wanted, options.clock_step_ms))
     elif options.table == "timers":
-        cancelled = None
-        if "cancelled" in wanted.columns:
-            cancelled = cancelled_offsets(store, shard, wanted.on_corrupt)
+        yield from _pending_tasks(options, wanted, shard, store)
+    elif options.table == "timer_units":
+        _, facts = facts_for(store, wanted, shard, is_pinned=True)
         begin, end = store.timer_log_begin, store.timer_log_end
         for part in split_timers(shard, store, begin, end, options.max_partition_bytes):
-            yield Task(part, wanted, cancelled)
+            yield Task(part, wanted, facts)
     elif options.table == "slots":
         if store.timer_log_end > store.timer_log_begin:
             yield Task(Part(shard, store, 0, store.wheel_slot_count), wanted)
     elif store.log_end > store.log_begin:  # transactions need only a few reads
         yield Task(Part(shard, store, store.log_begin, store.log_end), wanted)
+
+
+def _pending_tasks(
+    options: ReadOptions, wanted: Wanted, shard: int, store: Snapshot
+) -> Iterator[Task]:
+    """Yield a task for each part of the log that has pending messages."""
+    store, facts = facts_for(store, wanted, shard, is_pinned=options.as_of is not None)
+    pending = facts.pending
+    assert pending is not None, "facts_for finds it for this table"
+    begin, end, queue = pending_span(store, pending)
+    parts = split_log(shard, store, begin, end, options.max_partition_bytes)
+    for part in _in_time(parts, wanted, options.clock_step_ms):
+        mine = pending
+        if queue is not None:
+            numbers = queue.number_from(part.begin), queue.number_from(part.end)
+            mine = pending.cut(numbers, part.begin, part.end)
+        if not mine.is_empty:
+            yield Task(part, wanted, Facts(pending=mine))
 
 
 def both(one: Bounds, other: Bounds) -> Bounds:

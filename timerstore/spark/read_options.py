@@ -3,7 +3,8 @@
 | option                  | default   | meaning                                                    |
 |-------------------------|-----------|------------------------------------------------------------|
 | path, paths             | -         | a store or a shard directory; `paths` is a JSON list       |
-| table                   | messages  | messages, timers, slots, deliveries, transactions          |
+| table                   | messages  | messages, timers, timer_units, slots, deliveries,          |
+|                         |           | transactions                                               |
 | shards                  | all       | for example "0-3,7"                                        |
 | columns                 | all       | for example "deliver_at,topic"; a user schema also works   |
 | topics                  | all       | for example "orders,mail": keep rows of these topics       |
@@ -63,7 +64,7 @@ READER_OPTIONS = frozenset(
 _WRITER_OPTIONS = frozenset(OPTION_NAMES)
 """Writer options: a temporary view used with INSERT has these in addition."""
 
-_NO_TOPICS = ("timers", "slots", "transactions")
+_NO_TOPICS = ("timer_units", "slots", "transactions")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _INT64 = 2**63 - 1

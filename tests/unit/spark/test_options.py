@@ -82,7 +82,7 @@ def test_parse_rejects_invalid_option(name: str, value: str, text: str) -> None:
 
 def test_parse_lists_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse({"table": "timers", "topics": "a", "batch_rows": "0"})
+        parse({"table": "timer_units", "topics": "a", "batch_rows": "0"})
     assert len(caught.value.problems) == 3
     assert "CREATE TEMPORARY VIEW" in str(parse_error({}))
 

@@ -222,7 +222,7 @@ def test_timer_parts_cover_timer_log_once(tmp_path: Path) -> None:
         got = [
             int(pos)
             for part in parts
-            for rows in units(part, Wanted("timers", ()))
+            for rows in units(part, Wanted("timer_units", ()))
             for pos in rows["timer_pos"]
         ]
         assert got == wanted, size
@@ -300,7 +300,7 @@ def test_shard_never_opened_is_empty(tmp_path: Path) -> None:
 
     shutil.rmtree(tmp_path / "c" / "shard-00001")
     (tmp_path / "c" / "shard-00001").mkdir()
-    for table in ("messages", "timers", "slots", "deliveries"):
+    for table in ("messages", "timers", "timer_units", "slots", "deliveries"):
         assert tasks(tmp_path / "c", table=table) == []
 
 
@@ -332,7 +332,7 @@ def test_invalid_as_of_is_rejected(bench: Bench, cluster: Path) -> None:
         with pytest.raises(TimerStoreError, match=message):
             tasks(bench.root, as_of=text)
     with pytest.raises(ConfigError, match="no t"):
-        tasks(bench.root, table="timers", as_of='{"format":1,"shards":{"00000":{"p":0}}}')
+        tasks(bench.root, table="timer_units", as_of='{"format":1,"shards":{"00000":{"p":0}}}')
 
 
 def test_as_of_skips_shards_it_does_not_name(cluster: Path) -> None:

@@ -35,6 +35,10 @@ SCHEMAS = {
         "kind string"
     ),
     "timers": (
+        "shard int, topic string, deliver_at long, stored_at long, msg_id binary, key binary, "
+        "tags string, size int, log_offset long, timer_id long, level int"
+    ),
+    "timer_units": (
         "shard int, deliver_at long, timer_pos long, prev_pos long, log_offset long, size int, "
         "enqueued_at long, flags int, rolled boolean, cancelled boolean"
     ),

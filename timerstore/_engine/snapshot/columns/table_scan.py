@@ -24,6 +24,7 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+PENDING_KINDS = 1 << lib.TS_KIND_TIMER | 1 << lib.TS_KIND_LEVEL
 DELIVERED_KINDS = 1 << lib.TS_KIND_DELIVERED | 1 << lib.TS_KIND_LEVEL_DELIVERED
 _UNIT_ROWS = 32_768
 _SUMS = int(lib.TS_SPAN_COUNT) + 3
@@ -95,7 +96,7 @@ class Part:
     @classmethod
     def whole(cls, store: Snapshot, table: str, shard: int = 0) -> "Part":
         """Return the part that is the whole table of a store."""
-        if table == "timers":
+        if table == "timer_units":
             return cls(shard, store, store.timer_log_begin, store.timer_log_end)
         if table == "slots":
             return cls(shard, store, 0, store.wheel_slot_count)
@@ -110,7 +111,7 @@ class Records(NamedTuple):
     sums: npt.NDArray[np.int64]
 
 
-def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
+def _native_filter(bounds: Bounds, kinds: int, *, by_real_topic: bool) -> tuple[Any, list[Any]]:
     """Return the filter for C, and the buffers that it points to."""
     topics = [] if bounds.topics is None else [one.encode() for one in bounds.topics]
     text = ffi.new("uint8_t[]", b"".join(topics))
@@ -118,7 +119,7 @@ def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
     offsets = ffi.new("int32_t[]", ends)
     made = ffi.new("ts_table_filter *")
     made.topics, made.topic_offsets, made.topic_count = text, offsets, len(topics)
-    made.kinds = kinds
+    made.kinds, made.by_real_topic = kinds, by_real_topic
     made.due_from_ms, made.due_to_ms, made.has_due = _range(
         bounds.deliver_from_ms, bounds.deliver_to_ms
     )
@@ -141,8 +142,9 @@ def records(part: Part, wanted: Wanted, *, window_bytes: int | None = None) -> I
     if wanted.bounds.are_impossible:
         return
     damage = Damage(wanted.on_corrupt, part.shard, part.store)
-    kinds = DELIVERED_KINDS if wanted.table == "deliveries" else 0
-    chosen, kept = _native_filter(wanted.bounds, kinds)
+    is_pending = wanted.table == "timers"
+    kinds = {"deliveries": DELIVERED_KINDS, "timers": PENDING_KINDS}.get(wanted.table, 0)
+    chosen, kept = _native_filter(wanted.bounds, kinds, by_real_topic=is_pending)
     rows = np.empty(wanted.batch_rows, ROW)
     sums = np.empty(_SUMS, np.int64)
     native_rows = ffi.from_buffer("ts_table_row[]", rows)

@@ -4,7 +4,8 @@
         print(batch.num_rows)
 
 Another process may have the store open. `take` returns a Snapshot, which fixes how far the files
-are read. Several reads with one Snapshot see the same.
+are read. Several reads with one Snapshot see the same. It says which state that is: `log_end` and
+`timer_log_end` are offsets, and `as_of_ms` is the time of the checkpoint.
 """
 
 from timerstore._engine.snapshot.columns.arrow_batches import read

@@ -40,6 +40,7 @@ from timerstore.spark.plan import (
     both,
     find_stores,
     first_stored_ms,
+    log_position,
     split_log,
     split_timers,
     take_shard,
@@ -182,6 +183,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             store = stores[n]
             begin = self._checked(n, store, begin, stop)
+            log_position(f"batch table={self._options.table} from={begin} to={stop}", n, store)
             split = split_timers if self._options.table == "timer_units" else split_log
             parts = split(n, self._limited(store, stop), begin, stop, self._max_bytes)
             found.extend(TimerStorePartition(Task(part, self._wanted)) for part in parts)

@@ -110,7 +110,12 @@ def test_stream_offset_text_is_independent_of_key_order(ends: dict[int, int]) ->
 @given(
     at=st.dictionaries(
         st.integers(0, 99_999),
-        st.builds(Position, st.integers(0, 2**63 - 1), st.none() | st.integers(0, 2**63 - 1)),
+        st.builds(
+            Position,
+            st.integers(0, 2**63 - 1),
+            st.none() | st.integers(0, 2**63 - 1),
+            st.none() | st.integers(0, 253_402_300_799_999),
+        ),
         max_size=4,
     )
 )

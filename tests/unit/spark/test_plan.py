@@ -1,5 +1,7 @@
 """Planning a read without a JVM: shards, parts, bounds and pinned states."""
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ def options(path: Path, **given: Any) -> Any:
 
 def tasks(path: Path, **given: Any) -> list[plan.Task]:
     asked = options(path, **given)
-    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False))
+    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False)).tasks
 
 
 def offsets_of(found: list[plan.Task]) -> list[tuple[int, int]]:
@@ -316,6 +318,19 @@ def test_as_of_pins_state_of_read(bench: Bench) -> None:
     bench.store.flush()
     assert offsets_of(tasks(bench.root, as_of=pinned)) == before
     assert len(offsets_of(tasks(bench.root))) == 2
+
+
+def test_plan_logs_the_state_that_it_reads(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.store.put("t", b"1")
+    bench.store.flush()
+    pinned = latest_offsets(bench.root)
+    store = take(bench.root)
+    assert json.loads(pinned)["shards"]["00000"] == {
+        "p": store.log_end, "t": store.timer_log_end, "ms": store.as_of_ms,
+    }  # fmt: skip
+    with caplog.at_level(logging.INFO, "timerstore.spark"):
+        tasks(bench.root, as_of=pinned)
+    assert f"shard=0 log_end={store.log_end} timer_log_end=0 as_of={store.as_of}" in caplog.text
 
 
 def test_invalid_as_of_is_rejected(bench: Bench, cluster: Path) -> None:

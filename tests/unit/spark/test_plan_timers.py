@@ -39,7 +39,7 @@ def tasks(root: Path, **given: Any) -> list[plan.Task]:
     options = parse(
         {"path": str(root), "table": "timers"} | {key: str(value) for key, value in given.items()}
     )
-    return plan.plan(options, options.wanted(COLUMNS, times_as_long=True))
+    return plan.plan(options, options.wanted(COLUMNS, times_as_long=True)).tasks
 
 
 def read(found: list[plan.Task]) -> list[Row]:

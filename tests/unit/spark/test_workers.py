@@ -32,17 +32,14 @@ def timers(rows: list[Any]) -> Any:
 @given(
     batches=st.lists(st.lists(TIMER, max_size=20), max_size=4),
     bucket=st.sampled_from([1, 7, 1000, 3_600_000]),
-    begin=st.integers(-100, 100),
 )
-def test_count_buckets_equals_simple_loop(batches: list[Any], bucket: int, begin: int) -> None:
-    end = 2**44
+def test_count_buckets_equals_simple_loop(batches: list[Any], bucket: int) -> None:
     wanted: dict[tuple[int, int], list[int]] = {}
     for shard, due, size in (row for rows in batches for row in rows):
-        if begin <= due < end:
-            found = wanted.setdefault((shard, due // bucket), [0, 0])
-            found[0] += 1
-            found[1] += size
-    results = CountBuckets(bucket, begin, end)(0, map(timers, batches))
+        found = wanted.setdefault((shard, due // bucket), [0, 0])
+        found[0] += 1
+        found[1] += size
+    results = CountBuckets(bucket)(0, map(timers, batches))
     got = {
         (row["shard"], row["bucket"]): [row["due"], row["bytes"]]
         for batch in results

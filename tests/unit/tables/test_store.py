@@ -1,5 +1,6 @@
 """Tables of a store that is open: its limits, its states, its wheel."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,19 @@ def test_snapshot_has_same_rows_when_store_goes_on(bench: Bench) -> None:
     assert read_all(bench.root) != before
     assert refreshed(then) == take(bench.root)
     assert sum(row["count"] for row in before["slots"]) == 30
+
+
+def test_snapshot_says_when_its_checkpoint_was_written(bench: Bench) -> None:
+    bench.store.put("t", b"x", delay=60)
+    bench.turn()
+    bench.store.flush()
+    watermark = bench.root / "timerstore" / "watermark"
+    os.utime(watermark, (1_600_000_000, 1_600_000_000))
+    store = take(bench.root)
+    assert (store.as_of_ms, store.as_of) == (1_600_000_000_000, "2020-09-13T12:26:40.000+00:00")
+    os.utime(watermark, (1_600_000_001, 1_600_000_001))
+    assert refreshed(store).as_of_ms == 1_600_000_001_000
+    assert store.pinned(store.log_end, None).as_of is None
 
 
 def test_cancel_past_snapshot_does_not_count(bench: Bench) -> None:

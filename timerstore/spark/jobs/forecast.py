@@ -24,7 +24,7 @@ from timerstore.spark.jobs import plots
 from timerstore.spark.jobs.forecast_worker import COLUMNS, RESULT, CountBuckets
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import open_lake
-from timerstore.spark.jobs.source_tasks import plan_source, run_tasks
+from timerstore.spark.jobs.source_tasks import Source, plan_source, run_tasks
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
 
 _PEAKS_TOLD = 10
@@ -43,19 +43,23 @@ class Args:
     out: Path | None = None
 
 
-def build(spark: SparkSession, args: Args) -> DataFrame:
-    """Return one row per shard and non-empty bucket."""
-    bucket_ms = read_span_ms("--bucket", args.bucket)
+def plan_of(args: Args) -> Source:
+    """Plan the scan of the pending messages."""
     begin_ms = read_time_ms("--begin", args.begin)
     end_ms = begin_ms + read_span_ms("--horizon", args.horizon)
-    source = plan_source(
+    return plan_source(
         args.path,
         COLUMNS,
         table="timers",
         deliver_from_ms=str(begin_ms),
         deliver_to_ms=str(end_ms),
     )
-    counts = run_tasks(spark, source, CountBuckets(bucket_ms, begin_ms, end_ms), RESULT)
+
+
+def build(spark: SparkSession, args: Args, source: Source) -> DataFrame:
+    """Return one row per shard and non-empty bucket."""
+    bucket_ms = read_span_ms("--bucket", args.bucket)
+    counts = run_tasks(spark, source, CountBuckets(bucket_ms), RESULT)
     return counts.groupBy("shard", "bucket").agg(
         F.sum("due").alias("due"), F.sum("bytes").alias("bytes")
     )
@@ -65,8 +69,9 @@ def work(run: Run, args: Args) -> Outcome:
     """Count the messages, and write the files."""
     bucket_ms = read_span_ms("--bucket", args.bucket)
     need_there(args.path)
-    rows = build(run.spark, args).orderBy("bucket", "shard").collect()
-    figures = figures_of([row.asDict() for row in rows], bucket_ms)
+    source = plan_of(args)
+    rows = build(run.spark, args, source).orderBy("bucket", "shard").collect()
+    figures = figures_of([row.asDict() for row in rows], bucket_ms) | {"as_of": source.state}
     if args.lake is not None:
         figures["lake"] = lake_counts(args.lake)
     run.tell(f"{figures['due']:,} due in {figures['buckets']:,} buckets of {args.bucket}")

@@ -52,6 +52,10 @@ typedef struct {
     int32_t kinds;                /* bit 1 << enum ts_kind; 0: any, and the kind is not read */
     int32_t has_due;              /* whether due times are bounded */
     int32_t has_store;
+    const uint8_t *timer_bits;    /* NULL: any; else of the timer topic only records whose queue
+                                   * offset has its bit set, the lowest bit of a byte first */
+    int64_t first_timer;          /* the queue offset of the first bit */
+    int64_t timer_bit_count;
 } ts_table_filter;
 
 /* A timer unit as a row. */

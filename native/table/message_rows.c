@@ -127,6 +127,17 @@ static int32_t set_marks(const ts_window *window, const ts_record *record, int64
     return !filter->by_real_topic || in_topics(&marks.real_topic, filter);
 }
 
+/* Return 0 for a record of the timer topic whose bit is not set. */
+static int32_t has_bit(const ts_record *record, const ts_table_filter *filter)
+{
+    int64_t place = record->queue_offset - filter->first_timer;
+
+    if (ts_topic_kind(record) != TS_ROUTE_TIMER)
+        return 1;
+    return place >= 0 && place < filter->timer_bit_count &&
+           (filter->timer_bits[place >> 3] >> (place & 7) & 1) != 0;
+}
+
 static int32_t passes(const ts_table_row *row, const ts_table_filter *filter)
 {
     if (filter->kinds != 0 && (filter->kinds >> row->kind & 1) == 0)
@@ -146,6 +157,8 @@ static int32_t make_row(const ts_window *window, const ts_record *record, int64_
                               record->store_ms >= filter->store_to_ms))
         return 0;
     if (!filter->by_real_topic && !in_topics(&topic, filter))
+        return 0;
+    if (filter->timer_bits != NULL && !has_bit(record, filter))
         return 0;
     memset(row, 0, sizeof *row);
     row->timer_id = -1;

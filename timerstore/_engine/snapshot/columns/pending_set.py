@@ -31,7 +31,14 @@ from timerstore._engine.snapshot.columns.cancelled import scan_all
 from timerstore._engine.snapshot.columns.damage_policy import OnCorrupt
 from timerstore._engine.snapshot.columns.queue_cover import is_covered
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Records, Wanted, records
+from timerstore._engine.snapshot.columns.table_scan import (
+    Bounds,
+    Part,
+    PendingBits,
+    Records,
+    Wanted,
+    records,
+)
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import PositionReader, refreshed
 from timerstore._engine.snapshot.row_types import RowArray
@@ -78,22 +85,16 @@ class PendingSet:
         first, bits = _packed(np.flatnonzero(flags) + self.first + low)
         return PendingSet(first, bits, self.level_offsets[levels], self.level_due_ms[levels])
 
-    def choose(self, rows: RowArray) -> RowArray:
-        """Return a copy of the rows that are pending. Rows of levels get their due times."""
-        place = rows["queue_offset"] - self.first
-        found = (rows["kind"] == lib.TS_KIND_TIMER) & (place >= 0) & (place < 8 * len(self.bits))
-        bits = np.frombuffer(self.bits, np.uint8)
-        place = place[found]
-        found[found] = bits[place >> 3] >> (place & 7) & 1
-        if not len(self.level_offsets):
-            kept: RowArray = rows[found]
-            return kept
+    def with_levels(self, rows: RowArray) -> RowArray:
+        """Return the rows of timers, and those of pending messages on levels with due times."""
+        on_level = rows["kind"] == lib.TS_KIND_LEVEL
+        if not on_level.any():
+            return rows
         at = np.searchsorted(self.level_offsets, rows["log_offset"])
         at = np.minimum(at, len(self.level_offsets) - 1)
-        on_level = self.level_offsets[at] == rows["log_offset"]
-        on_level &= rows["kind"] == lib.TS_KIND_LEVEL
-        kept = rows[found | on_level]
-        kept["due_ms"][on_level[found | on_level]] = self.level_due_ms[at[on_level]]
+        on_level &= self.level_offsets[at] == rows["log_offset"]
+        rows["due_ms"][on_level] = self.level_due_ms[at[on_level]]
+        kept: RowArray = rows[on_level | (rows["kind"] == lib.TS_KIND_TIMER)]
         return kept
 
 
@@ -122,16 +123,17 @@ def newest_pending_set(
 
 def pending_records(part: Part, wanted: Wanted, pending: PendingSet) -> Iterator[Records]:
     """Read the records of the pending messages of a part, with their due times."""
-    bounds = wanted.bounds
+    bounds, has_levels = wanted.bounds, len(pending.level_offsets) > 0
+    bits = PendingBits(pending.first, pending.bits, has_levels)
     if bounds.are_impossible or pending.is_empty:
         return
-    if len(pending.level_offsets):  # C does not know the due times of levels
-        any_due = replace(bounds, deliver_from_ms=None, deliver_to_ms=None)
-        wanted = replace(wanted, bounds=any_due)
-    for found in records(part, wanted):
-        rows = pending.choose(found.rows)
-        if wanted.bounds is not bounds:
-            rows = _due_within(rows, bounds)
+    if not has_levels:
+        yield from records(part, wanted, pending=bits)
+        return
+    # C does not know the due times of levels.
+    any_due = replace(bounds, deliver_from_ms=None, deliver_to_ms=None)
+    for found in records(part, replace(wanted, bounds=any_due), pending=bits):
+        rows = _due_within(pending.with_levels(found.rows), bounds)
         if len(rows):
             sums = found.sums.copy()
             sums[: rows["sizes"].shape[1]] = rows["sizes"].sum(axis=0, dtype=np.int64)

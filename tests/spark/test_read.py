@@ -74,7 +74,8 @@ def sort_key(row: Row) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("table", ALL)
 def test_table_equals_files(spark: Any, filled: Filled, table: str) -> None:
-    frame = load(spark, filled.root, table, time_type="long", max_partition_bytes="64k")
+    options = {"columns": "*", "time_type": "long", "max_partition_bytes": "64k"}
+    frame = load(spark, filled.root, table, **options)
     if table in ("messages", "deliveries"):
         assert frame.rdd.getNumPartitions() > 1
     got = sorted(rows_of(frame), key=sort_key)
@@ -153,6 +154,8 @@ def test_schema_selects_and_orders_columns(spark: Any, filled: Filled) -> None:
     ]
     assert sorted(tuple(row) for row in frame.collect()) == sorted(wanted)
     assert load(spark, filled.root, columns="body_len,shard").columns == ["body_len", "shard"]
+    every, default = (load(spark, filled.root, **one).columns for one in ({"columns": "*"}, {}))
+    assert set(every) - set(default) == {"body", "properties"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ class Stream:
 
     def __init__(self, spark: Any, path: Path, scratch: Path, **options: Any) -> None:
         self.spark, self.path, self.scratch = spark, path, scratch
+        options = {"columns": "*"} | options
         self.options = {name: str(value) for name, value in options.items()}
         self.batches: list[tuple[int, list[Any]]] = []
 

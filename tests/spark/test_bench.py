@@ -18,7 +18,7 @@ def test_bench_spark_read_runs(
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     names = [line["name"].removeprefix("spark_read/") for line in lines]
     assert names == ["arrow"] * 3 + ["spark"] * 3 + ["query", "parquet"] * 4
-    assert all(line["figures"]["times_parquet"] > 0 for line in lines if "query" in line["name"])
+    assert all(line["times_parquet"] > 0 for line in lines if "query" in line["name"])
     assert all(line["n"] >= 250 and line["rate"] > 0 for line in lines)
     assert spark.range(3).count() == 3  # the session was left running
     capsys.readouterr()

@@ -1,10 +1,15 @@
-"""Reading a store as a table: C and Arrow alone, then through Spark into its noop sink.
+"""Reading a store as a table: by C and Arrow alone, by Spark, and next to Spark reading Parquet.
 
 One store of default segments has n messages with bodies of `body` bytes. It is read as partitions
 of `partition` MiB. `six` reads shard, queue_offset, log_offset, msg_id, stored_at and body, about
 60 bytes more than the body per row. `all` reads every column, with properties as a map. `times`
-reads only deliver_at of `timers` as epoch ms, like a heat map. The first round warms the JVM and
-the page cache. p50 and max are seconds of the other rounds.
+reads only deliver_at of `timers` as epoch ms, like a heat map. They go into Spark's noop sink.
+
+The same queries run on the store and on Parquet files of its messages, in turns, so that other
+load meets both: `count` counts rows, `hour` counts by hour of deliver_at, and `five` reads msg_id,
+topic, stored_at, deliver_at and body. `count_default` reads the columns of a read that names none.
+`times_parquet` is the ratio of the best rounds. The first round warms the JVM and the page cache.
+p50 and max are seconds of the other rounds.
 
 Thread safety: arrow uses one thread. spark uses local[cores], shared by JVM and Python workers.
 Raises: WorkError if rows are missing. ImportError without timerstore[spark], which needs Java 17.
@@ -12,15 +17,20 @@ Raises: WorkError if rows are missing. ImportError without timerstore[spark], wh
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyarrow import dataset
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 import timerstore
 from benchmarks import harness
@@ -38,6 +48,37 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...] | None, bool]] = {
     "six": ("messages", SIX, False),
     "all": ("messages", None, False),
     "times": ("timers", ("deliver_at",), True),
+}
+
+FIVE = ("msg_id", "topic", "stored_at", "deliver_at", "body")
+
+
+def _count(frame: DataFrame) -> None:
+    frame.count()
+
+
+def _by_hour(frame: DataFrame) -> None:
+    frame.groupBy(F.window("deliver_at", "1 hour")).count().collect()
+
+
+def _into_nothing(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+class Query(NamedTuple):
+    """A query, and the columns that a store is asked for."""
+
+    table: str
+    columns: str | None
+    run: Callable[[DataFrame], None]
+    parquet: tuple[str, ...] | None = None
+
+
+QUERIES = {
+    "count": Query("messages", "log_offset", _count),
+    "count_default": Query("messages", None, _count),
+    "hour": Query("timers", "deliver_at", _by_hour),
+    "five": Query("messages", ",".join(FIVE), _into_nothing, FIVE),
 }
 
 
@@ -76,20 +117,51 @@ def by_spark(
     reader = spark.read.format("timerstore").option("table", table)
     reader = reader.option("max_partition_bytes", f"{partition}m")
     reader = reader.option("time_type", "long" if as_long else "timestamp")
-    if columns is not None:
-        reader = reader.option("columns", ",".join(columns))
+    reader = reader.option("columns", ",".join(columns or ("*",)))
     reader.load(str(root)).write.format("noop").mode("overwrite").save()
 
 
 def timed(rounds: int, job: Callable[[], object]) -> list[float]:
     """Seconds of each round; one more goes first."""
     job()
-    found = []
-    for _ in range(rounds):
-        before = time.perf_counter()
-        job()
-        found.append(time.perf_counter() - before)
-    return found
+    return [timed_once(job) for _ in range(rounds)]
+
+
+def timed_once(job: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    before = time.perf_counter()
+    job()
+    return time.perf_counter() - before
+
+
+def write_parquet(root: Path, target: Path) -> None:
+    """Write all messages of a store as Parquet."""
+    batches = tables.read(root, "messages")
+    first = next(batches)
+    reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+    dataset.write_dataset(reader, target, format="parquet", min_rows_per_group=100_000)
+
+
+def beside_parquet(
+    spark: SparkSession, store: Path, parquet_files: Path, query: Query, rounds: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of a query on the store and on Parquet, in turns."""
+
+    def ours() -> None:
+        reader = spark.read.format("timerstore").option("table", query.table)
+        if query.columns is not None:
+            reader = reader.option("columns", query.columns)
+        query.run(reader.load(str(store)))
+
+    def parquet() -> None:
+        frame = spark.read.parquet(str(parquet_files))
+        query.run(frame.select(*query.parquet) if query.parquet else frame)
+
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds + 1):
+        for found, job in zip(seconds, (ours, parquet), strict=True):
+            found.append(timed_once(job))
+    return seconds[0][1:], seconds[1][1:]
 
 
 def result(
@@ -152,6 +224,15 @@ def run(values: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator
                     ),
                 )
                 yield result("spark", name, counts[name], seconds, values)
+            files = root / "messages.parquet"
+            write_parquet(store, files)
+            for name, query in QUERIES.items():
+                rows = counts["times" if query.table == "timers" else "six"]
+                ours, parquet = beside_parquet(spark, store, files, query, values["rounds"])
+                found = result("query", name, rows, ours, values)
+                figures = {**found.figures, "times_parquet": min(ours) / min(parquet)}
+                yield dataclasses.replace(found, figures=figures)
+                yield result("parquet", name, counts["six"], parquet, values)
         finally:
             if is_new:
                 spark.stop()

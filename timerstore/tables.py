@@ -5,7 +5,8 @@
 
 The path is a store, a directory of shards, or the store directory of a broker. Another process may
 have it open. `take` returns a Snapshot of one store, which fixes how far the files are read.
-Several reads with one Snapshot see the same.
+Several reads with one Snapshot see the same. It says which state that is: `log_end` and
+`timer_log_end` are offsets, and `as_of_ms` is the time of the checkpoint.
 """
 
 from collections.abc import Iterator

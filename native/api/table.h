@@ -25,6 +25,7 @@ typedef struct {
     int64_t timer_id;      /* -1: no timer */
     int32_t at[7];         /* enum ts_span: offset in the window; -1: missing */
     int32_t sizes[7];
+    int32_t size;          /* of the whole record */
     int32_t queue_id;
     int32_t flag;
     int32_t sys_flag;
@@ -47,9 +48,14 @@ typedef struct {
     const uint8_t *topics;
     const int32_t *topic_offsets; /* [topic_count + 1] */
     int32_t topic_count;          /* 0: any */
+    int32_t by_real_topic;        /* compare REAL_TOPIC instead of the record's own topic */
     int32_t kinds;                /* bit 1 << enum ts_kind; 0: any, and the kind is not read */
     int32_t has_due;              /* whether due times are bounded */
     int32_t has_store;
+    const uint8_t *timer_bits;    /* NULL: any; else of the timer topic only records whose queue
+                                   * offset has its bit set, the lowest bit of a byte first */
+    int64_t first_timer;          /* the queue offset of the first bit */
+    int64_t timer_bit_count;
 } ts_table_filter;
 
 /* A timer unit as a row. */

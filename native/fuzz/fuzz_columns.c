@@ -46,6 +46,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ts_table_filter filter = {.kinds = kinds & 1 ? kinds : 0, .has_due = kinds >> 1 & 1,
                               .due_to_ms = INT64_MAX, .has_store = kinds >> 2 & 1,
                               .store_to_ms = fuzz_number(&in), .topic_count = kinds >> 3 & 1,
+                              .by_real_topic = kinds >> 4 & 1,
+                              .timer_bits = kinds >> 5 & 1 ? (const uint8_t *)"\x5a\xc3" : NULL,
+                              .first_timer = kinds >> 6, .timer_bit_count = 16,
                               .topics = (const uint8_t *)"orders", .topic_offsets = topic_offsets};
     size_t took;
     uint8_t *bytes = fuzz_take(&in, (size_t)segment_bytes, &took);

@@ -92,13 +92,13 @@ static void count_pairs(const ts_record *record, ts_table_row *row)
     }
 }
 
-static int32_t in_topics(const ts_record *record, const ts_table_filter *filter)
+static int32_t in_topics(const ts_text *topic, const ts_table_filter *filter)
 {
     for (int32_t i = 0; i < filter->topic_count; i++) {
         int32_t size = filter->topic_offsets[i + 1] - filter->topic_offsets[i];
 
-        if (size == record->topic_size &&
-            memcmp(filter->topics + filter->topic_offsets[i], record->topic, (size_t)size) == 0)
+        if (topic->at != NULL &&
+            ts_text_is(topic, filter->topics + filter->topic_offsets[i], size))
             return 1;
     }
     return filter->topic_count == 0;
@@ -111,8 +111,9 @@ static int32_t kind_of(const ts_record *record, const ts_marks *marks)
                                 : TS_KIND_ORDINARY;
 }
 
-static void set_marks(const ts_window *window, const ts_record *record, int64_t precision_ms,
-                      ts_tail *tail, ts_table_row *row)
+/* Set what the row has from the marks. Return 0 if the filter rejects the real topic. */
+static int32_t set_marks(const ts_window *window, const ts_record *record, int64_t precision_ms,
+                         const ts_table_filter *filter, ts_tail *tail, ts_table_row *row)
 {
     ts_marks marks;
 
@@ -123,6 +124,18 @@ static void set_marks(const ts_window *window, const ts_record *record, int64_t 
     row->roll_times = marks.roll_times;
     row->delay_level = marks.delay_level;
     set_text(window, row, TS_SPAN_REAL_TOPIC, &marks.real_topic);
+    return !filter->by_real_topic || in_topics(&marks.real_topic, filter);
+}
+
+/* Return 0 for a record of the timer topic whose bit is not set. */
+static int32_t has_bit(const ts_record *record, const ts_table_filter *filter)
+{
+    int64_t place = record->queue_offset - filter->first_timer;
+
+    if (ts_topic_kind(record) != TS_ROUTE_TIMER)
+        return 1;
+    return place >= 0 && place < filter->timer_bit_count &&
+           (filter->timer_bits[place >> 3] >> (place & 7) & 1) != 0;
 }
 
 static int32_t passes(const ts_table_row *row, const ts_table_filter *filter)
@@ -138,23 +151,28 @@ static int32_t make_row(const ts_window *window, const ts_record *record, int64_
                         const ts_table_filter *filter, int32_t wants, ts_tail *tail,
                         ts_table_row *row)
 {
+    const ts_text topic = {.at = record->topic, .size = record->topic_size};
+
     if (filter->has_store && (record->store_ms < filter->store_from_ms ||
                               record->store_ms >= filter->store_to_ms))
         return 0;
-    if (!in_topics(record, filter))
+    if (!filter->by_real_topic && !in_topics(&topic, filter))
+        return 0;
+    if (filter->timer_bits != NULL && !has_bit(record, filter))
         return 0;
     memset(row, 0, sizeof *row);
     row->timer_id = -1;
     memset(row->at, -1, sizeof row->at);
-    if ((wants & TS_WANT_MARKS) != 0 || filter->has_due || filter->kinds != 0) {
-        set_marks(window, record, precision_ms, tail, row);
-        if (!passes(row, filter))
+    if ((wants & TS_WANT_MARKS) != 0 || filter->has_due || filter->kinds != 0 ||
+        filter->by_real_topic) {
+        if (!set_marks(window, record, precision_ms, filter, tail, row) || !passes(row, filter))
             return 0;
     }
     row->log_offset = record->log_offset;
     row->queue_offset = record->queue_offset;
     row->born_ms = record->born_ms;
     row->store_ms = record->store_ms;
+    row->size = record->size;
     row->queue_id = record->queue_id;
     row->flag = record->flag;
     row->sys_flag = record->sys_flag;

@@ -160,6 +160,19 @@ static void test_rows_say_what_was_put(void)
         CHECK(rows[i].sizes[TS_SPAN_REAL_TOPIC] == 4 && rows[i].at[TS_SPAN_TAGS] == -1);
         CHECK(rows[i].pair_count == 5 || rows[i].queue_offset % 5 == 0);
     }
+    filter = (ts_table_filter){.by_real_topic = 1, .topic_count = 1,
+                               .topic_offsets = (int32_t[]){0, 4},
+                               .topics = window.bytes + rows[0].at[TS_SPAN_REAL_TOPIC]};
+    got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
+    CHECK(got == count / 4 && rows[0].kind == TS_KIND_TIMER);
+    CHECK(rows[0].log_offset + rows[0].size == starts[4]);
+    filter = (ts_table_filter){.kinds = 1 << TS_KIND_TIMER, .first_timer = 2,
+                               .timer_bits = (const uint8_t *)"\x22", .timer_bit_count = 6};
+    got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
+    CHECK(got == 2 && rows[0].queue_offset == 3 && rows[1].queue_offset == 7);
+    filter.timer_bit_count = 5;
+    got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
+    CHECK(got == 1);
     filter = (ts_table_filter){.has_store = 1, .store_from_ms = 1700000000002,
                              .store_to_ms = 1700000000003};
     got = ts_table_scan(&window, 1000, &filter, TS_WANT_PAIRS, BASE, &next, INT64_MAX, CAPACITY,

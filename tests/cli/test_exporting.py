@@ -54,8 +54,11 @@ def test_dump_and_export_write_each_table(ts: CommandLine) -> None:
     assert len(ts.fine("dump", path, "-n", "1").rows) == 1
     [slot] = ts.fine("dump", path, "slots").rows
     assert slot["count"] == 1
-    [timer] = ts.fine("dump", path, "timers", "--columns", "cancelled,rolled").rows
+    [timer] = ts.fine("dump", path, "timer_units", "--columns", "cancelled,rolled").rows
     assert timer == {"cancelled": False, "rolled": False}
+    [timer] = ts.fine("dump", path, "timers", "--columns", "topic,size").rows
+    assert timer["topic"] == "orders"
+    assert ts.fine("dump", path, "timers", "--topic", "mail").rows == []
     file = ts.folder / "messages.parquet"
     assert ts.fine("export", path, file, "--table", "messages", "--json").row["rows"] == 2
     assert [one.name for one in ts.folder.iterdir() if one.name.startswith("messages")] == [

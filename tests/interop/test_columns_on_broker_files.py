@@ -4,6 +4,7 @@ The stores are in tests/fixtures/broker. The expected values come from disk_read
 records of the sender.
 """
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -11,11 +12,15 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import timerstore
 from tests.support import tables_expected
 from tests.support.amounts import sample
 from tests.support.arrow_rows import read_rows
 from tests.support.broker import fixtures as broker
+from tests.support.broker.expected import Expected
+from tests.support.pending_table import check_timers
 from timerstore._engine.snapshot.position import take
+from timerstore.testing import ManualClock
 
 
 @pytest.fixture(scope="module", params=sample(broker.names(), "broker stores"))
@@ -55,10 +60,10 @@ def test_messages_match_the_brokers_listing(name: str, root: Path) -> None:
 
 
 def test_cancelled_timers_match_the_recalls(name: str, root: Path) -> None:
-    got = read_rows(root, "timers")
+    got = read_rows(root, "timer_units")
     by_offset = {row["log_offset"]: row for row in read_rows(root)}
     cancelled = {row["log_offset"] for row in got if row["cancelled"]}
-    assert got == tables_expected.timers(root, broker.precision_ms(name), cancelled)
+    assert got == tables_expected.timer_units(root, broker.precision_ms(name), cancelled)
     keys = {by_offset[at]["msg_id"].decode() for at in cancelled}
     recalled = {line["msg_id"] for line in broker.sent(name) if line.get("recalled")}
     # A killed store died before its sender recorded the last answers.
@@ -82,3 +87,20 @@ def test_no_delivery_was_early(name: str, root: Path) -> None:
     assert rows
     assert all(row["lateness_ms"] is None or row["lateness_ms"] >= 0 for row in rows)
     assert all((row["deliver_at"] is None) == (row["level"] is not None) for row in rows)
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_timers_are_the_pending_messages(
+    name: str, root: Path, tmp_path: Path, has_queues: bool
+) -> None:
+    copy = tmp_path / "s"
+    shutil.copytree(root, copy)
+    if not has_queues:
+        shutil.rmtree(copy / "consumequeue")
+    expected = Expected.of(name)
+    with timerstore.open(copy, clock=ManualClock(expected.now_ms), read_only=True) as store:
+        rows = check_timers(store, copy)
+    wanted = sorted((expected.due_ms(line), *key) for key, line in expected.left.items())
+    assert wanted == sorted(
+        (row["deliver_at"], row["topic"], row["msg_id"].decode()) for row in rows
+    )

@@ -133,16 +133,19 @@ def test_ingest_leaves_open_shards_to_their_owner(
 
 
 def test_forecast_and_heatmap_count_all_timers(tmp_path: Path, shards: Path) -> None:
-    rows = jobs.some_rows(300, step_ms=60_000)
+    rows = jobs.some_rows(300, step_ms=1_200_000)  # four days, so that some messages roll
     jobs.schedule(tmp_path, shards, jobs.write_table(tmp_path / "rows.parquet", rows))
     jobs.play(shards, START_MS, START_MS)
     argv = ("--path", shards, "--begin", START_MS, "--out", tmp_path / "out")
-    status, report = run("forecast", *argv, "--bucket", "1h", "--horizon", "1d", tmp=tmp_path)
+    status, report = run("forecast", *argv, "--bucket", "1h", "--horizon", "30d", tmp=tmp_path)
     found = report["figures"]
     assert status == 0, report["problems"]
     assert found["due"] + 0 == 300
     assert sum(one["due"] for one in found["by_shard"]) == 300
-    assert found["peaks"][0]["due"] == 60
+    assert found["peaks"][0]["due"] == 3
+    assert found["buckets"] in (100, 101)
+    assert [one["shard"] for one in found["as_of"]] == [0, 1, 2]
+    assert all(one["log_end"] > 0 and one["time"].endswith("+00:00") for one in found["as_of"])
     status, report = run("heatmap", *argv, tmp=tmp_path)
     assert status == 0, report["problems"]
     assert report["figures"]["due"] == 300

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support import tables_expected
+from tests.support.arrow_rows import read_rows
 from tests.support.bench import NOW, Bench, small
 from tests.support.broker import fixtures as broker
 from tests.support.shards import ShardBench
 
-ALL = ("messages", "timers", "slots", "deliveries", "transactions")
+ALL = ("messages", "timers", "timer_units", "slots", "deliveries", "transactions")
 Row = dict[str, Any]
 
 
@@ -50,7 +51,8 @@ class Filled:
         bench.close()
         self.tables = {
             "messages": tables_expected.messages(root, 1000),
-            "timers": tables_expected.timers(root, 1000, cancelled),
+            "timers": read_rows(root, "timers"),
+            "timer_units": tables_expected.timer_units(root, 1000, cancelled),
             "slots": tables_expected.slots(root, 1000),
             "deliveries": tables_expected.deliveries(root, 1000),
             "transactions": [],
@@ -72,7 +74,8 @@ def sort_key(row: Row) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("table", ALL)
 def test_table_equals_files(spark: Any, filled: Filled, table: str) -> None:
-    frame = load(spark, filled.root, table, time_type="long", max_partition_bytes="64k")
+    options = {"columns": "*", "time_type": "long", "max_partition_bytes": "64k"}
+    frame = load(spark, filled.root, table, **options)
     if table in ("messages", "deliveries"):
         assert frame.rdd.getNumPartitions() > 1
     got = sorted(rows_of(frame), key=sort_key)
@@ -151,6 +154,8 @@ def test_schema_selects_and_orders_columns(spark: Any, filled: Filled) -> None:
     ]
     assert sorted(tuple(row) for row in frame.collect()) == sorted(wanted)
     assert load(spark, filled.root, columns="body_len,shard").columns == ["body_len", "shard"]
+    every, default = (load(spark, filled.root, **one).columns for one in ({"columns": "*"}, {}))
+    assert set(every) - set(default) == {"body", "properties"}
 
 
 @pytest.mark.parametrize(
@@ -340,10 +345,10 @@ def test_invalid_read_options_are_rejected_before_job(spark: Any, options: Any, 
 def test_temporary_view_is_readable_in_sql(spark: Any, filled: Filled) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW due USING TimerStore "
-        f"OPTIONS (path '{filled.root}', table 'timers')"
+        f"OPTIONS (path '{filled.root}', table 'timer_units')"
     )
     [row] = spark.sql("SELECT count(*) n, count_if(cancelled) gone FROM due").collect()
-    timers = filled.tables["timers"]
+    timers = filled.tables["timer_units"]
     assert (row["n"], row["gone"]) == (len(timers), sum(one["cancelled"] for one in timers))
 
 

@@ -20,6 +20,7 @@ class Stream:
 
     def __init__(self, spark: Any, path: Path, scratch: Path, **options: Any) -> None:
         self.spark, self.path, self.scratch = spark, path, scratch
+        options = {"columns": "*"} | options
         self.options = {name: str(value) for name, value in options.items()}
         self.batches: list[tuple[int, list[Any]]] = []
 
@@ -96,14 +97,14 @@ def test_stream_reads_deliveries(spark: Any, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_stream_reads_timers(spark: Any, tmp_path: Path) -> None:
+def test_stream_reads_timer_units(spark: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=4096))
     for n in range(200):
         bench.store.put("t", b"x", delay=10 + n % 5)
     bench.turn()
     bench.store.flush()
     columns = "timer_pos,deliver_at"
-    options = {"table": "timers", "columns": columns, "max_records_per_trigger": 90}
+    options = {"table": "timer_units", "columns": columns, "max_records_per_trigger": 90}
     stream = Stream(spark, tmp_path / "s", tmp_path, **options)
     found = stream.run("timer_pos")
     assert len(found) == len(set(found)) == 200
@@ -160,7 +161,8 @@ def test_invalid_stream_options_are_rejected(spark: Any, tmp_path: Path) -> None
     put(bench, 0, 1)
     for options, text in (
         ({"table": "slots"}, "for a stream, got slots"),
-        ({"table": "timers"}, "column cancelled"),
+        ({"table": "timer_units"}, "column cancelled"),
+        ({"table": "timers"}, "for a stream, got timers"),
         ({"starting_offsets": "latest"}, "latest_offsets"),
     ):
         with pytest.raises((AnalysisException, StreamingQueryException)) as caught:

@@ -45,7 +45,7 @@ def test_every_snapshot_is_complete_and_a_prefix_of_the_next(tmp_path: Path) -> 
             rows = read_rows(store.root, snapshot=store, columns=columns)
             assert rows[: len(before)] == before
             timers = {row["log_offset"] for row in rows if row["kind"] in ("timer", "delete")}
-            units = read_rows(store.root, "timers", snapshot=store)
+            units = read_rows(store.root, "timer_units", snapshot=store)
             assert {unit["log_offset"] for unit in units} <= timers
             sources = {row["timer_id"]: row["log_offset"] for row in rows if row["kind"] == "timer"}
             deleted = {sources[row["timer_id"]] for row in rows if row["kind"] == "delete"}

@@ -92,8 +92,8 @@ def deliveries(root: Path, precision_ms: int, shard: int = 0) -> list[Row]:
     return found
 
 
-def timers(root: Path, precision_ms: int, cancelled: set[int], shard: int = 0) -> list[Row]:
-    """Return the rows of `timers`; `cancelled` has the log offsets of cancelled messages."""
+def timer_units(root: Path, precision_ms: int, cancelled: set[int], shard: int = 0) -> list[Row]:
+    """Return the rows of `timer_units`; `cancelled` has the log offsets of cancelled messages."""
     return [
         {
             "shard": shard,

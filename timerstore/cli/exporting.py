@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from timerstore._engine.base.message_fields import is_utf8
 from timerstore._engine.snapshot.columns.arrow_batches import read_part, schema_of
-from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
 from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT, OnCorrupt
 from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
+from timerstore._engine.snapshot.columns.store_facts import facts_for
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
 from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
@@ -41,7 +41,8 @@ _PENDING_WAIT_S = 10.0  # for the owners of shards to ingest committed rows
 _PLACES = {
     "messages": "log_offset",
     "deliveries": "log_offset",
-    "timers": "timer_pos",
+    "timers": "log_offset",
+    "timer_units": "timer_pos",
     "slots": "slot",
 }
 
@@ -87,7 +88,7 @@ def _request(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCo
     names = tuple(one.strip() for one in columns.split(",") if one.strip())
     if table == PENDING and names:
         raise click.UsageError("--columns: table pending has a fixed set of columns")
-    if topics and table not in ("messages", "deliveries", PENDING):
+    if topics and table not in ("messages", "timers", "deliveries", PENDING):
         raise click.UsageError(f"--topic: table {table} has no topics")
     if not all(map(is_utf8, topics)):
         raise click.UsageError(f"--topic: half a surrogate pair in {topics}")
@@ -105,12 +106,10 @@ def _batches(path: Path, request: Request, on_progress: OnProgress) -> Iterator[
             yield from _of_topics(pending_rows(store, on_progress), request.topics)
             continue
         wanted = request.wanted
-        cancelled = None
-        if "cancelled" in wanted.columns:
-            cancelled = cancelled_offsets(store, on_corrupt=request.on_corrupt)
+        store, facts = facts_for(store, wanted, shard or 0, is_pinned=False)
         part = Part.whole(store, request.table, shard or 0)
         place = _PLACES.get(request.table)
-        for batch in read_part(part, wanted, cancelled):
+        for batch in read_part(part, wanted, facts):
             yield batch
             if place in wanted.columns and len(batch):
                 at = batch.column(wanted.columns.index(place))[-1].as_py()
@@ -166,11 +165,12 @@ def dump_command(
 
     \b
     messages      records of the commit log
-    timers        units of the timer log
+    timers        pending messages, without their bodies
+    timer_units   units of the timer log
     slots         slots of the timing wheel that are in use
     deliveries    delivered messages
     transactions  ingested versions
-    pending       pending messages, as `import` reads them
+    pending       pending messages with their bodies, as `import` reads them
     """  # noqa: D301 - click needs the character \b
     request = _request(table, topics, columns, on_corrupt)
     left = max_count

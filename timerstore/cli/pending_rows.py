@@ -17,7 +17,8 @@ import pyarrow as pa
 from timerstore._engine.log.fold import fold
 from timerstore._engine.snapshot.columns.arrow_batches import read_part
 from timerstore._engine.snapshot.columns.cancelled import scan_all
-from timerstore._engine.snapshot.columns.table_scan import Part, Wanted
+from timerstore._engine.snapshot.columns.store_facts import facts_for
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.progress import OnProgress
@@ -58,33 +59,24 @@ def pending_rows(store: Snapshot, on_progress: OnProgress) -> Iterator[Any]:
 
 def by_topic(store: Snapshot) -> Counter[str]:
     """Count the pending messages of each topic, for a store without stored counts (a broker's)."""
-    offsets = _offsets(store)
-    wanted = Wanted("messages", ("log_offset", "real_topic"))
     found: Counter[str] = Counter()
-    for batch in read_part(Part.whole(store, "messages"), wanted):
-        keep = np.flatnonzero(np.isin(batch.column(0).to_numpy(), offsets))
-        found.update(batch.column(1).take(pa.array(keep)).to_pylist())
+    for batch in _timers(store, "topic", Bounds()):
+        found.update(batch.column(0).to_pylist())
     return found
 
 
 def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
     """Return the due times of the pending messages of a topic, or of all, unsorted."""
-    offsets = _offsets(store)
+    bounds = Bounds(topics=None if topic is None else (topic,))
     found = [np.empty(0, np.int64)]
-    names = ("log_offset", "real_topic", "deliver_at", "stored_at", "properties")
-    wanted = Wanted("messages", names, times_as_long=True)
-    for batch in read_part(Part.whole(store, "messages"), wanted):
-        keep = np.isin(batch.column(0).to_numpy(), offsets)
-        if topic is not None:
-            keep &= np.array([name == topic for name in batch.column(1).to_pylist()], bool)
-        chosen = batch.take(pa.array(np.flatnonzero(keep)))
-        due = chosen.column(2)
-        if due.null_count:  # a delay-level message of a broker
-            due = pa.array(
-                [_due_ms(row, dict(row["properties"] or ())) for row in chosen.to_pylist()]
-            )
-        found.append(due.to_numpy(zero_copy_only=False).astype(np.int64))
+    found.extend(batch.column(0).to_numpy() for batch in _timers(store, "deliver_at", bounds))
     return np.concatenate(found)
+
+
+def _timers(store: Snapshot, column: str, bounds: Bounds) -> Iterator[Any]:
+    wanted = Wanted("timers", (column,), bounds, times_as_long=True)
+    store, facts = facts_for(store, wanted, is_pinned=False)
+    return read_part(Part.whole(store, wanted.table), wanted, facts)
 
 
 def _offsets(store: Snapshot) -> Int64Array:

@@ -36,7 +36,7 @@ def read_task(partition: InputPartition) -> Iterator[Any]:
             wanted=f"plan format {task.plan_format}",
             got=PLAN_FORMAT,
         )
-    yield from read_part(task.part, task.wanted, task.cancelled)
+    yield from read_part(task.part, task.wanted, task.facts)
 
 
 class BatchReader(DataSourceReader):
@@ -52,8 +52,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions of the read."""
-        tasks = plan(self._options, self._wanted)
-        return [TimerStorePartition(task) for task in tasks]
+        found = plan(self._options, self._wanted)
+        return [TimerStorePartition(task) for task in found.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of one partition."""

@@ -1,8 +1,9 @@
 """Read and write positions as JSON, for stream offsets and for the option `as_of`.
 
-An example is {"format": 1, "shards": {"00000": {"p": 4096, "t": 520}}}. `p` is an offset in the
-commit log and `t` a position in the timer log. A stream offset has `p` only, which is then a
-position in the log that the streamed table is read from.
+An example is {"format": 1, "shards": {"00000": {"p": 4096, "t": 520, "ms": 1764111600000}}}. `p` is
+an offset in the commit log and `t` a position in the timer log. `ms` is the time of the position,
+in ms since 1970. A stream offset has `p` only, which is then a position in the log that the
+streamed table is read from.
 
 Invariants:
     Keys are sorted and all numbers are integers, because Spark compares offsets as text.
@@ -16,15 +17,17 @@ from timerstore.errors import ConfigError
 
 FORMAT = 1
 _OFFSET_MAX = 2**63 - 1
+_MS_MAX = 253_402_300_799_999  # the year 9999
 
 Ends = dict[int, int]
 
 
 class Position(NamedTuple):
-    """The position of one shard: `p` in the commit log, `t` in the timer log."""
+    """The position of one shard: `p` in the commit log, `t` in the timer log, and its time."""
 
     p: int
     t: int | None = None
+    ms: int | None = None
 
 
 def make(ends: Mapping[int, int]) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def make(ends: Mapping[int, int]) -> dict[str, Any]:
 def text(positions: Mapping[int, Position]) -> str:
     """Return positions as JSON text."""
     shards = {
-        f"{shard:05d}": {"p": at.p} if at.t is None else {"p": at.p, "t": at.t}
+        f"{shard:05d}": {name: value for name, value in at._asdict().items() if value is not None}
         for shard, at in sorted(positions.items())
     }
     return json.dumps({"format": FORMAT, "shards": shards})
@@ -74,12 +77,13 @@ def _shard(what: str, name: str) -> int:
 
 
 def _position(what: str, at: Any) -> Position:
-    if not isinstance(at, dict) or "p" not in at or not at.keys() <= {"p", "t"}:
+    if not isinstance(at, dict) or "p" not in at or not at.keys() <= set(Position._fields):
         raise ConfigError(f'{what}: wanted {{"p": ..., "t": ...}}, got {at!r}')
-    for value in at.values():
-        if type(value) is not int or not 0 <= value <= _OFFSET_MAX:
-            raise ConfigError(f"{what}: wanted a whole number of at least 0, got {value!r}")
-    return Position(at["p"], at.get("t"))
+    for name, value in at.items():
+        most = _MS_MAX if name == "ms" else _OFFSET_MAX
+        if type(value) is not int or not 0 <= value <= most:
+            raise ConfigError(f"{what}: wanted a whole number from 0 to {most}, got {value!r}")
+    return Position(at["p"], at.get("t"), at.get("ms"))
 
 
 def ends_of(offset: Mapping[str, Any]) -> Ends:

@@ -12,22 +12,23 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from timerstore._engine.format.timer_unit import UNIT_BYTES
-from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
+from timerstore._engine.snapshot.columns.pending_set import PendingSet, pending_span
 from timerstore._engine.snapshot.columns.queue_cover import is_covered
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts
+from timerstore._engine.snapshot.columns.store_facts import NO_FACTS, Facts, facts_for
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.messages import Int64Array
 from timerstore.shards.shard_snapshots import find_stores, take_shard
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import ReadOptions, parse
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2
 """Version of `Task`. A worker with another version raises an error."""
 
 _LOOK_BYTES = 1 << 16
@@ -42,7 +43,7 @@ class Task:
 
     part: Part
     wanted: Wanted
-    cancelled: Int64Array | None = None
+    facts: Facts = NO_FACTS
     plan_format: int = PLAN_FORMAT
 
 
@@ -66,38 +67,63 @@ def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
         store = take_shard(root, options.precision_ms)
         if pinned is not None:
             at = pinned[shard]
-            if at.t is None and options.table in ("timers", "slots"):
+            if at.t is None and options.table in ("timer_units", "slots"):
                 raise ConfigError(f"as_of: shard {shard} has no t, which {options.table} requires")
-            store = store.pinned(at.p, at.t)
+            store = store.pinned(at.p, at.t, at.ms)
         found[shard] = store
     return found
 
 
 def latest_offsets(path: str | Path, *, shards: str | None = None) -> str:
-    """Return the current ends of all shards as JSON, for `as_of` and `starting_offsets`."""
+    """Return the current ends of all shards as JSON, for `as_of` and `starting_offsets`.
+
+    For each shard: `p`, the end of its commit log, `t`, that of its timer log, and `ms`, the time
+    of this state in ms since 1970.
+    """
     given = {"path": str(path)} if shards is None else {"path": str(path), "shards": shards}
     stores = snapshots(parse(given))
     return offsets.text(
-        {shard: Position(one.log_end, one.timer_log_end) for shard, one in stores.items()}
+        {
+            shard: Position(one.log_end, one.timer_log_end, one.as_of_ms)
+            for shard, one in stores.items()
+        }
     )
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
-    """Return the tasks of one read."""
-    if wanted.bounds.are_impossible:
-        return []
-    tasks: list[Task] = []
-    for shard, store in snapshots(options).items():
-        tasks.extend(shard_tasks(options, wanted, shard, store))
-    _log.info("planned table=%s tasks=%d", options.table, len(tasks))
-    return tasks
+class ReadPlan(NamedTuple):
+    """The tasks of one read, and the state of each shard that they read."""
+
+    tasks: list[Task]
+    stores: dict[int, Snapshot]
+
+
+def plan(options: ReadOptions, wanted: Wanted) -> ReadPlan:
+    """Plan one read."""
+    found = ReadPlan([], {})
+    for shard, taken in snapshots(options).items():
+        store = taken
+        if not wanted.bounds.are_impossible:
+            # The table of pending messages may need a newer state file than that of `taken`.
+            store, facts = facts_for(store, wanted, shard, is_pinned=options.as_of is not None)
+            found.tasks.extend(shard_tasks(options, wanted, shard, store, facts))
+        found.stores[shard] = store
+        log_position(f"planned table={options.table}", shard, store)
+    return found
+
+
+def log_position(what: str, shard: int, store: Snapshot) -> None:
+    """Log the state of a shard that a read sees."""
+    _log.info(
+        "%s shard=%d log_end=%d timer_log_end=%d as_of=%s",
+        what, shard, store.log_end, store.timer_log_end, store.as_of or "unknown",
+    )  # fmt: skip
 
 
 def shard_tasks(
-    options: ReadOptions, wanted: Wanted, shard: int, store: Snapshot
+    options: ReadOptions, wanted: Wanted, shard: int, store: Snapshot, facts: Facts
 ) -> Iterator[Task]:
     """Yield the tasks of one shard."""
     if options.table in _LOG_TABLES:
@@ -105,17 +131,32 @@ def shard_tasks(
         parts = split_log(shard, store, begin, end, options.max_partition_bytes)
         yield from (Task(part, wanted) for part in _in_time(parts, wanted, options.clock_step_ms))
     elif options.table == "timers":
-        cancelled = None
-        if "cancelled" in wanted.columns:
-            cancelled = cancelled_offsets(store, shard, wanted.on_corrupt)
+        assert facts.pending is not None, "facts_for finds it for this table"
+        yield from _pending_tasks(options, wanted, shard, store, facts.pending)
+    elif options.table == "timer_units":
         begin, end = store.timer_log_begin, store.timer_log_end
         for part in split_timers(shard, store, begin, end, options.max_partition_bytes):
-            yield Task(part, wanted, cancelled)
+            yield Task(part, wanted, facts)
     elif options.table == "slots":
         if store.timer_log_end > store.timer_log_begin:
             yield Task(Part(shard, store, 0, store.wheel_slot_count), wanted)
     elif store.log_end > store.log_begin:  # transactions need only a few reads
         yield Task(Part(shard, store, store.log_begin, store.log_end), wanted)
+
+
+def _pending_tasks(
+    options: ReadOptions, wanted: Wanted, shard: int, store: Snapshot, pending: PendingSet
+) -> Iterator[Task]:
+    """Yield a task for each part of the log that has pending messages."""
+    begin, end, queue = pending_span(store, pending)
+    parts = split_log(shard, store, begin, end, options.max_partition_bytes)
+    for part in _in_time(parts, wanted, options.clock_step_ms):
+        mine = pending
+        if queue is not None:
+            numbers = queue.number_from(part.begin), queue.number_from(part.end)
+            mine = pending.cut(numbers, part.begin, part.end)
+        if not mine.is_empty:
+            yield Task(part, wanted, Facts(pending=mine))
 
 
 def both(one: Bounds, other: Bounds) -> Bounds:

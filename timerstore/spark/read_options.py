@@ -3,9 +3,11 @@
 | option                  | default   | meaning                                                    |
 |-------------------------|-----------|------------------------------------------------------------|
 | path, paths             | -         | a store or a shard directory; `paths` is a JSON list       |
-| table                   | messages  | messages, timers, slots, deliveries, transactions          |
+| table                   | messages  | messages, timers, timer_units, slots, deliveries,          |
+|                         |           | transactions                                               |
 | shards                  | all       | for example "0-3,7"                                        |
-| columns                 | all       | for example "deliver_at,topic"; a user schema also works   |
+| columns                 | see below | for example "deliver_at,topic"; a user schema also works;  |
+|                         |           | "*" stands for all                                         |
 | topics                  | all       | for example "orders,mail": keep rows of these topics       |
 | deliver_from_ms, _to_ms | -         | range of deliver_at (slot_at for slots) in epoch ms; the   |
 |                         |           | lower bound is included, the upper bound is not            |
@@ -28,6 +30,9 @@
 | max_records_per_trigger | -         | maximum log records of a batch, over all tables            |
 | max_bytes_per_trigger   | -         | maximum log bytes of a batch                               |
 | fail_on_data_loss       | true      | raise if retention removed data before the stream read it  |
+
+Without `columns` and a user schema, a read has all columns but `body` and `properties`. Spark does
+not say which columns a query uses, so each row would carry them, also for a count.
 
 Spark plans a DataFrame or view at its first query, and later queries see the same state. Load it
 again to see newer rows. A plan narrowed by the filters of the first query would also be used by
@@ -63,7 +68,8 @@ READER_OPTIONS = frozenset(
 _WRITER_OPTIONS = frozenset(OPTION_NAMES)
 """Writer options: a temporary view used with INSERT has these in addition."""
 
-_NO_TOPICS = ("timers", "slots", "transactions")
+_ONLY_BY_NAME = ("body", "properties")
+_NO_TOPICS = ("timer_units", "slots", "transactions")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _INT64 = 2**63 - 1
@@ -76,7 +82,7 @@ class ReadOptions:
     paths: tuple[Path, ...]
     table: str = "messages"
     shards: frozenset[int] | None = None
-    columns: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = ()
     bounds: Bounds = field(default_factory=Bounds)
     clock_step_ms: int = 3_600_000
     times_as_long: bool = False
@@ -127,12 +133,17 @@ class _Parser:
             )
         table = self._get("table", _one_of(*TABLES), "messages")
         paths = self._paths()
-        columns = self._get("columns", lambda text: _names(text.lower()), None)
-        if columns is not None:
+        columns = self._get("columns", lambda text: _names(text.lower()), ())
+        every = tuple(column.name for column in TABLES[table])
+        if columns == ("*",):
+            columns = every
+        elif columns:
             try:
                 chosen(table, columns)
             except ConfigError as error:
                 self._problems.extend(error.problems)
+        else:
+            columns = tuple(name for name in every if name not in _ONLY_BY_NAME)
         self._get("pushdown", _boolean)
         options = ReadOptions(
             paths=paths,

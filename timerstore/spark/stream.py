@@ -40,12 +40,13 @@ from timerstore.spark.plan import (
     Task,
     both,
     first_stored_ms,
+    log_position,
     split_log,
     split_timers,
 )
 from timerstore.spark.read_options import ReadOptions
 
-_STREAMED = ("messages", "deliveries", "timers")
+_STREAMED = ("messages", "deliveries", "timer_units")
 _log = logging.getLogger("timerstore.spark")
 
 
@@ -62,8 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConfigError("as_of: not for streams; use starting_offsets")
         if "cancelled" in wanted.columns:
             raise ConfigError(
-                "column cancelled: not for streams of timers, because a cancel can follow later; "
-                "leave the column out (columns=...), or read the table as a batch"
+                "column cancelled: not for streams of timer units, because a cancel can follow "
+                "later; leave the column out (columns=...), or read the table as a batch"
             )
         since = options.starting_offsets.removeprefix("timestamp:")
         if since != options.starting_offsets:
@@ -92,10 +93,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stores
 
     def _end(self, store: Snapshot) -> int:
-        return store.timer_log_end if self._options.table == "timers" else store.log_end
+        return store.timer_log_end if self._options.table == "timer_units" else store.log_end
 
     def _begin(self, store: Snapshot) -> int:
-        return store.timer_log_begin if self._options.table == "timers" else store.log_begin
+        return store.timer_log_begin if self._options.table == "timer_units" else store.log_begin
 
     def _ends(self) -> Ends:
         return {n: self._end(store) for n, store in self._look().items()}
@@ -113,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     n: _segment_before(store, self._wanted, step_ms)
                     for n, store in self._look().items()
                 }
-                if self._options.table != "timers"
+                if self._options.table != "timer_units"
                 else dict.fromkeys(self._roots(), 0)
             )
         positions = offsets.read("starting_offsets", given)
@@ -122,9 +123,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if n not in starts:
                 raise ConfigError(f"starting_offsets: shard {n} does not exist")
             starts[n] = at.p
-            if self._options.table == "timers":
+            if self._options.table == "timer_units":
                 if at.t is None:
-                    raise ConfigError(f"starting_offsets: shard {n} has no t (table timers)")
+                    raise ConfigError(f"starting_offsets: shard {n} has no t (table timer_units)")
                 starts[n] = at.t
         return offsets.make(starts)
 
@@ -181,7 +182,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             store = stores[n]
             begin = self._checked(n, store, begin, stop)
-            split = split_timers if self._options.table == "timers" else split_log
+            log_position(f"batch table={self._options.table} from={begin} to={stop}", n, store)
+            split = split_timers if self._options.table == "timer_units" else split_log
             parts = split(n, self._limited(store, stop), begin, stop, self._max_bytes)
             found.extend(TimerStorePartition(Task(part, self._wanted)) for part in parts)
         return found
@@ -200,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- limits ---
 
     def _limited(self, store: Snapshot, end: int) -> Snapshot:
-        if self._options.table == "timers":
+        if self._options.table == "timer_units":
             return replace(store, timer_log_end=end)
         return replace(store, log_end=end)
 
@@ -220,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"offset {begin} before the stream read them"
             )
         begin = min(max(begin, first), end)
-        if self._options.table != "timers" and first < begin < end:
+        if self._options.table != "timer_units" and first < begin < end:
             windows = store.log(verify=False)
             if not is_record(windows, begin):
                 raise FailedError(
@@ -274,7 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows == 0 or size == 0:
             return 0, begin
         stop = goal if size is None else min(goal, begin + size)
-        if self._options.table == "timers":
+        if self._options.table == "timer_units":
             segment = store.timer_log_segment_bytes
             first = timer_unit.count_below(begin, segment)
             last = timer_unit.count_below(stop, segment)

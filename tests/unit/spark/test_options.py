@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.errors import ConfigError
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import parse
 
+DEFAULT = tuple(
+    column.name for column in TABLES["messages"] if column.name not in ("body", "properties")
+)
+
 
 def test_parse_returns_defaults() -> None:
     got = parse({"path": "/s"})
     assert got.paths == (Path("/s"),)
-    assert (got.table, got.columns, got.shards, got.as_of) == ("messages", None, None, None)
+    assert (got.table, got.columns, got.shards, got.as_of) == ("messages", DEFAULT, None, None)
     assert (got.max_partition_bytes, got.batch_bytes, got.batch_rows) == (
         128 << 20,
         4 << 20,
@@ -39,6 +44,9 @@ def test_parse_accepts_all_options() -> None:
     assert got.paths == (Path("/a"), Path("/b"))
     assert got.shards == frozenset({0, 1, 2, 7})
     assert got.columns == ("topic", "deliver_at")
+    every = tuple(column.name for column in TABLES["messages"])
+    assert parse({"path": "/s", "columns": "*"}).columns == every
+    assert set(every) - set(DEFAULT) == {"body", "properties"}
     bounds = got.bounds
     assert (bounds.deliver_from_ms, bounds.deliver_to_ms, bounds.stored_to_ms) == (-5, None, 7)
     assert bounds.topics == ("a", "b")
@@ -82,7 +90,7 @@ def test_parse_rejects_invalid_option(name: str, value: str, text: str) -> None:
 
 def test_parse_lists_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse({"table": "timers", "topics": "a", "batch_rows": "0"})
+        parse({"table": "timer_units", "topics": "a", "batch_rows": "0"})
     assert len(caught.value.problems) == 3
     assert "CREATE TEMPORARY VIEW" in str(parse_error({}))
 
@@ -110,7 +118,12 @@ def test_stream_offset_text_is_independent_of_key_order(ends: dict[int, int]) ->
 @given(
     at=st.dictionaries(
         st.integers(0, 99_999),
-        st.builds(Position, st.integers(0, 2**63 - 1), st.none() | st.integers(0, 2**63 - 1)),
+        st.builds(
+            Position,
+            st.integers(0, 2**63 - 1),
+            st.none() | st.integers(0, 2**63 - 1),
+            st.none() | st.integers(0, 253_402_300_799_999),
+        ),
         max_size=4,
     )
 )

@@ -1,5 +1,7 @@
 """Planning a read without a JVM: shards, parts, bounds and pinned states."""
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ def options(path: Path, **given: Any) -> Any:
 
 def tasks(path: Path, **given: Any) -> list[plan.Task]:
     asked = options(path, **given)
-    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False))
+    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False)).tasks
 
 
 def offsets_of(found: list[plan.Task]) -> list[tuple[int, int]]:
@@ -222,7 +224,7 @@ def test_timer_parts_cover_timer_log_once(tmp_path: Path) -> None:
         got = [
             int(pos)
             for part in parts
-            for rows in units(part, Wanted("timers", ()))
+            for rows in units(part, Wanted("timer_units", ()))
             for pos in rows["timer_pos"]
         ]
         assert got == wanted, size
@@ -300,7 +302,7 @@ def test_shard_never_opened_is_empty(tmp_path: Path) -> None:
 
     shutil.rmtree(tmp_path / "c" / "shard-00001")
     (tmp_path / "c" / "shard-00001").mkdir()
-    for table in ("messages", "timers", "slots", "deliveries"):
+    for table in ("messages", "timers", "timer_units", "slots", "deliveries"):
         assert tasks(tmp_path / "c", table=table) == []
 
 
@@ -318,6 +320,19 @@ def test_as_of_pins_state_of_read(bench: Bench) -> None:
     assert len(offsets_of(tasks(bench.root))) == 2
 
 
+def test_plan_logs_the_state_that_it_reads(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.store.put("t", b"1")
+    bench.store.flush()
+    pinned = latest_offsets(bench.root)
+    store = take(bench.root)
+    assert json.loads(pinned)["shards"]["00000"] == {
+        "p": store.log_end, "t": store.timer_log_end, "ms": store.as_of_ms,
+    }  # fmt: skip
+    with caplog.at_level(logging.INFO, "timerstore.spark"):
+        tasks(bench.root, as_of=pinned)
+    assert f"shard=0 log_end={store.log_end} timer_log_end=0 as_of={store.as_of}" in caplog.text
+
+
 def test_invalid_as_of_is_rejected(bench: Bench, cluster: Path) -> None:
     bench.store.put("t", b"1")
     bench.store.flush()
@@ -332,7 +347,7 @@ def test_invalid_as_of_is_rejected(bench: Bench, cluster: Path) -> None:
         with pytest.raises(TimerStoreError, match=message):
             tasks(bench.root, as_of=text)
     with pytest.raises(ConfigError, match="no t"):
-        tasks(bench.root, table="timers", as_of='{"format":1,"shards":{"00000":{"p":0}}}')
+        tasks(bench.root, table="timer_units", as_of='{"format":1,"shards":{"00000":{"p":0}}}')
 
 
 def test_as_of_skips_shards_it_does_not_name(cluster: Path) -> None:

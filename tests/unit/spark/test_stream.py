@@ -21,7 +21,7 @@ from timerstore.spark.stream import StreamReader
 
 def reader(root: Path, **given: Any) -> StreamReader:
     options = parse({"path": str(root)} | {name: str(value) for name, value in given.items()})
-    column = "timer_pos" if options.table == "timers" else "log_offset"
+    column = "timer_pos" if options.table == "timer_units" else "log_offset"
     return StreamReader(options, options.wanted((column,), times_as_long=False))
 
 
@@ -101,7 +101,7 @@ def test_timers_removed_by_retention_are_data_loss(tmp_path: Path) -> None:
     bench.store.flush()
     before = take(root)
     loses, goes_on = (
-        reader(root, table="timers", columns="timer_pos", fail_on_data_loss=way)
+        reader(root, table="timer_units", columns="timer_pos", fail_on_data_loss=way)
         for way in ("true", "false")
     )
     limit = loses.getDefaultReadLimit()

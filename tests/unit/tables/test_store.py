@@ -1,5 +1,6 @@
 """Tables of a store that is open: its limits, its states, its wheel."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.support.bench import DAY, NOW, Bench, small
 from timerstore._engine.snapshot.position import refreshed, take
 from timerstore.errors import ConfigError, CorruptError
 
-ALL = ("messages", "timers", "slots", "deliveries")
+ALL = ("messages", "timers", "timer_units", "slots", "deliveries")
 
 
 def read_all(root: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
@@ -21,8 +22,9 @@ def read_all(root: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
 
 def expected(root: Path, cancelled: set[int], precision_ms: int = 1000) -> dict[str, Any]:
     return {
+        "timers": read_rows(root, "timers"),  # tests/property/test_timers_table.py
         "messages": tables_expected.messages(root, precision_ms),
-        "timers": tables_expected.timers(root, precision_ms, cancelled),
+        "timer_units": tables_expected.timer_units(root, precision_ms, cancelled),
         "slots": tables_expected.slots(root, precision_ms),
         "deliveries": tables_expected.deliveries(root, precision_ms),
     }
@@ -62,7 +64,7 @@ def test_tables_have_what_the_files_have(bench: Bench) -> None:
     bench.store.flush()
     got = read_all(bench.root)
     assert got == expected(bench.root, gone)
-    assert sum(row["cancelled"] for row in got["timers"]) == len(gone)
+    assert sum(row["cancelled"] for row in got["timer_units"]) == len(gone)
     assert {row["kind"] for row in got["messages"]} == {
         "ordinary", "timer", "delete", "delivered", "level", "level_delivered",
     }  # fmt: skip
@@ -117,6 +119,19 @@ def test_snapshot_has_same_rows_when_store_goes_on(bench: Bench) -> None:
     assert sum(row["count"] for row in before["slots"]) == 30
 
 
+def test_snapshot_says_when_its_checkpoint_was_written(bench: Bench) -> None:
+    bench.store.put("t", b"x", delay=60)
+    bench.turn()
+    bench.store.flush()
+    watermark = bench.root / "timerstore" / "watermark"
+    os.utime(watermark, (1_600_000_000, 1_600_000_000))
+    store = take(bench.root)
+    assert (store.as_of_ms, store.as_of) == (1_600_000_000_000, "2020-09-13T12:26:40.000+00:00")
+    os.utime(watermark, (1_600_000_001, 1_600_000_001))
+    assert refreshed(store).as_of_ms == 1_600_000_001_000
+    assert store.pinned(store.log_end, None).as_of is None
+
+
 def test_cancel_past_snapshot_does_not_count(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
     bench.turn()
@@ -125,8 +140,10 @@ def test_cancel_past_snapshot_does_not_count(bench: Bench) -> None:
     bench.store.cancel(receipt)
     bench.turn()
     bench.store.flush()
-    assert [row["cancelled"] for row in read_rows(bench.root, "timers", snapshot=then)] == [False]
-    assert [row["cancelled"] for row in read_rows(bench.root, "timers")] == [True, False]
+    assert [row["cancelled"] for row in read_rows(bench.root, "timer_units", snapshot=then)] == [
+        False
+    ]
+    assert [row["cancelled"] for row in read_rows(bench.root, "timer_units")] == [True, False]
 
 
 def test_cancel_without_timer_unit_counts(bench: Bench) -> None:
@@ -135,7 +152,7 @@ def test_cancel_without_timer_unit_counts(bench: Bench) -> None:
     bench.store.cancel(receipt)
     bench.store.services()["dispatch"].step()
     bench.store.flush()
-    assert [row["cancelled"] for row in read_rows(bench.root, "timers")] == [True]
+    assert [row["cancelled"] for row in read_rows(bench.root, "timer_units")] == [True]
 
 
 def test_pinned_rejects_limit_past_the_end(bench: Bench) -> None:
@@ -202,7 +219,7 @@ def test_units_read_on_when_retention_removes_a_file(tmp_path: Path) -> None:
     bench.turn()
     bench.store.flush()
     then = take(bench.root)
-    before = read_rows(bench.root, "timers", snapshot=then)
+    before = read_rows(bench.root, "timer_units", snapshot=then)
     bench.turn(10_000)
     bench.store.flush()
     bench.turn()
@@ -211,7 +228,7 @@ def test_units_read_on_when_retention_removes_a_file(tmp_path: Path) -> None:
     left = [row for row in before if row["timer_pos"] >= begin]
     assert left
     assert len(left) < len(before)
-    assert read_rows(bench.root, "timers", snapshot=then) == left
+    assert read_rows(bench.root, "timer_units", snapshot=then) == left
     for _ in range(40):
         bench.store.put("t", b"more", delay=60)
     bench.turn()
@@ -219,4 +236,4 @@ def test_units_read_on_when_retention_removes_a_file(tmp_path: Path) -> None:
     now = take(bench.root)
     sorted((bench.root / "timerlog").iterdir())[1].rename(tmp_path / "lost")
     with pytest.raises(CorruptError, match="missing"):
-        read_rows(bench.root, "timers", snapshot=now)
+        read_rows(bench.root, "timer_units", snapshot=now)

@@ -86,9 +86,9 @@ class SnapshotExplainer(Explainer):
 
     def _unit(self, log_offset: int) -> tuple[RowArray | None, Any]:
         """Return the newest unit of a record, and the positions of all units in its slot."""
-        part = Part.whole(self._view.position.store, "timers")
+        part = Part.whole(self._view.position.store, "timer_units")
         own, found = None, [np.empty(0, [("slot_ms", np.int64), ("timer_pos", np.int64)])]
-        for rows in units(part, Wanted("timers", (), batch_rows=32_768)):
+        for rows in units(part, Wanted("timer_units", (), batch_rows=32_768)):
             mine = np.flatnonzero(rows["log_offset"] == log_offset)
             if len(mine):
                 own = rows[mine[-1]].copy()

@@ -3,7 +3,8 @@
 A Snapshot is a value. `position.py` makes it; a Spark driver sends it to its workers.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from timerstore._engine.format.store_paths import Tree
@@ -29,11 +30,21 @@ class Snapshot:
     timer_log_end: int
     store_id: int | None
     """The store's id from its watermark; None for files that a broker wrote."""
+    as_of_ms: int | None = field(default=None, compare=False)
+    """When the files had this state, ms since 1970: the time at which the checkpoint was written,
+    or, for a broker's store, at which the files were read. None: not known."""
 
     @property
     def tree(self) -> Tree:
         """The names of its files."""
         return Tree(self.root)
+
+    @property
+    def as_of(self) -> str | None:
+        """The time of this state, as ISO 8601 in UTC."""
+        if self.as_of_ms is None:
+            return None
+        return datetime.fromtimestamp(self.as_of_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
     def log(
         self,
@@ -61,9 +72,11 @@ class Snapshot:
         """The begin of the first file of the timer log, which retention may have moved."""
         return timer_log_begin(self.tree, self.timer_log_segment_bytes)
 
-    def pinned(self, log_end: int, timer_log_end: int | None) -> "Snapshot":
+    def pinned(
+        self, log_end: int, timer_log_end: int | None, as_of_ms: int | None = None
+    ) -> "Snapshot":
         """Return the same store with earlier limits. Without a limit of the timer log, none of it
-        is read.
+        is read. `as_of_ms`: when the store had these limits.
 
         Raises:
             ConfigError: a limit lies past the end of the store's file.
@@ -84,6 +97,7 @@ class Snapshot:
             log_begin=min(self.log_begin, log_end),
             timer_log_end=timers,
             timer_log_begin=min(self.timer_log_begin, timers),
+            as_of_ms=as_of_ms,
         )
 
 

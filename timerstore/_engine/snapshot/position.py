@@ -34,7 +34,7 @@ from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
-from timerstore.clock import Clock
+from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, FullError
 
@@ -131,8 +131,12 @@ def take(root: Path, precision_ms: int | None = None) -> Snapshot:
     Raises:
         ConfigError: there is no store. CorruptError: limits and files do not fit.
     """
-    reader = PositionReader(Disk(), Tree(absolute_path("path", root)), precision_ms)
-    return reader.limits(reader.mark())
+    disk, tree = Disk(), Tree(absolute_path("path", root))
+    reader = PositionReader(disk, tree, precision_ms)
+    written_ms = disk.modified_ms(tree.watermark)  # first: not later than the watermark read
+    store = reader.limits(reader.mark())
+    as_of_ms = SystemClock().now_ms if store.store_id is None else written_ms
+    return replace(store, as_of_ms=as_of_ms)
 
 
 def refreshed(store: Snapshot) -> Snapshot:
@@ -141,10 +145,12 @@ def refreshed(store: Snapshot) -> Snapshot:
     """
     if store.store_id is None:
         return take(store.root, store.precision_ms)
-    mark = PositionReader(Disk(), store.tree).mark()
+    disk = Disk()
+    written_ms = disk.modified_ms(store.tree.watermark)
+    mark = PositionReader(disk, store.tree).mark()
     if mark is None or mark.store_id != store.store_id:
         raise ConfigError(f"path: {store.root} is another store than it was")
-    return as_of(store, mark)
+    return replace(as_of(store, mark), as_of_ms=written_ms)
 
 
 def as_of(store: Snapshot, mark: Watermark) -> Snapshot:

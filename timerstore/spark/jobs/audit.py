@@ -34,6 +34,7 @@ from timerstore.spark.jobs.projection import (
     read_messages,
     read_table,
 )
+from timerstore.spark.jobs.source_tasks import state_of
 from timerstore.spark.jobs.spans import read_time_ms, told_ms
 from timerstore.spark.plan import snapshots
 from timerstore.spark.read_options import parse
@@ -67,6 +68,7 @@ class AuditPlan(NamedTuple):
     now_ms: int
     shard_count: int
     log_bytes: int
+    state: tuple[dict[str, Any], ...]
 
 
 def build(spark: SparkSession, args: Args) -> AuditPlan:
@@ -88,7 +90,7 @@ def build(spark: SparkSession, args: Args) -> AuditPlan:
         table = read_table(spark, args.scheduled, _projection(args))
         events = frames.events_against_table(messages, table)
         judged = frames.verdicts(events, now, args.grace_ms, by_shard=False)
-    return AuditPlan(judged, frames.cube(judged), now, len(stores), log_bytes)
+    return AuditPlan(judged, frames.cube(judged), now, len(stores), log_bytes, state_of(stores))
 
 
 def work(run: Run, args: Args) -> Outcome:
@@ -120,6 +122,7 @@ def figures_of(rows: list[Row], plan: AuditPlan) -> dict[str, Any]:
     (everything,) = (row for row in rows if row["grouping"] == frames.GROUPINGS["all"])
     found: dict[str, Any] = _line(everything)
     found["now"] = told_ms(plan.now_ms)
+    found["as_of"] = plan.state
     found["shards"], found["log_bytes"] = plan.shard_count, plan.log_bytes
     for name in ("shard", "topic"):
         found[f"by_{name}"] = [{name: row[name], **_line(row)} for row in _grouped(rows, name)]

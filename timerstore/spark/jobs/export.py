@@ -25,7 +25,7 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.spark.jobs.export_worker import RESULT, WriteParquet
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
-from timerstore.spark.jobs.source_tasks import plan_source, run_tasks
+from timerstore.spark.jobs.source_tasks import Source, plan_source, run_tasks
 
 SCHEMAS = {
     "messages": (
@@ -35,6 +35,10 @@ SCHEMAS = {
         "kind string"
     ),
     "timers": (
+        "shard int, topic string, deliver_at long, stored_at long, msg_id binary, key binary, "
+        "tags string, size int, log_offset long, timer_id long, level int"
+    ),
+    "timer_units": (
         "shard int, deliver_at long, timer_pos long, prev_pos long, log_offset long, size int, "
         "enqueued_at long, flags int, rolled boolean, cancelled boolean"
     ),
@@ -57,10 +61,14 @@ class Args:
     compression: str = "zstd"
 
 
-def build(spark: SparkSession, args: Args, folder: Path) -> DataFrame:
-    """Return one row per written file. The files are written when the rows are read."""
+def plan_of(args: Args) -> Source:
+    """Plan the scan of the table."""
     options = {"topics": args.topics} if args.topics else {}
-    source = plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
+    return plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
+
+
+def build(spark: SparkSession, args: Args, folder: Path, source: Source) -> DataFrame:
+    """Return one row per written file. The files are written when the rows are read."""
     return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT)
 
 
@@ -78,7 +86,8 @@ def work(run: Run, args: Args) -> Outcome:
     disk.make_directory(staging)
     for name in _files_of(disk, args.out, run.run_id):
         disk.unlink(args.out / name)
-    files = build(run.spark, args, staging).orderBy("number").collect()
+    source = plan_of(args)
+    files = build(run.spark, args, staging, source).orderBy("number").collect()
     told: list[dict[str, Any]] = []
     for file in files:
         name = f"{run.run_id}-{file['number']:05d}.parquet"
@@ -90,6 +99,7 @@ def work(run: Run, args: Args) -> Outcome:
         "rows": sum(one["rows"] for one in told),
         "bytes": sum(one["bytes"] for one in told),
         "files": told,
+        "as_of": source.state,
     }
     disk.make_directory(record.parent)
     disk.create_small(record, json.dumps(figures, indent=1).encode() + b"\n")

@@ -1,12 +1,8 @@
 """Count due messages by time and shard, and find the peak.
 
-The job counts timer units. Each pending message has one unit. A message beyond the roll window
-counts at the time when it rolls, not at its due time; `rolls` is the number of these messages. A
-message also counts if its cancel was not found before its slot was read.
-
-Messages on the far wheel are not counted until two days before their due time. The method
-`store.histogram` counts all messages. --lake adds the unclaimed messages of a cold lake by day.
---out receives the counts as CSV and a plot.
+The job counts the rows of the table `timers`: each pending message once, at its own due time, as
+`store.histogram` does. --lake adds the unclaimed messages of a cold lake by day. --out receives the
+counts as CSV and a plot.
 
 Invariants:
     The sum of all buckets is `due`.
@@ -28,7 +24,7 @@ from timerstore.spark.jobs import plots
 from timerstore.spark.jobs.forecast_worker import COLUMNS, RESULT, CountBuckets
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import open_lake
-from timerstore.spark.jobs.source_tasks import plan_source, run_tasks
+from timerstore.spark.jobs.source_tasks import Source, plan_source, run_tasks
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
 
 _PEAKS_TOLD = 10
@@ -47,21 +43,25 @@ class Args:
     out: Path | None = None
 
 
-def build(spark: SparkSession, args: Args) -> DataFrame:
-    """Return one row per shard and non-empty bucket."""
-    bucket_ms = read_span_ms("--bucket", args.bucket)
+def plan_of(args: Args) -> Source:
+    """Plan the scan of the pending messages."""
     begin_ms = read_time_ms("--begin", args.begin)
     end_ms = begin_ms + read_span_ms("--horizon", args.horizon)
-    source = plan_source(
+    return plan_source(
         args.path,
         COLUMNS,
         table="timers",
         deliver_from_ms=str(begin_ms),
         deliver_to_ms=str(end_ms),
     )
-    counts = run_tasks(spark, source, CountBuckets(bucket_ms, begin_ms, end_ms), RESULT)
+
+
+def build(spark: SparkSession, args: Args, source: Source) -> DataFrame:
+    """Return one row per shard and non-empty bucket."""
+    bucket_ms = read_span_ms("--bucket", args.bucket)
+    counts = run_tasks(spark, source, CountBuckets(bucket_ms), RESULT)
     return counts.groupBy("shard", "bucket").agg(
-        F.sum("due").alias("due"), F.sum("bytes").alias("bytes"), F.sum("rolls").alias("rolls")
+        F.sum("due").alias("due"), F.sum("bytes").alias("bytes")
     )
 
 
@@ -69,8 +69,9 @@ def work(run: Run, args: Args) -> Outcome:
     """Count the messages, and write the files."""
     bucket_ms = read_span_ms("--bucket", args.bucket)
     need_there(args.path)
-    rows = build(run.spark, args).orderBy("bucket", "shard").collect()
-    figures = figures_of([row.asDict() for row in rows], bucket_ms)
+    source = plan_of(args)
+    rows = build(run.spark, args, source).orderBy("bucket", "shard").collect()
+    figures = figures_of([row.asDict() for row in rows], bucket_ms) | {"as_of": source.state}
     if args.lake is not None:
         figures["lake"] = lake_counts(args.lake)
     run.tell(f"{figures['due']:,} due in {figures['buckets']:,} buckets of {args.bucket}")
@@ -85,14 +86,13 @@ def figures_of(rows: Sequence[dict[str, Any]], bucket_ms: int) -> dict[str, Any]
     shards: dict[int, dict[str, int]] = {}
     for row in rows:
         totals[row["bucket"]] = totals.get(row["bucket"], 0) + row["due"]
-        shard = shards.setdefault(row["shard"], {"due": 0, "bytes": 0, "rolls": 0})
+        shard = shards.setdefault(row["shard"], {"due": 0, "bytes": 0})
         for name in shard:
             shard[name] += row[name]
     peaks = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:_PEAKS_TOLD]
     return {
         "due": sum(totals.values()),
         "bytes": sum(shard["bytes"] for shard in shards.values()),
-        "rolls": sum(shard["rolls"] for shard in shards.values()),
         "buckets": len(totals),
         "bucket_ms": bucket_ms,
         "by_shard": [{"shard": shard, **sums} for shard, sums in sorted(shards.items())],
@@ -122,10 +122,10 @@ def _write(out: Path, rows: Sequence[dict[str, Any]], bucket_ms: int) -> dict[st
     table, picture = out / "forecast.csv", out / "forecast.png"
     with table.open("w", newline="", encoding="utf-8") as lines:
         writer = csv.writer(lines)
-        writer.writerow(["begin", "shard", "due", "bytes", "rolls"])
+        writer.writerow(["begin", "shard", "due", "bytes"])
         for row in rows:
             begin = told_ms(row["bucket"] * bucket_ms)
-            writer.writerow([begin, row["shard"], row["due"], row["bytes"], row["rolls"]])
+            writer.writerow([begin, row["shard"], row["due"], row["bytes"]])
     totals: dict[int, int] = {}
     for row in rows:
         totals[row["bucket"]] = totals.get(row["bucket"], 0) + row["due"]

@@ -1,4 +1,4 @@
-"""Run in executors: count timers by shard and time bucket while reading them.
+"""Run in executors: count pending messages by shard and time bucket while reading them.
 
 Only the counts are sent to Spark. The bytes are those of the records in the commit log.
 """
@@ -11,10 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
-RESULT = "shard int, bucket long, due long, bytes long, rolls long"
-COLUMNS = "shard int, deliver_at long, size int, rolled boolean, cancelled boolean"
+RESULT = "shard int, bucket long, due long, bytes long"
+COLUMNS = "shard int, deliver_at long, size int"
 
 _SCHEMA = pa.schema(
     [
@@ -22,25 +21,22 @@ _SCHEMA = pa.schema(
         pa.field("bucket", pa.int64()),
         pa.field("due", pa.int64()),
         pa.field("bytes", pa.int64()),
-        pa.field("rolls", pa.int64()),
     ]
 )
 
 
 class CountBuckets:
-    """Count timers due in [begin_ms, end_ms), in buckets of `bucket_ms`."""
+    """Count messages in buckets of `bucket_ms` by their due times."""
 
-    def __init__(self, bucket_ms: int, begin_ms: int, end_ms: int) -> None:
+    def __init__(self, bucket_ms: int) -> None:
         self.bucket_ms = bucket_ms
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
 
     def __call__(self, _number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Yield one row per non-empty (shard, bucket) of a partition."""
         sums: dict[tuple[int, int], list[int]] = {}
         for batch in batches:
             for key, add in self.of_batch(batch):
-                found = sums.setdefault(key, [0, 0, 0])
+                found = sums.setdefault(key, [0, 0])
                 for place, value in enumerate(add):
                     found[place] += value
         if sums:
@@ -52,13 +48,9 @@ class CountBuckets:
             yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def of_batch(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
-        """Yield ((shard, bucket), (due, bytes, rolls)) for a batch."""
+        """Yield ((shard, bucket), (due, bytes)) for a batch."""
         due = _numbers(batch, "deliver_at")
         shard, sizes = _numbers(batch, "shard"), _numbers(batch, "size")
-        rolls = _flags(batch, "rolled")
-        counts = (due >= self.begin_ms) & (due < self.end_ms) & ~_flags(batch, "cancelled")
-        if not counts.all():
-            due, shard, sizes, rolls = due[counts], shard[counts], sizes[counts], rolls[counts]
         if not len(due):
             return
         bucket = due // self.bucket_ms
@@ -73,17 +65,16 @@ class CountBuckets:
             known = np.arange(int(place.max()) + 1)
         total = np.bincount(place, minlength=len(known))
         weight = _sums(place, sizes, total)
-        rolled = _sums(place, rolls, total)
         for k in np.flatnonzero(total).tolist():
             code = int(known[k])
             key = (first + code // span, low + code % span)
-            yield key, (int(total[k]), int(weight[k]), int(rolled[k]))
+            yield key, (int(total[k]), int(weight[k]))
 
 
-def _sums(place: Int64, values: Int64 | Flags, total: Int64) -> NDArray[Any]:
+def _sums(place: Int64, values: Int64, total: Int64) -> NDArray[Any]:
     """Return the sum of the values at each place. `total` is their number at each place."""
     one = values[0]
-    if values.min() == one == values.max():  # usual: equal body sizes, no rolled timers
+    if values.min() == one == values.max():  # usual: equal body sizes
         return total * int(one)
     return np.bincount(place, weights=values, minlength=len(total))
 
@@ -91,8 +82,3 @@ def _sums(place: Int64, values: Int64 | Flags, total: Int64) -> NDArray[Any]:
 def _numbers(batch: pa.RecordBatch, name: str) -> Int64:
     column = batch.column(name).fill_null(0).to_numpy(zero_copy_only=False)
     return np.asarray(column, dtype=np.int64)
-
-
-def _flags(batch: pa.RecordBatch, name: str) -> Flags:
-    column = batch.column(name).fill_null(False).to_numpy(zero_copy_only=False)
-    return np.asarray(column, dtype=np.bool_)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from pyspark.sql import DataFrame, SparkSession
 
 from timerstore.spark.jobs import forecast, plots
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
@@ -22,16 +21,13 @@ class Args:
     lake: Path | None = None
 
 
-def build(spark: SparkSession, args: Args) -> DataFrame:
-    """Return counts by shard and hour."""
-    return forecast.build(spark, _hours(args))
-
-
 def work(run: Run, args: Args) -> Outcome:
     """Count the messages, and write the plots."""
     need_there(args.path)
-    rows = [row.asDict() for row in build(run.spark, args).collect()]
-    figures = forecast.figures_of(rows, 3_600_000)
+    hours = _hours(args)
+    source = forecast.plan_of(hours)
+    rows = [row.asDict() for row in forecast.build(run.spark, hours, source).collect()]
+    figures = forecast.figures_of(rows, 3_600_000) | {"as_of": source.state}
     by_hour: dict[int, int] = {}
     for row in rows:
         by_hour[row["bucket"]] = by_hour.get(row["bucket"], 0) + row["due"]

@@ -15,10 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from timerstore.spark.datasource import TimerStoreDataSource
+from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore.spark.batch import TimerStorePartition, read_task
+from timerstore.spark.plan import plan
+from timerstore.spark.read_options import parse
+from timerstore.spark.schema_map import wanted_of
 
 _TASK_BYTES = 64 << 20
 
@@ -31,24 +34,36 @@ Task = Callable[[int, Batches], Iterable[pa.RecordBatch]]
 class Source:
     """A planned scan, pickled to the executors."""
 
-    reader: DataSourceReader
-    partitions: tuple[InputPartition, ...]
+    partitions: tuple[TimerStorePartition, ...]
+    state: tuple[dict[str, Any], ...]
+    """The state of each shard that is read, for the report."""
 
     def read(self, number: int) -> Batches:
         """Yield the rows of one partition."""
-        for batch in self.reader.read(self.partitions[number]):
-            assert isinstance(batch, pa.RecordBatch), type(batch)
-            yield batch
+        yield from read_task(self.partitions[number])
 
 
 def plan_source(path: str, schema: str, **options: str) -> Source:
     """Plan a scan of the columns of `schema`. The options are those of the data source."""
     given: Mapping[str, str] = {"path": path, "time_type": "long", **options}
-    source = TimerStoreDataSource(dict(given))
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType), schema
-    reader = source.reader(columns)
-    return Source(reader, tuple(reader.partitions()))
+    checked = parse(given).absolute_path()
+    found = plan(checked, wanted_of(checked, columns))
+    return Source(tuple(map(TimerStorePartition, found.tasks)), state_of(found.stores))
+
+
+def state_of(stores: Mapping[int, Snapshot]) -> tuple[dict[str, Any], ...]:
+    """Return the log offsets and the time that a report is true for, one entry for each shard."""
+    return tuple(
+        {
+            "shard": shard,
+            "log_end": store.log_end,
+            "timer_log_end": store.timer_log_end,
+            "time": store.as_of,
+        }
+        for shard, store in sorted(stores.items())
+    )
 
 
 def run_tasks(spark: SparkSession, source: Source, task: Task, result: str) -> DataFrame:
@@ -65,7 +80,7 @@ def run_tasks(spark: SparkSession, source: Source, task: Task, result: str) -> D
     return numbers.mapInArrow(work, result)
 
 
-def _group_small(partitions: Sequence[InputPartition]) -> list[list[int]]:
+def _group_small(partitions: Sequence[TimerStorePartition]) -> list[list[int]]:
     """Group small adjacent partitions: a Python task costs 50 ms, as much as reading 30 MiB."""
     groups: list[list[int]] = []
     bytes_left = 0

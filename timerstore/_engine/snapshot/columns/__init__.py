@@ -5,6 +5,8 @@
 schemas.py           the tables and their columns
 table_scan.py        the options of a scan, and the rows of one part of one table as numpy arrays
 arrow_batches.py     the tables as pyarrow.RecordBatch; the only file that needs pyarrow
+pending_set.py       the records that stand for the pending messages
+store_facts.py       what a scan needs to know of its whole store
 cancelled.py         which timers were cancelled, from a fold of the log
 transactions.py      ingested versions, from the headers of their chunks
 record_starts.py     where records begin, from consume queues and segment starts

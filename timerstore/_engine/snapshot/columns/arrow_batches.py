@@ -16,8 +16,9 @@ import numpy.typing as npt
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.sorted_values import are_in
 from timerstore._engine.snapshot.columns import table_scan
-from timerstore._engine.snapshot.columns.cancelled import cancelled_offsets
+from timerstore._engine.snapshot.columns.pending_set import pending_records
 from timerstore._engine.snapshot.columns.schemas import Column, Kind, chosen
+from timerstore._engine.snapshot.columns.store_facts import NO_FACTS, Facts, facts_for
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Records, Wanted
 from timerstore._engine.snapshot.columns.transactions import Transaction, transactions
 from timerstore._engine.snapshot.file_limits import Snapshot
@@ -73,15 +74,15 @@ def schema_of(wanted: Wanted) -> Any:
     )
 
 
-def read_part(part: Part, wanted: Wanted, cancelled: Int64Array | None = None) -> Iterator[Any]:
-    """Read one part of a table as record batches.
-
-    `cancelled`: `cancelled_offsets` of the store, for the column of that name.
-    """
-    make = _BatchMaker(part, wanted, cancelled)
+def read_part(part: Part, wanted: Wanted, facts: Facts = NO_FACTS) -> Iterator[Any]:
+    """Read one part of a table as record batches. `facts`: `facts_for` of the store."""
+    make = _BatchMaker(part, wanted, facts.cancelled)
     if wanted.table in ("messages", "deliveries"):
         yield from map(make.of_records, table_scan.records(part, wanted))
     elif wanted.table == "timers":
+        assert facts.pending is not None, "facts_for finds it for this table"
+        yield from map(make.of_records, pending_records(part, wanted, facts.pending))
+    elif wanted.table == "timer_units":
         yield from map(make.of_units, table_scan.units(part, wanted))
     elif wanted.table == "slots":
         yield from map(make.of_slots, table_scan.slots(part, wanted))
@@ -106,14 +107,12 @@ def read(
     names = tuple(one.name for one in chosen(table, columns))
     wanted = Wanted(table, names, bounds or Bounds(), **how)
     store = snapshot if snapshot is not None else take(Path(path))
-    return _batches(store, wanted)
+    return _batches(store, wanted, is_pinned=snapshot is not None)
 
 
-def _batches(store: Snapshot, wanted: Wanted) -> Iterator[Any]:
-    cancelled = None
-    if "cancelled" in wanted.columns:
-        cancelled = cancelled_offsets(store, on_corrupt=wanted.on_corrupt)
-    yield from read_part(Part.whole(store, wanted.table), wanted, cancelled)
+def _batches(store: Snapshot, wanted: Wanted, *, is_pinned: bool) -> Iterator[Any]:
+    store, facts = facts_for(store, wanted, is_pinned=is_pinned)
+    yield from read_part(Part.whole(store, wanted.table), wanted, facts)
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -163,7 +162,8 @@ class _BatchMaker:
 
     def of_records(self, found: Records) -> Any:
         rows = found.rows
-        make = self._delivery if self._table == "deliveries" else self._message
+        makers = {"deliveries": self._delivery, "timers": self._pending}
+        make = makers.get(self._table, self._message)
         return self._batch(len(rows), lambda column: make(column, found, rows))
 
     def _message(self, column: Column, found: Records, rows: RowArray) -> Any:
@@ -195,6 +195,15 @@ class _BatchMaker:
         if column.name == "level":
             of_level = rows["kind"] == lib.TS_KIND_LEVEL_DELIVERED
             return _fixed(pa.int32(), rows["delay_level"], of_level)
+        return self._message(column, found, rows)
+
+    def _pending(self, column: Column, found: Records, rows: RowArray) -> Any:
+        if column.name == "topic":
+            return self._text(found, lib.TS_SPAN_REAL_TOPIC, binary=False)
+        if column.name == "deliver_at":
+            return self._time(rows["due_ms"])
+        if column.name == "level":
+            return _fixed(pa.int32(), rows["delay_level"], rows["kind"] == lib.TS_KIND_LEVEL)
         return self._message(column, found, rows)
 
     def _text(self, found: Records, span: int, *, binary: bool) -> Any:

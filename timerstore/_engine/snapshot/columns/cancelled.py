@@ -45,9 +45,9 @@ def _has_deletes(store: Snapshot, shard: int) -> bool:
     """Return whether the timer log has a delete unit, or the timer topic has entries after the
     last unit, which may be deletes.
     """
-    wanted = Wanted("timers", (), on_corrupt="stop", batch_rows=_BATCH)
+    wanted = Wanted("timer_units", (), on_corrupt="stop", batch_rows=_BATCH)
     last = store.log_begin - 1
-    for rows in units(Part.whole(store, "timers", shard), wanted):
+    for rows in units(Part.whole(store, "timer_units", shard), wanted):
         if (rows["magic"] & timer_unit.MAGIC_DELETE).any():
             return True
         last = max(last, int(rows["log_offset"].max()))

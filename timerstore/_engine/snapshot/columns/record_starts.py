@@ -5,6 +5,8 @@ Invariants: an offset that `RecordStarts` returns begins a record, which was rea
 
 from pathlib import Path
 
+import numpy as np
+
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.store_paths import Tree, segment_name
@@ -47,6 +49,27 @@ class QueueUnits(Owner):
         [unit] = queue_unit.read(bytes(buffer))
         return int(unit["log_offset"]), int(unit["size"])
 
+    def read(self, begin: int, end: int) -> queue_unit.Units:
+        """Return units [begin, end), up to the first one that is not in a file."""
+        end = min(end, self.end)
+        parts = [np.empty(0, queue_unit.QUEUE_UNIT)]
+        size = queue_unit.UNIT_BYTES
+        while self.begin <= begin < end:
+            at = begin * size
+            in_file = at % self._segment_bytes
+            path = self._directory / segment_name(at - in_file)
+            count = min(end - begin, (self._segment_bytes - in_file) // size)
+            if not self._disk.exists(path) or not count:
+                break
+            found = queue_unit.read(
+                self._disk.open(path, read_only=True).read(in_file, count * size)
+            )
+            parts.append(found)
+            if len(found) < count:
+                break
+            begin += count
+        return np.concatenate(parts)
+
     def _find_end(self, stop: int) -> int:
         low, high = self.begin, stop
         while low < high:  # units have no gaps, and zeros follow the last one
@@ -59,10 +82,10 @@ class QueueUnits(Owner):
 
     def first_from(self, log_offset: int) -> int | None:
         """Return the log offset of the first unit that does not lie below this one."""
-        number = self._search(log_offset)
+        number = self.number_from(log_offset)
         return self.at(number)[0] if number < self.end else None
 
-    def _search(self, log_offset: int) -> int:
+    def number_from(self, log_offset: int) -> int:
         """Return the number of the first unit that points to this log offset or past it."""
         low, high = self.begin, self.end
         while low < high:
@@ -76,8 +99,8 @@ class QueueUnits(Owner):
 
     def range_within(self, begin: int, end: int) -> tuple[int, int]:
         """Return the range of the log that the units of [begin, end) span; empty without any."""
-        low = self._search(begin)
-        high = self._search(end)
+        low = self.number_from(begin)
+        high = self.number_from(end)
         if low >= high:
             return end, end
         last, size = self.at(high - 1)

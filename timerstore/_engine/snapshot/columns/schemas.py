@@ -3,7 +3,8 @@
 | table        | one row for                            | read from                             |
 |--------------|----------------------------------------|---------------------------------------|
 | messages     | each record of the commit log          | commit log                            |
-| timers       | each unit of the timer log             | timer log                             |
+| timers       | each pending message                   | commit log                            |
+| timer_units  | each unit of the timer log             | timer log                             |
 | slots        | each slot of the wheel that is in use  | timer wheel                           |
 | deliveries   | each copy that a timer or level put    | commit log                            |
 |              | into its real topic                    |                                       |
@@ -14,13 +15,18 @@ the SYSFLAG, marks compressed bodies. `msg_id` is UNIQ_KEY. `key` is KEYS, separ
 `real_topic` is the topic that a timer or level delivers to. `timer_id` is our own id, null in
 records of a broker. `deliver_at` is null without one, or if only the level's table knows it.
 
-timers: `deliver_at` is the end of the unit's slot. The message is due then, or less than a
+timers: every message that waits for its due time has one row: on the wheel, on the far wheel, past
+the roll window, in the open slot, on a delay level, or not linked yet. `deliver_at` is its own due
+time, as `store.pending` and `store.histogram` return it. `topic` is the topic that it is delivered
+to. `log_offset`, `size` and `stored_at` are those of the record that it was put as, or of its
+current copy if retention removed that record. `level` is null for a timer, and `timer_id` for a
+message on a level and in records of a broker.
+
+timer_units: `deliver_at` is the end of the unit's slot. The message is due then, or less than a
 precision before. For a unit with `rolled` it is the time of the roll. Units of delivered messages
 stay until their segment is removed. `cancelled`: a delete names the message, and nothing delivered
 it before. A message on the far wheel (docs/decisions/0003-timing-wheel.md) has a unit with the slot
-before it was
-enqueued. When its far slot comes near, it gets another unit with its time. Until then only
-`messages` has that time.
+before it was enqueued. When its far slot comes near, it gets another unit with its time.
 
 transactions: `rows` is the number of rows in all chunks. `bytes` is the size of their messages in
 the log. `applied_at` is the store time of the last chunk. If retention removed the chunks, `bytes`
@@ -62,6 +68,10 @@ TABLES: Mapping[str, tuple[Column, ...]] = MappingProxyType(
             "kind string, real_topic string, timer_id long, rolls int"
         ),
         "timers": _columns(
+            "shard int, topic string, deliver_at time, stored_at time, msg_id binary, key binary, "
+            "tags string, size int, log_offset long, timer_id long, level int"
+        ),
+        "timer_units": _columns(
             "shard int, deliver_at time, timer_pos long, prev_pos long, log_offset long, "
             "size int, enqueued_at time, flags int, rolled boolean, cancelled boolean"
         ),

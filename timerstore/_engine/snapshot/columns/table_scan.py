@@ -95,7 +95,7 @@ class Part:
     @classmethod
     def whole(cls, store: Snapshot, table: str, shard: int = 0) -> "Part":
         """Return the part that is the whole table of a store."""
-        if table == "timers":
+        if table == "timer_units":
             return cls(shard, store, store.timer_log_begin, store.timer_log_end)
         if table == "slots":
             return cls(shard, store, 0, store.wheel_slot_count)
@@ -110,7 +110,26 @@ class Records(NamedTuple):
     sums: npt.NDArray[np.int64]
 
 
-def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
+class PendingBits(NamedTuple):
+    """The records of the timer topic that become rows, and whether records of levels do.
+
+    A bit stands for a queue offset, the first one for `first`, the lowest bit of a byte first.
+    """
+
+    first: int
+    bits: bytes
+    has_levels: bool
+
+    @property
+    def kinds(self) -> int:
+        """The kinds of records that become rows."""
+        levels = 1 << lib.TS_KIND_LEVEL if self.has_levels else 0
+        return int(1 << lib.TS_KIND_TIMER | levels)
+
+
+def _native_filter(
+    bounds: Bounds, kinds: int, pending: PendingBits | None
+) -> tuple[Any, list[Any]]:
     """Return the filter for C, and the buffers that it points to."""
     topics = [] if bounds.topics is None else [one.encode() for one in bounds.topics]
     text = ffi.new("uint8_t[]", b"".join(topics))
@@ -118,14 +137,19 @@ def _native_filter(bounds: Bounds, kinds: int) -> tuple[Any, list[Any]]:
     offsets = ffi.new("int32_t[]", ends)
     made = ffi.new("ts_table_filter *")
     made.topics, made.topic_offsets, made.topic_count = text, offsets, len(topics)
-    made.kinds = kinds
+    made.kinds, made.by_real_topic = kinds, pending is not None
+    flags = ffi.NULL
+    if pending is not None:
+        flags = ffi.from_buffer("uint8_t[]", pending.bits)
+        made.timer_bits, made.first_timer = flags, pending.first
+        made.timer_bit_count = 8 * len(pending.bits)
     made.due_from_ms, made.due_to_ms, made.has_due = _range(
         bounds.deliver_from_ms, bounds.deliver_to_ms
     )
     made.store_from_ms, made.store_to_ms, made.has_store = _range(
         bounds.stored_from_ms, bounds.stored_to_ms
     )
-    return made, [text, offsets]
+    return made, [text, offsets, flags]
 
 
 def _range(begin: int | None, end: int | None) -> tuple[int, int, bool]:
@@ -135,14 +159,25 @@ def _range(begin: int | None, end: int | None) -> tuple[int, int, bool]:
     return low, high, begin is not None or end is not None
 
 
-def records(part: Part, wanted: Wanted, *, window_bytes: int | None = None) -> Iterator[Records]:
-    """Read the records of a part as rows of messages or deliveries."""
+def records(
+    part: Part,
+    wanted: Wanted,
+    *,
+    pending: PendingBits | None = None,
+    window_bytes: int | None = None,
+) -> Iterator[Records]:
+    """Read the records of a part as rows of messages or deliveries, or of timers.
+
+    `pending`: for the table timers, which records are rows.
+    """
     windows = part.store.log(verify=wanted.verify_crc, end=part.end, window_bytes=window_bytes)
     if wanted.bounds.are_impossible:
         return
     damage = Damage(wanted.on_corrupt, part.shard, part.store)
     kinds = DELIVERED_KINDS if wanted.table == "deliveries" else 0
-    chosen, kept = _native_filter(wanted.bounds, kinds)
+    if pending is not None:
+        kinds = pending.kinds
+    chosen, kept = _native_filter(wanted.bounds, kinds, pending)
     rows = np.empty(wanted.batch_rows, ROW)
     sums = np.empty(_SUMS, np.int64)
     native_rows = ffi.from_buffer("ts_table_row[]", rows)

@@ -66,7 +66,7 @@ def connect_services(engine: Engine) -> None:
             groups.wake_all()
 
     signals.service_failed.subscribe(engine.fail_by)
-    signals.states_needed.subscribe(engine.calendar.make_room)
+    signals.states_needed.subscribe(engine.calendar.ensure)
     signals.durable.subscribe(
         dispatch.note_synced,
         flush.note_synced,

@@ -217,7 +217,7 @@ class Calendar(Owner):
                     got = add(table, done, min(count, done + _FILL_BATCH))
             done += got
             if not got:
-                self.make_room(0)
+                self.ensure(0)
 
     def _end(self) -> None:
         with self._log.lock:
@@ -247,7 +247,7 @@ class Calendar(Owner):
         native.cells, native.mask, native.limit = view, cells - 1, 5 * cells // 8
         return native, view, memory
 
-    def make_room(self, _timer_id: int) -> None:
+    def ensure(self, _timer_id: int) -> None:
         """Ensure space for all messages that one critical section may add."""
         has_space = True
         with self._grow_lock:

@@ -139,9 +139,10 @@ test-pythons: $(VENV)/.has-run ## a slice of the tests on every CPython that is 
 	@$(RUN) -m tests.support.pythons $(ARGS)
 
 # One process: it has one JVM, and that keeps two cores busy by itself.
+SPARK_TESTS = spark and not deep
 .PHONY: run-spark
 run-spark: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(BUILT)
-	$(PYTEST) -m "spark and not deep" tests $(ARGS)
+	$(PYTEST) -m "$(SPARK_TESTS)" tests $(ARGS)
 
 .PHONY: test-spark
 test-spark: java $(VENV)/.has-connect $(BUILT) ## reading and writing with a real Spark; installs a JRE 17 by apt where none is

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.amounts import sample
 from tests.support.bench import Bench
 from tests.support.spark import session as spark_session
 
@@ -34,7 +35,7 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize("how", ["classic", "connect", "autoload"])
+@pytest.mark.parametrize("how", sample(["classic", "connect", "autoload"], "ways to a session"))
 def test_source_is_known_and_workers_run_this_python(tmp_path: Path, how: str) -> None:
     """Without PYSPARK_PYTHON, and without this Python in PATH.
 

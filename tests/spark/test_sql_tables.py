@@ -105,14 +105,23 @@ def test_options_of_a_table(spark: Any, roots: tuple[Path, Path]) -> None:
         spark.sql(f"CREATE TABLE o USING timerstore OPTIONS (path '{roots[0]}', tabel 'timers')")
     spark.sql(
         f"CREATE TABLE o USING timerstore OPTIONS (path '{roots[0]}', table 'timers', "
-        "columns 'deliver_at,rolled')"
+        "columns 'deliver_at,level')"
     )
     try:
-        assert spark.table("o").columns == ["deliver_at", "rolled"]
+        assert spark.table("o").columns == ["deliver_at", "level"]
         assert spark.table("o").count() == 0
-        assert spark.readStream.table("o").isStreaming
+        with pytest.raises(Exception, match="timer_units"):
+            spark.readStream.table("o").writeStream.format("noop").start().processAllAvailable()
     finally:
         spark.sql("DROP TABLE o")
+
+
+def test_table_can_be_read_as_a_stream(spark: Any, roots: tuple[Path, Path]) -> None:
+    spark.sql(f"CREATE TABLE m USING timerstore OPTIONS (path '{roots[0]}')")
+    try:
+        assert spark.readStream.table("m").isStreaming
+    finally:
+        spark.sql("DROP TABLE m")
 
 
 def test_table_with_given_columns_needs_the_path_in_each_query(

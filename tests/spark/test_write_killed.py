@@ -187,6 +187,7 @@ def cluster(scratch: Path) -> Iterator[Cluster]:
     one.close()
 
 
+@pytest.mark.more
 @pytest.mark.cluster
 def test_write_stores_each_row_once_when_task_is_speculated(
     scratch: Path, cluster: Cluster

@@ -86,8 +86,9 @@ def work(run: Run, args: Args) -> Outcome:
     disk.make_directory(staging)
     for name in _files_of(disk, args.out, run.run_id):
         disk.unlink(args.out / name)
+    spark = run.spark  # before the plan, which parses a schema with a session
     source = plan_of(args)
-    files = build(run.spark, args, staging, source).orderBy("number").collect()
+    files = build(spark, args, staging, source).orderBy("number").collect()
     told: list[dict[str, Any]] = []
     for file in files:
         name = f"{run.run_id}-{file['number']:05d}.parquet"

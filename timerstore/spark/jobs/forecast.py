@@ -69,8 +69,9 @@ def work(run: Run, args: Args) -> Outcome:
     """Count the messages, and write the files."""
     bucket_ms = read_span_ms("--bucket", args.bucket)
     need_there(args.path)
+    spark = run.spark  # before the plan, which parses a schema with a session
     source = plan_of(args)
-    rows = build(run.spark, args, source).orderBy("bucket", "shard").collect()
+    rows = build(spark, args, source).orderBy("bucket", "shard").collect()
     figures = figures_of([row.asDict() for row in rows], bucket_ms) | {"as_of": source.state}
     if args.lake is not None:
         figures["lake"] = lake_counts(args.lake)

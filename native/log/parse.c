@@ -250,16 +250,23 @@ int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_ma
     return took + UNIQUE_BYTES;
 }
 
+/* Return where a CRC pair at the end of the text begins, or the text's size if there is none. */
+static int32_t crc_begin(const uint8_t *text, int32_t size)
+{
+    const uint8_t *end = text + size;
+
+    return size >= TS_PROPERTY_CRC_BYTES &&
+                   memcmp(end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) == 0 && end[-1] == 2 &&
+                   !has_either(end - 11, 10, 2, 2)
+               ? size - TS_PROPERTY_CRC_BYTES : size;
+}
+
 /* Read a text whose tail was learned from another record. Return 0 if it has another tail. */
 static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail, ts_marks *marks)
 {
-    int32_t end = size, took, plain;
+    int32_t end = crc_begin(text, size), took, plain;
     int64_t time;
 
-    if (end >= TS_PROPERTY_CRC_BYTES &&
-        memcmp(text + end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) == 0 &&
-        text[end - 1] == 2 && !has_either(text + end - 11, 10, 2, 2))
-        end -= TS_PROPERTY_CRC_BYTES;
     end -= ts_group_tail(text, end);
     plain = end;
     if (end >= TS_TAIL_TIMES_BYTES &&
@@ -281,13 +288,9 @@ static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail
  * ends otherwise. */
 static int32_t read_needed(const uint8_t *text, int32_t size, ts_marks *marks)
 {
-    int32_t end = size, rest;
+    int32_t end = crc_begin(text, size), rest;
     uint64_t id;
 
-    if (end >= TS_PROPERTY_CRC_BYTES &&
-        memcmp(text + end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) == 0 &&
-        text[end - 1] == 2 && !has_either(text + end - 11, 10, 2, 2))
-        end -= TS_PROPERTY_CRC_BYTES;
     rest = end - ID_BYTES - OUT_BYTES - DELIVER_BYTES;
     if (rest < UNIQUE_BYTES ||
         !TIME_IS(text + rest + DELIVER_BYTES, "TIMER_OUT_MS\001", &marks->out_ms) ||

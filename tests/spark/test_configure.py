@@ -5,9 +5,7 @@ Each test starts a process, because a process has one JVM and one kind of sessio
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -61,18 +59,8 @@ def test_source_is_known_and_workers_run_this_python(tmp_path: Path, how: str) -
         del given["PYSPARK_PYTHON"], given["PYSPARK_DRIVER_PYTHON"]
         folders = given["PATH"].split(os.pathsep)
         given["PATH"] = os.pathsep.join(one for one in folders if Path(one) != own)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "s"), how],
-        input=json.dumps(spark_session.settings(tmp_path)),
-        env=given,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    lines = [one for one in done.stdout.splitlines() if one.startswith("FOUND ")]
-    assert lines, done.stderr
-    _, rows, kind = lines[0].split(" ")
+    words = (str(tmp_path / "s"), how)
+    done = spark_session.run_program(PROGRAM, *words, scratch=tmp_path, env=given, timeout_s=240)
+    rows, kind = spark_session.found_by(done).split(" ")
     assert rows == "5"
     assert kind.startswith("pyspark.sql.connect") == (how == "connect")

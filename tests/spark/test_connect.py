@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,18 +40,9 @@ def test_batch_and_stream_over_connect(tmp_path: Path) -> None:
     for n in range(25):
         bench.store.put("t", b"%d" % n)
     bench.close()
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "s"), str(tmp_path)],
-        input=json.dumps(spark_session.settings(tmp_path)),
-        env=os.environ | spark_session.environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    lines = [one for one in done.stdout.splitlines() if one.startswith("FOUND ")]
-    assert lines, done.stderr
-    [line] = lines
-    found = json.loads(line.removeprefix("FOUND "))
+    words = (str(tmp_path / "s"), str(tmp_path))
+    env = os.environ | spark_session.environment()
+    done = spark_session.run_program(PROGRAM, *words, scratch=tmp_path, env=env, timeout_s=240)
+    found = json.loads(spark_session.found_by(done))
     assert found["connect"].startswith("pyspark.sql.connect")
     assert (found["rows"], found["streamed"]) == (25, 25)

@@ -19,7 +19,7 @@ def places(spark: Any, *logs: Log) -> set[tuple[int, int]]:
     return {(row[0], row[1] // 100) for row in pending_places(messages).collect()}
 
 
-def test_waiting_places_returns_waiting_messages(spark: Any) -> None:
+def test_pending_places_returns_pending_messages(spark: Any) -> None:
     log, other = Log(), Log(1)
     log.scheduled("waits", 9000)  # record 0
     log.scheduled("delivered", 9000)

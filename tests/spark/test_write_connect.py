@@ -1,9 +1,6 @@
 """Writing over Spark Connect, in a separate process, as a JVM has one kind of session."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,14 +42,8 @@ def test_batch_and_stream_write_over_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     root = tmp_path / "s"
     timerstore.open_shards(root, 2, small(), threads=False).close()
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(root), str(tmp_path)],
-        input=json.dumps(spark_session.settings(tmp_path)),
-        env=os.environ | spark_session.environment(),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    words = (str(root), str(tmp_path))
+    env = os.environ | spark_session.environment()
+    done = spark_session.run_program(PROGRAM, *words, scratch=tmp_path, env=env, timeout_s=280)
     assert "DONE pyspark.sql.connect" in done.stdout, done.stderr[-5000:]
     assert came(root) == each_once(300)

@@ -18,20 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from timerstore._engine.base import message_fields
+from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
 from timerstore.shards.arrow_arrays import numpy_of
 from timerstore.shards.arrow_import import compute, pyarrow
-from timerstore.shards.nested import flat_of
+from timerstore.shards.nested import flat_of, spans_of_kept
+from timerstore.shards.property_texts import are_reserved
 
 SET_BY_STORE = frozenset(
     {"shard", "queue_id", "queue_offset", "log_offset", "stored_at", "body_len", "body_crc"}
     | {"flags", "kind", "real_topic", "timer_id", "rolls"}
 )
 """The columns of the table `messages` that a new message cannot have."""
-
-_LEVEL_TOPIC = "SCHEDULE_TOPIC_XXXX"
-_RESERVED = sorted(message_fields.RESERVED_NAMES.keys() | message_fields.DROPPED_NAMES)
 
 
 def rows_of_messages(batch: Any) -> Any:
@@ -60,7 +58,7 @@ def rows_of_messages(batch: Any) -> Any:
 def _due(due: Any, topic: Any) -> Any:
     pc = compute()
     now = pyarrow().scalar(0, pyarrow().int64()).cast(due.type)
-    is_level = pc.equal(topic.cast(pyarrow().string()), _LEVEL_TOPIC)
+    is_level = pc.equal(topic.cast(pyarrow().string()), SCHEDULE_TOPIC)
     return pc.if_else(pc.fill_null(is_level, fill_value=False), due, due.fill_null(now))
 
 
@@ -75,14 +73,11 @@ def _keys(key: Any) -> Any:
 
 
 def _without_reserved(properties: Any) -> Any:
-    pc, arrow = compute(), pyarrow()
+    arrow = pyarrow()
     (names, values), spans = flat_of(properties, properties.values.flatten())
-    known = pc.is_in(names, value_set=arrow.array(_RESERVED, names.type))
-    reserved = pc.or_(known, pc.starts_with(names, message_fields.RESERVED_PREFIX))
-    is_kept = ~numpy_of(reserved).astype(bool)
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_kept)])
+    is_kept = ~numpy_of(are_reserved(names)).astype(bool)
     kept = arrow.array(is_kept)
-    offsets = arrow.array(before[spans].astype(np.int32))
+    offsets = arrow.array(spans_of_kept(spans, is_kept).astype(np.int32))
     return arrow.MapArray.from_arrays(offsets, names.filter(kept), values.filter(kept))
 
 

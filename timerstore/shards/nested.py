@@ -32,6 +32,13 @@ def flat_of(column: Any, entries: Sequence[Any]) -> tuple[list[Any], Int64Array]
     return parts, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
+def spans_of_kept(spans: Int64Array, is_kept: npt.NDArray[np.bool_]) -> Int64Array:
+    """Return the offsets of the rows after the entries that are not kept are left out."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_kept)])
+    left: Int64Array = before[spans]
+    return left
+
+
 def rows_with(entries: npt.NDArray[np.bool_], spans: Int64Array) -> npt.NDArray[np.bool_]:
     """Return which rows have at least one of these entries."""
     before = np.concatenate([[0], np.cumsum(entries)])

@@ -16,10 +16,17 @@ from timerstore.errors import MessageError
 from timerstore.messages import Int64Array
 from timerstore.shards.arrow_arrays import Mask, as_text, joined, numpy_of, plain
 from timerstore.shards.arrow_import import compute, pyarrow
-from timerstore.shards.nested import flat_of, rows_with
+from timerstore.shards.nested import flat_of, rows_with, spans_of_kept
 
 _CONTROL = r"[\x00-\x1f]"
-_NAMES = sorted(message_fields.DROPPED_NAMES | message_fields.RESERVED_NAMES.keys())
+_RESERVED = sorted(message_fields.DROPPED_NAMES | message_fields.RESERVED_NAMES.keys())
+
+
+def are_reserved(names: Any) -> Any:
+    """Return, as booleans, which of these names a message cannot have."""
+    pc, arrow = compute(), pyarrow()
+    known = pc.is_in(names, value_set=arrow.array(_RESERVED, names.type))
+    return pc.or_(known, pc.starts_with(names, message_fields.RESERVED_PREFIX))
 
 
 def empty_texts(count: int) -> Any:
@@ -75,8 +82,7 @@ def property_texts(column: Any, count: int, reasons: list[tuple[Mask, str]]) -> 
     pairs = pc.binary_join_element_wise(pairs, nothing, value_end)
     if not is_kept.all():
         pairs = pairs.filter(arrow.array(is_kept))
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_kept)])
-        spans = before[spans]
+        spans = spans_of_kept(spans, is_kept)
     return joined(spans, pairs, "").cast(arrow.large_binary())
 
 
@@ -85,11 +91,8 @@ def _reserved(names: Any) -> list[tuple[int, str | None]]:
 
     The error is None if the property is dropped without an error.
     """
-    pc, arrow = compute(), pyarrow()
-    known = pc.is_in(names, value_set=arrow.array(_NAMES, names.type))
-    found = pc.or_(known, pc.starts_with(names, message_fields.RESERVED_PREFIX))
     problems: list[tuple[int, str | None]] = []
-    for code in np.flatnonzero(numpy_of(found)).tolist():
+    for code in np.flatnonzero(numpy_of(are_reserved(names))).tolist():
         try:
             message_fields.encode_properties(None, (), {names[code].as_py(): "x"})
             problems.append((code, None))

@@ -6,9 +6,12 @@ checkout and Spark finds the data source.
 """
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,30 @@ def settings(scratch: Path) -> dict[str, str]:
             f"-Dlog4j2.configurationFile=file:{_QUIET} -Dderby.system.home={scratch}"
         ),
     }
+
+
+def run_program(
+    program: str, *words: str, scratch: Path, env: Mapping[str, str], timeout_s: int
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that starts a session of its own; it reads `settings` as JSON from stdin."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        input=json.dumps(settings(scratch)),
+        env=env,
+        cwd=scratch,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def found_by(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what the program printed after "FOUND "."""
+    lines = [one for one in done.stdout.splitlines() if one.startswith("FOUND ")]
+    assert lines, done.stderr
+    [line] = lines
+    return line.removeprefix("FOUND ")
 
 
 def start(scratch: Path, *, master: str = "local[2,3]", **more: str) -> Any:

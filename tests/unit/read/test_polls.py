@@ -72,7 +72,7 @@ def test_next_poll_takes_over_when_one_gives_up(read_queues: Bench, is_woken: bo
 def test_poll_keeps_its_position_while_it_reads(read_queues: Bench) -> None:
     consumer = read_queues.store.consumer("t", "g")
     first, second = PollCaller(consumer).step(), PollCaller(consumer).step()
-    put_now(read_queues, b"taken by one who does not wait")
+    put_now(read_queues, b"taken by another poll")
     assert len(consumer.poll()) == 1
     first.step()
     assert (first.answer, first.is_waiting, second.wake_count) == (None, True, 0)

@@ -66,7 +66,7 @@ class IntrospectionCalls(OpenStore):
         dispatched, durable = engine.dispatch.dispatched, engine.log.durable
         with engine.log.lock:
             by_topic, on_level = (Counter(one) for one in pending_by_topic(engine.routes))
-            waiting, log_end = int(engine.states.native.pending), engine.log.end
+            pending_timers, log_end = int(engine.states.native.pending), engine.log.end
         return {
             **engine.metrics.values(),
             **engine.metrics.distributions(),
@@ -84,7 +84,7 @@ class IntrospectionCalls(OpenStore):
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
             "rescheduled_messages": int(self._native.reschedule_count),
-            "pending_messages": waiting + sum(on_level.values()),
+            "pending_messages": pending_timers + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
             "log_begin_bytes": engine.log.segments.begin,
             "log_end_bytes": log_end,

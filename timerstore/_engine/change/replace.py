@@ -331,8 +331,8 @@ class Replacing(Owner):
                 if segments.begin <= log_offset < end:
                     found = self._pending_of(topic, key, log_offset)
                     if found is not None:
-                        is_waiting = self._states.get(found.named.timer_id) == lib.TS_PENDING
-                        return found if is_waiting else None
+                        is_pending = self._states.get(found.named.timer_id) == lib.TS_PENDING
+                        return found if is_pending else None
         return None
 
     def _pending_of(self, topic: str, key: str, log_offset: int) -> _Pending | None:

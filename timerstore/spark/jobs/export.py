@@ -61,15 +61,11 @@ class Args:
     compression: str = "zstd"
 
 
-def plan_of(args: Args) -> Source:
-    """Plan the scan of the table."""
+def build(spark: SparkSession, args: Args, folder: Path) -> tuple[DataFrame, Source]:
+    """Return one row per written file, and the scan. Reading the rows writes the files."""
     options = {"topics": args.topics} if args.topics else {}
-    return plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
-
-
-def build(spark: SparkSession, args: Args, folder: Path, source: Source) -> DataFrame:
-    """Return one row per written file. The files are written when the rows are read."""
-    return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT)
+    source = plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
+    return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT), source
 
 
 def work(run: Run, args: Args) -> Outcome:
@@ -86,9 +82,8 @@ def work(run: Run, args: Args) -> Outcome:
     disk.make_directory(staging)
     for name in _files_of(disk, args.out, run.run_id):
         disk.unlink(args.out / name)
-    spark = run.spark  # before the plan, which parses a schema with a session
-    source = plan_of(args)
-    files = build(spark, args, staging, source).orderBy("number").collect()
+    written, source = build(run.spark, args, staging)
+    files = written.orderBy("number").collect()
     told: list[dict[str, Any]] = []
     for file in files:
         name = f"{run.run_id}-{file['number']:05d}.parquet"

@@ -43,35 +43,31 @@ class Args:
     out: Path | None = None
 
 
-def plan_of(args: Args) -> Source:
-    """Plan the scan of the pending messages."""
+def build(spark: SparkSession, args: Args) -> tuple[DataFrame, Source]:
+    """Return one row per shard and non-empty bucket, and the scan that it counts."""
+    bucket_ms = read_span_ms("--bucket", args.bucket)
     begin_ms = read_time_ms("--begin", args.begin)
     end_ms = begin_ms + read_span_ms("--horizon", args.horizon)
-    return plan_source(
+    source = plan_source(
         args.path,
         COLUMNS,
         table="timers",
         deliver_from_ms=str(begin_ms),
         deliver_to_ms=str(end_ms),
     )
-
-
-def build(spark: SparkSession, args: Args, source: Source) -> DataFrame:
-    """Return one row per shard and non-empty bucket."""
-    bucket_ms = read_span_ms("--bucket", args.bucket)
     counts = run_tasks(spark, source, CountBuckets(bucket_ms), RESULT)
-    return counts.groupBy("shard", "bucket").agg(
+    by_bucket = counts.groupBy("shard", "bucket").agg(
         F.sum("due").alias("due"), F.sum("bytes").alias("bytes")
     )
+    return by_bucket, source
 
 
 def work(run: Run, args: Args) -> Outcome:
     """Count the messages, and write the files."""
     bucket_ms = read_span_ms("--bucket", args.bucket)
     need_there(args.path)
-    spark = run.spark  # before the plan, which parses a schema with a session
-    source = plan_of(args)
-    rows = build(spark, args, source).orderBy("bucket", "shard").collect()
+    counts, source = build(run.spark, args)
+    rows = counts.orderBy("bucket", "shard").collect()
     figures = figures_of([row.asDict() for row in rows], bucket_ms) | {"as_of": source.state}
     if args.lake is not None:
         figures["lake"] = lake_counts(args.lake)

@@ -25,9 +25,8 @@ def work(run: Run, args: Args) -> Outcome:
     """Count the messages, and write the plots."""
     need_there(args.path)
     hours = _hours(args)
-    spark = run.spark  # before the plan, which parses a schema with a session
-    source = forecast.plan_of(hours)
-    rows = [row.asDict() for row in forecast.build(spark, hours, source).collect()]
+    counts, source = forecast.build(run.spark, hours)
+    rows = [row.asDict() for row in counts.collect()]
     figures = forecast.figures_of(rows, 3_600_000) | {"as_of": source.state}
     by_hour: dict[int, int] = {}
     for row in rows:

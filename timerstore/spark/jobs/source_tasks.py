@@ -44,7 +44,10 @@ class Source:
 
 
 def plan_source(path: str, schema: str, **options: str) -> Source:
-    """Plan a scan of the columns of `schema`. The options are those of the data source."""
+    """Plan a scan of the columns of `schema`. The options are those of the data source.
+
+    There must be an active session, which parses the schema.
+    """
     given: Mapping[str, str] = {"path": path, "time_type": "long", **options}
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType), schema

@@ -17,8 +17,7 @@ from timerstore._engine.base import failpoints
 
 Read = Callable[[TimerStore], list[bytes]]
 BATCH = 16_384  # records that dispatch handles at a time
-# No segment ends: a step of dispatch ends with its segment, so a read there may find nothing once.
-LIVE_CONFIG = small(flush="sync", commit_log_segment_bytes=1 << 26)
+LIVE_CONFIG = small(flush="sync")  # segments are small: the reads cross the end of many
 
 
 def _bodies(messages: Any) -> list[bytes]:
@@ -104,6 +103,16 @@ def test_read_dispatches_at_most_one_batch(tmp_path: Path) -> None:
     bench.store.put("t", b"last")
     assert bench.store.pull("t", 0, 0).status is PullStatus.NO_MESSAGE_IN_QUEUE
     assert len(bench.store.pull_batch("other", 0, 0, max_count=BATCH + 10)) == BATCH
+    assert _bodies(bench.store.pull("t", 0, 0).messages) == [b"last"]
+    bench.close()
+
+
+def test_read_goes_on_into_the_next_segments(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(flush="sync", commit_log_segment_bytes=1 << 20))
+    for _ in range(8):  # a segment holds three
+        bench.store.put("other", b"x" * 300_000)
+    bench.store.put("t", b"last")
+    assert inside(bench.store).log.end > 2 << 20  # in the third segment
     assert _bodies(bench.store.pull("t", 0, 0).messages) == [b"last"]
     bench.close()
 

@@ -87,10 +87,11 @@ class Dispatch(Service):
         """Dispatch one batch of appended records; return whether there were any."""
         self._step_begin = self.dispatched
         try:
-            is_busy = self._dispatch(self._log.write_out_once)
+            self._dispatch(self._log.write_out_once)
         except BaseException:
             self._log.native.dispatch_scheduled = 0  # retried later, or after a wake-up
             raise
+        is_busy = self.dispatched != self._step_begin
         self._was_idle &= not is_busy
         return is_busy
 
@@ -144,11 +145,16 @@ class Dispatch(Service):
     def through(self, offset: int) -> None:
         """Dispatch at least up to a log offset."""
         while self.dispatched < offset:
-            self.batch()
+            self._dispatch(self._log.write_out)
 
-    def batch(self) -> bool:
-        """Dispatch one batch on the caller's thread; return whether there were any records."""
-        return self._dispatch(self._log.write_out)
+    def batch_through(self, offset: int) -> None:
+        """Dispatch up to a log offset; stop after about one batch of records.
+
+        A single dispatch ends with its segment. This goes on in the next one.
+        """
+        left = _BATCH
+        while self.dispatched < offset and left > 0:
+            left -= self._dispatch(self._log.write_out)
 
     def rebuild(self, store_id: int) -> None:
         """Rebuild the index from the log. Dispatch waits until it is done."""
@@ -163,8 +169,11 @@ class Dispatch(Service):
         with self._lock:
             yield
 
-    def _dispatch(self, write: Callable[[], int]) -> bool:
-        """Dispatch one batch below the log offset that `write` returns; then notify readers."""
+    def _dispatch(self, write: Callable[[], int]) -> int:
+        """Dispatch one batch below the log offset that `write` returns; then notify readers.
+
+        Return the number of records. The end of a segment is a batch of none.
+        """
         touched: set[int] = set()
         try:
             with self._lock:
@@ -173,9 +182,9 @@ class Dispatch(Service):
             if touched:
                 self._signals.queues_advanced(touched)
 
-    def _dispatch_held(self, written: int, touched: set[int]) -> bool:
+    def _dispatch_held(self, written: int, touched: set[int]) -> int:
         if self.dispatched >= written:
-            return False
+            return 0
         count = self._read(written)
         if count:
             self._append(count, touched)
@@ -187,7 +196,7 @@ class Dispatch(Service):
             size = self._requests.count * _REQUEST_BYTES
             self._signals.requests_dispatched(bytes(ffi.buffer(self._requests.at, size)))
         self.metrics.add("dispatch_records", count)
-        return True
+        return count
 
     def _read(self, end: int) -> int:
         """Make units of the next records below `end`; return the number of units."""

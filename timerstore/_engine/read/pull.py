@@ -200,9 +200,10 @@ class Puller(Owner):
         running for 5 ms, the interpreter's switch interval.
         """
         log = self._log
-        if self._dispatch.dispatched < self._visible_end:
+        end = self._visible_end
+        if self._dispatch.dispatched < end:
             with suppress(FullError):  # dispatch tries again, and reports it
-                self._dispatch.batch()
+                self._dispatch.batch_through(end)
             return True  # also on a full disk: some queues may have new units
         if log.durable < log.end and self._clock.monotonic_ns >= self._next_sync_ns:
             self._next_sync_ns = self._clock.monotonic_ns + _SYNC_INTERVAL_NS

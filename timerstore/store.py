@@ -40,6 +40,7 @@ from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
+from timerstore._engine.write.single_put import KnownId
 from timerstore._engine.write.spread import Spreader
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
@@ -126,6 +127,11 @@ class TimerStore(
         if request.message_id is not None:
             return self._many_putting.put_once(request)
         return self._putting.put(request)
+
+    @_counted
+    def _begin_single(self, request: PutRequest) -> PutReceipt | KnownId | None:
+        """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
+        return self._engine.single_put.put(request, waits=False)
 
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:

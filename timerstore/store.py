@@ -26,6 +26,7 @@ from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
     AckResult,
+    LeaseCall,
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
@@ -233,6 +234,15 @@ class TimerStore(
     @_counted
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
+
+    @_counted
+    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
+        """Make `ack`, `nack` and `extend` calls of tasks with one sync (timerstore.aio)."""
+        answers = self._leases.settle_each(calls)
+        for one in answers:
+            if isinstance(one, Exception):
+                self._fail_if_final(one)
+        return answers
 
     # --- recurring messages ---
 

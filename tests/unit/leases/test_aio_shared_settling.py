@@ -93,8 +93,12 @@ def test_acks_need_no_sync_when_flush_is_async(tmp_path: Path) -> None:
         store: AsyncTimerStore, leased: list[LeasedMessage], _clock: ManualClock
     ) -> None:
         syncs = count_syncs(store)
-        assert set(await asyncio.gather(*map(store.ack, leased))) == {AckResult.ACKED}
+        acks = asyncio.gather(*map(store.ack, leased[:10]))
+        assert set(await acks) == {AckResult.ACKED}
         assert not syncs
+        told = await asyncio.gather(store.ack(leased[10]), *map(store.nack, leased[11:20]))
+        assert set(told) == {AckResult.ACKED, AckResult.NACKED}
+        assert len(syncs) == 1, "a nack is durable in any case"
 
     with_leases(tmp_path, test, flush="async")
 

@@ -218,10 +218,13 @@ class Leases(Owner):
             results.append(RESULTS[result])
             end = max(end, at)
         if end:
-            reach("ack_appended")
-            self._putting.appended()
+            self._appended()
             self._settle(end)
         return results
+
+    def _appended(self) -> None:
+        reach("ack_appended")
+        self._putting.appended()
 
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
@@ -233,22 +236,24 @@ class Leases(Owner):
 
     def settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
         """Make several calls with one sync. Return the answer or the error of each, in order."""
-        ends = [0]
-        answers = [self._answer(call, ends) for call in calls]
-        reach("ack_appended")
-        self._putting.appended()
-        self._settle(max(ends))
+        acked, moved = [0], [0]  # the ends of the log that must be durable
+        answers = [self._answer(call, acked, moved) for call in calls]
+        self._appended()
+        self._log.sync_through(max(moved))  # as each `nack` and `extend` does
+        self._settle(max(acked))
         return answers
 
-    def _answer(self, call: LeaseCall, ends: list[int]) -> AckResult | str | Exception:
-        """Make a call. Add the log offset that must be durable before its answer to `ends`."""
+    def _answer(
+        self, call: LeaseCall, acked: list[int], moved: list[int]
+    ) -> AckResult | str | Exception:
+        """Make a call. Add the log offset that must be durable before its answer to a list."""
         try:
             if call.kind == "nack":
-                return self.nack(call.target, call.delay, ends.append)
+                return self.nack(call.target, call.delay, moved.append)
             if call.kind == "extend":
-                return self.extend(call.target, call.lease, ends.append)
+                return self.extend(call.target, call.lease, moved.append)
             result, end = self._cancel(_receipt_of(call.target))
-            ends.append(end)
+            acked.append(end)
             return RESULTS[result]
         except Exception as error:  # noqa: BLE001 - raised to the caller of this call
             return error

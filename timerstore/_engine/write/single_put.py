@@ -111,7 +111,7 @@ class SinglePut(Owner):
         log_offset, number, counter = appended
         if not is_new:
             return KnownId(log_offset)
-        reach("put_appended")
+        reach("put_single_appended")
         if not is_sync:
             appender.notify(due_ms, now_ms)
         origin: ReceiptOrigin = target.origin

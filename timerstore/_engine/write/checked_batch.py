@@ -100,4 +100,7 @@ def check_unique(ids: Column | None) -> None:
 def _id_texts(ids: Column) -> list[str]:
     data, offsets = ids
     whole, spans = bytes(data), offsets.tolist()
+    if whole.isascii():
+        text = whole.decode()
+        return [text[a:b] for a, b in pairwise(spans)]
     return [whole[a:b].decode() for a, b in pairwise(spans)]

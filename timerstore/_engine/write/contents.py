@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.message_fields import DROPPED_NAMES, RESERVED_PREFIX
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
@@ -40,14 +41,13 @@ class Contents(Owner):
         self._log = log
         self._is_on = is_on
 
-    def check_rows(self, call: CheckedBatch) -> None:
+    def check_rows(self, call: CheckedBatch, rows: ColumnBatch) -> None:
         """Raise ConflictError if two rows of a call have one id and other contents."""
         count = call.row_count
-        if not self._is_on or call.ids is None or count < 2:
+        if not self._is_on:
             return
         slots = np.zeros(1 << count.bit_length(), np.uint32)
         earlier = np.empty(count, np.int32)
-        rows = call.rows(b"", 0)
         repeated = lib.ts_ids_repeated(
             rows.native,
             ffi.from_buffer("uint32_t[]", slots),

@@ -211,7 +211,7 @@ class ManyPutting(Owner):
 
         A call with one message stores nothing if its id is known, and is checked after that.
         """
-        self._contents.check_rows(call)
+        self._contents.check_rows(call, rows)
         which = np.flatnonzero(known >= 0)
         if len(which):
             self._contents.check(call, which, self._firsts.read(rows, once, which, known))

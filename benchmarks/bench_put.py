@@ -124,17 +124,18 @@ def put_sync(
 
 
 def put_awaited(
-    store: AsyncTimerStore, work: Work, _rest: Callable[[], None], *, callers: int
+    store: AsyncTimerStore, work: Work, _rest: Callable[[], None], *, callers: int, ids: bool
 ) -> list[float]:
-    """The same by tasks of one loop."""
+    """The same by tasks of one loop; with `ids` each message has an id of its caller."""
     bodies, due = work.bodies(0, work.n), work.due_ms.tolist()
     put = store.put
+    named: list[dict[str, Any]] = [{"message_id": f"id-{k}"} if ids else {} for k in range(work.n)]
     found: list[float] = []
 
     async def call(caller: int) -> None:
         for row in range(caller, work.n, callers):
             before = time.perf_counter_ns()
-            await put(TOPIC, bodies[row], deliver_ms=due[row])
+            await put(TOPIC, bodies[row], deliver_ms=due[row], **named[row])
             found.append(time.perf_counter_ns() - before)
 
     async def all_callers() -> None:
@@ -189,7 +190,8 @@ def once(
     start_ms = time.time_ns() // 1_000_000  # the quick way in is there for the system's clock alone
     n = parameters["n"]
     work = harness.make_work(n, parameters["body"], 600_000, start_ms=start_ms + DAY_MS)
-    with opened(root, config, live=live, tasks=parameters.get("by") == "tasks") as (way, store):
+    by_tasks = parameters.get("by", "threads").startswith("tasks")
+    with opened(root, config, live=live, tasks=by_tasks) as (way, store):
         rest = _nothing if live else Stepper(store).settle
         before = time.perf_counter()
         taken = putter(way, work, rest)
@@ -284,7 +286,11 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
 
     for services in ("stepped", "live"):
         add("put", "async", {"n": n, "services": services}, put_each)
-    ways: dict[str, Callable[..., list[float]]] = {"threads": put_sync, "tasks": put_awaited}
+    ways: dict[str, Callable[..., list[float]]] = {
+        "threads": put_sync,
+        "tasks": partial(put_awaited, ids=False),
+        "tasks, ids": partial(put_awaited, ids=True),
+    }
     for by, putter in ways.items():
         for callers in (1, parameters["callers"]):
             # As many syncs as with one caller, about, where callers share them.

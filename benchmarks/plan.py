@@ -32,6 +32,7 @@ PARTS = (
     Part("recovery", "recovery", 30),
     Part("cancel", "cancel", 15),
     Part("own_reads", "own_reads", 3, ("--n", "300")),
+    Part("settle", "settle", 15, extra=True),
     Part("lateness", "lateness", 62, ("--seconds", "4")),
     Part("peers_1m", "peers", 250, ("--n", "1000000", "--peers", FAST, "--seconds-max", "300")),
     Part("peers_slow", "peers", 85, ("--n", "100000", "--peers", SLOW, "--seconds-max", "120")),

@@ -99,7 +99,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
         message_id: at most 128 bytes. If the same id was put to this topic within
         `StoreConfig.dedupe_window_ms`, nothing is stored. The call then returns the receipt of the
-        first put, with `duplicate` set, and that first message is durable.
+        first put, with `duplicate` set, and that first message is durable. If the first message has
+        other contents, the call raises ConflictError (`StoreConfig.dedupe`). These are body, tags,
+        keys and properties, and the due time if `deliver_at` or `deliver_ms` give it.
 
         key, replace: with `replace=True` the message replaces the pending message of this topic
         that has the same `key`, in one step. The replaced message counts as cancelled. `key`
@@ -113,6 +115,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid; nothing was stored.
             FullError: the disk is full; nothing was stored.
+            ConflictError: `message_id` was put before, with other contents; nothing was stored.
             FlowControlError: `StoreConfig.slot_messages_max` messages wait for the same slot
                 already.
             BusyError: `StoreConfig.dedupe_ids_max` message ids are remembered already.
@@ -183,6 +186,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             FullError: the disk is full. The first `stored_count` messages are stored, and are as
                 durable as after a call that succeeds.
             FlowControlError, BusyError: as for `put`, with `stored_count` as for FullError.
+            ConflictError: an id was put before, or stands twice, with other contents. Nothing was
+                stored, unless another thread put the id during this call: then the other messages
+                may be stored, except of an atomic batch. With shards, each shard decides alone.
         """
         return self._do_put_many(
             BatchRequest(

@@ -174,6 +174,11 @@ class StoreConfig:
     """Time from opening to the first delivery, ms. 0 to 86,400,000."""
 
     # --- names, retries, fixed delays -----------------------------------------------------------
+    dedupe: Literal["content", "id"] = "content"
+    """What makes a put a repetition of an earlier one with its message id. "content": the same
+    body, tags, keys and properties, and the same due time where `deliver_at` or `deliver_ms` give
+    one. A put that differs raises ConflictError. "id": the id alone. A put that differs stores
+    nothing, and returns the receipt of the first."""
     dedupe_window_ms: int = 3_600_000
     """How long a message id is remembered, ms. A `put` or `put_many` that repeats an id in this
     time returns the first receipt. 0 (ids are not remembered) to 7 days."""
@@ -335,6 +340,7 @@ _CHOICES = {
     "flush": ("sync", "async"),
     "visibility": ("durable", "written"),
     "far_wheel": ("off", "shared", "own"),
+    "dedupe": ("content", "id"),
     "delivered_properties": ("all", "needed"),
 }
 RATE_MIN, RATE_MAX = 0.001, 1_000_000

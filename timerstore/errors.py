@@ -104,6 +104,32 @@ class LeaseLostError(_AnsweredError):
     """
 
 
+class ConflictError(TimerStoreError):
+    """The message id was put to the topic before, with other contents (`StoreConfig.dedupe`).
+
+    `topic` and `message_id` name the message, and `differs` says what is different: "body",
+    "properties" (which include tags and keys), "due time". Nothing was stored. The first message is
+    durable.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        message_id: str = "",
+        differs: Iterable[str] = (),
+        where: object = None,
+        wanted: object = None,
+        got: object = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, where=where, wanted=wanted, got=got, retryable=retryable)
+        self.topic = topic
+        self.message_id = message_id
+        self.differs = tuple(differs)
+
+
 class ClosedError(TimerStoreError):
     """The store is closed."""
 

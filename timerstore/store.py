@@ -26,6 +26,7 @@ from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
     AckResult,
+    LeaseCall,
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
@@ -40,6 +41,7 @@ from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
+from timerstore._engine.write.single_put import KnownId
 from timerstore._engine.write.spread import Spreader
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
@@ -126,6 +128,11 @@ class TimerStore(
         if request.message_id is not None:
             return self._many_putting.put_once(request)
         return self._putting.put(request)
+
+    @_counted
+    def _begin_single(self, request: PutRequest) -> PutReceipt | KnownId | None:
+        """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
+        return self._engine.single_put.put(request, waits=False)
 
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
@@ -227,6 +234,15 @@ class TimerStore(
     @_counted
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
+
+    @_counted
+    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
+        """Make `ack`, `nack` and `extend` calls of tasks with one sync (timerstore.aio)."""
+        answers = self._leases.settle_each(calls)
+        for one in answers:
+            if isinstance(one, Exception):
+                self._fail_if_final(one)
+        return answers
 
     # --- recurring messages ---
 

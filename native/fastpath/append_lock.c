@@ -60,6 +60,12 @@ static PyObject *AppendLock_enter(AppendLock *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *AppendLock_enter_now(AppendLock *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(pthread_mutex_trylock(&self->mutex) == 0);
+}
+
 static PyObject *AppendLock_exit(AppendLock *self, PyObject *const *args, Py_ssize_t count)
 {
     int status = pthread_mutex_unlock(&self->mutex);
@@ -89,6 +95,8 @@ static PyObject *AppendLock_address(AppendLock *self, void *unused)
 
 static PyMethodDef AppendLock_methods[] = {
     {"__enter__", (PyCFunction)AppendLock_enter, METH_NOARGS, "Take the lock."},
+    {"enter_now", (PyCFunction)AppendLock_enter_now, METH_NOARGS,
+     "Take the lock if it is free; return whether it was."},
     {"__exit__", (PyCFunction)(void (*)(void))AppendLock_exit, METH_FASTCALL, "Release the lock."},
     {"locked", (PyCFunction)AppendLock_locked, METH_NOARGS, "Return whether a thread holds it."},
     {NULL, NULL, 0, NULL},

@@ -5,6 +5,7 @@
  * complete before the filled mark passes it. So recovery sees nothing of a record if the process is
  * killed in the middle of the copy.
  */
+#include "log/message_ids.h"
 #include "log/template_cache.h"
 
 int64_t ts_template_cache_bytes(void)
@@ -55,6 +56,39 @@ int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t bo
 {
     return put_one(log, route, body, body_size, due_ms, properties, properties_size, now_ms,
                    due_ms);
+}
+
+int64_t ts_put_named(ts_log *log, ts_ids *ids, const uint8_t *topic, int32_t topic_size,
+                     ts_route *route, const uint8_t *body, int32_t body_size, int64_t due_ms,
+                     const uint8_t *properties, int32_t properties_size, const uint8_t *id,
+                     int32_t id_size, int64_t now_ms, int32_t *is_new)
+{
+    ts_put put = {.body = body, .body_size = body_size, .properties = properties,
+                  .properties_size = properties_size, .id = {id, id_size}, .due_ms = due_ms,
+                  .group_left = -1};
+    int64_t log_offset = log->base + log->filled, first, store_ms;
+    uint64_t hash = 0;
+    int32_t status;
+
+    *is_new = 0;
+    if (ids != NULL) {
+        hash = ts_id_hash(ts_identity(topic, topic_size), id, id_size);
+        first = ts_id_find(ids, hash, INT64_MAX, now_ms, &store_ms);
+        if (first >= 0)
+            return first;
+        if (ts_ids_full(ids)) {
+            log->need = 1;
+            return TS_NEED_IDS;
+        }
+    }
+    status = ts_put_append(log, route, &put, now_ms);
+    if (status != TS_OK)
+        return status;
+    if (ids != NULL)
+        ts_id_add(ids, hash, log_offset, now_ms);
+    ts_log_publish_due(log, due_ms, now_ms);
+    *is_new = 1;
+    return log_offset;
 }
 
 int64_t ts_put_level(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,

@@ -15,4 +15,10 @@ static inline ts_slice ts_slice_of(const uint8_t *texts, const int64_t *offsets,
     return given;
 }
 
+static inline ts_slice ts_body_of(const ts_column_batch *rows, int32_t row)
+{
+    return rows->parts != NULL ? rows->parts[row]
+                               : ts_slice_of(rows->bodies, rows->body_offsets, row);
+}
+
 #endif

@@ -26,6 +26,34 @@ int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batc
     return known;
 }
 
+int32_t ts_ids_repeated(const ts_column_batch *rows, uint32_t *slots, int32_t slot_count,
+                        int32_t *earlier)
+{
+    uint64_t mask = (uint64_t)slot_count - 1;
+    int32_t repeated = 0;
+
+    for (int32_t i = 0; i < rows->count; i++) {
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, i), other;
+        uint64_t at;
+
+        earlier[i] = -1;
+        if (id.size == 0)
+            continue;
+        for (at = ts_id_hash(0, id.at, id.size) & mask; slots[at] != 0; at = (at + 1) & mask) {
+            other = ts_slice_of(rows->ids, rows->id_offsets, (int32_t)slots[at] - 1);
+            if (other.size == id.size && memcmp(other.at, id.at, (size_t)id.size) == 0)
+                break;
+        }
+        if (slots[at] == 0) {
+            slots[at] = (uint32_t)i + 1;
+        } else {
+            earlier[i] = (int32_t)slots[at] - 1;
+            repeated++;
+        }
+    }
+    return repeated;
+}
+
 int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from,
                    int32_t to, const int64_t *log_offsets, int64_t store_ms)
 {
@@ -138,6 +166,82 @@ int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *nex
     return count;
 }
 
+/* Return whether the engine sets a property, not the caller of a put. */
+static int32_t is_of_engine(const ts_text *name)
+{
+    static const char *const names[] = {
+        TS_PROP_UNIQ_KEY, TS_PROP_TS_ONCE, TS_PROP_REAL_TOPIC, TS_PROP_REAL_QID, TS_PROP_DELAY,
+        TS_PROP_TS_ID, TS_PROP_TS_GROUP, TS_PROP_CRC32,
+    };
+
+    if (name->size > 6 && memcmp(name->at, "TIMER_", 6) == 0)
+        return 1;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (ts_text_is(name, names[i], (int32_t)strlen(names[i])))
+            return 1;
+    }
+    return 0;
+}
+
+/* Find the next property that a caller gave. Return 0 if there is none. */
+static int32_t next_given(const uint8_t *text, int32_t size, int32_t *at, ts_text *name,
+                          ts_text *value)
+{
+    while (ts_pair_next(text, size, at, name, value)) {
+        if (!is_of_engine(name))
+            return 1;
+    }
+    return 0;
+}
+
+/* Return whether a record has the given properties of a row, in the same order. */
+static int32_t has_properties(const ts_record *record, const ts_column_batch *rows, int32_t row)
+{
+    ts_slice texts[2] = {{rows->properties, rows->properties_size},
+                         ts_slice_of(rows->extra, rows->extra_offsets, row)};
+    ts_text name, value, own_name, own_value;
+    int32_t at = 0;
+
+    for (int32_t i = 0; i < 2; i++) {
+        int32_t own_at = 0;
+
+        while (next_given(texts[i].at, texts[i].size, &own_at, &own_name, &own_value)) {
+            if (!next_given(record->properties, record->properties_size, &at, &name, &value) ||
+                !ts_text_is(&name, own_name.at, own_name.size) ||
+                !ts_text_is(&value, own_value.at, own_value.size))
+                return 0;
+        }
+    }
+    return !next_given(record->properties, record->properties_size, &at, &name, &value);
+}
+
+static int32_t has_body(const ts_record *record, const ts_column_batch *rows, int32_t row)
+{
+    ts_slice body = ts_body_of(rows, row);
+
+    return record->body_size == body.size &&
+           (body.size == 0 || memcmp(record->body, body.at, (size_t)body.size) == 0);
+}
+
+/* Set whether a reschedule wrote the record: then its group begins with a delete record. */
+static int32_t set_moved(ts_view *view, const ts_record *record, const ts_marks *marks,
+                         ts_first_message *first)
+{
+    ts_record start;
+    ts_marks start_marks;
+    int32_t status;
+
+    first->is_moved = 0;
+    if (marks->group_start < 0 || marks->group_start >= record->log_offset)
+        return TS_OK;
+    status = ts_view_record(view, marks->group_start, &start);
+    if (status != TS_OK)
+        return status;
+    ts_marks_get(start.properties, start.properties_size, &start_marks);
+    first->is_moved = start_marks.delete_key.at != NULL;
+    return TS_OK;
+}
+
 int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store_id,
                           int64_t precision_ms,
                           const uint8_t *topic, int32_t topic_size, const ts_column_batch *rows,
@@ -150,9 +254,12 @@ int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store
         ts_marks marks;
         int32_t status = ts_view_record(view, first->log_offset, &record), waited;
 
+        if (status == TS_OK) {
+            ts_marks_get(record.properties, record.properties_size, &marks);
+            status = set_moved(view, &record, &marks, first);
+        }
         if (status != TS_OK)
             return k > 0 ? k : status;
-        ts_marks_get(record.properties, record.properties_size, &marks);
         waited = is_first(&record, &marks, store_id) && marks.real_topic.at != NULL &&
                  marks.real_queue >= 0;
         if (!waited)
@@ -168,6 +275,10 @@ int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store
         first->due_ms = first->timer_id >= 0 ? ts_marks_due(&marks, precision_ms) : record.store_ms;
         first->is_cancelled = first->timer_id >= 0 &&
                               ts_state_get(states, first->timer_id) == TS_CANCELLED;
+        first->body_size = record.body_size;
+        first->body_crc = record.body_crc;
+        first->has_body = has_body(&record, rows, which[k]);
+        first->has_properties = has_properties(&record, rows, which[k]);
     }
     return count;
 }

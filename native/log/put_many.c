@@ -15,15 +15,9 @@
 #include "log/message_ids.h"
 #include "log/record_template.h"
 
-static inline ts_slice body_of(const ts_column_batch *rows, int32_t row)
-{
-    return rows->parts != NULL ? rows->parts[row]
-                               : ts_slice_of(rows->bodies, rows->body_offsets, row);
-}
-
 static ts_put put_of(const ts_column_batch *rows, int32_t row)
 {
-    ts_slice body = body_of(rows, row);
+    ts_slice body = ts_body_of(rows, row);
 
     return (ts_put){
         .body = body.at,
@@ -72,7 +66,7 @@ static int32_t append_with_template(ts_log *log, ts_route *route,
                                     const ts_column_batch *rows, int32_t i, int64_t now_ms)
 {
     int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i];
-    ts_slice body = body_of(rows, i);
+    ts_slice body = ts_body_of(rows, i);
     ts_put put = {.body = body.at, .body_size = body.size, .unique = rows->first_unique + i,
                   .due_ms = due_ms};
 

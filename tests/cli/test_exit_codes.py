@@ -17,6 +17,7 @@ EXITS = {
     "BusyError": Exit.LATER,
     "ClosedError": Exit.ERROR,
     "ConfigError": Exit.ERROR,
+    "ConflictError": Exit.ERROR,
     "CorruptError": Exit.NOT_SO,
     "FailedError": Exit.ERROR,
     "FlowControlError": Exit.LATER,

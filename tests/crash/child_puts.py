@@ -19,10 +19,14 @@ from tests.crash.report import (
     key_of,
     make_body,
 )
-from timerstore import PutReceipt, StoreConfig, TimerStore
+from timerstore import ConflictError, PutReceipt, StoreConfig, TimerStore
 
 _OF_MANY = 1 << 62
 LEVEL_DELAYS_MS = (1000, 2000)
+
+
+def _given_size(number: int) -> int:
+    return 16 + number * 37 % 300
 
 
 class ChildPuts:
@@ -91,7 +95,11 @@ class ChildPuts:
         if random.random() < 0.1 and not self._plan.only_durable:
             options["flush"] = random.choice(("sync", "async"))
         if random.random() < 0.2:
+            # A put after a kill must have the same contents, so they depend on the number only.
             options["message_id"] = given_id(number)
+            options.pop("tags", None)
+            options.pop("keys", None)
+            body = make_body(number, due_ms, _given_size(number))
         is_given = "message_id" in options
         self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms, b=is_given)
         receipt = store.put(topic, body, **options)
@@ -109,16 +117,27 @@ class ChildPuts:
     ) -> None:
         """Put a message again by its id. It is stored now, or the answer is the first one's."""
         topic, queue_id = QUEUES[queue]
-        body = make_body(number, due_ms, 50)
+        body = make_body(number, due_ms, _given_size(number))
         again = store.put(
             topic, body, deliver_ms=due_ms, queue_id=queue_id, message_id=given_id(number)
         )
+        self._put_other(store, topic, number, body)
         if first is None:
             self._put_answered(queue, number, again)
         else:
             assert again.duplicate, again
             is_moved = number in self._moved
             assert is_moved or again._replace(duplicate=False, cancelled=False) == first, again
+
+    def _put_other(self, store: TimerStore, topic: str, number: int, body: bytes) -> None:
+        """Put another message with a known id: it must be rejected, and not be stored."""
+        try:
+            receipt = store.put(topic, body + b"\0", message_id=given_id(number))
+        except ConflictError:
+            return
+        # Only retention takes a message away with which a put can be compared.
+        assert receipt.duplicate, receipt
+        assert self._config.retention_ms, "swallowed"
 
     def _put_answered(self, queue: int, number: int, receipt: PutReceipt) -> None:
         topic = QUEUES[queue][0]

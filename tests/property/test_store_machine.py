@@ -552,7 +552,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.kill_in_put_group(point, nth, queue, [(self.due_ms(due) or 0, 400)] * count)
 
     @rule(
-        point=st.sampled_from(["put_many_part_appended", "put_once_answered", "log_synced"]),
+        point=st.sampled_from(["put_single_appended", "put_once_answered", "log_synced"]),
         queue=QUEUES, which=st.integers(0, 3), due=DUE,
     )  # fmt: skip
     def kill_in_put_once(

@@ -15,7 +15,13 @@ from tests.support.models.messages import Put, Queue
 from timerstore import CancelResult, PutReceipt
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.handle import decode, encode
-from timerstore.errors import FailedError, FullError, MessageError, TimerStoreError
+from timerstore.errors import (
+    ConflictError,
+    FailedError,
+    FullError,
+    MessageError,
+    TimerStoreError,
+)
 
 _OVERHEAD = 330  # bytes of a record without its body, until the first record gave a better value
 # bytes kept for the header of a chunk, and for the rest of a row without its body
@@ -177,7 +183,10 @@ class Puts(Looking):
     def op_put_once(self, queue: list[Any], which: int, due: Any, size: Any) -> None:
         at, body = (queue[0], queue[1]), self.new_body(self.size(size))
         due_ms, name = self.once_due(due), self._name(at, which)
-        self.note_attempt(at, [body], [due_ms or 0], names=[name])
+        if self.repeated(at[0], name, which) is None:
+            self.note_attempt(at, [body], [due_ms or 0], names=[name])
+        else:
+            self.tried = []
         self._putting(lambda: self._put_once(at, which, due_ms, body, lambda: self.is_dead))
 
     def op_put_many_once(self, queue: list[Any], items: list[Any]) -> None:
@@ -185,14 +194,27 @@ class Puts(Looking):
         bodies = [self.new_body(size) for _, _, size in items]
         dues = [self.once_due(due) or 0 for _, due, _ in items]
         names = [self._name(at, which) for which, _, _ in items]
-        self.note_attempt(at, bodies, dues, names=names)
+        new = []
+        for k, (which, _, _) in enumerate(items):
+            same = self.repeated(at[0], names[k], which)
+            if same is None:
+                new.append(k)
+            else:
+                bodies[k], dues[k] = same[0], same[1] or 0
+        tried = [[column[k] for k in new] for column in (bodies, dues, names)]
+        self.note_attempt(at, tried[0], tried[1], names=tried[2])  # type: ignore[arg-type]
 
         def put() -> None:
             keys = list(map(key_of, bodies))
-            batch = self.store.put_many(
-                at[0], bodies, deliver_ms=np.array(dues, np.int64), queue_id=at[1], keys=keys,
-                message_ids=names,
-            )  # fmt: skip
+            try:
+                batch = self.store.put_many(
+                    at[0], bodies, deliver_ms=np.array(dues, np.int64), queue_id=at[1], keys=keys,
+                    message_ids=names,
+                )  # fmt: skip
+            except ConflictError as error:
+                k = names.index(error.message_id)
+                self.note_conflict(at, names[k], bodies[k], error, is_in_flight=self.is_dead)
+                return
             given = zip(names, dues, bodies, batch, strict=True)
             for name, due_ms, body, receipt in given:
                 self.note_once(at, name, due_ms, body, receipt, is_in_flight=self.is_dead)
@@ -209,14 +231,24 @@ class Puts(Looking):
         *,
         is_in_flight: bool,
     ) -> None:
-        # a message id of a put that may have raised an error
-        if receipt.duplicate and self.config.index_enabled:
+        if receipt.duplicate:
+            self._adopt_named(queue, name)
+        super().note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight)
+
+    def note_conflict(
+        self, queue: Queue, name: str, body: bytes, error: ConflictError, *, is_in_flight: bool
+    ) -> None:
+        self._adopt_named(queue, name)
+        super().note_conflict(queue, name, body, error, is_in_flight=is_in_flight)
+
+    def _adopt_named(self, queue: Queue, name: str) -> None:
+        """Adopt a message with an id that is known now, of a put that raised an error."""
+        if self.config.index_enabled:
             for one in [a for a in self.attempts if (a.queue[0], a.name) == (queue[0], name)]:
                 message = self._found(one.queue, one.body)
                 if message is not None:
                     self.attempts.remove(one)
                     self.adopt(one, message)
-        super().note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight)
 
     def _name(self, queue: Queue, which: int) -> str:
         now_ms, window_ms = self.clock.now_ms, self.config.dedupe_window_ms

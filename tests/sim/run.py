@@ -62,7 +62,7 @@ def run_schedule(
 
     outcome = Outcome(schedule.seed, 0)
     try:
-        config = StoreConfig(**{"retention_ms": 0, **schedule.config})
+        config = StoreConfig(**{"retention_ms": 0, "dedupe": "id", **schedule.config})
     except ConfigError as error:  # schedules that the shrinker made may be invalid
         outcome.error = error
         return outcome

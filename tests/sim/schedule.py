@@ -61,6 +61,7 @@ def make_schedule(seed: int) -> Schedule:
         _with_failed_sync(kernel, config, ops)
         _with_write_back(kernel, ops)
         return Schedule(seed, config, is_small, ops)
+    config["dedupe"] = "id"  # a conflict in one shard does not keep others from storing their parts
     shards = draw_shards(Random(f"{seed} shards"), ops)
     _with_write_back(kernel, shards.ops)
     return Schedule(seed, config, is_small, shards.ops, shards.made)
@@ -169,6 +170,7 @@ def _config(draw: Random) -> dict[str, Any]:
     # Without a draw of its own, so that earlier seeds keep their schedules.
     is_short = config["timer_log_segment_bytes"] == 300
     config["delivered_properties"] = "needed" if is_short else "all"
+    config["dedupe"] = "content" if config["reserve_bytes"] else "id"
     config["dedupe_window_ms"] = pick((0, 20_000, 20_000, 3_600_000))
     if config["index_enabled"] is False:
         # without an index, the result of an asynchronous put cannot be queried

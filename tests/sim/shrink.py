@@ -105,7 +105,7 @@ _USUAL = {
     "visibility": "durable", "level_async": False, "slot_messages_max": 0, "start_delay_ms": 0,
     "reserve_bytes": 4096, "checkpoint_interval_ms": 500, "level_pending_max": 2000,
     "retention_ms": 0, "retention_log_bytes": 0, "retention_disk_percent": 0,
-    "dedupe_window_ms": 20_000, "topic_rates": "", "spread_seed": 1,
+    "dedupe_window_ms": 20_000, "dedupe": "content", "topic_rates": "", "spread_seed": 1,
 }  # fmt: skip
 
 

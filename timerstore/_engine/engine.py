@@ -63,8 +63,10 @@ from timerstore._engine.timer.backlog import Backlog
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.single_put import SinglePut
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
@@ -242,7 +244,11 @@ class Engine(Owner):
         self.putting = Putting(
             config, clock, log, self.dispatch, self.pipeline.flush, self.appender
         )
-        self.many_putting = ManyPutting(config, clock, log, self.appender, firsts)
+        self.single_put = SinglePut(config, clock, log, self.appender, firsts)
+        contents = Contents(log, is_on=config.dedupe == "content")
+        self.many_putting = ManyPutting(
+            config, clock, log, self.appender, firsts, contents, self.single_put
+        )
         self.replacing = builders.make_replacing(self)
 
     def _pending_due_ms(self) -> Int64Array:

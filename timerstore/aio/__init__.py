@@ -4,9 +4,9 @@
         await store.put("orders", b"close 4711", delay=1800)
         page = await store.pull("orders", 0, 0, wait=30.0)
 
-Calls run in a pool of `workers` threads. A plain put uses no thread (puts.py). A waiting pull or
-consumer uses none either (async_consumer.py): it is registered in the store's long-poll table and
-is woken on the loop that awaits it.
+Calls run in a pool of `workers` threads. Most puts use none (puts.py). Calls that settle leases
+share one (gathered_calls.py). A waiting pull or consumer uses none (async_consumer.py): it is
+registered in the store's long-poll table and is woken on the loop that awaits it.
 
 Thread safety: any loop may await. The store may outlive a loop.
 Invariants:
@@ -32,11 +32,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from timerstore import store as blocking_store
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.leases import AckResult, LeaseCall, LeasedMessage
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
 from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
@@ -114,6 +115,7 @@ class AsyncTimerStore(AsyncClosing):
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run)
+        self._lease_calls = GatheredCalls(blocking._check_open, pool, blocking._settle_each)
         self._dropped: set[Future[None]] = set()  # calls whose callers were cancelled
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
@@ -129,10 +131,7 @@ class AsyncTimerStore(AsyncClosing):
     put_every = _in_pool(TimerStore.put_every)
     recurring = _in_pool(TimerStore.recurring)
     cancel_every = _in_pool(TimerStore.cancel_every)
-    ack = _in_pool(TimerStore.ack)
     ack_many = _in_pool(TimerStore.ack_many)
-    nack = _in_pool(TimerStore.nack)
-    extend = _in_pool(TimerStore.extend)
     committed = _in_pool(TimerStore.committed)
     offset_at = _in_pool(TimerStore.offset_at)
     stats = _in_pool(TimerStore.stats)
@@ -147,16 +146,12 @@ class AsyncTimerStore(AsyncClosing):
 
     @_as(TimerStore.put)
     async def put(self, *given: Any, **named: Any) -> PutReceipt:
-        """Store one message, as TimerStore.put. A plain put uses no thread, and callers share
-        syncs.
-        """
+        """Store one message, as TimerStore.put. The loop appends it; many puts share a sync."""
         return await self._puts.put(given, named)
 
     @_as(TimerStore.put_many)
     async def put_many(self, *given: Any, **named: Any) -> PutBatch:
-        """Store many messages, as TimerStore.put_many. A plain list of at most 1,024 uses no
-        thread.
-        """
+        """Store many messages, as TimerStore.put_many; of a plain list up to 1,024 on the loop."""
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
@@ -169,6 +164,21 @@ class AsyncTimerStore(AsyncClosing):
         """
         waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **options))
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
+
+    @_as(TimerStore.ack)
+    async def ack(self, receipt: str | LeasedMessage) -> AckResult:
+        """Acknowledge a message, as TimerStore.ack. Calls of one turn of the loop share a sync."""
+        return AckResult(await self._lease_calls.call(LeaseCall("ack", receipt)))
+
+    @_as(TimerStore.nack)
+    async def nack(self, receipt: str | LeasedMessage, *, delay: Any = None) -> AckResult:
+        """Return a message, as TimerStore.nack. It shares syncs as `ack` does."""
+        return AckResult(await self._lease_calls.call(LeaseCall("nack", receipt, delay)))
+
+    @_as(TimerStore.extend)
+    async def extend(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> str:
+        """Extend a lease, as TimerStore.extend. It shares syncs as `ack` does."""
+        return str(await self._lease_calls.call(LeaseCall("extend", receipt, lease=lease)))
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **options: Any
@@ -362,8 +372,7 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     """Open a store as timerstore.open does: `await` it, or use `async with`.
 
     workers: threads that run calls, 1 to 64. Any number of tasks can wait in a synchronous `put` or
-    a plain `put_many`; they share syncs. Puts with a message id or a key, and other lists, are
-    limited to the number of threads.
+    a plain `put_many`; they share syncs. Other lists are limited to the number of threads.
 
     threads: False to run no services; step those of `store.blocking`.
 

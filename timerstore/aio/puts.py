@@ -1,10 +1,17 @@
-"""Puts of coroutines: the loop itself makes a plain put, and many share one sync.
+"""Puts of coroutines: the loop itself puts a single message, and many puts share one sync.
 
-Thread safety: runs on the loop that awaits. A put that is not plain runs in the pool.
+    plain, or with tags, keys, properties, an id     appended by the loop
+    the first put to a topic, a level, a spread,
+    a replacing put, a put that would have to wait   appended by a thread of the pool
+    an id that was put before                        looked up by a thread of the pool, once the
+                                                     first message with the id is durable
+
+Thread safety: runs on the loop that awaits.
 Invariants:
-    1. The loop never blocks: a plain put waits for no lock, writes no file, and takes at most 0.1
-       ms for a list.
-    2. On return the message is durable (`sync`), or survives a crash of the process (`async`).
+    1. The loop never blocks: it waits for no lock, writes no file, and takes at most 0.1 ms for a
+       list.
+    2. On return the message is durable (`sync`), or survives a crash of the process (`async`). The
+       first message of a repeated id is durable in any case.
     3. A coroutine that only puts lets others run.
 Raises: as put and put_many of TimerStore.
 See also: docs/decisions/0002-group-commit.md.
@@ -16,13 +23,20 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.write.put_requests import PutRequest
+from timerstore._engine.write.single_put import KnownId
 from timerstore.aio.shared_sync import SharedSync
+from timerstore.api import StoreApi
 from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.store import TimerStore
 
 _TURN = 64  # puts without a wait after which other tasks run
-# Such a put may return the receipt of another message or replace one. It syncs by itself.
-_BY_ITSELF = frozenset({"message_id", "key", "replace", "wait_at_most"})
+# Arguments of a put that the loop makes. Those of a replacing put are missing, because it may read
+# the key index.
+_ON_LOOP = frozenset(
+    {"delay", "deliver_at", "deliver_ms", "tags", "keys", "properties", "queue_id", "message_id",
+     "flush"}
+)  # fmt: skip
 
 Answer = TypeVar("Answer")
 
@@ -42,16 +56,21 @@ class Puts(Owner):
         self._store = store
         self._run = run  # in the pool
         self._is_sync = store.config.flush == "sync"
+        self._is_own_put = type(store).put is StoreApi.put  # else a subclass has another
         self._answered = 0  # puts without a wait since other tasks ran
         self.shared = SharedSync(store)
 
     async def put(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> PutReceipt:
         """Implement AsyncTimerStore.put."""
-        begun: PutReceipt | None = self._store._begin_put(*given, **named)
-        if begun is not None:
-            await self._settle(begun.log_offset)
+        begun: PutReceipt | KnownId | None = self._store._begin_put(*given, **named)
+        if begun is None and self._is_own_put and len(given) == 2 and _ON_LOOP.issuperset(named):
+            begun = self._store._begin_single(PutRequest(*given, **named))
+        if isinstance(begun, KnownId):
+            await self.shared.through(begun.log_offset + 1)
+        elif begun is not None:
+            await self._settle(begun.log_offset, is_sync=self._is_to_sync(named))
             return begun
-        if not self._shares(named):
+        if not self._is_to_sync(named):
             return await self._run(partial(self._store.put, *given, **named))
         receipt = await self._run(partial(self._put_and_begin, given, named))
         await self.shared.through(receipt.log_offset + 1)
@@ -67,13 +86,13 @@ class Puts(Owner):
         """Implement AsyncTimerStore.put_many."""
         begun: PutBatch | None = self._store._begin_put_many(*given, **named)
         if begun is not None:
-            await self._settle(int(begun.log_offsets[-1]))
+            await self._settle(int(begun.log_offsets[-1]), is_sync=self._is_sync)
             return begun
         return await self._run(partial(self._store.put_many, *given, **named))
 
-    async def _settle(self, log_offset: int) -> None:
+    async def _settle(self, log_offset: int, *, is_sync: bool) -> None:
         """Wait until the put is durable, if it must be. Otherwise let other tasks run at times."""
-        if self._is_sync:
+        if is_sync:
             await self.shared.through(log_offset + 1)
             return
         self._answered += 1
@@ -81,8 +100,7 @@ class Puts(Owner):
             self._answered = 0
             await asyncio.sleep(0)
 
-    def _shares(self, named: Mapping[str, Any]) -> bool:
-        """Return whether the put must be durable, and only its own append has to be synced."""
+    def _is_to_sync(self, named: Mapping[str, Any]) -> bool:
+        """Return whether the put must be durable on return."""
         flush = named.get("flush")
-        is_sync = self._is_sync if flush is None else isinstance(flush, str) and flush == "sync"
-        return is_sync and _BY_ITSELF.isdisjoint(named)
+        return self._is_sync if flush is None else isinstance(flush, str) and flush == "sync"

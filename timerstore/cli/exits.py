@@ -12,6 +12,7 @@ from types import MappingProxyType
 from timerstore._engine.storage.os_errors import FULL
 from timerstore.errors import (
     BusyError,
+    ConflictError,
     CorruptError,
     FailedError,
     FlowControlError,
@@ -121,6 +122,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (FullError, "free space and try again; no acknowledged message is lost"),
     (FlowControlError, "try again after messages of that slot were delivered or cancelled"),
     (BusyError, "try again later"),
+    (ConflictError, "use another message id for another message"),
     (FlushTimeoutError, "try again, with the same message id"),
     (FormatVersionError, "a newer timerstore wrote it; use that version"),
     (

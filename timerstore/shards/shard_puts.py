@@ -55,6 +55,8 @@ class ShardPuts(Owner):
         key = first_key(request.keys if request.key is None else request.key)
         key = key or request.message_id
         shard = self._shard_of(key) if isinstance(key, str) else self._turns.take()
+        if request.is_derived:
+            return ShardReceipt(shard, self._call(shard, lambda store: store._do_put(request)))
         options = request.options()  # only those given: a plain put takes the fast path
         receipt = self._call(shard, lambda store: store.put(request.topic, request.body, **options))
         return ShardReceipt(shard, receipt)
@@ -105,18 +107,21 @@ class ShardPuts(Owner):
                 own_bodies = [data[offsets[k] : offsets[k + 1]] for k in mine]
                 own_keys = None if keys is None else [keys[k] for k in mine]
                 own_ids = None if id_texts is None else [id_texts[k] for k in mine]
-            return lambda store: store.put_many(
-                topic,
-                own_bodies,
-                deliver_ms=due[mine] if level is None else None,
-                tags=request.tags,
-                keys=own_keys,
-                message_ids=own_ids,
-                queue_id=queue_id,
-                atomic=atomic,
-                flush=request.flush,
-                level=level,
+            options: dict[str, Any] = {
+                "deliver_ms": due[mine] if level is None else None,
+                "tags": request.tags,
+                "keys": own_keys,
+                "queue_id": queue_id,
+                "atomic": atomic,
+                "flush": request.flush,
+                "level": level,
+            }
+            if own_ids is None:
+                return lambda store: store.put_many(topic, own_bodies, **options)
+            part = BatchRequest(
+                topic, own_bodies, message_ids=own_ids, is_derived=not request.is_fixed, **options
             )
+            return lambda store: store._do_put_many(part)
 
         parts = self._put_parts({shard: part_of(shard) for shard in chosen})
         return ShardBatch(shards, parts, places_in_parts(shards))

@@ -3,13 +3,13 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from tests.support.inside.engine import CommitLog, Firsts, Ids
+from tests.support.inside.engine import CommitLog, Contents, Firsts, Ids
 from tests.support.inside.methods import IDS_ADD
 
 
 @mutant("W-D7", "a repeated put with the same id is stored again", needs="put_once")
 def _ids_are_names() -> Patches:
-    yield swap(Firsts, "once", nothing)
+    yield swap(Ids, "is_on", property(lambda _: False))
 
 
 @mutant("P-14", "message ids are forgotten at a restart", needs="put_once")
@@ -66,3 +66,22 @@ def _cancelled_not_said() -> Patches:
 )
 def _old_record_answers() -> Patches:
     yield swap(Ids, "move", nothing)
+
+
+@mutant("P-52", "a message with the id of another one is dropped with success", needs="put_once")
+def _other_contents_swallowed() -> Patches:
+    yield swap(Contents, "check", nothing)
+
+
+@mutant(
+    "P-53", "a repeated message is taken for another after it was rescheduled", needs="put_once"
+)
+def _moved_is_compared() -> Patches:
+    original = Firsts.read
+
+    def read(self: Any, *given: Any) -> Any:
+        found = original(self, *given)
+        found["is_moved"] = 0
+        return found
+
+    yield swap(Firsts, "read", read)

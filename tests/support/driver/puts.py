@@ -16,7 +16,7 @@ from timerstore import (
     PutReceipt,
 )
 from timerstore._engine.format.delay_levels import parse_level_delays
-from timerstore.errors import FlowControlError, MessageError
+from timerstore.errors import ConflictError, FlowControlError, MessageError
 
 
 class PutDriver(BaseDriver):
@@ -161,10 +161,47 @@ class PutDriver(BaseDriver):
             due_ms = None  # flow control checks new messages only; test_dedupe.py covers the rest
         window_ms = self.config.dedupe_window_ms
         name = self.onces.name(queue[0], which, self.clock.now_ms, window_ms, self.lost_below)
-        receipt = self.store.put(
-            queue[0], body, deliver_ms=due_ms, queue_id=queue[1], message_id=name, keys=key_of(body)
-        )
-        self.note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
+        same = self.repeated(queue[0], name, which)
+        if same is not None:
+            body, due_ms = same
+        try:
+            receipt = self.store.put(
+                queue[0], body, deliver_ms=due_ms, queue_id=queue[1], message_id=name,
+                keys=key_of(body),
+            )  # fmt: skip
+        except ConflictError as error:
+            assert same is None, "a conflict with itself"
+            self.note_conflict(queue, name, body, error, is_in_flight=is_in_flight())
+        else:
+            self.note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
+
+    def repeated(self, topic: str, name: str, which: int) -> tuple[bytes, int | None] | None:
+        """Return body and due time of the put that a put of this id repeats; None: of no put.
+
+        Where contents are compared, ids with an even number come with the same contents again, and
+        the others with new ones.
+        """
+        if self.config.dedupe == "id" or which % 2:
+            return None
+        now_ms, window_ms = self.clock.now_ms, self.config.dedupe_window_ms
+        one = self.onces.certain((topic, name), now_ms, window_ms, self.lost_below)
+        if one is None:
+            return None
+        first = one.old[0] if one.old else one.receipt  # as it was put, before it was rescheduled
+        return one.body, first.due_ms if one.waited and not one.level else None
+
+    def note_conflict(
+        self, queue: Queue, name: str, body: bytes, error: ConflictError, *, is_in_flight: bool
+    ) -> None:
+        """Record that a put was rejected, because its id was put with another body."""
+        assert self.config.dedupe == "content"
+        assert (error.topic, error.message_id) == (queue[0], name)
+        assert "body" in error.differs
+        now_ms, window_ms = self.clock.now_ms, self.config.dedupe_window_ms
+        sure = not is_in_flight
+        put = self.onces.conflicted((queue[0], name), body, now_ms, window_ms, sure=sure)
+        if put is not None and sure:
+            self._answered_again(put)
 
     def note_once(
         self,
@@ -182,6 +219,8 @@ class PutDriver(BaseDriver):
             begin = inside(self.store).log.segments.begin
             sure = not is_in_flight
             put = self.onces.answered(at, receipt, now_ms, window_ms, begin, sure=sure)
+            is_compared = self.config.dedupe == "content" and receipt.log_offset >= begin
+            assert put.body == body or not is_compared, f"swallowed: {body!r}"
             if sure:
                 self._answered_again(put)
             return

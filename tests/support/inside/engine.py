@@ -121,6 +121,7 @@ from timerstore._engine.timer.wheel_check_file import WheelChecks
 
 # --- puts ---
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
 

@@ -78,6 +78,29 @@ class Onces:
                 self._known[name].remove(one)
         return gone
 
+    def certain(self, name: Name, now_ms: int, window_ms: int, lost_below: int = 0) -> Put | None:
+        """Return the put that the store must know by this id; None if it may be new."""
+        for one in reversed(self._known.get(name, ())):
+            is_young = now_ms - one.store_ms < window_ms > one.latest_ms - one.store_ms
+            if is_young and one.put.sure and one.put.receipt.log_offset >= lost_below:
+                return one.put
+        return None
+
+    def conflicted(
+        self, name: Name, body: bytes, now_ms: int, window_ms: int, *, sure: bool
+    ) -> Put | None:
+        """Return the put with other contents, for which a put of an id was rejected.
+
+        None if it is one of several.
+        """
+        found = [one for one in self._known.get(name, ()) if now_ms - one.store_ms < window_ms]
+        assert found, f"a conflict with nothing: {name}"
+        assert all(one.put.body != body for one in found), f"a conflict with itself: {name}"
+        if len(found) > 1:
+            return None
+        found[0].put.sure |= sure
+        return found[0].put
+
     def answered(
         self,
         name: Name,

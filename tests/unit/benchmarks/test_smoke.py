@@ -27,6 +27,7 @@ NAMES = (
     "cancel",
     "lateness",
     "own_reads",
+    "settle",
     "idle",
     "peers",
     "delay_queue",

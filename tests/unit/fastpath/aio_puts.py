@@ -22,16 +22,25 @@ PLAIN: dict[str, Put] = {
     "put now": lambda store: store.put("t", b"body"),
     "put_many": lambda store: store.put_many("t", [b"one", b"two"], delay=HOUR_S),
 }
-OTHER: dict[str, Put] = {
+SINGLE: dict[str, Put] = {
     "tags": lambda store: store.put("t", b"body", delay=HOUR_S, tags="paid"),
+    "keys": lambda store: store.put("t", b"body", keys=["k", "l"], queue_id=0),
+    "properties": lambda store: store.put("t", bytearray(b"body"), properties={"x": "y"}),
     "flush": lambda store: store.put("t", b"body", delay=HOUR_S, flush="sync"),
     "message_id": lambda store: store.put("t", b"body", delay=HOUR_S, message_id="7"),
+    "message_id now": lambda store: store.put("t", b"body", message_id="8", tags="paid"),
+}
+OTHER: dict[str, Put] = {
+    "topic": lambda store: store.put("new", b"body", delay=HOUR_S, message_id="7"),
+    "level": lambda store: store.put("t", b"body", level=1, tags="paid"),
+    "spread": lambda store: store.put("t", b"body", delay=HOUR_S, spread=5, message_id="7"),
     "key": lambda store: store.put("t", b"body", delay=HOUR_S, key="k", replace=True),
     "tuple": lambda store: store.put_many("t", (b"one", b"two"), delay=HOUR_S),
 }
 plain = pytest.mark.parametrize("put", list(PLAIN.values()), ids=list(PLAIN))
-other = pytest.mark.parametrize("put", list(OTHER.values()), ids=list(OTHER))
-every = pytest.mark.parametrize("put", [*PLAIN.values(), *OTHER.values()], ids=[*PLAIN, *OTHER])
+on_loop = pytest.mark.parametrize("put", [*PLAIN.values(), *SINGLE.values()], ids=[*PLAIN, *SINGLE])
+EVERY = {**PLAIN, **SINGLE, **OTHER}
+every = pytest.mark.parametrize("put", list(EVERY.values()), ids=list(EVERY))
 
 
 class Gate:

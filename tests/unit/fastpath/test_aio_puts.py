@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,21 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, small
+from tests.support.inside import IDS_CAPACITY_MIN
 from tests.unit.fastpath.aio_puts import (
     HOUR_S,
+    SINGLE,
     Gate,
     Put,
     every,
+    on_loop,
     plain,
     with_store,
     without_pool,
 )
-from timerstore import StoreConfig
+from timerstore import PutReceipt, StoreConfig, TimerStore
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import ClosedError, MessageError
+from timerstore.errors import ClosedError, ConflictError, MessageError
 from timerstore.testing import ManualClock, Stepper
 
 
@@ -35,11 +39,12 @@ def test_awaited_put_is_durable_when_it_returns(tmp_path: Path, put: Put) -> Non
     with_store(tmp_path, test)
 
 
-@plain
-def test_plain_put_needs_no_thread_pool(
+@on_loop
+def test_put_needs_no_thread_pool(
     tmp_path: Path, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
+        await store.put("t", b"makes a table of ids", message_id="first")
         without_pool(store, monkeypatch)
         before = store.blocking._log.end
         await put(store)
@@ -73,17 +78,26 @@ def test_put_needs_no_sync_when_it_has_flush_async(tmp_path: Path) -> None:
     with_store(tmp_path, test)
 
 
-@pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
-def test_waiting_puts_share_one_sync(tmp_path: Path, named: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda _: {},
+        lambda _: {"tags": "paid"},
+        lambda k: {"message_id": f"m{k}"},
+        lambda k: {"key": f"k{k}", "replace": True},
+        lambda k: {"level": 1, "message_id": f"m{k}"},
+    ],
+    ids=["plain", "tags", "message_id", "key", "level"],
+)
+def test_waiting_puts_share_one_sync(
+    tmp_path: Path, named: Callable[[int], dict[str, Any]]
+) -> None:
     async def test(store: AsyncTimerStore) -> None:
         gate = Gate(store)
-        first = asyncio.create_task(store.put("t", b"it syncs", delay=HOUR_S, **named))
+        first = asyncio.create_task(store.put("t", b"it syncs", tags="first"))
         await gate.is_reached()
         end = store.blocking._log.end
-        tasks = [
-            asyncio.create_task(store.put("t", b"%d" % k, delay=HOUR_S, **named))
-            for k in range(100)
-        ]
+        tasks = [asyncio.create_task(store.put("t", b"%d" % k, **named(k))) for k in range(100)]
         shared = store._puts.shared
         while sum(one.future is not None for one in shared._waiting) < 100:
             await asyncio.sleep(0)
@@ -98,6 +112,109 @@ def test_waiting_puts_share_one_sync(tmp_path: Path, named: dict[str, Any]) -> N
         assert store.blocking._log.durable == store.blocking._log.end
 
     with_store(tmp_path, test)
+
+
+@pytest.mark.parametrize("put", list(SINGLE.values()), ids=list(SINGLE))
+def test_put_goes_to_the_pool_when_the_append_lock_is_taken(tmp_path: Path, put: Put) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        end = store.blocking._log.end
+        with store.blocking._log.lock:  # the loop would raise ReentrantCallError if it waited
+            putting = asyncio.ensure_future(put(store))
+            await asyncio.sleep(0.01)
+            assert not putting.done()
+        assert (await putting).log_offset == end
+        assert store.blocking._log.durable > end
+
+    with_store(tmp_path, test)
+
+
+def test_put_goes_to_the_pool_when_the_staging_is_full(tmp_path: Path) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        receipts = [
+            await store.put("t", bytes(1500), delay=HOUR_S, message_id=f"m{k}") for k in range(40)
+        ]
+        assert len({one.log_offset for one in receipts}) == 40
+        assert not any(one.duplicate for one in receipts)
+
+    with_store(tmp_path, test)
+
+
+def test_put_goes_to_the_pool_when_more_ids_need_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*IDS_CAPACITY_MIN, 4)
+
+    async def test(store: AsyncTimerStore) -> None:
+        for k in range(20):
+            assert not (await store.put("t", b"body", message_id=f"m{k}")).duplicate
+
+    with_store(tmp_path, test)
+
+
+# --- ids that were put before ---
+
+
+def test_repeated_id_of_one_turn_waits_for_the_first_message(tmp_path: Path) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        gate = Gate(store)
+        tasks = [
+            asyncio.create_task(store.put("t", b"body", delay=HOUR_S, message_id="7"))
+            for _ in range(20)
+        ]
+        await gate.is_reached()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+        gate.opened.set()
+        receipts = await asyncio.gather(*tasks)
+        assert [one.duplicate for one in receipts] == [False] + [True] * 19
+        assert len({one.handle for one in receipts}) == 1
+        assert gate.count <= 2
+
+    with_store(tmp_path, test)
+
+
+def test_repeated_id_is_durable_on_return_when_flush_is_async(tmp_path: Path) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        first = await store.put("t", b"body", delay=HOUR_S, message_id="7")
+        assert store.blocking._log.durable <= first.log_offset
+        again = await store.put("t", b"body", delay=HOUR_S, message_id="7")
+        assert (again.duplicate, again.handle) == (True, first.handle)
+        assert store.blocking._log.durable > first.log_offset
+
+    with_store(tmp_path, test, flush="async")
+
+
+def test_repeated_id_with_other_contents_raises_in_its_own_task(tmp_path: Path) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        tasks = [store.put("t", b"%d" % (k % 3), message_id="7") for k in range(9)]
+        told = await asyncio.gather(*tasks, return_exceptions=True)
+        for k, one in enumerate(told):
+            if k % 3:
+                assert isinstance(one, ConflictError)
+            else:
+                assert one.duplicate == (k > 0)
+
+    with_store(tmp_path, test)
+
+
+def test_put_of_a_subclass_is_called(tmp_path: Path) -> None:
+    class Counting(TimerStore):
+        count = 0
+
+        def put(self, *given: Any, **named: Any) -> PutReceipt:
+            self.count += 1
+            return super().put(*given, **named)
+
+    async def run() -> None:
+        pool = ThreadPoolExecutor(1)
+        blocking = Counting(tmp_path / "store", small(flush="sync"), threads=False)
+        async with AsyncTimerStore(blocking, pool) as store:
+            await store.put("t", b"body")
+            await store.put("t", b"body", tags="paid")
+        assert blocking.count == 2
+
+    asyncio.run(run())
 
 
 def test_put_does_not_wait_for_long_calls(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support.inside import inside
 from tests.support.shards import ShardBench, shard_of
 from timerstore import (
     CancelResult,
+    ConflictError,
     MessageError,
 )
 from timerstore._engine.base import message_fields
@@ -205,3 +206,26 @@ def test_full_error_counts_durable_messages_of_all_shards(
     assert sum(map(len, shards.bodies())) == 8 + caught.value.stored_count
     assert 4000 < caught.value.stored_count < 10_000
     shards.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"deliver_ms": NOW + 60_000}, {"delay": 60}, {"spread": 60}, {"delay": 6, "spread": 9}],
+)
+def test_repeated_id_is_compared_by_its_shard(tmp_path: Path, given: dict[str, Any]) -> None:
+    bench = _bench_with_ids(tmp_path)
+    store, ids, bodies = bench.store, [f"id-{k}" for k in range(9)], [b"%d" % k for k in range(9)]
+    store.put_many("t", bodies, message_ids=ids, **given)
+    store.put("t", b"one", message_id="one", **given)
+    bench.clock.advance(7)  # a time that is derived from a delay or a spread is another one now
+    again = store.put_many("t", bodies, message_ids=ids, **given)
+    assert all(one.duplicate for one in again)
+    assert store.put("t", b"one", message_id="one", **given).duplicate
+    with pytest.raises(ConflictError, match=r"message_id 'id-3' of topic 't'.*differs in body"):
+        store.put("t", b"other", message_id="id-3", **given)
+    with pytest.raises(ConflictError, match=r"'id-5' of topic 't'.*differs in body"):
+        store.put_many("t", [*bodies[:5], b"other"], message_ids=ids[:6], **given)
+    if "deliver_ms" in given:
+        with pytest.raises(ConflictError, match="differs in due time"):
+            store.put_many("t", [b"3"], message_ids=["id-3"], deliver_ms=NOW + 60_001)
+    bench.close()

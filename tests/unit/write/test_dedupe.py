@@ -1,4 +1,8 @@
-"""Message ids from callers: a repeated id returns the receipt of the first message."""
+"""Message ids from callers: a repeated id returns the receipt of the first message.
+
+Repeated puts have other bodies here, so that a message that is stored twice is seen. So these
+stores compare ids only; test_dedupe_contents.py covers the comparison of contents.
+"""
 
 import shutil
 from pathlib import Path
@@ -7,13 +11,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.bench import NOW, Bench, small
+from tests.support.bench import NOW, Bench
+from tests.support.bench import small as small_of
 from tests.support.driver import abandon
 from tests.support.inside import IDS_CAPACITY_MIN, IDS_FILE_BYTES_MIN, add_id, inside
-from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
+from timerstore import (
+    BusyError,
+    CancelResult,
+    FlowControlError,
+    MessageError,
+    PutReceipt,
+    StoreConfig,
+)
 from timerstore._engine.dedupe import message_ids as ids_module
 
 HOUR = 3_600_000
+
+
+def small(**changes: Any) -> StoreConfig:
+    return small_of(dedupe="id", **changes)
+
+
+@pytest.fixture
+def bench_config() -> StoreConfig:
+    return small()
 
 
 def same(one: PutReceipt, again: PutReceipt, **but: Any) -> None:

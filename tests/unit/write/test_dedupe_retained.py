@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def bench_config() -> StoreConfig:
-    return SIZES
+    return replace(SIZES, dedupe="id")
 
 
 def put_and_gone(bench: Bench) -> list[PutReceipt]:

@@ -12,6 +12,7 @@ NAMES = (
     "put_appended",
     "put_many_part_appended",
     "put_level_appended",
+    "put_single_appended",
     "put_once_answered",
     "put_group_appended",
     "ingest_chunk_appended",

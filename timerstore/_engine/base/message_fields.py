@@ -300,14 +300,15 @@ def check_message_id(message_id: object) -> bytes:
     """Return a caller's message id in UTF-8. MessageError on spaces and control characters."""
     if not isinstance(message_id, str):
         raise MessageError(f"message_id: wanted text, got {typed(message_id)}")
-    if not is_utf8(message_id):
-        raise MessageError(f"message_id: {_HALF}, got {quoted(message_id)}")
+    try:
+        raw = message_id.encode()
+    except UnicodeEncodeError as error:
+        raise MessageError(f"message_id: {_HALF}, got {quoted(message_id)}") from error
     if not message_id or _NO_ID.search(message_id):
         raise MessageError(
             "message_id: wanted text without spaces and control characters, not empty, got "
             f"{quoted(message_id)}"
         )
-    raw = message_id.encode()
     if len(raw) > MESSAGE_ID_BYTES_MAX:
         raise MessageError(
             f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}: "

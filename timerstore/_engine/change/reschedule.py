@@ -17,6 +17,7 @@ or a message too large for a group; FullError; FlowControlError. Nothing was cha
 See also: docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -37,6 +38,9 @@ from timerstore.config import StoreConfig
 from timerstore.errors import GoneError, MessageError, NotPendingError
 from timerstore.receipts import KeptOrigin, PutReceipt, out_ms
 from timerstore.reports import CancelResult
+
+Sync = Callable[[int], None]
+"""Called with a log offset, below which the log must be durable before the caller is answered."""
 
 _INT64_DIGITS = 19
 _NEW_IN_EACH_COPY = frozenset(
@@ -74,10 +78,13 @@ class Rescheduler:
         delay: timedelta | float | None,
         deliver_at: datetime | None,
         deliver_ms: int | None,
+        sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule the message; return its new receipt.
 
         The new time is durable on return. If an error is raised, the state it reports is durable.
+
+        sync: called with the end of the log that must be durable, instead of making it so.
         """
         now_ms = self._clock.now_ms
         due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
@@ -85,19 +92,22 @@ class Rescheduler:
             raise _not_pending(CancelResult.ALREADY_DELIVERED)
         while True:
             try:
-                return self._reschedule(handle, due_ms, now_ms)
+                return self._reschedule(handle, due_ms, now_ms, sync or self._log.sync_through)
             except GoneError:
                 continue  # it was moved since it was found: find it again
 
-    def reschedule_handle(self, one: FoundTimer, deliver_ms: int) -> PutReceipt:
-        """Reschedule a message that was found already.
+    def reschedule_handle(
+        self, one: FoundTimer, deliver_ms: int, sync: Sync | None = None
+    ) -> PutReceipt:
+        """Reschedule a message that was found already, as `reschedule`.
 
         Raise GoneError if its record was moved since: call `reschedule` with its handle then.
         """
         now_ms = self._clock.now_ms
-        return self._move(one, self._due_ms(now_ms, None, None, deliver_ms), now_ms)
+        due_ms = self._due_ms(now_ms, None, None, deliver_ms)
+        return self._move(one, due_ms, now_ms, sync or self._log.sync_through)
 
-    def _reschedule(self, handle: Handle, due_ms: int, now_ms: int) -> PutReceipt:
+    def _reschedule(self, handle: Handle, due_ms: int, now_ms: int, sync: Sync) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
             raise _not_pending(CancelResult.UNKNOWN)
@@ -106,7 +116,7 @@ class Rescheduler:
                 f"handle: names {len(found)} pending messages (their producer sent one twice); "
                 "wanted one; take a handle from pending()"
             )
-        return self._move(found[0], due_ms, now_ms)
+        return self._move(found[0], due_ms, now_ms, sync)
 
     def _due_ms(
         self,
@@ -120,13 +130,15 @@ class Rescheduler:
             raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
         return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
-    def _move(self, one: FoundTimer, due_ms: int, now_ms: int) -> PutReceipt:
+    def _move(self, one: FoundTimer, due_ms: int, now_ms: int, sync: Sync) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
-            return self._append(one, due_ms, now_ms)  # NotPendingError comes before a full slot
+            return self._append(
+                one, due_ms, now_ms, sync
+            )  # NotPendingError comes before a full slot
         with self.slot_counts.moving(one.out_ms + 1, due_ms):
-            return self._append(one, due_ms, now_ms)
+            return self._append(one, due_ms, now_ms, sync)
 
-    def _append(self, one: FoundTimer, due_ms: int, now_ms: int) -> PutReceipt:
+    def _append(self, one: FoundTimer, due_ms: int, now_ms: int, sync: Sync) -> PutReceipt:
         target = self._timer_route if due_ms else one.real
         record, once_ms = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
@@ -158,7 +170,7 @@ class Rescheduler:
             now_ms,
         )
         reach("reschedule_appended")
-        self._log.sync_through(end)
+        sync(end)
         if state != lib.TS_PENDING:
             raise _not_pending(ANSWERS[state])
         config, route = self._config, one.real

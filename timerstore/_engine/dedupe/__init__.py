@@ -11,7 +11,7 @@ first_messages.py   find and read the message that was put first with an id
 message_ids.py      the tables of ids, and their side file
 """
 
-from timerstore._engine.dedupe.first_messages import Firsts, Once
+from timerstore._engine.dedupe.first_messages import FirstRows, Firsts, Once
 from timerstore._engine.dedupe.message_ids import (
     Entries,
     Ids,
@@ -24,6 +24,7 @@ from timerstore._engine.dedupe.message_ids import (
 
 __all__ = [
     "Entries",
+    "FirstRows",
     "Firsts",
     "Ids",
     "IdsCopy",

@@ -30,6 +30,12 @@ FIRST_DTYPE = np.dtype(
         ("level", np.int32),
         ("is_same", np.int32),
         ("is_cancelled", np.int32),
+        ("is_moved", np.int32),
+        ("has_body", np.int32),
+        ("has_properties", np.int32),
+        ("body_size", np.int32),
+        ("body_crc", np.int32),
+        ("unused", np.int32),
     ]
 )
 assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first_message"), (
@@ -115,12 +121,14 @@ class Firsts:
         """Return the first messages at these log offsets, which `known` returned for these rows.
 
         They are durable on return. `is_same` is 0 for a message with another id of the same hash.
-        For a message that retention removed, only the log offset is known.
+        `has_body` and `has_properties` compare a message with its row. For a message that retention
+        removed, only the log offset is known, and its contents count as those of the row.
         """
         firsts = np.zeros(len(which), FIRST_DTYPE)
         firsts["log_offset"] = log_offsets[which]
         firsts["timer_id"] = firsts["queue_offset"] = -1
-        firsts["is_same"] = 1
+        for name in ("is_same", "is_moved", "has_body", "has_properties"):
+            firsts[name] = 1
         firsts["due_ms"] = firsts["store_ms"] = once.once_ms
         there = np.flatnonzero(firsts["log_offset"] >= self._log.segments.begin)
         if len(there):

@@ -12,11 +12,12 @@ from timerstore._engine.leases.backoff import Backoff
 from timerstore._engine.leases.lease_consumer import LeaseConsumer
 from timerstore._engine.leases.lease_reader import WaitingReceive
 from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
-from timerstore._engine.leases.leases import Leases
+from timerstore._engine.leases.leases import LeaseCall, Leases
 
 __all__ = [
     "AckResult",
     "Backoff",
+    "LeaseCall",
     "LeaseConsumer",
     "LeasedMessage",
     "Leases",

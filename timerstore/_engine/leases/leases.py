@@ -14,14 +14,14 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from timerstore._engine.base import argument_types
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.reschedule import Rescheduler
+from timerstore._engine.change.reschedule import Rescheduler, Sync
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, read_receipt, retry_topic, write_receipt
 from timerstore._engine.leases.backoff import delay_ms
@@ -56,6 +56,17 @@ from timerstore.reports import CancelResult
 
 ReceiptOrMessage = str | LeasedMessage
 """A receipt, or the leased message with that receipt."""
+
+
+class LeaseCall(NamedTuple):
+    """A call that ends a lease or extends it."""
+
+    kind: Literal["ack", "nack", "extend"]
+    target: ReceiptOrMessage
+    delay: object = None
+    """Of nack."""
+    lease: object = 30.0
+    """Of extend."""
 
 
 class Leases(Owner):
@@ -207,10 +218,13 @@ class Leases(Owner):
             results.append(RESULTS[result])
             end = max(end, at)
         if end:
-            reach("ack_appended")
-            self._putting.appended()
+            self._appended()
             self._settle(end)
         return results
+
+    def _appended(self) -> None:
+        reach("ack_appended")
+        self._putting.appended()
 
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
@@ -220,8 +234,32 @@ class Leases(Owner):
             return self._canceller.cancel_handle(timer)
         return self._canceller.cancel(self._handle(receipt))
 
-    def nack(self, target: ReceiptOrMessage, delay: object) -> AckResult:
-        """Give a message back, as TimerStore.nack."""
+    def settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
+        """Make several calls with one sync. Return the answer or the error of each, in order."""
+        acked, moved = [0], [0]  # the ends of the log that must be durable
+        answers = [self._answer(call, acked, moved) for call in calls]
+        self._appended()
+        self._log.sync_through(max(moved))  # as each `nack` and `extend` does
+        self._settle(max(acked))
+        return answers
+
+    def _answer(
+        self, call: LeaseCall, acked: list[int], moved: list[int]
+    ) -> AckResult | str | Exception:
+        """Make a call. Add the log offset that must be durable before its answer to a list."""
+        try:
+            if call.kind == "nack":
+                return self.nack(call.target, call.delay, moved.append)
+            if call.kind == "extend":
+                return self.extend(call.target, call.lease, moved.append)
+            result, end = self._cancel(_receipt_of(call.target))
+            acked.append(end)
+            return RESULTS[result]
+        except Exception as error:  # noqa: BLE001 - raised to the caller of this call
+            return error
+
+    def nack(self, target: ReceiptOrMessage, delay: object, sync: Sync | None = None) -> AckResult:
+        """Give a message back, as TimerStore.nack. `sync`: as for Rescheduler.reschedule."""
         receipt = _receipt_of(target)
         wait_ms = receipt.backoff_ms if delay is None else delay_ms("delay", delay)
         if wait_ms > self._config.delay_ms_max:
@@ -230,12 +268,12 @@ class Leases(Owner):
             )
         if receipt.is_last:  # a dead letter needs no delay
             wait_ms = 0
-        moved = self._move(receipt, self._clock.now_ms + wait_ms)
+        moved = self._move(receipt, self._clock.now_ms + wait_ms, sync)
         return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
 
-    def extend(self, target: ReceiptOrMessage, lease: object) -> str:
-        """Extend a lease, as TimerStore.extend."""
-        longer = self._extend(_receipt_of(target), check_lease(self._config, lease))
+    def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
+        """Extend a lease, as TimerStore.extend. `sync`: as for Rescheduler.reschedule."""
+        longer = self._extend(_receipt_of(target), check_lease(self._config, lease), sync)
         if isinstance(longer, AckResult):
             raise LeaseLostError(
                 "extend: the lease is not held any more",
@@ -245,10 +283,12 @@ class Leases(Owner):
             )
         return write_receipt(longer)
 
-    def _extend(self, receipt: Receipt, lease_ms: int) -> Receipt | AckResult:
+    def _extend(
+        self, receipt: Receipt, lease_ms: int, sync: Sync | None = None
+    ) -> Receipt | AckResult:
         """Return the receipt of the longer lease, or the outcome of the lease if it has one."""
         until_ms = self._clock.now_ms + lease_ms
-        moved = self._move(receipt, until_ms)
+        moved = self._move(receipt, until_ms, sync)
         if isinstance(moved, AckResult):
             return moved
         if moved.timer_id < 0:
@@ -260,7 +300,7 @@ class Leases(Owner):
             log_offset=moved.log_offset,
         )
 
-    def _move(self, receipt: Receipt, deliver_ms: int) -> PutReceipt | AckResult:
+    def _move(self, receipt: Receipt, deliver_ms: int, sync: Sync | None) -> PutReceipt | AckResult:
         """Move the end of a lease; return its outcome instead if it has one."""
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
@@ -268,12 +308,12 @@ class Leases(Owner):
         try:
             if timer is not None:
                 try:
-                    moved = rescheduler.reschedule_handle(timer, deliver_ms)
+                    moved = rescheduler.reschedule_handle(timer, deliver_ms, sync)
                 except GoneError:  # retention has moved the record
                     timer = None
             if timer is None:
                 handle = self._handle(receipt)
-                moved = rescheduler.reschedule(handle, None, None, deliver_ms)
+                moved = rescheduler.reschedule(handle, None, None, deliver_ms, sync)
         except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
         self._putting.appended()

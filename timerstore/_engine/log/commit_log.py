@@ -149,6 +149,17 @@ class CommitLog(Owner):
                 need = int(native.need)
             self.serve(got, need, what)
 
+    def append_now(self, call: Callable[..., int], *arguments: Any) -> tuple[int, int, int] | None:
+        """Append as `append` does, unless that needs to wait; then append nothing, return None."""
+        lock, out = self.lock, self._out
+        if not lock.enter_now():
+            return None
+        try:
+            got = call(self.native, *arguments)
+            return (got, out[0], out[1]) if got >= 0 else None
+        finally:
+            lock.__exit__()
+
     def wait_for_checkpoint(self) -> None:
         """Bound the part of the log after the last checkpoint; may complete a checkpoint.
 

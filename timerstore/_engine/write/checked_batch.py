@@ -33,6 +33,8 @@ class CheckedBatch(NamedTuple):
     level: int | None
     queue_id: int | None
     is_sync: bool
+    is_fixed: bool = False
+    """Whether a repeated call has the same due times."""
 
     @property
     def row_count(self) -> int:
@@ -45,11 +47,35 @@ class CheckedBatch(NamedTuple):
         rows = ColumnBatch(data, offsets, self.due, text, first=first).with_extra(*self.extra)
         return rows if self.ids is None else rows.with_ids(*self.ids)
 
+    def body(self, row: int) -> Any:
+        """Return the body of a message."""
+        offsets = self.spans.offsets
+        return memoryview(self.spans.data)[int(offsets[row]) : int(offsets[row + 1])]
+
+    def own_properties(self, row: int) -> bytes:
+        """Return the property text of a message, as the caller gave it."""
+        texts, offsets = self.extra
+        if texts is None:
+            return self.text
+        return self.text + bytes(texts[int(offsets[row]) : int(offsets[row + 1])])
+
+    def message_id(self, row: int) -> str:
+        """Return the message id that the caller gave, or an empty text."""
+        if self.ids is None:
+            return ""
+        data, offsets = self.ids
+        return bytes(data[int(offsets[row]) : int(offsets[row + 1])]).decode()
+
 
 def id_bytes(ids: Column, *, is_remembered: bool) -> Int64Array:
     """Return the bytes that each id adds to a record, beyond those of a generated id."""
     own: Int64Array = np.maximum(np.diff(ids[1]) - _GENERATED_ID_BYTES, 0)
     return own + (_ONCE_BYTES if is_remembered else 0)
+
+
+def id_extra_bytes(size: int, *, is_remembered: bool) -> int:
+    """As id_bytes, for one id of a size."""
+    return max(size - _GENERATED_ID_BYTES, 0) + (_ONCE_BYTES if is_remembered else 0)
 
 
 def caller_ids(ids: Column, count: int, queue_id: int) -> CallerIds:
@@ -74,4 +100,7 @@ def check_unique(ids: Column | None) -> None:
 def _id_texts(ids: Column) -> list[str]:
     data, offsets = ids
     whole, spans = bytes(data), offsets.tolist()
+    if whole.isascii():
+        text = whole.decode()
+        return [text[a:b] for a, b in pairwise(spans)]
     return [whole[a:b].decode() for a, b in pairwise(spans)]

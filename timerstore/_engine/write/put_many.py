@@ -26,13 +26,15 @@ from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.checked_batch import CheckedBatch, caller_ids, check_unique, id_bytes
+from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.places import Destination, Places
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
+from timerstore._engine.write.single_put import SinglePut
 from timerstore._engine.write.string_columns import encode_keys, gather_ids
 from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import BusyError, FullError, MessageError
+from timerstore.errors import BusyError, ConflictError, FullError, MessageError
 from timerstore.messages import Int64Array
 from timerstore.receipts import CallerIds, PutBatch, PutReceipt, ReceiptOrigin
 
@@ -47,6 +49,8 @@ class ManyPutting(Owner):
         log: CommitLog,
         appender: Appender,
         firsts: Firsts,
+        contents: Contents,
+        single_put: SinglePut,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -54,11 +58,24 @@ class ManyPutting(Owner):
         self._appender = appender
         self._targets = appender.targets
         self._firsts = firsts
+        self._contents = contents
+        self._single_put = single_put
 
     # --- one with an id ---
 
     def put_once(self, request: PutRequest) -> PutReceipt:
         """Store one message unless its id was put to the topic before; return its receipt."""
+        begun = self._single_put.put(request, waits=True)
+        if isinstance(begun, PutReceipt):
+            if self._appender.wants_sync(request.flush):
+                self._log.sync_through(begun.log_offset + 1)
+        else:
+            begun = self._put_call(self._call_of(request), atomic=False)[0]
+        reach("put_once_answered")
+        return begun
+
+    def _call_of(self, request: PutRequest) -> CheckedBatch:
+        """Check a request; return it as a batch of one message."""
         now_ms, due = self._clock.now_ms, 0
         level = request.level
         if level is not None:
@@ -74,7 +91,7 @@ class ManyPutting(Owner):
             message_fields.check_message_id(request.message_id),
         )
         raw = message_bodies.check_body(request.body, self._config.message_bytes_max)
-        call = CheckedBatch(
+        return CheckedBatch(
             request.topic,
             name,
             message_bodies.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
@@ -86,10 +103,8 @@ class ManyPutting(Owner):
             level,
             request.queue_id,
             self._appender.wants_sync(request.flush),
+            request.is_fixed,
         )
-        batch = self._put_call(call, atomic=False)
-        reach("put_once_answered")
-        return batch[0]
 
     # --- many ---
 
@@ -124,6 +139,7 @@ class ManyPutting(Owner):
             level,
             request.queue_id,
             is_sync,
+            request.is_fixed,
         )
         return self._put_call(call, atomic=argument_types.check_flag("atomic", request.atomic))
 
@@ -134,9 +150,10 @@ class ManyPutting(Owner):
         check_queue(call.queue_id)
         once = None if call.ids is None else self._firsts.once(call.name, count, call.now_ms)
         text = call.text + (b"" if once is None else once.text)
-        counted = self._admit_unknown(call, once)
         if atomic:
             check_unique(call.ids)
+        counted = self._admit_unknown(call, once)
+        if atomic:
             self._check_group(call, text)
         target = self._targets.get(call.topic)
         to = Destination(self._targets.route_of(target, call.queue_id))
@@ -154,6 +171,9 @@ class ManyPutting(Owner):
         except (FullError, BusyError) as error:
             if call.is_sync and error.stored_count:  # the stored rows must be durable
                 self._log.sync_through(int(places.log_offsets[: error.stored_count].max()) + 1)
+            raise
+        except ConflictError:  # another thread put an id since: the other rows may be stored
+            self._log.sync_through(int(places.log_offsets.max()) + 1)
             raise
         if count and call.is_sync:
             self._log.sync_through(int(places.log_offsets.max()) + 1)
@@ -176,10 +196,25 @@ class ManyPutting(Owner):
         """
         due = call.due
         if once is not None:
-            known = self._firsts.known(call.rows(b"", 0), once, call.now_ms)
+            rows = call.rows(call.text, 0)
+            known = self._firsts.known(rows, once, call.now_ms)
+            if call.row_count > 1:
+                self._check_contents(call, rows, once, known)
             due = np.where(known >= 0, 0, due)
         self._appender.admission.check(due)
         return due
+
+    def _check_contents(
+        self, call: CheckedBatch, rows: ColumnBatch, once: Once, known: Int64Array
+    ) -> None:
+        """Raise ConflictError if a message repeats an id with other contents.
+
+        A call with one message stores nothing if its id is known, and is checked after that.
+        """
+        self._contents.check_rows(call, rows)
+        which = np.flatnonzero(known >= 0)
+        if len(which):
+            self._contents.check(call, which, self._firsts.read(rows, once, which, known))
 
     def _check_fits(self, call: CheckedBatch) -> None:
         if not call.row_count:
@@ -221,6 +256,7 @@ class ManyPutting(Owner):
             firsts = self._firsts.read(rows, once, which, places.log_offsets)
             others = which[firsts["is_same"] == 0]
             if not len(others):
+                self._contents.check(call, which, firsts)
                 break
             self._append_others(to, rows, call, places, once, others)
         is_timer, numbers = call.due > 0, places.numbers

@@ -5,7 +5,7 @@ caller gave them. They are validated where they are used, before anything is app
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,6 +32,13 @@ class PutRequest:
     key: str | None = None
     replace: bool = False
     wait_at_most: timedelta | float | None = None
+    is_derived: bool = field(default=False, kw_only=True)
+    """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the caller gave the due time itself, so that a repeated put has the same."""
+        return not self.is_derived and (self.deliver_ms is not None or self.deliver_at is not None)
 
     def with_checked_flag(self) -> "PutRequest":
         """Return the request with `replace` as a bool; raise MessageError if it is not one."""
@@ -65,3 +72,10 @@ class BatchRequest:
     atomic: bool = False
     flush: str | None = None
     level: int | None = None
+    is_derived: bool = field(default=False, kw_only=True)
+    """As in PutRequest."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """As in PutRequest."""
+        return not self.is_derived and self.deliver_ms is not None

@@ -45,7 +45,9 @@ class Spreader(Owner):
         begin_ms = due_ms or now_ms
         self._check_end(now_ms, begin_ms + window_ms)
         drawn_ms = begin_ms + int(self._draw() * window_ms)
-        return replace(request, deliver_ms=drawn_ms, delay=None, deliver_at=None, spread=None)
+        return replace(
+            request, deliver_ms=drawn_ms, delay=None, deliver_at=None, spread=None, is_derived=True
+        )
 
     def many(self, request: BatchRequest, count: int) -> BatchRequest:
         """Return the request with due times at equal distances, from a random first one."""
@@ -58,7 +60,7 @@ class Spreader(Owner):
         self._check_end(now_ms, int(begin_ms.max(initial=now_ms)) + window_ms)
         places = (np.arange(count) + self._draw()) / max(1, count)
         spread_ms = begin_ms + (places * window_ms).astype(np.int64)
-        return replace(request, deliver_ms=spread_ms, delay=None, spread=None)
+        return replace(request, deliver_ms=spread_ms, delay=None, spread=None, is_derived=True)
 
     def _draw(self) -> float:
         with self._lock:

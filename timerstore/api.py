@@ -17,7 +17,13 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.closing import Closing
-from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases import (
+    AckResult,
+    Backoff,
+    DeadLetter,
+    LeaseConsumer,
+    LeasedMessage,
+)
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
@@ -471,6 +477,62 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_extend(receipt, lease)
 
+    def bury(self, receipt: str | LeasedMessage) -> AckResult:
+        """Make a leased message a dead letter of its group now, whatever attempts it has left.
+
+        Use it for a message that no attempt can process. Return BURIED, or the result that `ack`
+        would return. The change is one step, which no crash splits, and durable on return.
+
+        Raises:
+            MessageError: `receipt` is not a receipt.
+            FullError: the disk is full; nothing was changed.
+        """
+        return self._do_bury(receipt)
+
+    def dead_letters(self, group: str, *, topic: str | None = None) -> Iterator[DeadLetter]:
+        """Return the dead letters of a group that were not requeued, oldest first in each queue.
+
+        Dead letters are the messages that `bury` moved to the topic `%DLQ%<group>`, and those whose
+        last attempt ended without `ack`. Retention removes them, as any message. The iterator
+        begins with the dead letters of the first step; it does not return those that are added
+        later.
+
+        The first call for a group reads its retry topics, about 2 us for each message.
+
+        topic: return only the dead letters of this topic.
+
+        Raises:
+            MessageError: an argument is invalid.
+        """
+        return self._do_dead_letters(group, topic)
+
+    def requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None = None,
+        *,
+        topic: str | None = None,
+    ) -> int:
+        """Deliver dead letters again, to their group only. Return how many were requeued.
+
+        Each message is delivered by `receive(topic, group)` with its body, tags, keys, properties
+        and message id, as attempt 1. It is requeued at most once, also by concurrent calls and
+        after a crash at any point. A dead letter that was requeued already, or that retention
+        removed, is not counted. The result is durable on return. After a crash or an error some of
+        the messages may be requeued; the call can be repeated.
+
+        letters: a dead letter, its receipt, or several of them; None means all dead letters of the
+        group.
+
+        topic: requeue only the dead letters of this topic.
+
+        Raises:
+            MessageError: an argument is invalid, or a dead letter does not name its topic, because
+                another program put it there.
+            FullError: the disk is full.
+        """
+        return self._do_requeue(group, letters, topic)
+
     def committed(self, topic: str, group: str) -> dict[Any, int]:
         """Return the committed offset of each queue in which the group has committed.
 
@@ -783,6 +845,20 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
+        raise NotImplementedError
+
+    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+        raise NotImplementedError
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        raise NotImplementedError
+
+    def _do_requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
+        topic: str | None,
+    ) -> int:
         raise NotImplementedError
 
     def _do_committed(self, topic: str, group: str) -> dict[Any, int]:

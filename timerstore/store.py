@@ -8,7 +8,7 @@ See also: docs/architecture.md.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -26,10 +26,12 @@ from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
     AckResult,
+    DeadLetter,
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
 )
+from timerstore._engine.leases.dead_letter_reader import check_names
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.consumer_context import ConsumerContext
@@ -107,6 +109,7 @@ class TimerStore(
                 self._begin_put_many = self._putter.begin_put_many
         self._close_when_forgotten()
         self._leases = engine.make_leases(self._make_lease_consumer)
+        self._requeuer = engine.make_requeuer(self.topics, self.pull_batch)
         engine.recurring.prepare()
         self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
 
@@ -227,6 +230,24 @@ class TimerStore(
     @_counted
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
+
+    @_counted
+    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+        return self._leases.bury(receipt)
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        self._check_open()
+        letters = self._requeuer.letters(*check_names(group, topic))
+        return self._steps_of(letters)
+
+    @_counted
+    def _do_requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
+        topic: str | None,
+    ) -> int:
+        return self._requeuer.requeue(group, letters, topic)
 
     # --- recurring messages ---
 

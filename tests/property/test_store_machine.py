@@ -45,7 +45,7 @@ SERVICES = st.sampled_from(
     ]
 )
 LEASE_MS = st.sampled_from([1, 700, 5000, 40_000, DAY_MS])
-SETTLES = st.sampled_from(["ack", "ack", "nack", "extend", "ack_many"])
+SETTLES = st.sampled_from(["ack", "ack", "nack", "extend", "ack_many", "bury"])
 LEASE_POINTS = [
     "lease_appended", "put_many_part_appended", "receive_answered", "log_synced", "log_rolled",
     "log_half_swapped", "log_written_out", "segment_created",
@@ -426,6 +426,19 @@ class StoreMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def kill_in_settle_lease(self, point: str, kind: str, which: int, ms: int) -> None:
         self.at.kill_in_settle_lease(point, 1, kind, which, ms)
+
+    @rule(which=st.integers(0, 20), count=st.sampled_from([1, 2, None]))
+    def requeue(self, which: int, count: int | None) -> None:
+        self.at.requeue(which, count)
+
+    @rule(
+        point=st.sampled_from(
+            ["requeue_appended", "log_synced", "log_rolled", "topics_json_written"]
+        ),
+        nth=NTH, which=st.integers(0, 20), count=st.sampled_from([1, 2, None]),
+    )  # fmt: skip
+    def kill_in_requeue(self, point: str, nth: int, which: int, count: int | None) -> None:
+        self.at.kill_in_requeue(point, nth, which, count)
 
     @rule(
         queue=QUEUES, count=st.integers(1, 6), kinds=st.lists(SETTLES, max_size=4),

@@ -38,6 +38,7 @@ OPERATIONS = (
     "query_part", "query_one", "again", "verify", "offset_at", "reader", "advance", "back",
     "to_due", "to_slot", "step", "run", "settle", "reopen", "die", "lose", "fault",
     "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
+    "requeue",
     "replace", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
     "cancel_many", "write_back", "failed_sync",
 )  # fmt: skip
@@ -201,14 +202,16 @@ class Drawing:
 
     def _lease(self) -> Any:
         draw = self._draw
-        kinds = ("receive", "settle", "fill", "again", "leases")
-        kind = draw.choices(kinds, (5, 6, 2, 1, 1))[0]
+        kinds = ("receive", "settle", "fill", "again", "leases", "requeue")
+        kind = draw.choices(kinds, (5, 6, 2, 1, 1, 1))[0]
         ms = draw.choice((1, 500, 500, 3000, 30_000))
         if kind == "settle":
-            how = draw.choice(("ack", "ack", "ack_many", "nack", "extend"))
+            how = draw.choice(("ack", "ack", "ack_many", "nack", "extend", "bury"))
             return ["settle_lease", how, self._number(), ms]
         if kind == "leases":
             return ["leases", self._number()]
+        if kind == "requeue":
+            return ["requeue", self._number(), draw.choice((1, 1, 3, None))]
         queue = self._queue()
         receive = ["receive", queue[0], draw.choice((1, 1, 2, 7, 40)), ms]
         if kind == "receive":

@@ -31,6 +31,10 @@ class Leasing(Keeping):
         with suppress(FlowControlError):
             self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: self.is_dead)
 
+    def op_requeue(self, which: int, count: int | None) -> None:
+        if self._leases:
+            self.lessees.requeue(self.store, which, lambda: self.is_dead, count)
+
     def op_leases(self, _number: int) -> None:
         """Check that every message that is surely leased is in the store."""
         if self._leases and not self._has_limit:

@@ -32,7 +32,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from timerstore import store as blocking_store
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.leases import DeadLetter, LeasedMessage
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
@@ -50,7 +50,7 @@ from timerstore.store import TimerStore
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
 
 WORKERS_MAX = 64
-_PAGE = 256  # pending messages that are read in one step
+_PAGE = 256  # pending messages or dead letters that are read in one step
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -133,6 +133,8 @@ class AsyncTimerStore(AsyncClosing):
     ack_many = _in_pool(TimerStore.ack_many)
     nack = _in_pool(TimerStore.nack)
     extend = _in_pool(TimerStore.extend)
+    bury = _in_pool(TimerStore.bury)
+    requeue = _in_pool(TimerStore.requeue)
     committed = _in_pool(TimerStore.committed)
     offset_at = _in_pool(TimerStore.offset_at)
     stats = _in_pool(TimerStore.stats)
@@ -204,7 +206,11 @@ class AsyncTimerStore(AsyncClosing):
         found = self.blocking.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic)
         return self._paged(found)
 
-    async def _paged(self, found: Iterator[PendingTimer]) -> AsyncIterator[PendingTimer]:
+    def dead_letters(self, group: str, *, topic: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Yield dead letters, as TimerStore.dead_letters. They are read 256 at a time."""
+        return self._paged(self.blocking.dead_letters(group, topic=topic))
+
+    async def _paged(self, found: Iterator[Answer]) -> AsyncIterator[Answer]:
         while page := await self._run(lambda: list(islice(found, _PAGE))):
             for one in page:
                 yield one

@@ -1,8 +1,8 @@
 """Lease messages from all shards. Each lease belongs to one shard, and its receipt names the shard.
 
     receive    calls shard after shard, beginning after the last one that returned messages
-    receipt    s00002.<the shard's receipt>: `ack`, `nack` and `extend` go to shard 2, also after
-               a restart, because the number of shards never changes
+    receipt    s00002.<the shard's receipt>: `ack`, `nack`, `bury` and `extend` go to shard 2, also
+               after a restart, because the number of shards never changes
 
 Thread safety: any thread.
 Locking: `_lock` protects the turns. No call is made while it is held.
@@ -158,6 +158,12 @@ class ShardLeases(Owner):
         """Implement ShardedStore.nack."""
         shard, receipt = self._place_of(given)
         answer: AckResult = self._call(shard, methodcaller("nack", receipt, delay=delay))
+        return answer
+
+    def bury(self, given: str | LeasedMessage) -> AckResult:
+        """Implement ShardedStore.bury."""
+        shard, receipt = self._place_of(given)
+        answer: AckResult = self._call(shard, methodcaller("bury", receipt))
         return answer
 
     def extend(self, given: str | LeasedMessage, lease: Any) -> str:

@@ -309,3 +309,46 @@ def test_leases_are_as_durable_as_puts(tmp_path: Path) -> None:
         assert stats["log_durable_bytes"] == stats["log_end_bytes"]
     assert bench.store.ack_many(leased) == [AckResult.ACKED] * 2
     bench.close()
+
+
+def test_dead_letters_of_all_shards(shards: ShardBench) -> None:
+    for shard in range(3):
+        put(shards, shard, b"%d" % shard, b"%d" % (shard + 3))
+    for one in take(shards, lease=60):
+        assert shards.store.bury(one) is AckResult.BURIED
+    shards.turn()
+    found = list(shards.store.dead_letters("g"))
+    assert [(one.shard, one.body) for one in found] == [
+        (0, b"0"), (0, b"3"), (1, b"1"), (1, b"4"), (2, b"2"), (2, b"5")
+    ]  # fmt: skip
+    for one in found:
+        assert one.receipt.startswith(f"s{one.shard:05d}.")
+    wrong = [found[0], found[1].receipt.partition(".")[2]]
+    with pytest.raises(MessageError, match=r"letters\[1\]: dead letter: wanted one that names"):
+        shards.store.requeue("g", wrong)
+    with pytest.raises(MessageError, match="topic"):
+        shards.store.requeue("g", topic="a b")
+    assert shards.store.requeue("g", [found[5], found[0].receipt, found[5]]) == 2
+    shards.reopen()
+    assert shards.store.requeue("g", found[0]) == 0
+    assert shards.store.requeue("g", topic="u") == 0
+    assert shards.store.requeue("g", []) == 0
+    assert {one.body for one in shards.store.dead_letters("g", topic="t")} == {
+        b"1", b"2", b"3", b"4"
+    }  # fmt: skip
+    assert shards.store.requeue("g") == 4
+    assert list(shards.store.dead_letters("g")) == []
+    again = take(shards, lease=60)
+    assert sorted((one.shard, one.body, one.attempt) for one in again) == [
+        (0, b"0", 1), (0, b"3", 1), (1, b"1", 1), (1, b"4", 1), (2, b"2", 1), (2, b"5", 1)
+    ]  # fmt: skip
+
+
+def test_dead_letters_raise_when_the_shards_are_closed(shards: ShardBench) -> None:
+    found = shards.store.dead_letters("g")
+    shards.close()
+    with pytest.raises(ClosedError):
+        next(found)
+    with pytest.raises(ClosedError):
+        shards.store.dead_letters("g")
+    shards.open()

@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
-from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.format.lease import (
     LEASE_PROPERTY,
@@ -36,25 +35,19 @@ from timerstore._engine.format.lease import (
     dead_letter_topic,
     read_lease,
     retry_topic,
-    write_lease,
     write_receipt,
 )
 from timerstore._engine.leases.leased_message import LeasedMessage
+from timerstore._engine.leases.message_copies import body_of, columns_of, properties_of
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
-from timerstore.errors import CorruptError, FlowControlError, MessageError
-from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
+from timerstore.errors import FlowControlError, MessageError
+from timerstore.messages import Message
 from timerstore.receipts import unique_key
-
-_NOT_KEPT = frozenset({
-    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#", "TS_ID", "TS_GROUP", "TS_LEVEL",
-    "TS_ONCE", "TS_PLACE", LEASE_PROPERTY, TOPIC_PROPERTY,
-})  # fmt: skip
-"""Properties that are not copied: they are set for each copy, or have no meaning for it."""
 
 _MADE_ID_BYTES = 32  # length of an id that the store makes; every record has room for it
 
@@ -169,8 +162,8 @@ class LeaseAppender:
             is_last,
             dead_letter_topic(source.group) if is_last else retry_topic(source.topic, source.group),
             message.message_id or made,
-            _body_of(message),
-            _properties(message, lease, source.topic),
+            body_of(message),
+            properties_of(message, lease, source.topic),
         )
 
     def _size_problem(self, row: _Row) -> MessageError | None:
@@ -211,7 +204,7 @@ class LeaseAppender:
             # Otherwise it would get a queue offset, and its receipt would name another timer.
             began_ms = until_ms - terms.lease_ms
             self._putting.append_rows(
-                Destination(route), _columns(rows, due), due, places, began_ms
+                Destination(route), columns_of(rows, due), due, places, began_ms
             )
         except FlowControlError:
             if len(rows) > 1:
@@ -280,39 +273,3 @@ class LeaseAppender:
             lease_until_ms=until_ms,
             is_last_attempt=row.is_last,
         )
-
-
-def _columns(rows: list[_Row], due: Int64Array) -> ColumnBatch:
-    ids = [row.message_id.encode() for row in rows]
-    bodies, properties = [row.body for row in rows], [row.text for row in rows]
-    made = ColumnBatch(b"".join(bodies), _spans(bodies), due, b"")
-    return made.with_extra(b"".join(properties), _spans(properties)).with_ids(
-        b"".join(ids), _spans(ids)
-    )
-
-
-def _spans(parts: list[bytes]) -> Int64Array:
-    spans = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=spans[1:])
-    return spans
-
-
-def _body_of(message: Message) -> bytes:
-    """Return the body, inflated if possible: the copy has no flag for a compressed body."""
-    if not message.sys_flag & SYS_FLAG_COMPRESSED:
-        return message.raw_body
-    try:
-        return message.body
-    except (MessageError, CorruptError):
-        return message.raw_body
-
-
-def _properties(message: Message, lease: Lease, topic: str) -> bytes:
-    """Return the encoded properties of a lease: those of the message and those of the lease."""
-    pairs = [
-        f"{name}\x01{value}\x02"
-        for name, value in message.properties.items()
-        if name not in _NOT_KEPT and not name.startswith(message_fields.RESERVED_PREFIX)
-    ]
-    pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
-    return "".join(pairs).encode()

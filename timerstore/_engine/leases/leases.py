@@ -23,7 +23,13 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.handle import Handle
-from timerstore._engine.format.lease import Receipt, read_receipt, retry_topic, write_receipt
+from timerstore._engine.format.lease import (
+    Receipt,
+    dead_letter_topic,
+    read_receipt,
+    retry_topic,
+    write_receipt,
+)
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
@@ -233,6 +239,15 @@ class Leases(Owner):
         moved = self._move(receipt, self._clock.now_ms + wait_ms)
         return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
 
+    def bury(self, target: ReceiptOrMessage) -> AckResult:
+        """Make a message a dead letter, as TimerStore.bury."""
+        receipt = _receipt_of(target)
+        if receipt.store_id != self._store_id:
+            return AckResult.UNKNOWN
+        letters = self._putting.route_to(dead_letter_topic(receipt.group))
+        moved = self._move(receipt, self._clock.now_ms, letters)
+        return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
+
     def extend(self, target: ReceiptOrMessage, lease: object) -> str:
         """Extend a lease, as TimerStore.extend."""
         longer = self._extend(_receipt_of(target), check_lease(self._config, lease))
@@ -260,20 +275,25 @@ class Leases(Owner):
             log_offset=moved.log_offset,
         )
 
-    def _move(self, receipt: Receipt, deliver_ms: int) -> PutReceipt | AckResult:
-        """Move the end of a lease; return its outcome instead if it has one."""
+    def _move(
+        self, receipt: Receipt, deliver_ms: int, to: Route | None = None
+    ) -> PutReceipt | AckResult:
+        """Move the end of a lease; return its outcome instead if it has one.
+
+        to: the queue that gets the message if the lease ends now; None: that of the lease.
+        """
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
         rescheduler, timer = self._rescheduler, self._timer_of(receipt)
         try:
             if timer is not None:
                 try:
-                    moved = rescheduler.reschedule_handle(timer, deliver_ms)
+                    moved = rescheduler.reschedule_handle(timer, deliver_ms, to)
                 except GoneError:  # retention has moved the record
                     timer = None
             if timer is None:
                 handle = self._handle(receipt)
-                moved = rescheduler.reschedule(handle, None, None, deliver_ms)
+                moved = rescheduler.reschedule(handle, None, None, deliver_ms, to)
         except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
         self._putting.appended()

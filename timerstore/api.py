@@ -361,7 +361,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
     def receive(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         group: str,
         *,
         lease: timedelta | float = 30.0,
@@ -380,6 +380,10 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         caller of the group, with an `attempt` that is one higher. On return the leases are as
         durable as a put. A new group begins at the first message. All callers in one process share
         the group's position.
+
+        topic: a topic, or 1 to 1,000 topics. Several topics take turns: a call begins after the
+        topic of the last messages that the previous call returned, and waits for all of them.
+        `max_count` is for all together. Callers with different topics share each topic's position.
 
         lease: seconds or a timedelta, above 0, at most `StoreConfig.delay_ms_max`.
 
@@ -407,12 +411,17 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             ReceiveRequest(topic, group, lease, max_count, wait, tags, sql, max_attempts, backoff)
         )
 
-    def begin_receive(self, topic: str, group: str, **options: Any) -> Waiting:
+    def begin_receive(self, topic: str | Sequence[str], group: str, **options: Any) -> Waiting:
         """Begin a `receive` whose waiting is done by the caller (timerstore.aio)."""
         return self._do_begin_receive(ReceiveRequest.from_options(topic, group, options))
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **options: Any
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        *,
+        wait: float | None = None,
+        **options: Any,
     ) -> LeaseConsumer[Leased]:
         """Return an iterator that leases one message at a time.
 
@@ -831,7 +840,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[Leased]:
         raise NotImplementedError
 

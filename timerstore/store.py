@@ -30,6 +30,7 @@ from timerstore._engine.leases import (
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
+    WaitingTopics,
 )
 from timerstore._engine.leases.dead_letter_reader import check_names
 from timerstore._engine.leases.receive_request import ReceiveRequest
@@ -61,7 +62,15 @@ class TimerStore(
     ChangeCalls,
     IntrospectionCalls,
     MaintenanceCalls,
-    StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Consumer, WaitingReceive],
+    StoreApi[
+        PutReceipt,
+        PutBatch,
+        Message,
+        LeasedMessage,
+        Recurring,
+        Consumer,
+        WaitingReceive | WaitingTopics,
+    ],
 ):
     """An open store; `timerstore.open` returns it. Close it, or use `with`.
 
@@ -200,7 +209,7 @@ class TimerStore(
     def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         return self._leases.receive(request)
 
-    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive:
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive | WaitingTopics:
         self._check_open()
         return self._leases.begin(request, self._call)
 
@@ -210,7 +219,7 @@ class TimerStore(
         self._leases.give_back_unclaimed()
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
         self._check_open()
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)

@@ -31,6 +31,7 @@ from timerstore._engine.format.handle import decode, encode
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
 TOPICS = st.sampled_from(["orders", "mail"])
+LEASED = st.sampled_from(["orders", "mail", ["orders", "mail"]])
 SERVICES = st.sampled_from(
     [
         "dispatch",
@@ -405,8 +406,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- leases ---
 
-    @rule(topic=TOPICS, count=st.integers(1, 12), lease_ms=LEASE_MS)
-    def receive(self, topic: str, count: int, lease_ms: int) -> None:
+    @rule(topic=LEASED, count=st.integers(1, 12), lease_ms=LEASE_MS)
+    def receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
         self.at.receive(topic, count, lease_ms)
 
     @rule(kind=SETTLES, which=st.integers(0, 20), ms=LEASE_MS)
@@ -415,9 +416,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         point=st.sampled_from(LEASE_POINTS),
-        nth=NTH, topic=TOPICS, count=st.integers(1, 40), lease_ms=LEASE_MS,
+        nth=NTH, topic=LEASED, count=st.integers(1, 40), lease_ms=LEASE_MS,
     )  # fmt: skip
-    def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
+    def kill_in_receive(
+        self, point: str, nth: int, topic: str | list[str], count: int, lease_ms: int
+    ) -> None:
         self.at.kill_in_receive(point, nth, topic, count, lease_ms)
 
     @rule(

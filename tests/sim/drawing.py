@@ -213,7 +213,9 @@ class Drawing:
         if kind == "requeue":
             return ["requeue", self._number(), draw.choice((1, 1, 3, None))]
         queue = self._queue()
-        receive = ["receive", queue[0], draw.choice((1, 1, 2, 7, 40)), ms]
+        topics = sorted({one[0] for one in self._queues})
+        topic = draw.choice((queue[0], queue[0], draw.sample(topics, len(topics))))
+        receive = ["receive", topic, draw.choice((1, 1, 2, 7, 40)), ms]
         if kind == "receive":
             return receive
         # without a settlement it is handed out again, and finally becomes a dead letter

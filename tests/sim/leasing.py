@@ -17,7 +17,7 @@ class Leasing(Keeping):
         """
         return self.config.visibility == "durable"
 
-    def op_receive(self, topic: str, count: int, lease_ms: int) -> None:
+    def op_receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
         if not self._leases:
             return
         self.look()

@@ -33,6 +33,7 @@ from timerstore import store as blocking_store
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import DeadLetter, LeasedMessage
+from timerstore._engine.leases.receive_request import Topics
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
@@ -162,7 +163,7 @@ class AsyncTimerStore(AsyncClosing):
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
-    async def receive(self, topic: str, group: str, **options: Any) -> list[LeasedMessage]:
+    async def receive(self, topic: Topics, group: str, **options: Any) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive. It uses no thread while it waits.
 
         If it is cancelled, its leased messages go to the next `receive` of the group with the same
@@ -173,7 +174,7 @@ class AsyncTimerStore(AsyncClosing):
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **options: Any
+        self, topic: Topics, group: str, *, wait: float | None = None, **options: Any
     ) -> AsyncLeaseConsumer:
         """Return an iterator over leased messages, as TimerStore.lease_consumer."""
         self.blocking._check_open()

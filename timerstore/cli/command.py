@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "every": ("recurring", "List, start and end recurring messages."),
         "get": ("reading", "Read the messages of a topic."),
         "follow": ("reading", "Follow a topic: read messages as they arrive."),
-        "receive": ("leasing", "Lease messages of a topic to a group, for a time."),
+        "receive": ("leasing", "Lease messages of topics to a group, for a time."),
         "ack": ("leasing", "Acknowledge leased messages."),
         "nack": ("leasing", "Return leased messages for another delivery."),
         "bury": ("leasing", "Make leased messages dead letters."),

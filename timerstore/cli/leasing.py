@@ -37,7 +37,7 @@ lease_option = click.option(
 
 @click.command("receive")
 @path_argument
-@click.argument("topic")
+@click.argument("topics", nargs=-1, required=True)
 @click.option("--group", required=True, help="The group that gets the messages.")
 @click.option(
     "-n",
@@ -69,11 +69,11 @@ lease_option = click.option(
 @config_option
 @json_option
 def receive_command(**options: Any) -> None:
-    """Lease the next messages of a topic for a group, and print their receipts.
+    """Lease the next messages of topics for a group, and print their receipts.
 
-    The command delivers due messages first. A message is delivered again when its lease ends,
-    unless `ack` settles it; `nack` returns it early, and `extend` extends the lease. Leases
-    continue while the store is closed. The exit code is 1 if there are no messages.
+    Several TOPICS take turns. The command delivers due messages first. A message is delivered again
+    when its lease ends, unless `ack` settles it; `nack` returns it early, and `extend` extends the
+    lease. Leases continue while the store is closed. The exit code is 1 if there are no messages.
 
     No other process may have the store open. A process that has it open calls
     `store.receive(topic, group)`.
@@ -89,7 +89,7 @@ def receive_command(**options: Any) -> None:
         for message in found:
             _write_leased(message, as_json=options["as_json"])
     if not found:
-        note(f"no messages of {options['topic']} for {options['group']}")
+        note(f"no messages of {', '.join(options['topics'])} for {options['group']}")
         raise click.exceptions.Exit(Exit.NOT_SO)
 
 
@@ -106,7 +106,7 @@ def _receive(store: Store, options: dict[str, Any], stop: Stop) -> list[LeasedMe
         step_s = min(left_s, _LOOK_S)
         found: list[LeasedMessage] = []
         found += store.receive(
-            options["topic"],
+            options["topics"],
             options["group"],
             max_count=options["max_count"],
             wait=step_s,

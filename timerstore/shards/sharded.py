@@ -15,7 +15,7 @@ See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -214,7 +214,7 @@ class ShardedStore(
         return self._leases.begin(request)
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[ShardLeasedMessage]:
         self.stores[0].topics()  # raises where it is closed
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)

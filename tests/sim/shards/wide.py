@@ -129,7 +129,7 @@ class Wide(Cluster):
 
     # --- leases ---
 
-    def op_receive_wide(self, topic: str, count: int, lease_ms: int) -> None:
+    def op_receive_wide(self, topic: str | list[str], count: int, lease_ms: int) -> None:
         """Lease messages from any shards that have some."""
         if self.config.visibility == "written":
             return

@@ -21,11 +21,13 @@ class Driver(KillDriver):
         with self.dying(point, 1) as reached:
             self.readers.commit_in_flight(topic, which, reached)
 
-    def receive(self, topic: str, count: int, lease_ms: int) -> None:
-        """Lease some messages."""
+    def receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
+        """Lease some messages of a topic, or of several."""
         self._receive(topic, count, lease_ms, [])
 
-    def _receive(self, topic: str, count: int, lease_ms: int, reached: list[str]) -> None:
+    def _receive(
+        self, topic: str | list[str], count: int, lease_ms: int, reached: list[str]
+    ) -> None:
         self.look()
         with suppress(FlowControlError):
             self.lessees.receive(
@@ -33,7 +35,9 @@ class Driver(KillDriver):
                 lambda: bool(reached),
             )  # fmt: skip
 
-    def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
+    def kill_in_receive(
+        self, point: str, nth: int, topic: str | list[str], count: int, lease_ms: int
+    ) -> None:
         """Kill the store inside a receive: a prefix of its leases is stored."""
         with self.dying(point, nth) as reached:
             self._receive(topic, count, lease_ms, reached)

@@ -95,10 +95,10 @@ class Lessees:
     # --- calls ---
 
     def receive(
-        self, store: TimerStore, clock: TurnedClock, topic: str, count: int, lease_ms: int,
-        seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
+        self, store: TimerStore, clock: TurnedClock, topic: str | list[str], count: int,
+        lease_ms: int, seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
     ) -> list[LeasedMessage]:  # fmt: skip
-        """Lease messages, and check them.
+        """Lease messages of a topic, or of several, and check them.
 
         `is_dead` returns whether the process died during the call. `look` reads the messages that
         became visible in it.
@@ -110,9 +110,9 @@ class Lessees:
         return got
 
     @contextmanager
-    def receiving(self, topic: str, seen: Seen) -> Iterator[None]:
+    def receiving(self, topic: str | list[str], seen: Seen) -> Iterator[None]:
         """Run a call that leases, and keep what it may have leased if it fails."""
-        self.topics.add(topic)
+        self.topics.update([topic] if isinstance(topic, str) else topic)
         try:
             yield
         except FlowControlError:
@@ -163,11 +163,12 @@ class Lessees:
             self._undo.append((inside(store).log.end, one, one.states))
         one.states = frozenset(new) if sure else one.states.union(new)
 
-    def doubt_receive(self, topic: str, seen: Seen) -> None:
-        """Record a call without result: it may have leased any message of the topic."""
+    def doubt_receive(self, topic: str | list[str], seen: Seen) -> None:
+        """Record a call without result: it may have leased any message of its topics."""
+        topics = [topic] if isinstance(topic, str) else topic
         for queue, messages in seen.items():
-            for body, _ in messages if queue[0] == topic else ():
-                one = self._of(topic, body, "")
+            for body, _ in messages if queue[0] in topics else ():
+                one = self._of(queue[0], body, "")
                 one.states |= {
                     State(state.attempt + 1) for state in one.states
                     if not (state.is_done or state.is_buried) and state.attempt < ATTEMPTS_MAX

@@ -352,3 +352,24 @@ def test_dead_letters_raise_when_the_shards_are_closed(shards: ShardBench) -> No
     with pytest.raises(ClosedError):
         shards.store.dead_letters("g")
     shards.open()
+
+
+def test_shards_receive_over_topics(shards: ShardBench) -> None:
+    for shard in range(3):
+        for topic in "ab":
+            shards.store.stores[shard].put(topic, f"{topic}{shard}".encode())
+    shards.turn()
+    with pytest.raises(MessageError, match="each topic once"):
+        shards.store.receive(["a", "a"], "g")
+    got = [shards.store.receive(["a", "b"], "g", lease=60)[0] for _ in range(6)]
+    assert sorted(one.body for one in got) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+    assert Counter(one.topic for one in got[:3]) != Counter()
+    waiting = shards.store.begin_receive(["a", "b"], "g", wait=100)
+    wakes: list[int] = []
+    assert waiting.enter(lambda: wakes.append(1))
+    shards.store.stores[1].put("b", b"late")
+    shards.turn()
+    assert len(wakes) == 1
+    waiting.leave()
+    assert [(one.shard, one.body) for one in waiting.look()] == [(1, b"late")]
+    waiting.end()

@@ -15,6 +15,7 @@ from timerstore._engine.leases.lease_consumer import LeaseConsumer
 from timerstore._engine.leases.lease_reader import WaitingReceive
 from timerstore._engine.leases.leased_message import AckResult, DeadLetter, LeasedMessage
 from timerstore._engine.leases.leases import Leases
+from timerstore._engine.leases.topic_turns import WaitingTopics
 
 __all__ = [
     "AckResult",
@@ -24,4 +25,5 @@ __all__ = [
     "LeasedMessage",
     "Leases",
     "WaitingReceive",
+    "WaitingTopics",
 ]

@@ -43,6 +43,7 @@ class LeaseReader(Owner):
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
     ) -> None:
+        self.topic = topic
         self._sides = [
             LeaseSource(topic, group, is_retry=True),
             LeaseSource(topic, group, is_retry=False),

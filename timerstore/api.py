@@ -68,6 +68,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         key: str | None = None,
         replace: bool = False,
         wait_at_most: timedelta | float | None = None,
+        priority: int | None = None,
     ) -> Receipt:
         """Store one message and deliver it to its topic at its due time.
 
@@ -116,6 +117,11 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         of messages that replace each other is delivered at the latest this long after its first
         message. If several bounds were given, the shortest applies.
 
+        priority: 0 to 9; `receive` takes higher ones first. None and 0 mean no priority, the
+        lowest. The first message with a priority gives its topic a queue for each priority; until
+        then all messages of the topic must be in queue 0. Cannot be combined with `queue_id`. With
+        `replace=True` it must be that of the replaced message, which is also the default.
+
         Raises:
             MessageError: an argument is invalid; nothing was stored.
             FullError: the disk is full; nothing was stored.
@@ -141,6 +147,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 key,
                 replace,
                 wait_at_most,
+                priority,
             )
         )
 
@@ -159,6 +166,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         atomic: bool = False,
         flush: str | None = None,
         level: int | None = None,
+        priority: Any = None,
     ) -> Batch:
         """Store many messages of one topic and queue, in the given order.
 
@@ -183,6 +191,10 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         `StoreConfig.group_bytes_max` bytes. With `message_ids`, either all ids were put before, or
         none of them.
 
+        priority: as for `put`, one value for all messages or one for each. With different
+        priorities the messages of each are a part, stored in their order, and the parts of higher
+        priorities are stored first. `atomic` needs one priority.
+
         Raises:
             MessageError: an argument is invalid, or an atomic batch is too large; nothing was
                 stored.
@@ -204,6 +216,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 atomic,
                 flush,
                 level,
+                priority,
             )
         )
 
@@ -380,6 +393,11 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         caller of the group, with an `attempt` that is one higher. On return the leases are as
         durable as a put. A new group begins at the first message. All callers in one process share
         the group's position.
+
+        Messages of higher priorities come first (`put(priority=)`). Of 10 messages that the group
+        takes from a topic, one is of the lowest priority that has messages, so no priority starves.
+        Messages of one priority come in the order of their delivery; their retries, which keep
+        their priority, take turns with them.
 
         topic: a topic, or 1 to 1,000 topics. Several topics take turns: a call begins after the
         topic of the last messages that the previous call returned, and waits for all of them.
@@ -586,6 +604,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
+        priority: int | None = None,
     ) -> Recurs:
         """Define a recurring message. Each run is one message and is delivered once.
 
@@ -607,7 +626,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
         name: 1 to 64 of A-Za-z0-9._-; by default a random name.
 
-        tags, keys, properties, queue_id: as for `put`.
+        tags, keys, properties, queue_id, priority: as for `put`.
 
         Raises:
             MessageError: an argument is invalid, or the name is in use with other arguments.
@@ -628,6 +647,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 keys,
                 properties,
                 queue_id,
+                priority,
             )
         )
 

@@ -42,6 +42,7 @@ from timerstore._engine.read.validation import check_queues, wait_problems
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.write.priority_puts import PriorityPuts
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore.api import StoreApi
@@ -103,6 +104,7 @@ class TimerStore(
         self._spreader = Spreader(engine.config, self._clock)
         self._putting = engine.putting
         self._many_putting = engine.many_putting
+        self._priority_puts = PriorityPuts(engine.many_putting, engine.log)
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._call_ended.set, self._calls
         )
@@ -129,6 +131,7 @@ class TimerStore(
 
     @_counted
     def _do_put(self, request: PutRequest) -> PutReceipt:
+        request = request.with_queue_of_priority()
         if request.spread is not None:
             request = self._spreader.one(request)
         if request.replace is not False:
@@ -143,7 +146,7 @@ class TimerStore(
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_bodies.count_bodies(request.bodies))
-        return self._many_putting.put_many(request)
+        return self._priority_puts.put_many(request)
 
     @_counted
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
@@ -262,7 +265,7 @@ class TimerStore(
 
     @_counted
     def _do_put_every(self, request: RecurringRequest) -> Recurring:
-        return self._engine.recurring.put_every(request)
+        return self._engine.recurring.put_every(request.with_queue_of_priority())
 
     @_counted
     def _do_recurring(self) -> list[Recurring]:

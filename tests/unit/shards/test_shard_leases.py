@@ -373,3 +373,25 @@ def test_shards_receive_over_topics(shards: ShardBench) -> None:
     waiting.leave()
     assert [(one.shard, one.body) for one in waiting.look()] == [(1, b"late")]
     waiting.end()
+
+
+def test_priorities_in_shards(shards: ShardBench) -> None:
+    for k in range(12):
+        shards.store.put("t", b"%d" % (k % 4), keys=f"k{k}", priority=k % 4)
+    batch = shards.store.put_many("t", [b"9", b"0", b"9"], keys=["a", "b", "c"], priority=[9, 0, 9])
+    assert [one.queue_id for one in batch] == [9, 0, 9]
+    shards.store.put_many("t", [b"8", b"8"], priority=8)
+    shards.turn()
+    for store in shards.store.stores:
+        own = [one.body for one in store.receive("t", "own", max_count=50, lease=60)]
+        head = own[:9]
+        assert head == sorted(head, reverse=True)
+    got = take(shards, lease=60)
+    assert Counter(one.body for one in got) == {
+        b"0": 4, b"1": 3, b"2": 3, b"3": 3, b"8": 2, b"9": 2
+    }  # fmt: skip
+    assert all(one.priority == int(one.body) for one in got)
+    with pytest.raises(MessageError, match=r"priority\[1\]"):
+        shards.store.put_many("t", [b"a", b"b"], priority=[1, 11])
+    with pytest.raises(MessageError, match="priority, queue_id"):
+        shards.store.put("t", b"a", priority=1, queue_id=1)

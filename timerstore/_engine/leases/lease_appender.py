@@ -27,6 +27,7 @@ import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.format.lease import (
     LEASE_PROPERTY,
     TOPIC_PROPERTY,
@@ -65,11 +66,18 @@ class LeaseSource(NamedTuple):
         return retry_topic(self.topic, self.group) if self.is_retry else self.topic
 
 
+class Target(NamedTuple):
+    """Where the timer of a lease delivers its message: a topic, and a queue if it matters."""
+
+    topic: str
+    queue_id: PriorityQueueId | None
+
+
 class _Row(NamedTuple):
     message: Message
     lease: Lease
     is_last: bool
-    target: str
+    target: Target
     message_id: str
     body: bytes
     text: bytes
@@ -160,11 +168,18 @@ class LeaseAppender:
             message,
             lease,
             is_last,
-            dead_letter_topic(source.group) if is_last else retry_topic(source.topic, source.group),
+            self._target(source, lease, is_last=is_last),
             message.message_id or made,
             body_of(message),
             properties_of(message, lease, source.topic),
         )
+
+    def _target(self, source: LeaseSource, lease: Lease, *, is_last: bool) -> Target:
+        """Return the dead-letter topic after the last attempt, or else the retry topic."""
+        if is_last:
+            return Target(dead_letter_topic(source.group), None)
+        queue_id = self._putting.targets.priority_queue(source.topic, lease.queue_id)
+        return Target(retry_topic(source.topic, source.group), queue_id)
 
     def _size_problem(self, row: _Row) -> MessageError | None:
         """Return an error if a message leaves no room for its lease."""
@@ -173,7 +188,7 @@ class LeaseAppender:
             message_fields.check_sizes(
                 len(row.body),
                 len(row.text) + max(len(row.message_id.encode()) - _MADE_ID_BYTES, 0),
-                message_fields.check_topic(row.target),
+                message_fields.check_topic(row.target.topic),
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
             )
@@ -192,13 +207,13 @@ class LeaseAppender:
         until_ms: int,
         leased: list[LeasedMessage],
     ) -> None:
-        """Append leases for one target topic.
+        """Append leases for one target.
 
         If flow control rejects them, append as many as it accepts and raise its error.
         """
         due = np.full(len(rows), until_ms, np.int64)
         places = _RecordedPlaces(rows, self._lease_progress, source)
-        route = self._putting.route_to(rows[0].target)
+        route, _ = self._putting.place_of(*rows[0].target)
         try:
             # Relative to the start of the lease, so it becomes a timer even if it is over by now.
             # Otherwise it would get a queue offset, and its receipt would name another timer.

@@ -151,7 +151,14 @@ class Leases(Owner):
                 # Before the first read, so that no consumer can join the group.
                 self._groups.lease(topic, group, again)
                 commit = self._lease_progress.commit
-                reader = LeaseReader(topic, group, self._leasing, self._make_consumer, commit)
+                reader = LeaseReader(
+                    topic,
+                    group,
+                    self._leasing,
+                    self._make_consumer,
+                    commit,
+                    self._routes.priority_topics,
+                )
                 self._readers[topic, group] = reader
             return reader
 

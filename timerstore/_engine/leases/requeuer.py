@@ -25,6 +25,7 @@ from timerstore._engine.base import argument_types, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.format.dead_letter import Place
 from timerstore._engine.format.lease import Lease, dead_letter_topic, retry_topic
 from timerstore._engine.leases.dead_letter_reader import (
@@ -48,6 +49,7 @@ LetterOrReceipt = str | DeadLetter
 class _Copy(NamedTuple):
     place: Place
     topic: str
+    queue_id: PriorityQueueId | None  # of the retry topic
     message_id: str
     body: bytes
     text: bytes
@@ -149,11 +151,11 @@ class Requeuer(Owner):
         return known.places
 
     def _put_back(self, group: str, copies: Sequence[_Copy], requeued: set[Place]) -> None:
-        for topic, run in groupby(copies, lambda one: one.topic):
+        for (topic, queue_id), run in groupby(copies, lambda one: (one.topic, one.queue_id)):
             rows = list(run)
             due = np.zeros(len(rows), np.int64)
             places = _RequeuedRows(rows, requeued)
-            to = Destination(self._putting.route_to(retry_topic(topic, group)))
+            to = Destination(self._putting.place_of(retry_topic(topic, group), queue_id)[0])
             self._putting.append_rows(to, columns_of(rows, due), due, places)
             reach("requeue_appended")
 
@@ -167,7 +169,9 @@ class Requeuer(Owner):
             letter.due_ms, letter.delivered_ms, letter.born_ms, letter.flag,
         )  # fmt: skip
         message_id = letter.message_id or unique_key(self._id_prefix, self._putting.take_ids(1))
-        copy = _Copy(place, topic, message_id, body_of(letter), properties_of(letter, lease, topic))
+        queue_id = self._putting.targets.priority_queue(topic, letter.queue_id)
+        text = properties_of(letter, lease, topic)
+        copy = _Copy(place, topic, queue_id, message_id, body_of(letter), text)
         config = self._putting.config
         try:
             message_fields.check_sizes(

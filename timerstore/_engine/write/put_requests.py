@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timerstore._engine.base.argument_types import check_flag
+from timerstore._engine.base.priorities import queue_of_priority
 
 
 @dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long
@@ -32,6 +33,13 @@ class PutRequest:
     key: str | None = None
     replace: bool = False
     wait_at_most: timedelta | float | None = None
+    priority: int | None = None
+
+    def with_queue_of_priority(self) -> "PutRequest":
+        """Return the request with the queue of its priority; raise MessageError if it is wrong."""
+        if self.priority is None:
+            return self
+        return replace(self, queue_id=queue_of_priority(self.priority, self.queue_id))
 
     def with_checked_flag(self) -> "PutRequest":
         """Return the request with `replace` as a bool; raise MessageError if it is not one."""
@@ -65,3 +73,4 @@ class BatchRequest:
     atomic: bool = False
     flush: str | None = None
     level: int | None = None
+    priority: Any = None

@@ -394,8 +394,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         durable as a put. A new group begins at the first message. All callers in one process share
         the group's position.
 
-        Messages of higher priorities come first (`put(priority=)`). Of 10 messages that the group
-        takes from a topic, one is of the lowest priority that has messages, so no priority starves.
+        Messages of higher priorities come first (`put(priority=)`). Each 10th message that the
+        group takes from a topic is of the priority that was served least recently, so none starves.
         Messages of one priority come in the order of their delivery; their retries, which keep
         their priority, take turns with them.
 

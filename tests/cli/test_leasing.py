@@ -107,6 +107,26 @@ def test_buried_messages_are_listed_and_requeued(ts: CommandLine) -> None:
         assert "wanted either RECEIPTS or --all" in ts(*wrong).err
 
 
+def test_priorities_and_several_topics(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "low")
+    ts.fine("put", path, "orders", "high", "--priority", "9")
+    ts.fine("put", path, "mail", "letter")
+    both = ts("put", path, "orders", "x", "--priority", "1", "--queue", "1")
+    assert both.code == Exit.ERROR
+    assert "priority, queue_id: wanted one of them" in both.err
+    done = in_shell(["put", path, "orders", "--lines", "--priority", "5"], given=b"a\nb\n")
+    assert done.code == Exit.FINE
+    rows = ts.fine("receive", path, "orders", "mail", *ALL).rows
+    assert [row["body"] for row in rows] == ["high", "a", "b", "low", "letter"]
+    assert [row["queue_id"] for row in rows] == [9, 5, 5, 0, 0]
+    assert not any("_SYS_MSG_PRIORITY_" in row["properties"] for row in rows)
+    made = ts.fine("every", path, "orders", "x", "--every", "1h", "--priority", "3", "--name", "n")
+    assert "n" in made.out
+    nothing = ts("receive", path, "orders", "mail", "--group", "g")
+    assert "no messages of orders, mail for g" in nothing.err
+
+
 def test_dead_letters_of_shards_and_of_an_open_store(ts: CommandLine) -> None:
     path = _shards(ts)
     for k in range(6):

@@ -29,9 +29,9 @@ from timerstore import CancelResult, StoreConfig
 from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import decode, encode
 
-QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
+QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0), ("ranked", 0), ("ranked", 9)])
 TOPICS = st.sampled_from(["orders", "mail"])
-LEASED = st.sampled_from(["orders", "mail", ["orders", "mail"]])
+LEASED = st.sampled_from(["orders", "mail", "ranked", ["orders", "mail"], ["ranked", "mail"]])
 SERVICES = st.sampled_from(
     [
         "dispatch",

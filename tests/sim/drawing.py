@@ -16,7 +16,7 @@ SERVICES = (
     "dispatch", "enqueue_get", "enqueue_put", "dequeue_get", "dequeue_get_message",
     "dequeue_put", "schedule_deliver", "retention", "flush",
 )  # fmt: skip
-QUEUES = (("orders", 0), ("orders", 1), ("mail", 0))
+QUEUES = (("orders", 0), ("orders", 1), ("mail", 0), ("ranked", 0), ("ranked", 4), ("ranked", 9))
 # Listings are reads, so they are missing here. So is start_writing: no write is large enough.
 FAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("list", "start_writing"))
 _RARE_KINDS = ("zero", "unlink", "make_directory", "rename", "resize")
@@ -69,7 +69,7 @@ class Drawing:
         self._order = draw.sample(self._services, len(self._services))
         self._points = (*NAMES, *LEASE_NAMES * 3) if on.keys() & MORE.keys() else NAMES
         self._sizes = draw.choice(("small", "edges", "mixed", "mixed", "large"))
-        self._queues = draw.sample(QUEUES, draw.randint(1, 3))
+        self._queues = draw.sample(QUEUES, draw.randint(1, 4))
 
     def make(self) -> list[Op]:
         draw = self._draw

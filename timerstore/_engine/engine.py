@@ -56,6 +56,7 @@ from timerstore._engine.read.groups import Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.query import Querier
+from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.recovery.recovery import Recovered, recover
 from timerstore._engine.recurring.definitions import Definitions
 from timerstore._engine.storage.directory import Directory
@@ -310,6 +311,7 @@ class Engine(Owner):
             self.appender,
             self.groups,
             make_consumer,
+            QueueEnds(self.routes, self.puller),
         )
 
     def make_requeuer(

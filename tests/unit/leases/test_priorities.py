@@ -16,7 +16,7 @@ from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.leasing import DEAD, RETRY
 from timerstore import AckResult, CancelResult, MessageError, StoreConfig
-from timerstore._engine.leases.priority_order import LOWEST_EVERY, PriorityOrder
+from timerstore._engine.leases.priority_order import TURN_EVERY, PriorityOrder
 from timerstore.testing import ManualClock, Stepper
 
 
@@ -55,11 +55,22 @@ def test_one_at_a_time_sees_what_came_since(bench: Bench) -> None:
     assert take(bench) == []
 
 
-def test_each_tenth_message_is_of_the_lowest_priority(bench: Bench) -> None:
+def test_each_tenth_message_is_of_the_priority_that_waited_longest(bench: Bench) -> None:
     put(bench, *[9] * 60, *[4] * 3, *[0] * 3)
     got = [seen(take(bench, 1))[0][0] for _ in range(60)]
-    assert got == (["9"] * 9 + ["0"]) * 3 + (["9"] * 9 + ["4"]) * 3
+    assert got == (["9"] * 9 + ["0"] + ["9"] * 9 + ["4"]) * 3
     assert [one[0] for one in seen(take(bench, 100))] == ["9"] * 6
+
+
+def test_no_priority_starves_when_others_never_end(bench: Bench) -> None:
+    """Priorities 9, 5 and 0 get new messages all the time; each gets its share of 30 messages."""
+    put(bench, *[9] * 40, *[5] * 2, *[0] * 40)
+    got: list[str] = []
+    for _ in range(90):
+        got += [one[0] for one in seen(take(bench, 1))]
+        put(bench, *[9] * 2, 5, 0)
+    for begin in range(61):
+        assert set(got[begin : begin + 30]) == {"9", "5", "0"}
 
 
 def test_batches_have_the_order_of_single_messages(bench: Bench, tmp_path: Path) -> None:
@@ -96,23 +107,27 @@ def test_retries_and_new_messages_of_a_priority_take_turns(bench: Bench) -> None
     )
 )
 @settings(max_examples=200, deadline=None)
-def test_order_of_any_queues_serves_the_highest_and_the_lowest(
+def test_order_of_any_queues_serves_the_highest_and_the_longest_waiting(
     lists: list[tuple[dict[tuple[int, int], int], int]],
 ) -> None:
     """A model without plans: choose one message after another."""
-    order, number = PriorityOrder(), 0
+    order, number, served = PriorityOrder(), 0, Counter[int]()
     for available, count in lists:
         runs = order.plan(available, count)
-        assert order.lowest_count(count) == sum(
-            (number + k) % LOWEST_EVERY == 0 for k in range(1, count + 1)
+        assert order.turn_count(count) == sum(
+            (number + k) % TURN_EVERY == 0 for k in range(1, count + 1)
         )
         left = Counter(available)
         for source, size in runs:
             for _ in range(size):
                 number += 1
                 there = {priority for (priority, _), n in left.items() if n > 0}
-                wanted = min(there) if number % LOWEST_EVERY == 0 else max(there)
-                assert source[0] == wanted
+                if number % TURN_EVERY == 0:
+                    oldest = min(served[one] for one in there)
+                    assert source[0] == min(one for one in there if served[one] == oldest)
+                else:
+                    assert source[0] == max(there)
+                served[source[0]] = number
                 assert left[source] > 0
                 left[source] -= 1
             order.taken(source, size)

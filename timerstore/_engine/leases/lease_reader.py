@@ -16,6 +16,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from weakref import WeakSet
 
 from timerstore._engine.base.native import Lock
@@ -27,6 +28,7 @@ from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.multi_wait import MultiWait
+from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore.errors import MessageError, TimerStoreError
 
@@ -45,9 +47,11 @@ class LeaseReader(Owner):
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
         priority_topics: Container[str],
+        ends: QueueEnds,
     ) -> None:
         self.topic = topic
         self._priority_topics = priority_topics
+        self._ends = ends
         self._order = PriorityOrder()
         self._sides = [
             LeaseSource(topic, group, is_retry=True),
@@ -106,13 +110,26 @@ class LeaseReader(Owner):
     def _fetch_by_priority(self, count: int) -> dict[Source, AssignedQueue]:
         """Buffer the messages that may come next; return the queues by priority and side."""
         found: dict[Source, AssignedQueue] = {}
-        lowest_count = self._order.lowest_count(count)
+        turn_count = self._order.turn_count(count)
+        self._ends.catch_up()
         for side, consumer in enumerate(self._consumers):
-            queues = consumer.fetch(count, highest_first)
-            if lowest_count:
-                consumer.fetch(lowest_count, lowest_first)
+            topic = self._sides[side].read_topic
+            queues = consumer.fetch(count, partial(self._highest_first, topic))
+            for queue in queues if turn_count else ():
+                consumer.fetch(turn_count, partial(_only, queue.queue_id))
             found.update(((queue.queue_id, side), queue) for queue in queues)
         return found
+
+    def _highest_first(
+        self, topic: str, queues: Mapping[int, AssignedQueue]
+    ) -> list[AssignedQueue]:
+        """Return the queues that may have messages, by descending priority."""
+        has_messages = self._ends.has_messages
+        return [
+            one
+            for one in sorted(queues.values(), key=lambda one: one.queue_id, reverse=True)
+            if one.buffered or one.position < 0 or has_messages(topic, one.queue_id, one.fetch_at)
+        ]
 
     def _lease_from(
         self,
@@ -191,14 +208,8 @@ class LeaseReader(Owner):
         self._filters, self._consumers = filters, [of_retries, of_topic]
 
 
-def highest_first(queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
-    """Return queues by descending number, which is their priority."""
-    return [queues[queue_id] for queue_id in sorted(queues, reverse=True)]
-
-
-def lowest_first(queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
-    """Return queues by ascending number, which is their priority."""
-    return [queues[queue_id] for queue_id in sorted(queues)]
+def _only(queue_id: int, queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
+    return [queues[queue_id]] if queue_id in queues else []
 
 
 class WaitingReceive(MultiWait[LeasedMessage]):

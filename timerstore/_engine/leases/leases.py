@@ -48,6 +48,7 @@ from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.write.append import Appender
@@ -85,8 +86,10 @@ class Leases(Owner):
         putting: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
+        ends: QueueEnds,
     ) -> None:
         self._clock = clock
+        self._ends = ends
         self._log = log
         self._config = config
         self._putting = putting
@@ -158,6 +161,7 @@ class Leases(Owner):
                     self._make_consumer,
                     commit,
                     self._routes.priority_topics,
+                    self._ends,
                 )
                 self._readers[topic, group] = reader
             return reader

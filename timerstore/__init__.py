@@ -6,7 +6,13 @@ store.put("orders", b"close 4711", delay=1800)
 
 from timerstore._engine.convert import ConvertReport, convert
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
-from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases import (
+    AckResult,
+    Backoff,
+    DeadLetter,
+    LeaseConsumer,
+    LeasedMessage,
+)
 from timerstore._engine.maintenance import check_backup, restore, verify_directory
 from timerstore._engine.maintenance import repair_directory as repair
 from timerstore._engine.read.consumer import Consumer
@@ -60,6 +66,7 @@ __all__ = [
     "Consumer",
     "ConvertReport",
     "CorruptError",
+    "DeadLetter",
     "DelayQueue",
     "Explanation",
     "FailedError",

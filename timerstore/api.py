@@ -17,7 +17,13 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.closing import Closing
-from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases import (
+    AckResult,
+    Backoff,
+    DeadLetter,
+    LeaseConsumer,
+    LeasedMessage,
+)
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
@@ -62,6 +68,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         key: str | None = None,
         replace: bool = False,
         wait_at_most: timedelta | float | None = None,
+        priority: int | None = None,
     ) -> Receipt:
         """Store one message and deliver it to its topic at its due time.
 
@@ -112,6 +119,11 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         of messages that replace each other is delivered at the latest this long after its first
         message. If several bounds were given, the shortest applies.
 
+        priority: 0 to 9; `receive` takes higher ones first. None and 0 mean no priority, the
+        lowest. The first message with a priority gives its topic a queue for each priority; until
+        then all messages of the topic must be in queue 0. Cannot be combined with `queue_id`. With
+        `replace=True` it must be that of the replaced message, which is also the default.
+
         Raises:
             MessageError: an argument is invalid; nothing was stored.
             FullError: the disk is full; nothing was stored.
@@ -138,6 +150,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 key,
                 replace,
                 wait_at_most,
+                priority,
             )
         )
 
@@ -156,6 +169,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         atomic: bool = False,
         flush: str | None = None,
         level: int | None = None,
+        priority: Any = None,
     ) -> Batch:
         """Store many messages of one topic and queue, in the given order.
 
@@ -179,6 +193,10 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         atomic: store all messages or none, after any crash. The records may take at most
         `StoreConfig.group_bytes_max` bytes. With `message_ids`, either all ids were put before, or
         none of them.
+
+        priority: as for `put`, one value for all messages or one for each. With different
+        priorities the messages of each are a part, stored in their order, and the parts of higher
+        priorities are stored first. `atomic` needs one priority.
 
         Raises:
             MessageError: an argument is invalid, or an atomic batch is too large; nothing was
@@ -204,6 +222,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 atomic,
                 flush,
                 level,
+                priority,
             )
         )
 
@@ -361,7 +380,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
     def receive(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         group: str,
         *,
         lease: timedelta | float = 30.0,
@@ -380,6 +399,15 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         caller of the group, with an `attempt` that is one higher. On return the leases are as
         durable as a put. A new group begins at the first message. All callers in one process share
         the group's position.
+
+        Messages of higher priorities come first (`put(priority=)`). Each 10th message that the
+        group takes from a topic is of the priority that was served least recently, so none starves.
+        Messages of one priority come in the order of their delivery; their retries, which keep
+        their priority, take turns with them.
+
+        topic: a topic, or 1 to 1,000 topics. Several topics take turns: a call begins after the
+        topic of the last messages that the previous call returned, and waits for all of them.
+        `max_count` is for all together. Callers with different topics share each topic's position.
 
         lease: seconds or a timedelta, above 0, at most `StoreConfig.delay_ms_max`.
 
@@ -407,12 +435,17 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             ReceiveRequest(topic, group, lease, max_count, wait, tags, sql, max_attempts, backoff)
         )
 
-    def begin_receive(self, topic: str, group: str, **options: Any) -> Waiting:
+    def begin_receive(self, topic: str | Sequence[str], group: str, **options: Any) -> Waiting:
         """Begin a `receive` whose waiting is done by the caller (timerstore.aio)."""
         return self._do_begin_receive(ReceiveRequest.from_options(topic, group, options))
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **options: Any
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        *,
+        wait: float | None = None,
+        **options: Any,
     ) -> LeaseConsumer[Leased]:
         """Return an iterator that leases one message at a time.
 
@@ -477,6 +510,62 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_extend(receipt, lease)
 
+    def bury(self, receipt: str | LeasedMessage) -> AckResult:
+        """Make a leased message a dead letter of its group now, whatever attempts it has left.
+
+        Use it for a message that no attempt can process. Return BURIED, or the result that `ack`
+        would return. The change is one step, which no crash splits, and durable on return.
+
+        Raises:
+            MessageError: `receipt` is not a receipt.
+            FullError: the disk is full; nothing was changed.
+        """
+        return self._do_bury(receipt)
+
+    def dead_letters(self, group: str, *, topic: str | None = None) -> Iterator[DeadLetter]:
+        """Return the dead letters of a group that were not requeued, oldest first in each queue.
+
+        Dead letters are the messages that `bury` moved to the topic `%DLQ%<group>`, and those whose
+        last attempt ended without `ack`. Retention removes them, as any message. The iterator
+        begins with the dead letters of the first step; it does not return those that are added
+        later.
+
+        The first call for a group reads its retry topics, about 2 us for each message.
+
+        topic: return only the dead letters of this topic.
+
+        Raises:
+            MessageError: an argument is invalid.
+        """
+        return self._do_dead_letters(group, topic)
+
+    def requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None = None,
+        *,
+        topic: str | None = None,
+    ) -> int:
+        """Deliver dead letters again, to their group only. Return how many were requeued.
+
+        Each message is delivered by `receive(topic, group)` with its body, tags, keys, properties
+        and message id, as attempt 1. It is requeued at most once, also by concurrent calls and
+        after a crash at any point. A dead letter that was requeued already, or that retention
+        removed, is not counted. The result is durable on return. After a crash or an error some of
+        the messages may be requeued; the call can be repeated.
+
+        letters: a dead letter, its receipt, or several of them; None means all dead letters of the
+        group.
+
+        topic: requeue only the dead letters of this topic.
+
+        Raises:
+            MessageError: an argument is invalid, or a dead letter does not name its topic, because
+                another program put it there.
+            FullError: the disk is full.
+        """
+        return self._do_requeue(group, letters, topic)
+
     def committed(self, topic: str, group: str) -> dict[Any, int]:
         """Return the committed offset of each queue in which the group has committed.
 
@@ -521,6 +610,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
+        priority: int | None = None,
     ) -> Recurs:
         """Define a recurring message. Each run is one message and is delivered once.
 
@@ -542,7 +632,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
         name: 1 to 64 of A-Za-z0-9._-; by default a random name.
 
-        tags, keys, properties, queue_id: as for `put`.
+        tags, keys, properties, queue_id, priority: as for `put`.
 
         Raises:
             MessageError: an argument is invalid, or the name is in use with other arguments.
@@ -563,6 +653,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 keys,
                 properties,
                 queue_id,
+                priority,
             )
         )
 
@@ -775,7 +866,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[Leased]:
         raise NotImplementedError
 
@@ -789,6 +880,20 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
+        raise NotImplementedError
+
+    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+        raise NotImplementedError
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        raise NotImplementedError
+
+    def _do_requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
+        topic: str | None,
+    ) -> int:
         raise NotImplementedError
 
     def _do_committed(self, topic: str, group: str) -> dict[Any, int]:

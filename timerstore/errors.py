@@ -108,9 +108,12 @@ class ConflictError(TimerStoreError):
     """The message id was put to the topic before, with other contents (`StoreConfig.dedupe`).
 
     `topic` and `message_id` name the message, and `differs` says what is different: "body",
-    "properties" (which include tags and keys), "due time". Nothing was stored. The first message is
-    durable.
+    "properties" (which include tags and keys), "due time". Nothing was stored, except the
+    `stored_count` messages of higher priorities of the same `put_many`. The first message with the
+    id is durable.
     """
+
+    stored_count: int = 0
 
     def __init__(
         self,

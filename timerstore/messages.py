@@ -163,6 +163,12 @@ class Message:
         return self.properties.get("TAGS")
 
     @property
+    def priority(self) -> int:
+        """The priority, 0 to 9; 0 if the message was put without one."""
+        value = self.properties.get("_SYS_MSG_PRIORITY_", "")
+        return int(value) if value.isascii() and value.isdigit() and len(value) < 4 else 0
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys by which `query` finds the message."""
         return tuple(self.properties.get("KEYS", "").split())

@@ -13,12 +13,19 @@ See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.consumer_offset_json import entry_name
 from timerstore._engine.ingest.row_batch import IngestedVersions
 from timerstore._engine.ingest.version_set import VersionSet
+from timerstore._engine.leases import DeadLetter
+from timerstore._engine.leases.dead_letter_reader import (
+    DeadLetterReader,
+    RequeuedPlaces,
+    check_names,
+)
 from timerstore._engine.levels.pending_counts import pending_by_topic
 from timerstore._engine.maintenance import verify_directory
 from timerstore._engine.read.consumer_offsets import read_file
@@ -57,6 +64,8 @@ class ReadOnlyStore(
     query, explain: read the log. query reads every record of the topic; no index is used.
     pending: as of its first step. histogram: reads all pending messages with each call.
     committed: includes commits since the last checkpoint.
+    dead_letters: each page as of the checkpoint at its time. Each call reads the group's retry
+        topics again.
     recurring: the progress of each definition as of the last checkpoint.
     stats: some of TimerStore's names, and two more. `as_of_ms` is when the checkpoint was written,
         by the file's time (0: a broker's store). `open_in` is the process that has the store open
@@ -72,6 +81,18 @@ class ReadOnlyStore(
         topic, group = check_name("topic", topic), check_name("group", group)
         table = read_file(self._view.disk, self._view.tree).table
         return dict(table.get(entry_name(topic, group), {}))
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        self.check_open()
+        group, topic = check_names(group, topic)
+        reader = DeadLetterReader(self._timers.store_id or 0, self.topics, self.pull_batch)
+        known = RequeuedPlaces()
+
+        def scan() -> set[tuple[int, int]]:
+            reader.scan(group, known)
+            return known.places
+
+        return reader.unrequeued(group, topic, scan)
 
     @answered
     def _do_recurring(self) -> list[Recurring]:

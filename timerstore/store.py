@@ -8,7 +8,7 @@ See also: docs/architecture.md.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -26,11 +26,14 @@ from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
     AckResult,
+    DeadLetter,
     LeaseCall,
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
+    WaitingTopics,
 )
+from timerstore._engine.leases.dead_letter_reader import check_names
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.consumer_context import ConsumerContext
@@ -40,6 +43,7 @@ from timerstore._engine.read.validation import check_queues, wait_problems
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.write.priority_puts import PriorityPuts
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.single_put import KnownId
 from timerstore._engine.write.spread import Spreader
@@ -61,7 +65,15 @@ class TimerStore(
     ChangeCalls,
     IntrospectionCalls,
     MaintenanceCalls,
-    StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Consumer, WaitingReceive],
+    StoreApi[
+        PutReceipt,
+        PutBatch,
+        Message,
+        LeasedMessage,
+        Recurring,
+        Consumer,
+        WaitingReceive | WaitingTopics,
+    ],
 ):
     """An open store; `timerstore.open` returns it. Close it, or use `with`.
 
@@ -94,6 +106,7 @@ class TimerStore(
         self._spreader = Spreader(engine.config, self._clock)
         self._putting = engine.putting
         self._many_putting = engine.many_putting
+        self._priority_puts = PriorityPuts(engine.many_putting, engine.log)
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._call_ended.set, self._calls
         )
@@ -109,6 +122,7 @@ class TimerStore(
                 self._begin_put_many = self._putter.begin_put_many
         self._close_when_forgotten()
         self._leases = engine.make_leases(self._make_lease_consumer)
+        self._requeuer = engine.make_requeuer(self.topics, self.pull_batch)
         engine.recurring.prepare()
         self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
 
@@ -119,6 +133,7 @@ class TimerStore(
 
     @_counted
     def _do_put(self, request: PutRequest) -> PutReceipt:
+        request = request.with_queue_of_priority()
         if request.spread is not None:
             request = self._spreader.one(request)
         if request.replace is not False:
@@ -138,7 +153,7 @@ class TimerStore(
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_bodies.count_bodies(request.bodies))
-        return self._many_putting.put_many(request)
+        return self._priority_puts.put_many(request)
 
     @_counted
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
@@ -204,7 +219,7 @@ class TimerStore(
     def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         return self._leases.receive(request)
 
-    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive:
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive | WaitingTopics:
         self._check_open()
         return self._leases.begin(request, self._call)
 
@@ -214,7 +229,7 @@ class TimerStore(
         self._leases.give_back_unclaimed()
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
         self._check_open()
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
@@ -244,11 +259,28 @@ class TimerStore(
                 self._fail_if_final(one)
         return answers
 
+    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+        return self._leases.bury(receipt)
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        self._check_open()
+        letters = self._requeuer.letters(*check_names(group, topic))
+        return self._steps_of(letters)
+
+    @_counted
+    def _do_requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
+        topic: str | None,
+    ) -> int:
+        return self._requeuer.requeue(group, letters, topic)
+
     # --- recurring messages ---
 
     @_counted
     def _do_put_every(self, request: RecurringRequest) -> Recurring:
-        return self._engine.recurring.put_every(request)
+        return self._engine.recurring.put_every(request.with_queue_of_priority())
 
     @_counted
     def _do_recurring(self) -> list[Recurring]:

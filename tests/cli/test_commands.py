@@ -233,6 +233,8 @@ def test_commands_when_another_process_has_the_store_open(ts: CommandLine) -> No
             ("receive", path, "orders", "--group", "g"),
             ("ack", path, "r"),
             ("nack", path, "r"),
+            ("bury", path, "r"),
+            ("requeue", path, "g", "--all"),
             ("extend", path, "r"),
             ("pace", path, "orders=1"),
             ("every", path, "orders", "x", "--every", "1m"),

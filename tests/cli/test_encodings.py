@@ -73,7 +73,7 @@ def test_paths_that_are_not_utf8_are_accepted(
     assert err.startswith(b"error: topic")
 
 
-@pytest.mark.parametrize("command", ["ack", "nack", "extend", "cancel"])
+@pytest.mark.parametrize("command", ["ack", "nack", "bury", "extend", "cancel"])
 def test_input_that_is_not_utf8_is_an_invalid_line(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

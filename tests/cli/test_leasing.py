@@ -1,4 +1,4 @@
-"""Commands `receive`, `ack`, `nack`, `extend`, `pace` and `every`."""
+"""Commands for leases and dead letters, and `pace` and `every`."""
 
 import io
 import json
@@ -69,6 +69,79 @@ def test_expired_message_is_delivered_again_and_then_dead_lettered(ts: CommandLi
     assert ts("ack", path, row["receipt"]).out.startswith("EXPIRED ")
     lost = ts("extend", path, row["receipt"], "--json")
     assert (lost.code, lost.row["result"]) == (Exit.NOT_SO, "EXPIRED")
+
+
+def test_buried_messages_are_listed_and_requeued(ts: CommandLine) -> None:
+    path = ts.init()
+    for body in ("one", "two", "three"):
+        ts.fine("put", path, "orders", body)
+    rows = ts.fine("receive", path, "orders", *ALL, "--lease", "1h").rows
+    none = ts("dead-letters", path, "g")
+    assert (none.code, none.out) == (Exit.NOT_SO, "")
+    assert "no dead letters of g" in none.err
+    first, *others = [row["receipt"] for row in rows]
+    assert ts.fine("bury", path, first).out == f"BURIED {first}\n"
+    assert [row["result"] for row in ts.fine("bury", path, *others, "--json").rows] == [
+        "BURIED", "BURIED"
+    ]  # fmt: skip
+    late = ts("bury", path, first)
+    assert (late.code, late.out) == (Exit.NOT_SO, f"SETTLED {first}\n")
+    text = ts.fine("dead-letters", path, "g", "-n", "1").out
+    assert re.search(r"  one\n  1 attempt; dead since .*\n  receipt \S+\n", text)
+    dead = ts.fine("dead-letters", path, "g", "--topic", "orders", "--json").rows
+    assert [(row["body"], row["group"], row["attempt"]) for row in dead] == [
+        ("one", "g", 1), ("two", "g", 1), ("three", "g", 1)
+    ]  # fmt: skip
+    assert ts("dead-letters", path, "g", "--topic", "other").code == Exit.NOT_SO
+    two = dead[1]["receipt"]
+    assert ts.fine("requeue", path, "g", two).out == "requeued 1 message\n"
+    again = ts("requeue", path, "g", two, "--json")
+    assert (again.code, again.row) == (Exit.NOT_SO, {"requeued": 0})
+    [row] = ts.fine("receive", path, "orders", *ALL, "--lease", "1h").rows
+    assert (row["body"], row["attempt"]) == ("two", 1)
+    lines = in_shell(["dead-letters", path, "g", "--json"]).out
+    done = in_shell(["requeue", path, "g", "-", "--json"], given=lines.encode())
+    assert (done.code, done.row) == (0, {"requeued": 2})
+    assert ts("requeue", path, "g", "--all").code == Exit.NOT_SO
+    for wrong in (("requeue", path, "g"), ("requeue", path, "g", two, "--all")):
+        assert "wanted either RECEIPTS or --all" in ts(*wrong).err
+
+
+def test_priorities_and_several_topics(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "low")
+    ts.fine("put", path, "orders", "high", "--priority", "9")
+    ts.fine("put", path, "mail", "letter")
+    both = ts("put", path, "orders", "x", "--priority", "1", "--queue", "1")
+    assert both.code == Exit.ERROR
+    assert "priority, queue_id: wanted one of them" in both.err
+    done = in_shell(["put", path, "orders", "--lines", "--priority", "5"], given=b"a\nb\n")
+    assert done.code == Exit.FINE
+    rows = ts.fine("receive", path, "orders", "mail", *ALL).rows
+    assert [row["body"] for row in rows] == ["high", "a", "b", "low", "letter"]
+    assert [row["queue_id"] for row in rows] == [9, 5, 5, 0, 0]
+    assert not any("_SYS_MSG_PRIORITY_" in row["properties"] for row in rows)
+    made = ts.fine("every", path, "orders", "x", "--every", "1h", "--priority", "3", "--name", "n")
+    assert "n" in made.out
+    nothing = ts("receive", path, "orders", "mail", "--group", "g")
+    assert "no messages of orders, mail for g" in nothing.err
+
+
+def test_dead_letters_of_shards_and_of_an_open_store(ts: CommandLine) -> None:
+    path = _shards(ts)
+    for k in range(6):
+        ts.fine("put", path, "orders", f"{k}", "--key", f"k{k}")
+    rows = ts.fine("receive", path, "orders", *ALL, "--lease", "1h").rows
+    ts.fine("bury", path, *(row["receipt"] for row in rows))
+    dead = ts.fine("dead-letters", path, "g", "--json").rows
+    assert sorted(row["body"] for row in dead) == list("012345")
+    assert all(row["receipt"].startswith(f"s{row['shard']:05d}.") for row in dead)
+    assert ts.fine("requeue", path, "g", dead[0]["receipt"], "--json").row == {"requeued": 1}
+    assert len(ts.fine("dead-letters", path, "g", "--json").rows) == 5
+    with timerstore.open_shards(path) as store:
+        assert len(ts.fine("dead-letters", path, "g", "--json").rows) == 5
+        assert ts("requeue", path, "g", "--all").code == Exit.LOCKED
+        assert store.requeue("g") == 5
 
 
 def test_receive_applies_backoff_and_filters(ts: CommandLine) -> None:

@@ -279,6 +279,7 @@ def test_closed_output_is_rejected_before_anything_is_done(store: Path, words: l
     "words",
     [["put", "STORE", "t"], ["put", "STORE", "t", "-"], ["put", "STORE", "t", "--lines"],
      ["ack", "STORE", "-"], ["nack", "STORE", "-"], ["extend", "STORE", "-"],
+     ["bury", "STORE", "-"], ["requeue", "STORE", "g", "-"],
      ["cancel", "STORE", "-"], ["import", "STORE", "-"],
      ["every", "STORE", "t", "--every", "5s"]],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Lease messages in a child that is killed.
 
-Its threads put, receive, ack, nack and extend. One thread puts with a key, and a recurring message
-runs. The child appends a row to a file for each answer.
+Its threads put, receive, ack, nack, bury, requeue and extend. One thread puts with a key, and a
+recurring message runs. The child appends a row to a file for each answer.
 """
 
 import os
@@ -12,7 +12,7 @@ from random import Random
 
 import timerstore
 from tests.support.bench import small
-from timerstore import AckResult, FullError, LeaseLostError, TimerStore
+from timerstore import AckResult, FullError, LeasedMessage, LeaseLostError, TimerStore
 from timerstore._engine.base import failpoints
 
 CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")
@@ -90,6 +90,8 @@ def _work(store: TimerStore, notes: int, draw: Random) -> None:
         except FullError:
             continue
         if not got:
+            if _requeue(store, notes):
+                continue
             return
         for one in got:
             _note(notes, f"got {int(one.body)} {one.attempt}")
@@ -99,6 +101,8 @@ def _work(store: TimerStore, notes: int, draw: Random) -> None:
                 store.nack(one)
             elif kind < 0.25:
                 continue  # not settled, so that it is delivered again
+            elif kind < 0.3:
+                _bury(store, notes, one)
             elif kind < 0.4:
                 try:
                     receipt = store.extend(one, lease=LEASE_S)
@@ -107,6 +111,20 @@ def _work(store: TimerStore, notes: int, draw: Random) -> None:
                 _ack(store, notes, receipt, int(one.body))
             else:
                 _ack(store, notes, one.receipt, int(one.body))
+
+
+def _bury(store: TimerStore, notes: int, message: LeasedMessage) -> None:
+    _note(notes, f"burying {int(message.body)}")
+    if store.bury(message) is AckResult.BURIED:
+        _note(notes, f"buried {int(message.body)}")
+
+
+def _requeue(store: TimerStore, notes: int) -> int:
+    """Requeue some dead letters, or all; return how many there were."""
+    letters = list(store.dead_letters(GROUP))
+    for one in letters:
+        _note(notes, f"requeueing {int(one.body)}")
+    return store.requeue(GROUP, letters)
 
 
 def _ack(store: TimerStore, notes: int, receipt: str, body: int) -> None:

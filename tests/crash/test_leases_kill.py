@@ -26,6 +26,7 @@ _POINTS = [
     ("ack_appended", 6),
     ("reschedule_appended", 2),
     ("deliver_placed", 3),
+    ("requeue_appended", 1),
 ]
 
 
@@ -68,6 +69,7 @@ class Life:
     def check(self) -> None:
         """Check that every message is finally acked, and not delivered afterwards."""
         done: set[int] = set()
+        letters: dict[int, str] = {}  # burying, buried or requeueing, whichever came last
         puts: set[int] = set()
         asked: set[int] = set()  # acks whose answer was lost: the message may be acked or not
         attempts: dict[int, int] = {}
@@ -80,16 +82,30 @@ class Life:
                 puts.add(body)
             elif kind == "acking":
                 asked.add(body)
+            elif kind == "buried":
+                if letters[body] == "burying":  # else another thread has requeued it already
+                    letters[body] = kind
+            elif kind in ("burying", "requeueing"):
+                letters[body] = kind
+                attempts[body] = 0 if kind == "requeueing" else attempts[body]
             elif kind == "acked":
                 assert body not in done, f"acked twice: {body}"
                 done.add(body)
             else:
                 assert body not in done, f"came again after it was acked: {line}"
+                assert letters.get(body) != "buried", f"came again after it was buried: {line}"
                 assert int(rest[0]) > attempts.get(body, 0), f"attempts went back: {line}"
                 attempts[body] = int(rest[0])
         with timerstore.open(self.root, lease_child.CONFIG) as store:
             for job in store.recurring():
                 assert store.cancel_every(job.name)
+            dead = [int(one.body) for one in store.dead_letters(lease_child.GROUP)]
+            assert len(set(dead)) == len(dead), f"a message is two dead letters: {dead}"
+            buried = {body for body, kind in letters.items() if kind == "buried"}
+            assert buried <= set(dead), f"buried, and no dead letter: {buried - set(dead)}"
+            assert not done & set(dead), f"acked, and a dead letter: {done & set(dead)}"
+            assert store.requeue(lease_child.GROUP) == len(dead)
+            attempts |= dict.fromkeys(dead, 0)
             while got := store.receive(
                 lease_child.TOPIC, lease_child.GROUP, max_count=100, wait=1, max_attempts=None
             ):

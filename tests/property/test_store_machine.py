@@ -29,8 +29,9 @@ from timerstore import CancelResult, StoreConfig
 from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import decode, encode
 
-QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
+QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0), ("ranked", 0), ("ranked", 9)])
 TOPICS = st.sampled_from(["orders", "mail"])
+LEASED = st.sampled_from(["orders", "mail", "ranked", ["orders", "mail"], ["ranked", "mail"]])
 SERVICES = st.sampled_from(
     [
         "dispatch",
@@ -45,7 +46,7 @@ SERVICES = st.sampled_from(
     ]
 )
 LEASE_MS = st.sampled_from([1, 700, 5000, 40_000, DAY_MS])
-SETTLES = st.sampled_from(["ack", "ack", "nack", "extend", "ack_many"])
+SETTLES = st.sampled_from(["ack", "ack", "nack", "extend", "ack_many", "bury"])
 LEASE_POINTS = [
     "lease_appended", "put_many_part_appended", "receive_answered", "log_synced", "log_rolled",
     "log_half_swapped", "log_written_out", "segment_created",
@@ -405,8 +406,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- leases ---
 
-    @rule(topic=TOPICS, count=st.integers(1, 12), lease_ms=LEASE_MS)
-    def receive(self, topic: str, count: int, lease_ms: int) -> None:
+    @rule(topic=LEASED, count=st.integers(1, 12), lease_ms=LEASE_MS)
+    def receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
         self.at.receive(topic, count, lease_ms)
 
     @rule(kind=SETTLES, which=st.integers(0, 20), ms=LEASE_MS)
@@ -415,9 +416,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         point=st.sampled_from(LEASE_POINTS),
-        nth=NTH, topic=TOPICS, count=st.integers(1, 40), lease_ms=LEASE_MS,
+        nth=NTH, topic=LEASED, count=st.integers(1, 40), lease_ms=LEASE_MS,
     )  # fmt: skip
-    def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
+    def kill_in_receive(
+        self, point: str, nth: int, topic: str | list[str], count: int, lease_ms: int
+    ) -> None:
         self.at.kill_in_receive(point, nth, topic, count, lease_ms)
 
     @rule(
@@ -426,6 +429,19 @@ class StoreMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def kill_in_settle_lease(self, point: str, kind: str, which: int, ms: int) -> None:
         self.at.kill_in_settle_lease(point, 1, kind, which, ms)
+
+    @rule(which=st.integers(0, 20), count=st.sampled_from([1, 2, None]))
+    def requeue(self, which: int, count: int | None) -> None:
+        self.at.requeue(which, count)
+
+    @rule(
+        point=st.sampled_from(
+            ["requeue_appended", "log_synced", "log_rolled", "topics_json_written"]
+        ),
+        nth=NTH, which=st.integers(0, 20), count=st.sampled_from([1, 2, None]),
+    )  # fmt: skip
+    def kill_in_requeue(self, point: str, nth: int, which: int, count: int | None) -> None:
+        self.at.kill_in_requeue(point, nth, which, count)
 
     @rule(
         queue=QUEUES, count=st.integers(1, 6), kinds=st.lists(SETTLES, max_size=4),

@@ -16,7 +16,7 @@ SERVICES = (
     "dispatch", "enqueue_get", "enqueue_put", "dequeue_get", "dequeue_get_message",
     "dequeue_put", "schedule_deliver", "retention", "flush",
 )  # fmt: skip
-QUEUES = (("orders", 0), ("orders", 1), ("mail", 0))
+QUEUES = (("orders", 0), ("orders", 1), ("mail", 0), ("ranked", 0), ("ranked", 4), ("ranked", 9))
 # Listings are reads, so they are missing here. So is start_writing: no write is large enough.
 FAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("list", "start_writing"))
 _RARE_KINDS = ("zero", "unlink", "make_directory", "rename", "resize")
@@ -38,6 +38,7 @@ OPERATIONS = (
     "query_part", "query_one", "again", "verify", "offset_at", "reader", "advance", "back",
     "to_due", "to_slot", "step", "run", "settle", "reopen", "die", "lose", "fault",
     "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
+    "requeue",
     "replace", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
     "cancel_many", "write_back", "failed_sync",
 )  # fmt: skip
@@ -68,7 +69,7 @@ class Drawing:
         self._order = draw.sample(self._services, len(self._services))
         self._points = (*NAMES, *LEASE_NAMES * 3) if on.keys() & MORE.keys() else NAMES
         self._sizes = draw.choice(("small", "edges", "mixed", "mixed", "large"))
-        self._queues = draw.sample(QUEUES, draw.randint(1, 3))
+        self._queues = draw.sample(QUEUES, draw.randint(1, 4))
 
     def make(self) -> list[Op]:
         draw = self._draw
@@ -201,16 +202,20 @@ class Drawing:
 
     def _lease(self) -> Any:
         draw = self._draw
-        kinds = ("receive", "settle", "fill", "again", "leases")
-        kind = draw.choices(kinds, (5, 6, 2, 1, 1))[0]
+        kinds = ("receive", "settle", "fill", "again", "leases", "requeue")
+        kind = draw.choices(kinds, (5, 6, 2, 1, 1, 1))[0]
         ms = draw.choice((1, 500, 500, 3000, 30_000))
         if kind == "settle":
-            how = draw.choice(("ack", "ack", "ack_many", "nack", "extend"))
+            how = draw.choice(("ack", "ack", "ack_many", "nack", "extend", "bury"))
             return ["settle_lease", how, self._number(), ms]
         if kind == "leases":
             return ["leases", self._number()]
+        if kind == "requeue":
+            return ["requeue", self._number(), draw.choice((1, 1, 3, None))]
         queue = self._queue()
-        receive = ["receive", queue[0], draw.choice((1, 1, 2, 7, 40)), ms]
+        topics = sorted({one[0] for one in self._queues})
+        topic = draw.choice((queue[0], queue[0], draw.sample(topics, len(topics))))
+        receive = ["receive", topic, draw.choice((1, 1, 2, 7, 40)), ms]
         if kind == "receive":
             return receive
         # without a settlement it is handed out again, and finally becomes a dead letter

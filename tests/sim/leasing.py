@@ -17,7 +17,7 @@ class Leasing(Keeping):
         """
         return self.config.visibility == "durable"
 
-    def op_receive(self, topic: str, count: int, lease_ms: int) -> None:
+    def op_receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
         if not self._leases:
             return
         self.look()
@@ -30,6 +30,10 @@ class Leasing(Keeping):
     def op_settle_lease(self, kind: str, which: int, ms: int) -> None:
         with suppress(FlowControlError):
             self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: self.is_dead)
+
+    def op_requeue(self, which: int, count: int | None) -> None:
+        if self._leases:
+            self.lessees.requeue(self.store, which, lambda: self.is_dead, count)
 
     def op_leases(self, _number: int) -> None:
         """Check that every message that is surely leased is in the store."""

@@ -6,6 +6,7 @@ from typing import Any
 from tests.sim.replacing import Replacing
 from tests.support.driver import key_of
 from tests.support.inside.parts import random_of, spreader_of
+from tests.support.models.messages import queue_of
 from timerstore import PutReceipt
 from timerstore.config import parse_topic_rates
 
@@ -57,7 +58,7 @@ class Pacing(Replacing):
 
         def put() -> None:
             receipt = self.store.put(
-                at[0], body, deliver_ms=begin_ms, spread=window_ms / 1000, queue_id=at[1],
+                at[0], body, deliver_ms=begin_ms, spread=window_ms / 1000, **queue_of(at),
                 tags=self.next_tag(), keys=key_of(body),
             )  # fmt: skip
             self._note_spread(at, body, due_ms, receipt)
@@ -75,7 +76,7 @@ class Pacing(Replacing):
 
         def put() -> None:
             batch = self.store.put_many(
-                at[0], bodies, deliver_ms=begin_ms, spread=window_ms / 1000, queue_id=at[1],
+                at[0], bodies, deliver_ms=begin_ms, spread=window_ms / 1000, **queue_of(at),
                 tags=self.next_tag(), keys=list(map(key_of, bodies)),
             )  # fmt: skip
             for body, due_ms, receipt in zip(bodies, dues, batch, strict=True):

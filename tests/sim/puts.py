@@ -11,7 +11,7 @@ from tests.sim.looking import Looking
 from tests.sim.world import Attempt
 from tests.support.driver import key_of, named
 from tests.support.inside import inside
-from tests.support.models.messages import Put, Queue
+from tests.support.models.messages import Put, Queue, queue_of
 from timerstore import CancelResult, PutReceipt
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.handle import decode, encode
@@ -208,7 +208,7 @@ class Puts(Looking):
             keys = list(map(key_of, bodies))
             try:
                 batch = self.store.put_many(
-                    at[0], bodies, deliver_ms=np.array(dues, np.int64), queue_id=at[1], keys=keys,
+                    at[0], bodies, deliver_ms=np.array(dues, np.int64), **queue_of(at), keys=keys,
                     message_ids=names,
                 )  # fmt: skip
             except ConflictError as error:

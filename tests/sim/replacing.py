@@ -11,7 +11,7 @@ from tests.sim.leasing import Leasing
 from tests.sim.world import Attempt
 from tests.support.driver import key_of
 from tests.support.inside import inside
-from tests.support.models.messages import Put, Queue
+from tests.support.models.messages import Put, Queue, queue_of
 from tests.support.models.replacing import Key, Step, due_of, step_of
 from timerstore import CancelResult, Message, PutReceipt
 from timerstore.errors import FlowControlError, FullError
@@ -96,7 +96,7 @@ class Replacing(Leasing):
     def _put_in_place(self, asked: _Asked, wait_ms: int | None, flush: str | None) -> PutReceipt:
         return self.store.put(
             asked.queue[0], asked.body, key=asked.key[1], replace=True, deliver_ms=asked.due_ms,
-            wait_at_most=None if wait_ms is None else wait_ms / 1000, queue_id=asked.queue[1],
+            wait_at_most=None if wait_ms is None else wait_ms / 1000, **queue_of(asked.queue),
             flush=flush, tags=self.next_tag(), keys=key_of(asked.body),
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ Raises: LockedError, ConfigError, CorruptError or FullError if the opening fails
 import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +37,10 @@ from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
+from timerstore._engine.leases.dead_letter_reader import DeadLetterReader
 from timerstore._engine.leases.lease_reader import MakeConsumer
 from timerstore._engine.leases.leases import Leases
+from timerstore._engine.leases.requeuer import Requeuer
 from timerstore._engine.levels.deliver import ScheduleDeliver
 from timerstore._engine.levels.level_pending import LevelPending
 from timerstore._engine.log.commit_log import CommitLog
@@ -53,6 +56,7 @@ from timerstore._engine.read.groups import Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.query import Querier
+from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.recovery.recovery import Recovered, recover
 from timerstore._engine.recurring.definitions import Definitions
 from timerstore._engine.storage.directory import Directory
@@ -70,6 +74,7 @@ from timerstore._engine.write.single_put import SinglePut
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
+from timerstore.messages import MessageBatch
 
 _DELETE_BYTES = 4096
 """Reserved in a staging half for a delete record in one group with the largest record."""
@@ -312,7 +317,15 @@ class Engine(Owner):
             self.appender,
             self.groups,
             make_consumer,
+            QueueEnds(self.routes, self.puller),
         )
+
+    def make_requeuer(
+        self, topics: Callable[[], dict[str, int]], pull: Callable[..., MessageBatch]
+    ) -> Requeuer:
+        """Build the component for dead letters, which reads through `topics` and `pull`."""
+        reader = DeadLetterReader(self.store_id, topics, pull)
+        return Requeuer(self.store_id, self.id_prefix, self.log, self.appender, reader)
 
     # --- running ---
 

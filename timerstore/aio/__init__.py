@@ -32,7 +32,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from timerstore import store as blocking_store
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import AckResult, LeaseCall, LeasedMessage
+from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
+from timerstore._engine.leases.receive_request import Topics
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
@@ -51,7 +52,7 @@ from timerstore.store import TimerStore
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
 
 WORKERS_MAX = 64
-_PAGE = 256  # pending messages that are read in one step
+_PAGE = 256  # pending messages or dead letters that are read in one step
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -132,6 +133,8 @@ class AsyncTimerStore(AsyncClosing):
     recurring = _in_pool(TimerStore.recurring)
     cancel_every = _in_pool(TimerStore.cancel_every)
     ack_many = _in_pool(TimerStore.ack_many)
+    bury = _in_pool(TimerStore.bury)
+    requeue = _in_pool(TimerStore.requeue)
     committed = _in_pool(TimerStore.committed)
     offset_at = _in_pool(TimerStore.offset_at)
     stats = _in_pool(TimerStore.stats)
@@ -155,7 +158,7 @@ class AsyncTimerStore(AsyncClosing):
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
-    async def receive(self, topic: str, group: str, **options: Any) -> list[LeasedMessage]:
+    async def receive(self, topic: Topics, group: str, **options: Any) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive. It uses no thread while it waits.
 
         If it is cancelled, its leased messages go to the next `receive` of the group with the same
@@ -181,7 +184,7 @@ class AsyncTimerStore(AsyncClosing):
         return str(await self._lease_calls.call(LeaseCall("extend", receipt, lease=lease)))
 
     def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **options: Any
+        self, topic: Topics, group: str, *, wait: float | None = None, **options: Any
     ) -> AsyncLeaseConsumer:
         """Return an iterator over leased messages, as TimerStore.lease_consumer."""
         self.blocking._check_open()
@@ -214,7 +217,11 @@ class AsyncTimerStore(AsyncClosing):
         found = self.blocking.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic)
         return self._paged(found)
 
-    async def _paged(self, found: Iterator[PendingTimer]) -> AsyncIterator[PendingTimer]:
+    def dead_letters(self, group: str, *, topic: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Yield dead letters, as TimerStore.dead_letters. They are read 256 at a time."""
+        return self._paged(self.blocking.dead_letters(group, topic=topic))
+
+    async def _paged(self, found: Iterator[Answer]) -> AsyncIterator[Answer]:
         while page := await self._run(lambda: list(islice(found, _PAGE))):
             for one in page:
                 yield one

@@ -6,7 +6,7 @@
 Raises: MessageError for arguments that an iteration cannot have; the errors of TimerStore.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ class AsyncLeaseConsumer(Owner):
         receive: Callable[..., Awaitable[list[LeasedMessage]]],
         ack: Callable[[LeasedMessage], Awaitable[AckResult]],
         nack: Callable[[LeasedMessage], Awaitable[AckResult]],
-        topic: str,
+        topic: str | Sequence[str],
         group: str,
         wait: float | None,
         options: dict[str, Any],

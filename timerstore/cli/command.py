@@ -31,10 +31,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "every": ("recurring", "List, start and end recurring messages."),
         "get": ("reading", "Read the messages of a topic."),
         "follow": ("reading", "Follow a topic: read messages as they arrive."),
-        "receive": ("leasing", "Lease messages of a topic to a group, for a time."),
+        "receive": ("leasing", "Lease messages of topics to a group, for a time."),
         "ack": ("leasing", "Acknowledge leased messages."),
         "nack": ("leasing", "Return leased messages for another delivery."),
+        "bury": ("leasing", "Make leased messages dead letters."),
         "extend": ("leasing", "Extend leases."),
+        "dead-letters": ("letters", "List the dead letters of a group."),
+        "requeue": ("letters", "Deliver dead letters of a group again."),
         "ls": ("listing", "List topics with pending and delivered messages; list groups."),
         "count": ("listing", "Count pending messages."),
         "explain": ("inspecting", "Show where a message is, its state and its history."),
@@ -82,7 +85,7 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"timerstore.cli.{COMMANDS[name][0]}")
-        command: click.Command = getattr(module, f"{name}_command")
+        command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
         return command
 
     def format_commands(

@@ -1,4 +1,4 @@
-"""Commands `receive`, `ack`, `nack` and `extend`: lease messages, and settle the leases.
+"""Commands `receive`, `ack`, `nack`, `bury` and `extend`: lease messages, settle the leases.
 
 Locking: each command opens the store, so no other process may have it open.
 Invariants: a message that `receive` leased but could not print is delivered again after its lease.
@@ -37,7 +37,7 @@ lease_option = click.option(
 
 @click.command("receive")
 @path_argument
-@click.argument("topic")
+@click.argument("topics", nargs=-1, required=True)
 @click.option("--group", required=True, help="The group that gets the messages.")
 @click.option(
     "-n",
@@ -69,11 +69,11 @@ lease_option = click.option(
 @config_option
 @json_option
 def receive_command(**options: Any) -> None:
-    """Lease the next messages of a topic for a group, and print their receipts.
+    """Lease the next messages of topics for a group, and print their receipts.
 
-    The command delivers due messages first. A message is delivered again when its lease ends,
-    unless `ack` settles it; `nack` returns it early, and `extend` extends the lease. Leases
-    continue while the store is closed. The exit code is 1 if there are no messages.
+    Several TOPICS take turns. The command delivers due messages first. A message is delivered again
+    when its lease ends, unless `ack` settles it; `nack` returns it early, and `extend` extends the
+    lease. Leases continue while the store is closed. The exit code is 1 if there are no messages.
 
     No other process may have the store open. A process that has it open calls
     `store.receive(topic, group)`.
@@ -89,7 +89,7 @@ def receive_command(**options: Any) -> None:
         for message in found:
             _write_leased(message, as_json=options["as_json"])
     if not found:
-        note(f"no messages of {options['topic']} for {options['group']}")
+        note(f"no messages of {', '.join(options['topics'])} for {options['group']}")
         raise click.exceptions.Exit(Exit.NOT_SO)
 
 
@@ -106,7 +106,7 @@ def _receive(store: Store, options: dict[str, Any], stop: Stop) -> list[LeasedMe
         step_s = min(left_s, _LOOK_S)
         found: list[LeasedMessage] = []
         found += store.receive(
-            options["topic"],
+            options["topics"],
             options["group"],
             max_count=options["max_count"],
             wait=step_s,
@@ -159,7 +159,7 @@ def ack_command(
 
     No other process may have the store open. A process that has it open calls `store.ack(receipt)`.
     """
-    given = _read(receipts)
+    given = read_receipts(receipts)
 
     def ack(store: Store, part: list[str]) -> list[AckResult]:
         return store.ack_many(part)
@@ -194,12 +194,37 @@ def nack_command(
     No other process may have the store open. A process that has it open calls
     `store.nack(receipt)`.
     """
-    given = _read(receipts)
+    given = read_receipts(receipts)
 
     def nack(store: Store, part: list[str]) -> list[AckResult]:
         return [store.nack(one, delay=within) for one in part]
 
     _settle(path, given, settings, nack, AckResult.NACKED, as_json=as_json, at_a_time=1)
+
+
+@click.command("bury")
+@path_argument
+@receipts_argument
+@config_option
+@json_option
+def bury_command(
+    path: Path, receipts: tuple[str, ...], settings: tuple[tuple[str, Any], ...], as_json: bool
+) -> None:
+    """Make leased messages dead letters of their group now. `requeue` delivers them again.
+
+    RECEIPTS are printed by `receive`; - reads receipts, or the output of `receive --json`, from
+    standard input. Each result is BURIED, or EXPIRED, SETTLED or UNKNOWN as for `ack`. The results
+    are durable. The exit code is 0 if each is BURIED.
+
+    No other process may have the store open. A process that has it open calls
+    `store.bury(receipt)`.
+    """
+    given = read_receipts(receipts)
+
+    def bury(store: Store, part: list[str]) -> list[AckResult]:
+        return [store.bury(one) for one in part]
+
+    _settle(path, given, settings, bury, AckResult.BURIED, as_json=as_json, at_a_time=1)
 
 
 @click.command("extend")
@@ -224,7 +249,7 @@ def extend_command(
     No other process may have the store open. A process that has it open calls
     `store.extend(receipt)`.
     """
-    given, all_extended = _read(receipts), True
+    given, all_extended = read_receipts(receipts), True
     with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
         for one in given:
             stop.check()
@@ -281,7 +306,7 @@ def _write_result(receipt: str, result: str, *, as_json: bool) -> None:
         say(f"{result} {safe(receipt)}")
 
 
-def _read(given: tuple[str, ...]) -> list[str]:
+def read_receipts(given: tuple[str, ...]) -> list[str]:
     """Return all receipts, read before the store is opened, since `receive` may have it open."""
     found: list[str] = []
     for one in given:
@@ -303,7 +328,7 @@ def _lines() -> Iterator[str]:
             raise CommandError(
                 "a line has no receipt",
                 where=f"line {number} of standard input",
-                wanted="a receipt, or a line of `receive --json`",
+                wanted="a receipt, or a line of `receive --json` or `dead-letters --json`",
                 got=text[:80],
             ) from error
         yield str(receipt)

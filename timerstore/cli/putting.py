@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from timerstore._engine.base.priorities import PRIORITY_MAX
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say
@@ -44,6 +45,7 @@ _LOOK_S = 0.2
 @click.option("--tag", "tags", help="Tag for filtering by consumers.")
 @click.option("--property", "properties", multiple=True, type=PAIR, help="Property; repeatable.")
 @click.option("--queue", "queue_id", type=int, help="Queue number; default: 0.")
+@click.option("--priority", type=click.IntRange(0, PRIORITY_MAX), help="0 to 9; 9 comes first.")
 @click.option("--id", "message_id", help="Message id; a second put with this id stores nothing.")
 @click.option("--spread", type=SPAN, help="Add a random delay of up to so long.")
 @click.option("--replace", is_flag=True, help="Replace the pending message with the same --key.")
@@ -78,7 +80,7 @@ def put_command(**options: Any) -> None:
     if options["spread"] is not None:
         due["spread"] = options["spread"]
     if lines:
-        how = {**due, "tags": options["tags"], "queue_id": options["queue_id"]}
+        how = {**due, **{name: options[name] for name in ("tags", "queue_id", "priority")}}
         with stopping() as stop, opened(path, config) as store:
             _put_lines(store, topic, how, stop, options)
         return
@@ -94,6 +96,7 @@ def put_command(**options: Any) -> None:
             **_names(options),
             properties=dict(options["properties"]) or None,
             queue_id=options["queue_id"],
+            priority=options["priority"],
             message_id=options["message_id"],
         )
     _write_receipt(receipt, as_json=options["as_json"])
@@ -191,8 +194,9 @@ def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]
     if isinstance(how.get("deliver_at"), datetime):
         due["deliver_ms"] = ms_of(how["deliver_at"])
     return store.put_many(
-        topic, bodies, **due, tags=how["tags"], queue_id=how["queue_id"], flush="async"
-    )
+        topic, bodies, **due, tags=how["tags"], queue_id=how["queue_id"],
+        priority=how["priority"], flush="async",
+    )  # fmt: skip
 
 
 def _lines(stop: Stop) -> Iterator[list[bytes]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from timerstore._engine.base.priorities import PRIORITY_MAX
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.recurring import Recurring, describe
@@ -35,7 +36,7 @@ from timerstore.errors import CorruptError
 
 _PUT_ONLY = (
     *("step", "cron", "timezone", "start", "missed", "name"),
-    *("keys", "tags", "properties", "queue_id"),
+    *("keys", "tags", "properties", "queue_id", "priority"),
 )
 
 
@@ -62,6 +63,7 @@ _PUT_ONLY = (
 @click.option("--tag", "tags", help="Tag of each message.")
 @click.option("--property", "properties", multiple=True, type=PAIR, help="Property; repeatable.")
 @click.option("--queue", "queue_id", type=int, help="Queue number; default: 0.")
+@click.option("--priority", type=click.IntRange(0, PRIORITY_MAX), help="0 to 9; 9 comes first.")
 @click.option("--cancel", "ended", multiple=True, metavar="NAME", help="End this one; repeatable.")
 @config_option
 @json_option
@@ -114,6 +116,7 @@ def _put(options: dict[str, Any]) -> None:
             keys=options["keys"],
             properties=dict(options["properties"]) or None,
             queue_id=options["queue_id"],
+            priority=options["priority"],
             **how,
         )
     if options["as_json"]:

@@ -33,6 +33,7 @@ from timerstore.shards.janitor import clean, prune
 from timerstore.shards.manifest import Committed, Manifest, abort, commit
 from timerstore.shards.receipt import (
     ShardBatch,
+    ShardDeadLetter,
     ShardLeasedMessage,
     ShardMessage,
     ShardReceipt,
@@ -52,6 +53,7 @@ __all__ = [
     "Manifest",
     "ShardBatch",
     "ShardConsumer",
+    "ShardDeadLetter",
     "ShardLeasedMessage",
     "ShardMessage",
     "ShardReceipt",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.leases import DeadLetter, LeasedMessage
 from timerstore._engine.recurring import Recurring
 from timerstore.errors import MessageError, typed
 from timerstore.messages import Message
@@ -38,6 +38,12 @@ def split_handle(handle: object, shard_count: int) -> tuple[int, str]:
 def split_receipt(receipt: object, shard_count: int) -> tuple[int, str]:
     """Return the shard, and its receipt of a lease."""
     return _split("receipt", "text or a ShardLeasedMessage", "bDEg", receipt, shard_count)
+
+
+def split_letter(receipt: object, shard_count: int) -> tuple[int, str]:
+    """Return the shard, and its receipt of a dead letter."""
+    wanted = "a DeadLetter or its receipt"
+    return _split("dead letter", wanted, "ZDEg", receipt, shard_count)
 
 
 def _split(name: str, wanted: str, begin: str, given: object, shard_count: int) -> tuple[int, str]:
@@ -157,6 +163,13 @@ class ShardLeasedMessage(LeasedMessage):
     shard: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ShardDeadLetter(DeadLetter):
+    """One dead letter and its shard, which its receipt also names."""
+
+    shard: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecurring(Recurring):
     """One recurring definition, and the shard of its runs."""
@@ -181,6 +194,13 @@ def leased_in(shard: int, message: LeasedMessage) -> ShardLeasedMessage:
     values["handle"] = join_handle(shard, message.handle)
     values["receipt"] = join_handle(shard, message.receipt)
     return ShardLeasedMessage(**values, shard=shard)
+
+
+def letter_in(shard: int, letter: DeadLetter) -> ShardDeadLetter:
+    """Return a dead letter with its shard, which its receipt then also names."""
+    values = _values(letter)
+    values["receipt"] = join_handle(shard, letter.receipt)
+    return ShardDeadLetter(**values, shard=shard)
 
 
 def recurring_in(shard: int, one: Recurring) -> ShardRecurring:

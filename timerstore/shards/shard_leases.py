@@ -1,13 +1,14 @@
 """Lease messages from all shards. Each lease belongs to one shard, and its receipt names the shard.
 
     receive    calls shard after shard, beginning after the last one that returned messages
-    receipt    s00002.<the shard's receipt>: `ack`, `nack` and `extend` go to shard 2, also after
-               a restart, because the number of shards never changes
+    receipt    s00002.<the shard's receipt>: `ack`, `nack`, `bury` and `extend` go to shard 2, also
+               after a restart, because the number of shards never changes
 
 Thread safety: any thread.
 Locking: `_lock` protects the turns. No call is made while it is held.
 Invariants:
-    1. No shard starves: for each topic and group, a call begins where the last one ended.
+    1. No shard starves: for each topic or list of topics, and group, a call begins where the last
+       one ended.
     2. Messages that one shard leased are returned even if another shard raises an error. The next
        call begins with that shard and raises its error.
     3. A waiting `receive` is registered in the wait queue of each shard.
@@ -24,10 +25,14 @@ from typing import Any, Protocol
 from timerstore._engine.base import argument_types
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format.lease import read_receipt, retry_topic
-from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive
-from timerstore._engine.leases.receive_request import ReceiveRequest, check_receive
-from timerstore._engine.read.groups import check_name
+from timerstore._engine.format.lease import read_receipt
+from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive, WaitingTopics
+from timerstore._engine.leases.receive_request import (
+    ReceiveRequest,
+    Topics,
+    check_receive,
+    check_topics,
+)
 from timerstore._engine.read.multi_wait import MultiWait
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.config import StoreConfig
@@ -59,7 +64,7 @@ class ShardLeases(Owner):
         self._call = call
         self._call_some = call_some
         self._lock = Lock()
-        self._turns: dict[tuple[str, str], int] = {}
+        self._turns: dict[tuple[Topics, str], int] = {}
 
     # --- receiving ---
 
@@ -77,13 +82,14 @@ class ShardLeases(Owner):
 
     def _checked(self, request: ReceiveRequest) -> ReceiveRequest:
         """Check a request before any shard leases a message."""
-        retry_topic(check_name("topic", request.topic), check_name("group", request.group))
+        topics = check_topics(request.topic, request.group)
         terms = check_receive(self._config, request)
-        return replace(request, max_count=terms.max_count, wait=terms.wait_s)
+        topic = topics if len(topics) > 1 else topics[0]
+        return replace(request, topic=topic, max_count=terms.max_count, wait=terms.wait_s)
 
     def _begin(self, request: ReceiveRequest) -> "WaitingShards":
         begin = methodcaller("begin_receive", request.topic, request.group, **request.options())
-        begun: list[WaitingReceive] = []
+        begun: list[WaitingReceive | WaitingTopics] = []
         try:
             for shard in range(len(self._stores)):
                 begun.append(self._call(shard, begin))  # noqa: PERF401 - those before one that fails
@@ -158,6 +164,12 @@ class ShardLeases(Owner):
         """Implement ShardedStore.nack."""
         shard, receipt = self._place_of(given)
         answer: AckResult = self._call(shard, methodcaller("nack", receipt, delay=delay))
+        return answer
+
+    def bury(self, given: str | LeasedMessage) -> AckResult:
+        """Implement ShardedStore.bury."""
+        shard, receipt = self._place_of(given)
+        answer: AckResult = self._call(shard, methodcaller("bury", receipt))
         return answer
 
     def extend(self, given: str | LeasedMessage, lease: Any) -> str:

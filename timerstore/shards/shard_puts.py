@@ -13,7 +13,9 @@ import numpy as np
 
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import queue_of_priority
 from timerstore._engine.write.checked_batch import id_bytes
+from timerstore._engine.write.priority_puts import check_priorities, is_for_all
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore._engine.write.string_columns import Column, gather_ids
@@ -82,6 +84,11 @@ class ShardPuts(Owner):
             now_ms, count, request.delay, request.deliver_ms, self._config.delay_ms_max
         )
         ids = gather_ids(request.message_ids, count)
+        priority: Any = request.priority
+        if priority is not None and not is_for_all(priority):
+            priority = np.array(check_priorities(priority, count, queue_id), np.int64)
+        elif priority is not None:
+            queue_of_priority(priority, queue_id)
         if not self._config.timer_enabled and bool((due > 0).any()):
             raise due_times.timers_off()
         self._check(topic, offsets, request.tags, keys, queue_id, ids)
@@ -102,11 +109,13 @@ class ShardPuts(Owner):
         def part_of(shard: int) -> Callable[[TimerStore], PutBatch]:
             mine = rows[shard]
             own_bodies: Any = (data, offsets)
-            own_keys, own_ids = keys, request.message_ids
+            own_keys, own_ids, own_priority = keys, request.message_ids, priority
             if not isinstance(mine, slice):
                 own_bodies = [data[offsets[k] : offsets[k + 1]] for k in mine]
                 own_keys = None if keys is None else [keys[k] for k in mine]
                 own_ids = None if id_texts is None else [id_texts[k] for k in mine]
+                if isinstance(priority, np.ndarray):
+                    own_priority = priority[mine]
             options: dict[str, Any] = {
                 "deliver_ms": due[mine] if level is None else None,
                 "tags": request.tags,
@@ -115,6 +124,7 @@ class ShardPuts(Owner):
                 "atomic": atomic,
                 "flush": request.flush,
                 "level": level,
+                "priority": own_priority,
             }
             if own_ids is None:
                 return lambda store: store.put_many(topic, own_bodies, **options)

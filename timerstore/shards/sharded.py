@@ -15,7 +15,7 @@ See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from timerstore import store as single
 from timerstore._engine.base.closing import close_at_exit, warn_unclosed
 from timerstore._engine.base.config_check import check_config
-from timerstore._engine.leases import AckResult, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases import AckResult, DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.recurring import RecurringRequest, draw_name
 from timerstore._engine.storage.disk import Disk
@@ -41,6 +41,7 @@ from timerstore.shards.background_ingest import BackgroundIngest
 from timerstore.shards.rate_share import shared_out
 from timerstore.shards.receipt import (
     ShardBatch,
+    ShardDeadLetter,
     ShardLeasedMessage,
     ShardMessage,
     ShardReceipt,
@@ -52,6 +53,7 @@ from timerstore.shards.shard_calls import close_all, named
 from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.shard_ingest import Ingested
 from timerstore.shards.shard_leases import ShardLeases, WaitingShards
+from timerstore.shards.shard_letters import ShardLetters
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.shards.shard_pending import ShardPending
 from timerstore.shards.shard_puts import ShardPuts
@@ -98,6 +100,9 @@ class ShardedStore(
     dead letters stay in the shard of their message. If an error occurs after some messages are
     leased, they are returned, and the next call raises the error.
 
+    dead_letters, requeue: shard after shard. All receipts are checked first. If a shard fails, the
+    messages that others requeued stay so; the call can be repeated.
+
     ack_many, cancel_many: all receipts are checked first, and each shard syncs once. If a shard
     fails, the changes in other shards stay; the call can be repeated.
 
@@ -138,6 +143,7 @@ class ShardedStore(
         turns = Turns(len(self.stores), first=int.from_bytes(os.urandom(2), "big"))
         self._puts = ShardPuts(self.config, clock, turns, self.shard_of, self._in, self._in_some)
         self._leases = ShardLeases(self.config, self.stores, self._in, self._in_some)
+        self._letters = ShardLetters(self.stores, self._in, self._in_some)
         self._ingest = BackgroundIngest(
             self.root, self.stores, partial(self._in_some, pool=self._ingest_pool)
         )
@@ -208,7 +214,7 @@ class ShardedStore(
         return self._leases.begin(request)
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[ShardLeasedMessage]:
         self.stores[0].topics()  # raises where it is closed
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
@@ -224,6 +230,20 @@ class ShardedStore(
 
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
+
+    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+        return self._leases.bury(receipt)
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[ShardDeadLetter]:
+        return self._letters.letters(group, topic)
+
+    def _do_requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
+        topic: str | None,
+    ) -> int:
+        return self._letters.requeue(group, letters, topic)
 
     # --- recurring messages ---
 

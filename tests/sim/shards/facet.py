@@ -18,8 +18,8 @@ from timerstore.errors import FailedError, FullError
 from timerstore.shards import ShardedStore, ShardReceipt
 
 _OWN = {
-    "config", "consumer", "congestion", "histogram", "ingest", "ingested", "pace", "pending",
-    "receive", "services", "stats", "timing_distribution", "topics", "verify", "flush",
+    "config", "consumer", "congestion", "dead_letters", "histogram", "ingest", "ingested", "pace",
+    "pending", "receive", "services", "stats", "timing_distribution", "topics", "verify", "flush",
 }  # fmt: skip
 """Read from the shard itself, because the ShardedStore combines all shards. cluster.py compares
 them.
@@ -169,6 +169,16 @@ class Facet:
     def nack(self, receipt: str, **named: Any) -> Any:
         with self._named():
             return self.whole.nack(in_shard(self.shard, receipt), **named)
+
+    def bury(self, receipt: str) -> Any:
+        with self._named():
+            return self.whole.bury(in_shard(self.shard, receipt))
+
+    def requeue(self, group: str, receipts: list[str] | None) -> int:
+        if receipts is None:
+            receipts = [one.receipt for one in self.own.dead_letters(group)]
+        with self._named():
+            return self.whole.requeue(group, [in_shard(self.shard, one) for one in receipts])
 
     def extend(self, receipt: str, **named: Any) -> str:
         with self._named():

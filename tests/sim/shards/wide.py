@@ -11,7 +11,7 @@ from tests.sim.shards.facet import in_shard, leased
 from tests.sim.shards.shard import Shard
 from tests.support.driver import key_of, named
 from tests.support.models.leases import GROUP, asked
-from tests.support.models.messages import Put
+from tests.support.models.messages import Put, queue_of
 from timerstore.errors import FailedError, FlowControlError, FullError, TimerStoreError
 from timerstore.shards import ShardReceipt
 
@@ -58,7 +58,7 @@ class Wide(Cluster):
         with self._putting():
             batch = self.whole.put_many(
                 at[0], given, deliver_ms=np.array([due_ms for _, due_ms, _ in rows], np.int64),
-                queue_id=at[1], tags=self.shards[0].next_tag(), keys=list(map(key_of, bodies)),
+                **queue_of(at), tags=self.shards[0].next_tag(), keys=list(map(key_of, bodies)),
             )  # fmt: skip
             for (one, due_ms, body), receipt in zip(rows, batch, strict=True):
                 assert receipt.shard == one.shard
@@ -81,7 +81,7 @@ class Wide(Cluster):
             )  # fmt: skip
         with self._putting():
             batch = self.whole.put_many(
-                at[0], [row[3] for row in rows], queue_id=at[1],
+                at[0], [row[3] for row in rows], **queue_of(at),
                 deliver_ms=np.array([row[2] for row in rows], np.int64),
                 message_ids=[row[1] for row in rows],
             )  # fmt: skip
@@ -100,7 +100,7 @@ class Wide(Cluster):
         guess = self.shards[0]
         body, due_ms = guess.any_body(guess.size(size)), guess.due(due)
         receipt = self.whole.put(
-            at[0], body, deliver_ms=due_ms, queue_id=at[1], tags=guess.next_tag()
+            at[0], body, deliver_ms=due_ms, **queue_of(at), tags=guess.next_tag()
         )
         one = self.shards[receipt.shard]
         assert self._turn is None or receipt.shard == (self._turn + 1) % self._count, "not its turn"
@@ -129,7 +129,7 @@ class Wide(Cluster):
 
     # --- leases ---
 
-    def op_receive_wide(self, topic: str, count: int, lease_ms: int) -> None:
+    def op_receive_wide(self, topic: str | list[str], count: int, lease_ms: int) -> None:
         """Lease messages from any shards that have some."""
         if self.config.visibility == "written":
             return

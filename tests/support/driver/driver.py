@@ -21,11 +21,13 @@ class Driver(KillDriver):
         with self.dying(point, 1) as reached:
             self.readers.commit_in_flight(topic, which, reached)
 
-    def receive(self, topic: str, count: int, lease_ms: int) -> None:
-        """Lease some messages."""
+    def receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
+        """Lease some messages of a topic, or of several."""
         self._receive(topic, count, lease_ms, [])
 
-    def _receive(self, topic: str, count: int, lease_ms: int, reached: list[str]) -> None:
+    def _receive(
+        self, topic: str | list[str], count: int, lease_ms: int, reached: list[str]
+    ) -> None:
         self.look()
         with suppress(FlowControlError):
             self.lessees.receive(
@@ -33,20 +35,31 @@ class Driver(KillDriver):
                 lambda: bool(reached),
             )  # fmt: skip
 
-    def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
+    def kill_in_receive(
+        self, point: str, nth: int, topic: str | list[str], count: int, lease_ms: int
+    ) -> None:
         """Kill the store inside a receive: a prefix of its leases is stored."""
         with self.dying(point, nth) as reached:
             self._receive(topic, count, lease_ms, reached)
 
     def settle_lease(self, kind: str, which: int, ms: int) -> None:
-        """Ack, nack or extend one lease."""
+        """Ack, nack, bury or extend one lease."""
         with suppress(FlowControlError):
             self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: False)
 
     def kill_in_settle_lease(self, point: str, nth: int, kind: str, which: int, ms: int) -> None:
-        """Kill the store inside an ack, nack or extend: it is stored or not."""
+        """Kill the store inside an ack, nack, bury or extend: it is stored or not."""
         with self.dying(point, nth) as reached, suppress(FlowControlError):
             self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: bool(reached))
+
+    def requeue(self, which: int, count: int | None) -> None:
+        """Requeue dead letters of the group; None: all."""
+        self.lessees.requeue(self.store, which, lambda: False, count)
+
+    def kill_in_requeue(self, point: str, nth: int, which: int, count: int | None) -> None:
+        """Kill the store inside a requeue: each message is requeued or still a dead letter."""
+        with self.dying(point, nth) as reached:
+            self.lessees.requeue(self.store, which, lambda: bool(reached), count)
 
     def finish(self) -> None:
         """Deliver everything, check that each message came once, verify the store, and close."""

@@ -11,7 +11,7 @@ from tests.support.driver.setup import (
     key_of,
 )
 from tests.support.inside import inside
-from tests.support.models.messages import Put, Queue
+from tests.support.models.messages import Put, Queue, queue_of
 from timerstore import (
     PutReceipt,
 )
@@ -33,7 +33,7 @@ class PutDriver(BaseDriver):
             queue[0],
             body,
             deliver_ms=due_ms,
-            queue_id=queue[1],
+            **queue_of(queue),
             flush=flush,
             tags=self.next_tag(),
             keys=key_of(body),
@@ -54,7 +54,7 @@ class PutDriver(BaseDriver):
         self._put_level(queue, level, self.new_body(size), sure=True)
 
     def _put_level(self, queue: Queue, level: int, body: bytes, *, sure: bool) -> None:
-        receipt = self.store.put(queue[0], body, level=level, queue_id=queue[1], keys=key_of(body))
+        receipt = self.store.put(queue[0], body, level=level, **queue_of(queue), keys=key_of(body))
         delays = parse_level_delays(self.config.level_delays)
         due_ms = self.clock.now_ms + delays[min(level, len(delays)) - 1]
         assert (receipt.queue_offset, receipt.due_ms, receipt.handle) == (None, due_ms, "")
@@ -66,7 +66,7 @@ class PutDriver(BaseDriver):
 
     def _put_many_level(self, queue: Queue, level: int, bodies: list[bytes], *, sure: bool) -> None:
         batch = self.store.put_many(
-            queue[0], bodies, level=level, queue_id=queue[1], keys=[key_of(body) for body in bodies]
+            queue[0], bodies, level=level, **queue_of(queue), keys=[key_of(body) for body in bodies]
         )
         delays = parse_level_delays(self.config.level_delays)
         due_ms = self.clock.now_ms + delays[min(level, len(delays)) - 1]
@@ -100,7 +100,7 @@ class PutDriver(BaseDriver):
             queue[0],
             given,
             deliver_ms=dues,
-            queue_id=queue[1],
+            **queue_of(queue),
             tags=self.next_tag(),
             keys=list(map(key_of, bodies)),
             atomic=atomic,
@@ -166,7 +166,7 @@ class PutDriver(BaseDriver):
             body, due_ms = same
         try:
             receipt = self.store.put(
-                queue[0], body, deliver_ms=due_ms, queue_id=queue[1], message_id=name,
+                queue[0], body, deliver_ms=due_ms, **queue_of(queue), message_id=name,
                 keys=key_of(body),
             )  # fmt: skip
         except ConflictError as error:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.leases import lease_appender
+from timerstore._engine.leases import message_copies
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.read.pull_request import PullRequest
@@ -118,7 +118,7 @@ LEASES_MOVE = Attribute(Leases, "_move")
 
 def body_of(message: Any) -> bytes:
     """The body of a message that is leased, inflated."""
-    return lease_appender._body_of(message)
+    return message_copies.body_of(message)
 
 
 def bells_of(store: Any) -> Mapping[Any, Any]:

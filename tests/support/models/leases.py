@@ -9,6 +9,8 @@ wrong and an assertion fails.
                before that unless it is given back
     acked      done: it is never delivered again
     nacked     without owner; delivered again after the delay
+    buried     without owner; it becomes a dead letter and is not delivered again
+    requeued   from a dead letter: as if it had never been received
     extended   owned by the new receipt, until later
     cut        with flush="async" a power cut reverts the last calls: earlier states are possible
                again
@@ -17,14 +19,14 @@ Invariants: at the end each message of the topic is acked or a dead letter, and 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.support.inside import inside
 from tests.support.models.messages import Queue
 from tests.support.turned_clock import TurnedClock
-from timerstore import AckResult, LeasedMessage, LeaseLostError, TimerStore
+from timerstore import AckResult, DeadLetter, LeasedMessage, LeaseLostError, TimerStore
 from timerstore._engine.format.lease import group_of, retry_topic
 from timerstore.errors import FlowControlError
 
@@ -45,6 +47,7 @@ class State(NamedTuple):
     mark: int = 0  # the clock's mark when the state began
     receipt: str = ""  # the receipt that can settle it, or empty
     is_done: bool = False
+    is_buried: bool = False  # it is a dead letter, or will be one
 
 
 _FREE = State()
@@ -62,6 +65,14 @@ class _Lease:
         return any(one.is_done for one in self.states)
 
     @property
+    def may_be_dead(self) -> bool:
+        return any(one.is_buried for one in self.states)
+
+    @property
+    def must_be_dead(self) -> bool:
+        return all(one.is_buried for one in self.states)
+
+    @property
     def must_be_done(self) -> bool:
         return all(one.is_done for one in self.states)
 
@@ -77,17 +88,17 @@ class Lessees:
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self._leases: dict[bytes, _Lease] = {}
-        self._dead: dict[bytes, int] = {}  # log offsets
+        self._dead: dict[bytes, tuple[int, int]] = {}  # the place of the last dead letter
         self.dead_next: dict[int, int] = {}  # the next dead letter to read, by queue
         self._undo: list[tuple[int, _Lease, frozenset[State]]] = []  # by the log's end
 
     # --- calls ---
 
     def receive(
-        self, store: TimerStore, clock: TurnedClock, topic: str, count: int, lease_ms: int,
-        seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
+        self, store: TimerStore, clock: TurnedClock, topic: str | list[str], count: int,
+        lease_ms: int, seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
     ) -> list[LeasedMessage]:  # fmt: skip
-        """Lease messages, and check them.
+        """Lease messages of a topic, or of several, and check them.
 
         `is_dead` returns whether the process died during the call. `look` reads the messages that
         became visible in it.
@@ -99,9 +110,9 @@ class Lessees:
         return got
 
     @contextmanager
-    def receiving(self, topic: str, seen: Seen) -> Iterator[None]:
+    def receiving(self, topic: str | list[str], seen: Seen) -> Iterator[None]:
         """Run a call that leases, and keep what it may have leased if it fails."""
-        self.topics.add(topic)
+        self.topics.update([topic] if isinstance(topic, str) else topic)
         try:
             yield
         except FlowControlError:
@@ -133,11 +144,11 @@ class Lessees:
         one = self._of(message.topic, message.body, message.message_id)
         before = [
             state for state in one.states
-            if not state.is_done and state.attempt + 1 == message.attempt <= ATTEMPTS_MAX
+            if not (state.is_done or state.is_buried)
+            and state.attempt + 1 == message.attempt <= ATTEMPTS_MAX
             and clock.highest_since(state.mark) >= state.ready_ms
         ]  # fmt: skip
         assert before, f"came, attempt {message.attempt}, at {clock.now_ms}: {one}"
-        assert message.body not in self._dead, f"dead, but it came: {message}"
         one.receipts.append(message.receipt)
         new = State(message.attempt, until_ms, clock.mark(), message.receipt)
         self._becomes(store, one, [new], sure=sure)
@@ -152,21 +163,22 @@ class Lessees:
             self._undo.append((inside(store).log.end, one, one.states))
         one.states = frozenset(new) if sure else one.states.union(new)
 
-    def doubt_receive(self, topic: str, seen: Seen) -> None:
-        """Record a call without result: it may have leased any message of the topic."""
+    def doubt_receive(self, topic: str | list[str], seen: Seen) -> None:
+        """Record a call without result: it may have leased any message of its topics."""
+        topics = [topic] if isinstance(topic, str) else topic
         for queue, messages in seen.items():
-            for body, _ in messages if queue[0] == topic else ():
-                one = self._of(topic, body, "")
+            for body, _ in messages if queue[0] in topics else ():
+                one = self._of(queue[0], body, "")
                 one.states |= {
                     State(state.attempt + 1) for state in one.states
-                    if not state.is_done and state.attempt < ATTEMPTS_MAX
+                    if not (state.is_done or state.is_buried) and state.attempt < ATTEMPTS_MAX
                 }  # fmt: skip
 
     def settle(
         self, store: TimerStore, clock: TurnedClock, kind: str, which: int, ms: int,
         is_dead: IsDead,
     ) -> None:  # fmt: skip
-        """Ack, nack or extend a lease, which may have expired."""
+        """Ack, nack, bury or extend a lease, which may have expired."""
         chosen = self.choose(which)
         if chosen is None:
             return
@@ -179,6 +191,8 @@ class Lessees:
                 one.receipts.append(longer)
             elif kind == "nack":
                 answer = store.nack(receipt, delay=ms / 1000)
+            elif kind == "bury":
+                answer = store.bury(receipt)
             else:
                 answer = store.ack(receipt) if kind == "ack" else store.ack_many([receipt])[0]
         except LeaseLostError as error:
@@ -215,10 +229,10 @@ class Lessees:
         is_dead: IsDead,
     ) -> None:  # fmt: skip
         one, receipt = chosen
-        if answer not in (None, AckResult.ACKED, AckResult.NACKED):
+        if answer not in (None, AckResult.ACKED, AckResult.NACKED, AckResult.BURIED):
             self._refused(clock, one, receipt, answer)
             return
-        assert answer is {"extend": None, "nack": AckResult.NACKED}.get(kind, AckResult.ACKED)
+        assert answer is _ANSWERS[kind]
         assert mine, f"{kind}: not held by that receipt: {one}"
         self._becomes(store, one, _after(kind, mine, longer, until_ms, mark), sure=not is_dead())
 
@@ -257,16 +271,61 @@ class Lessees:
                 result = store.pull(DEAD, queue_id, at)
                 for message in result.messages:
                     one = self._leases[message.body]
-                    assert message.body not in self._dead, f"dead twice: {message}"
-                    self._dead[message.body] = message.log_offset
+                    place = message.queue_id, message.queue_offset
+                    before = self._dead.get(message.body, place)
+                    assert before[0] != place[0] or before <= place, f"{before} came after {place}"
+                    self._dead[message.body] = place
                     one.states = frozenset(
-                        state for state in one.states
-                        if state.attempt == ATTEMPTS_MAX and not state.is_done
+                        state._replace(is_buried=True) for state in one.states
+                        if (state.attempt == ATTEMPTS_MAX or state.is_buried) and not state.is_done
                     )  # fmt: skip
                     assert one.states, f"dead too soon, or acked: {message}"
                 if result.next_offset <= at:
                     break
                 self.dead_next[queue_id] = result.next_offset
+
+    # --- dead letters ---
+
+    def requeue(
+        self, store: TimerStore, which: int, is_dead: IsDead, count: int | None = 1
+    ) -> None:
+        """List the dead letters, and requeue `count` of them; None: all."""
+        listed = self._list_dead(store)
+        if not listed:
+            return
+        which %= len(listed)
+        chosen = listed if count is None else listed[which : which + count]
+        given = None if count is None else [one.receipt for one in chosen]
+        leases = [self._leases[one.body] for one in chosen]
+        try:
+            requeued = store.requeue(GROUP, given)
+        except Exception:
+            for one in leases:
+                one.states |= {_FREE}
+            raise
+        assert requeued == len(chosen), f"{requeued} of {len(chosen)} requeued"
+        for one in leases:
+            self._becomes(store, one, [_FREE], sure=not is_dead())
+
+    def _list_dead(self, store: TimerStore) -> list[DeadLetter]:
+        """Return the dead letters, and keep the states that fit them."""
+        self.look(store)
+        surely_dead = [body for body, one in self._leases.items() if one.must_be_dead]
+        listed = list(store.dead_letters(GROUP))
+        self.look(store)
+        bodies = {one.body for one in listed}
+        assert len(bodies) == len(listed), "one message is two dead letters"
+        for letter in listed:
+            one = self._leases[letter.body]
+            one.states = frozenset(state for state in one.states if state.is_buried)
+            assert one.states, f"requeued, and still a dead letter: {letter}"
+        for body in surely_dead:
+            if body not in bodies and body in self._dead:
+                queue_id, offset = self._dead[body]
+                found = store.pull(DEAD, queue_id, offset, max_count=1).messages
+                is_there = bool(found) and found[0].queue_offset == offset
+                assert not is_there, f"dead, and not listed: {self._leases[body]}"
+        return listed
 
     def check_waiting(self, store: TimerStore, shared: frozenset[str] = frozenset()) -> None:
         """Check that leased messages are pending or were delivered again, and done ones are not.
@@ -275,11 +334,11 @@ class Lessees:
         """
         waiting = {p.message_id for p in store.pending() if group_of(p.topic) == GROUP}
         again = {message_id for topic in self.topics for message_id in _ids(store, topic)}
-        for body, one in self._leases.items():
+        for one in self._leases.values():
             if one.must_be_done:
                 is_other = one.message_id in shared
                 assert is_other or one.message_id not in waiting, f"acked, and waits: {one}"
-            elif one.is_leased and body not in self._dead:
+            elif one.is_leased and not one.may_be_dead:
                 assert one.message_id in waiting | again, f"its lease is gone: {one}"
 
     # --- the end ---
@@ -292,6 +351,22 @@ class Lessees:
 
         `begin_of` returns the first remaining offset of a queue.
         """
+        self._ack_rest(store, clock, seen, settle)
+        with suppress(FlowControlError):
+            self.requeue(store, 0, lambda: False, None)
+        self._ack_rest(store, clock, seen, settle)
+        for queue, messages in seen.items():
+            for offset, (body, _) in enumerate(messages if queue[0] in self.topics else ()):
+                found = self._leases.get(body)
+                may_be_free = found is None or _FREE in found.states
+                if may_lose or (offset < begin_of(queue) and may_be_free):
+                    continue  # removed before the group was known
+                is_over = found is not None and (found.may_be_done or found.may_be_dead)
+                assert is_over, f"lost: {body[:6]!r} {found}"
+
+    def _ack_rest(
+        self, store: TimerStore, clock: TurnedClock, seen: Seen, settle: Callable[[], None]
+    ) -> None:
         for _ in range(3 * ATTEMPTS_MAX if self.topics else 0):
             states = [state for one in self._leases.values() for state in one.states]
             latest = max((state.ready_ms for state in states), default=0)
@@ -304,17 +379,9 @@ class Lessees:
                     for message in got:
                         one = self._leases[message.body]
                         one.states = frozenset(s._replace(is_done=True) for s in one.states)
-            if all(one.must_be_done or body in self._dead for body, one in self._leases.items()):
+            if all(one.must_be_done or one.must_be_dead for one in self._leases.values()):
                 break
         self.look(store)
-        for queue, messages in seen.items():
-            for offset, (body, _) in enumerate(messages if queue[0] in self.topics else ()):
-                found = self._leases.get(body)
-                may_be_free = found is None or _FREE in found.states
-                if may_lose or (offset < begin_of(queue) and may_be_free):
-                    continue  # removed before the group was known
-                is_over = found is not None and (found.may_be_done or body in self._dead)
-                assert is_over, f"lost: {body[:6]!r} {found}"
 
     def _receive_all(
         self, store: TimerStore, clock: TurnedClock, topic: str, seen: Seen,
@@ -337,6 +404,13 @@ def asked(count: int, lease_ms: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_ANSWERS = {
+    "extend": None, "nack": AckResult.NACKED, "bury": AckResult.BURIED, "ack": AckResult.ACKED,
+    "ack_many": AckResult.ACKED,
+}  # fmt: skip
+"""The result of each call that settles a held lease."""
+
+
 def _held_by(one: _Lease, receipt: str) -> list[State]:
     """Return the states in which that receipt owns the lease."""
     return [state for state in one.states if state.receipt == receipt and not state.is_done]
@@ -346,6 +420,8 @@ def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) 
     """Return the states after a lease is settled."""
     if kind == "extend":
         return [State(state.attempt, until_ms, mark, longer) for state in mine]
+    if kind == "bury":
+        return [State(state.attempt, 0, mark, is_buried=True) for state in mine]
     if kind == "nack":  # after the last attempt it becomes a dead letter at once
         return [
             State(state.attempt, until_ms * (state.attempt < ATTEMPTS_MAX), mark) for state in mine

@@ -11,10 +11,19 @@ Invariants: the model knows nothing of files, wheels or threads. Each check rais
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from timerstore import CancelResult, Message, PutReceipt
 
 Queue = tuple[str, int]
+
+RANKED = "ranked"
+"""The topic with priorities: its queues are priorities."""
+
+
+def queue_of(queue: Queue) -> dict[str, Any]:
+    """Return the argument of `put` that chooses a queue of a topic."""
+    return {"priority" if queue[0] == RANKED else "queue_id": queue[1]}
 
 
 @dataclass

@@ -119,9 +119,9 @@ def test_fetch_of_cancelled_poll_returns_no_message(
         fetching = consumer_fetch(consumer.blocking)
         fetch = fetching.value
 
-        def slow(max_count: int) -> Any:
+        def slow(*given: Any) -> Any:
             in_fetch.set()
-            got = fetch(max_count)
+            got = fetch(*given)
             assert go.wait(10)
             return got
 

@@ -142,10 +142,10 @@ def test_message_goes_to_next_waiter_when_loop_is_closed_during_fetch(
     fetching = consumer_fetch(loops.consumer.blocking)
     fetch = fetching.value
 
-    def slow(max_count: int) -> Any:
+    def slow(*given: Any) -> Any:
         in_fetch.set()
         assert go.wait(10)
-        return fetch(max_count)
+        return fetch(*given)
 
     with new_loop() as first, new_loop() as second:
         left = loops.begin(first, poll)

@@ -138,3 +138,27 @@ def test_lease_consumer(tmp_path: Path) -> None:
         return seen
 
     assert sorted(asyncio.run(run())) == [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]
+
+
+def test_bury_dead_letters_and_requeue(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = ManualClock(NOW)
+        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
+            stepper = Stepper(store.blocking)
+            await store.put_many("t", [b"a", b"b", b"c"])
+            stepper.settle()
+            for one in await store.receive("t", "g", max_count=5, lease=10):
+                assert await store.bury(one) is AckResult.BURIED
+            stepper.settle()
+            a, b, c = [one async for one in store.dead_letters("g", topic="t")]
+            assert [one.body for one in (a, b, c)] == [b"a", b"b", b"c"]
+            assert await store.requeue("g", b) == 1
+            assert [one.body async for one in store.dead_letters("g")] == [b"a", b"c"]
+            assert await store.requeue("g") == 2
+            stepper.settle()
+            again = await store.receive("t", "g", max_count=5)
+            assert [(one.body, one.attempt) for one in again] == [(b"b", 1), (b"a", 1), (b"c", 1)]
+            with pytest.raises(MessageError, match="group"):
+                store.dead_letters("a b")
+
+    asyncio.run(run())

@@ -309,3 +309,89 @@ def test_leases_are_as_durable_as_puts(tmp_path: Path) -> None:
         assert stats["log_durable_bytes"] == stats["log_end_bytes"]
     assert bench.store.ack_many(leased) == [AckResult.ACKED] * 2
     bench.close()
+
+
+def test_dead_letters_of_all_shards(shards: ShardBench) -> None:
+    for shard in range(3):
+        put(shards, shard, b"%d" % shard, b"%d" % (shard + 3))
+    for one in take(shards, lease=60):
+        assert shards.store.bury(one) is AckResult.BURIED
+    shards.turn()
+    found = list(shards.store.dead_letters("g"))
+    assert [(one.shard, one.body) for one in found] == [
+        (0, b"0"), (0, b"3"), (1, b"1"), (1, b"4"), (2, b"2"), (2, b"5")
+    ]  # fmt: skip
+    for one in found:
+        assert one.receipt.startswith(f"s{one.shard:05d}.")
+    wrong = [found[0], found[1].receipt.partition(".")[2]]
+    with pytest.raises(MessageError, match=r"letters\[1\]: dead letter: wanted one that names"):
+        shards.store.requeue("g", wrong)
+    with pytest.raises(MessageError, match="topic"):
+        shards.store.requeue("g", topic="a b")
+    assert shards.store.requeue("g", [found[5], found[0].receipt, found[5]]) == 2
+    shards.reopen()
+    assert shards.store.requeue("g", found[0]) == 0
+    assert shards.store.requeue("g", topic="u") == 0
+    assert shards.store.requeue("g", []) == 0
+    assert {one.body for one in shards.store.dead_letters("g", topic="t")} == {
+        b"1", b"2", b"3", b"4"
+    }  # fmt: skip
+    assert shards.store.requeue("g") == 4
+    assert list(shards.store.dead_letters("g")) == []
+    again = take(shards, lease=60)
+    assert sorted((one.shard, one.body, one.attempt) for one in again) == [
+        (0, b"0", 1), (0, b"3", 1), (1, b"1", 1), (1, b"4", 1), (2, b"2", 1), (2, b"5", 1)
+    ]  # fmt: skip
+
+
+def test_dead_letters_raise_when_the_shards_are_closed(shards: ShardBench) -> None:
+    found = shards.store.dead_letters("g")
+    shards.close()
+    with pytest.raises(ClosedError):
+        next(found)
+    with pytest.raises(ClosedError):
+        shards.store.dead_letters("g")
+    shards.open()
+
+
+def test_shards_receive_over_topics(shards: ShardBench) -> None:
+    for shard in range(3):
+        for topic in "ab":
+            shards.store.stores[shard].put(topic, f"{topic}{shard}".encode())
+    shards.turn()
+    with pytest.raises(MessageError, match="each topic once"):
+        shards.store.receive(["a", "a"], "g")
+    got = [shards.store.receive(["a", "b"], "g", lease=60)[0] for _ in range(6)]
+    assert sorted(one.body for one in got) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+    assert Counter(one.topic for one in got[:3]) != Counter()
+    waiting = shards.store.begin_receive(["a", "b"], "g", wait=100)
+    wakes: list[int] = []
+    assert waiting.enter(lambda: wakes.append(1))
+    shards.store.stores[1].put("b", b"late")
+    shards.turn()
+    assert len(wakes) == 1
+    waiting.leave()
+    assert [(one.shard, one.body) for one in waiting.look()] == [(1, b"late")]
+    waiting.end()
+
+
+def test_priorities_in_shards(shards: ShardBench) -> None:
+    for k in range(12):
+        shards.store.put("t", b"%d" % (k % 4), keys=f"k{k}", priority=k % 4)
+    batch = shards.store.put_many("t", [b"9", b"0", b"9"], keys=["a", "b", "c"], priority=[9, 0, 9])
+    assert [one.queue_id for one in batch] == [9, 0, 9]
+    shards.store.put_many("t", [b"8", b"8"], priority=8)
+    shards.turn()
+    for store in shards.store.stores:
+        own = [one.body for one in store.receive("t", "own", max_count=50, lease=60)]
+        head = own[:9]
+        assert head == sorted(head, reverse=True)
+    got = take(shards, lease=60)
+    assert Counter(one.body for one in got) == {
+        b"0": 4, b"1": 3, b"2": 3, b"3": 3, b"8": 2, b"9": 2
+    }  # fmt: skip
+    assert all(one.priority == int(one.body) for one in got)
+    with pytest.raises(MessageError, match=r"priority\[1\]"):
+        shards.store.put_many("t", [b"a", b"b"], priority=[1, 11])
+    with pytest.raises(MessageError, match="priority, queue_id"):
+        shards.store.put("t", b"a", priority=1, queue_id=1)

@@ -44,6 +44,8 @@ CHANGES = {
     "ack_many": lambda s: s.ack_many([]),
     "nack": lambda s: s.nack("receipt"),
     "extend": lambda s: s.extend("receipt"),
+    "bury": lambda s: s.bury("receipt"),
+    "requeue": lambda s: s.requeue("g"),
     "flush": lambda s: s.flush(),
     "backup": lambda s: s.backup("folder"),
     "services": lambda s: s.services(),

@@ -88,7 +88,7 @@ def test_conflict_error_says_what_was_expected_and_found(bench: Bench) -> None:
         bench.store.put("t", b"long", message_id="a", deliver_ms=NOW + 6000, tags="b")
     assert str(caught.value) == (
         "message_id 'a' of topic 't': another message was put with it, which differs in body "
-        "and properties and due time; nothing was stored; wanted a body of 1 bytes, CRC-32 "
+        "and properties and due time; it was not stored; wanted a body of 1 bytes, CRC-32 "
         "0CDC1683, x='1', due time 1700000005000 ms; got a body of 4 bytes, CRC-32 3B97A968, "
         "TAGS='b', due time 1700000006000 ms"
     )

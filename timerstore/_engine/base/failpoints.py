@@ -95,6 +95,7 @@ LEASE_NAMES = (
     "lease_appended",
     "receive_answered",
     "ack_appended",
+    "requeue_appended",
     "lease_progress_committed",
     "recover_leases_committed",
     "replace_appended",

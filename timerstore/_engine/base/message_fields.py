@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.argument_types import whole
+from timerstore._engine.base.priorities import PRIORITY_PROPERTY, PriorityQueueId
 from timerstore.errors import MessageError, quoted, typed
 
 TOPIC_BYTES_MAX = 127
@@ -48,6 +49,7 @@ RESERVED_NAMES = {
     "INNER_MULTI_DISPATCH": "a broker would dispatch by it",
     "INNER_MULTI_QUEUE_OFFSET": "a broker would dispatch by it",
     "TRAN_MSG": "transactions are not written",
+    PRIORITY_PROPERTY: "pass it as priority=",
 }
 """Names that the engine or a broker uses. Names that begin with TIMER_ are reserved as well."""
 
@@ -159,17 +161,21 @@ def check_sizes(
 
 
 def encode_properties(
-    tags: str | None, keys: str | Iterable[str], properties: Mapping[str, str] | None
+    tags: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    queue_id: object = None,
 ) -> bytes:
     """Return tags, keys and properties in their on-disk form: name 0x01 value 0x02.
 
-    One key may be passed as plain text.
+    One key may be passed as plain text. If the queue is that of a priority, add its property.
 
     Raises:
         MessageError: with every wrong name and value.
     """
+    priority = queue_id.text if isinstance(queue_id, PriorityQueueId) else b""
     if tags is None and is_nothing(keys) and is_nothing(properties):
-        return b""
+        return priority
     problems: list[str] = []
     pairs: list[tuple[str, str]] = []
     text = []
@@ -184,7 +190,7 @@ def encode_properties(
             text.append(f"{name}\x01{value}\x02")
     if problems:
         raise MessageError(problems)
-    return "".join(text).encode()
+    return "".join(text).encode() + priority
 
 
 def tags_problems(tags: object) -> list[str]:

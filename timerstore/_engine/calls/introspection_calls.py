@@ -35,12 +35,7 @@ class IntrospectionCalls(OpenStore):
         timers = self._engine.pending.read(begin_ms, end_ms, topic)
         on_level = self._engine.level_pending.read(begin_ms, end_ms, topic)
         # Both are lazy: they read nothing before the first step, which is a call of its own.
-        return self._pending_steps(merge(timers, on_level, key=lambda one: one.due_ms))
-
-    def _pending_steps(self, pending: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
-        """Yield each in a call of its own: the caller may close the store in between."""
-        while (one := self._call(next, pending, None)) is not None:
-            yield one
+        return self._steps_of(merge(timers, on_level, key=lambda one: one.due_ms))
 
     @counted
     def _do_histogram(

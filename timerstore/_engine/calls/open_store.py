@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from threading import get_ident
@@ -125,6 +125,11 @@ class OpenStore(Closing):
     def _call(self, function: Callable[..., Answer], *args: Any) -> Answer:
         """Run a step of a consumer, or of a pull that has begun, as a call of the store."""
         return function(*args)
+
+    def _steps_of(self, items: Iterator[Answer]) -> Iterator[Answer]:
+        """Yield each item in a call of its own: the caller may close the store in between."""
+        while (one := self._call(next, items, None)) is not None:
+            yield one
 
     # --- errors ---
 

@@ -26,6 +26,7 @@ from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.change.cancel import delete_properties, leaving
 from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
@@ -125,7 +126,9 @@ class Replacing(Owner):
             else message_fields.list_of_keys(request.keys)
         )
         given_keys = [key, *(one for one in more if not isinstance(one, str) or one != key)]
-        text = message_fields.encode_properties(request.tags, given_keys, request.properties)
+        text = message_fields.encode_properties(
+            request.tags, given_keys, request.properties, request.queue_id
+        )
         raw = message_bodies.check_body(request.body, config.message_bytes_max)
         message_fields.check_sizes(
             len(raw),
@@ -209,14 +212,17 @@ class Replacing(Owner):
         """Replace the pending message; return None if it is not pending any more."""
         named, route = before.named, before.named.real
         if given.queue_id is not None and given.queue_id != route.queue_id:
+            name = "priority" if isinstance(given.queue_id, PriorityQueueId) else "queue_id"
             raise MessageError(
-                f"queue_id: a message with key {given.key!r} is pending for queue {route.queue_id} "
+                f"{name}: a message with key {given.key!r} is pending for queue {route.queue_id} "
                 f"of {given.topic!r}, and its replacement must go there; got {given.queue_id}"
             )
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
         counter = self._appender.take_ids(1)
         message_id = unique_key(self._id_prefix, counter)
         text = self._text(given, before.first_ms, limit_ms)
+        if given.queue_id is None and given.topic in self._routes.priority_topics:
+            text += PriorityQueueId(route.queue_id).text  # the priority of the replaced message
         text += b"UNIQ_KEY\x01%s\x02" % message_id.encode()
         target = route
         if due_ms:

@@ -78,12 +78,14 @@ class Rescheduler:
         delay: timedelta | float | None,
         deliver_at: datetime | None,
         deliver_ms: int | None,
+        to: Route | None = None,
         sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule the message; return its new receipt.
 
         The new time is durable on return. If an error is raised, the state it reports is durable.
 
+        to: the queue that gets the message if it is due now; None: its own.
         sync: called with the end of the log that must be durable, instead of making it so.
         """
         now_ms = self._clock.now_ms
@@ -92,12 +94,16 @@ class Rescheduler:
             raise _not_pending(CancelResult.ALREADY_DELIVERED)
         while True:
             try:
-                return self._reschedule(handle, due_ms, now_ms, sync or self._log.sync_through)
+                return self._reschedule(handle, due_ms, now_ms, to, sync or self._log.sync_through)
             except GoneError:
                 continue  # it was moved since it was found: find it again
 
     def reschedule_handle(
-        self, one: FoundTimer, deliver_ms: int, sync: Sync | None = None
+        self,
+        one: FoundTimer,
+        deliver_ms: int,
+        to: Route | None = None,
+        sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule a message that was found already, as `reschedule`.
 
@@ -105,9 +111,11 @@ class Rescheduler:
         """
         now_ms = self._clock.now_ms
         due_ms = self._due_ms(now_ms, None, None, deliver_ms)
-        return self._move(one, due_ms, now_ms, sync or self._log.sync_through)
+        return self._move(one, due_ms, now_ms, to, sync or self._log.sync_through)
 
-    def _reschedule(self, handle: Handle, due_ms: int, now_ms: int, sync: Sync) -> PutReceipt:
+    def _reschedule(
+        self, handle: Handle, due_ms: int, now_ms: int, to: Route | None, sync: Sync
+    ) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
             raise _not_pending(CancelResult.UNKNOWN)
@@ -116,7 +124,7 @@ class Rescheduler:
                 f"handle: names {len(found)} pending messages (their producer sent one twice); "
                 "wanted one; take a handle from pending()"
             )
-        return self._move(found[0], due_ms, now_ms, sync)
+        return self._move(found[0], due_ms, now_ms, to, sync)
 
     def _due_ms(
         self,
@@ -130,16 +138,19 @@ class Rescheduler:
             raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
         return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
-    def _move(self, one: FoundTimer, due_ms: int, now_ms: int, sync: Sync) -> PutReceipt:
+    def _move(
+        self, one: FoundTimer, due_ms: int, now_ms: int, to: Route | None, sync: Sync
+    ) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
-            return self._append(
-                one, due_ms, now_ms, sync
-            )  # NotPendingError comes before a full slot
+            # NotPendingError comes before a full slot
+            return self._append(one, due_ms, now_ms, to, sync)
         with self.slot_counts.moving(one.out_ms + 1, due_ms):
-            return self._append(one, due_ms, now_ms, sync)
+            return self._append(one, due_ms, now_ms, to, sync)
 
-    def _append(self, one: FoundTimer, due_ms: int, now_ms: int, sync: Sync) -> PutReceipt:
-        target = self._timer_route if due_ms else one.real
+    def _append(
+        self, one: FoundTimer, due_ms: int, now_ms: int, to: Route | None, sync: Sync
+    ) -> PutReceipt:
+        target = self._timer_route if due_ms else to or one.real
         record, once_ms = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
         deletion = delete_properties(one)

@@ -10,9 +10,10 @@ On-disk format: the property TS_LEASE is on the timer of a lease, and on the mes
         <queue> <offset> <due_ms> <delivered_ms> <born_ms> <flag>
 
     The source is the place from which this attempt read the message: its topic, or the group's
-    retry topic. Queue and offset are its place in its own topic (RETRY_TOPIC). The lease topics are
-    %RETRY%<group>|<topic> and %DLQ%<group>, so a group's name has no `|`. A receipt is URL-safe
-    base64 of:
+    retry topic. Attempt 0 is on a message that `requeue` put into the retry topic; its source is
+    the place of its dead letter. Queue and offset are its place in its own topic (RETRY_TOPIC). The
+    lease topics are %RETRY%<group>|<topic> and %DLQ%<group>, so a group's name has no `|`. A
+    receipt is URL-safe base64 of:
 
         l1 <CRC-32 of the rest, 8 hex>
         <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
@@ -79,7 +80,7 @@ class Lease(NamedTuple):
     """The fields of TS_LEASE."""
 
     store_id: int
-    attempt: int  # 1: the first
+    attempt: int  # 1: the first; 0: of a requeued message
     is_from_retry: bool
     source_queue: int
     source_offset: int
@@ -105,7 +106,7 @@ def read_lease(text: str) -> Lease | None:
         store_id, numbers = int(fields[0], 16), [int(one) for one in fields[1:]]
     except ValueError:
         return None
-    if any(not -_NUMBER_MAX <= one <= _NUMBER_MAX for one in numbers) or numbers[0] < 1:
+    if any(not -_NUMBER_MAX <= one <= _NUMBER_MAX for one in numbers) or numbers[0] < 0:
         return None
     attempt, is_from_retry, *rest = numbers
     return Lease(store_id, attempt, bool(is_from_retry), *rest)

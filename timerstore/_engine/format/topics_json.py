@@ -17,6 +17,9 @@ from timerstore.errors import CorruptError
 PERM_READ = 4
 PERM_WRITE = 2
 
+_MESSAGE_TYPE = "message.type"  # the attribute of RocketMQ 5, and its value for priorities
+_PRIORITY = "PRIORITY"
+
 
 class TopicConfig(NamedTuple):
     """One topic. `other` has the fields of a broker that are unknown here."""
@@ -31,6 +34,11 @@ class TopicConfig(NamedTuple):
     attributes: Json
     other: Json
 
+    @property
+    def has_priorities(self) -> bool:
+        """Return whether each queue of the topic holds the messages of one priority."""
+        return self.attributes.get(_MESSAGE_TYPE) == _PRIORITY
+
 
 @dataclass(frozen=True, slots=True)
 class Topics:
@@ -41,17 +49,27 @@ class Topics:
 
     def with_topic(self, topic: str, queue_count: int, now_ms: int) -> "Topics":
         """Return a file in which a topic exists and has at least `queue_count` queues."""
+        return self._with(self._grown(topic, queue_count), now_ms)
+
+    def with_priorities(self, topic: str, queue_count: int, now_ms: int) -> "Topics":
+        """Return a file in which a topic has priorities, and at least `queue_count` queues."""
+        grown = self._grown(topic, queue_count)
+        attributes = {**grown.attributes, _MESSAGE_TYPE: _PRIORITY}
+        return self._with(grown._replace(attributes=attributes), now_ms)
+
+    def _grown(self, topic: str, queue_count: int) -> TopicConfig:
         old = self.topics.get(topic)
         if old is None:
-            new = make_topic(topic, queue_count)
-        else:
-            new = old._replace(
-                queue_count=max(old.queue_count, queue_count),
-                read_queue_count=max(old.read_queue_count, queue_count),
-            )
-        if new == old:
+            return make_topic(topic, queue_count)
+        return old._replace(
+            queue_count=max(old.queue_count, queue_count),
+            read_queue_count=max(old.read_queue_count, queue_count),
+        )
+
+    def _with(self, new: TopicConfig, now_ms: int) -> "Topics":
+        if new == self.topics.get(new.topic):
             return self
-        return Topics(self.version.next(now_ms), {**self.topics, topic: new})
+        return Topics(self.version.next(now_ms), {**self.topics, new.topic: new})
 
 
 def make_topic(topic: str, queue_count: int) -> TopicConfig:

@@ -4,6 +4,8 @@
           consumer dies            -> the timer is due -> %RETRY%billing|orders -> receive again
           ack(receipt)             -> the timer is cancelled
           after the last attempt   -> %DLQ%billing
+          bury(receipt)            -> %DLQ%billing, now
+          requeue("billing")       -> %RETRY%billing|orders, as attempt 1
 
 No lease is kept in memory. A lease is a timer like any other.
 """
@@ -11,15 +13,18 @@ No lease is kept in memory. A lease is a timer like any other.
 from timerstore._engine.leases.backoff import Backoff
 from timerstore._engine.leases.lease_consumer import LeaseConsumer
 from timerstore._engine.leases.lease_reader import WaitingReceive
-from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
+from timerstore._engine.leases.leased_message import AckResult, DeadLetter, LeasedMessage
 from timerstore._engine.leases.leases import LeaseCall, Leases
+from timerstore._engine.leases.topic_turns import WaitingTopics
 
 __all__ = [
     "AckResult",
     "Backoff",
+    "DeadLetter",
     "LeaseCall",
     "LeaseConsumer",
     "LeasedMessage",
     "Leases",
     "WaitingReceive",
+    "WaitingTopics",
 ]

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
-from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.format.lease import (
     LEASE_PROPERTY,
     TOPIC_PROPERTY,
@@ -36,25 +36,19 @@ from timerstore._engine.format.lease import (
     dead_letter_topic,
     read_lease,
     retry_topic,
-    write_lease,
     write_receipt,
 )
 from timerstore._engine.leases.leased_message import LeasedMessage
+from timerstore._engine.leases.message_copies import body_of, columns_of, properties_of
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
-from timerstore.errors import CorruptError, FlowControlError, MessageError
-from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
+from timerstore.errors import FlowControlError, MessageError
+from timerstore.messages import Message
 from timerstore.receipts import unique_key
-
-_NOT_KEPT = frozenset({
-    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#", "TS_ID", "TS_GROUP", "TS_LEVEL",
-    "TS_ONCE", "TS_PLACE", LEASE_PROPERTY, TOPIC_PROPERTY,
-})  # fmt: skip
-"""Properties that are not copied: they are set for each copy, or have no meaning for it."""
 
 _MADE_ID_BYTES = 32  # length of an id that the store makes; every record has room for it
 
@@ -72,11 +66,18 @@ class LeaseSource(NamedTuple):
         return retry_topic(self.topic, self.group) if self.is_retry else self.topic
 
 
+class Target(NamedTuple):
+    """Where the timer of a lease delivers its message: a topic, and a queue if it matters."""
+
+    topic: str
+    queue_id: PriorityQueueId | None
+
+
 class _Row(NamedTuple):
     message: Message
     lease: Lease
     is_last: bool
-    target: str
+    target: Target
     message_id: str
     body: bytes
     text: bytes
@@ -167,11 +168,18 @@ class LeaseAppender:
             message,
             lease,
             is_last,
-            dead_letter_topic(source.group) if is_last else retry_topic(source.topic, source.group),
+            self._target(source, lease, is_last=is_last),
             message.message_id or made,
-            _body_of(message),
-            _properties(message, lease, source.topic),
+            body_of(message),
+            properties_of(message, lease, source.topic),
         )
+
+    def _target(self, source: LeaseSource, lease: Lease, *, is_last: bool) -> Target:
+        """Return the dead-letter topic after the last attempt, or else the retry topic."""
+        if is_last:
+            return Target(dead_letter_topic(source.group), None)
+        queue_id = self._putting.targets.priority_queue(source.topic, lease.queue_id)
+        return Target(retry_topic(source.topic, source.group), queue_id)
 
     def _size_problem(self, row: _Row) -> MessageError | None:
         """Return an error if a message leaves no room for its lease."""
@@ -180,7 +188,7 @@ class LeaseAppender:
             message_fields.check_sizes(
                 len(row.body),
                 len(row.text) + max(len(row.message_id.encode()) - _MADE_ID_BYTES, 0),
-                message_fields.check_topic(row.target),
+                message_fields.check_topic(row.target.topic),
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
             )
@@ -199,19 +207,19 @@ class LeaseAppender:
         until_ms: int,
         leased: list[LeasedMessage],
     ) -> None:
-        """Append leases for one target topic.
+        """Append leases for one target.
 
         If flow control rejects them, append as many as it accepts and raise its error.
         """
         due = np.full(len(rows), until_ms, np.int64)
         places = _RecordedPlaces(rows, self._lease_progress, source)
-        route = self._putting.route_to(rows[0].target)
+        route, _ = self._putting.place_of(*rows[0].target)
         try:
             # Relative to the start of the lease, so it becomes a timer even if it is over by now.
             # Otherwise it would get a queue offset, and its receipt would name another timer.
             began_ms = until_ms - terms.lease_ms
             self._putting.append_rows(
-                Destination(route), _columns(rows, due), due, places, began_ms
+                Destination(route), columns_of(rows, due), due, places, began_ms
             )
         except FlowControlError:
             if len(rows) > 1:
@@ -280,39 +288,3 @@ class LeaseAppender:
             lease_until_ms=until_ms,
             is_last_attempt=row.is_last,
         )
-
-
-def _columns(rows: list[_Row], due: Int64Array) -> ColumnBatch:
-    ids = [row.message_id.encode() for row in rows]
-    bodies, properties = [row.body for row in rows], [row.text for row in rows]
-    made = ColumnBatch(b"".join(bodies), _spans(bodies), due, b"")
-    return made.with_extra(b"".join(properties), _spans(properties)).with_ids(
-        b"".join(ids), _spans(ids)
-    )
-
-
-def _spans(parts: list[bytes]) -> Int64Array:
-    spans = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=spans[1:])
-    return spans
-
-
-def _body_of(message: Message) -> bytes:
-    """Return the body, inflated if possible: the copy has no flag for a compressed body."""
-    if not message.sys_flag & SYS_FLAG_COMPRESSED:
-        return message.raw_body
-    try:
-        return message.body
-    except (MessageError, CorruptError):
-        return message.raw_body
-
-
-def _properties(message: Message, lease: Lease, topic: str) -> bytes:
-    """Return the encoded properties of a lease: those of the message and those of the lease."""
-    pairs = [
-        f"{name}\x01{value}\x02"
-        for name, value in message.properties.items()
-        if name not in _NOT_KEPT and not name.startswith(message_fields.RESERVED_PREFIX)
-    ]
-    pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
-    return "".join(pairs).encode()

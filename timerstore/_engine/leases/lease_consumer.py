@@ -8,7 +8,7 @@ Thread safety: any thread; each message goes to one thread.
 Raises: MessageError on options that a loop does not take; what receive, ack, nack and extend raise.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -39,7 +39,7 @@ class LeaseConsumer(Owner, Generic[Leased]):
         receive: Callable[..., list[Leased]],
         ack: Callable[[Leased], AckResult],
         nack: Callable[..., AckResult],
-        topic: str,
+        topic: str | Sequence[str],
         group: str,
         wait: float | None,
         options: dict[str, Any],

@@ -5,7 +5,8 @@ Locking: `_lock` is held while messages are read and leased, but not during a sy
 Invariants:
     1. A message is leased to one caller. If that caller was cancelled before it got the message
        (`give_back`), the next caller gets it, as the same attempt.
-    2. Topic and retry topic take turns, so neither delays the other.
+    2. Topic and retry topic take turns, so neither delays the other. If the topic has priorities,
+       they do so within each priority (priority_order.py).
     3. A leased message is not read again, and a message that was not leased is read next, also
        after an error.
     4. All waiting callers use one filter; a call with another filter does not end their wait.
@@ -14,17 +15,20 @@ what reading and leasing raise.
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from weakref import WeakSet
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
+from timerstore._engine.leases.priority_order import PriorityOrder, Source
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.read.consumer import Consumer
-from timerstore._engine.read.groups import Filters
+from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.multi_wait import MultiWait
+from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore.errors import MessageError, TimerStoreError
 
@@ -42,7 +46,13 @@ class LeaseReader(Owner):
         leasing: LeaseAppender,
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
+        priority_topics: Container[str],
+        ends: QueueEnds,
     ) -> None:
+        self.topic = topic
+        self._priority_topics = priority_topics
+        self._ends = ends
+        self._order = PriorityOrder()
         self._sides = [
             LeaseSource(topic, group, is_retry=True),
             LeaseSource(topic, group, is_retry=False),
@@ -61,6 +71,8 @@ class LeaseReader(Owner):
         """Lease the messages that there are, at most `max_count`; in the log on return."""
         with self._lock:
             self._read_with(terms.filters)
+            if self.topic in self._priority_topics:
+                return self._take_by_priority(terms)
             self._turn ^= 1
             leased: list[LeasedMessage] = []
             for side in (self._turn, 1 - self._turn):
@@ -75,8 +87,60 @@ class LeaseReader(Owner):
             return leased
 
     def _take_from(self, side: int, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
-        consumer, count = self._consumers[side], terms.max_count - len(leased)
-        queues = consumer.fetch(count)
+        count = terms.max_count - len(leased)
+        queues = self._consumers[side].fetch(count)
+        self._lease_from(side, queues, count, terms, leased)
+
+    def _take_by_priority(self, terms: ReceiveTerms) -> list[LeasedMessage]:
+        count, leased = terms.max_count, list[LeasedMessage]()
+        queues = self._fetch_by_priority(count)
+        available = {source: len(queue.buffered) for source, queue in queues.items()}
+        for source, run_count in self._order.plan(available, count):
+            before = len(leased)
+            try:
+                self._lease_from(source[1], [queues[source]], run_count, terms, leased)
+            except TimerStoreError as error:
+                if not leased or not (error.retryable or isinstance(error, MessageError)):
+                    raise
+                break  # the next call raises it
+            finally:
+                self._order.taken(source, len(leased) - before)
+        return leased
+
+    def _fetch_by_priority(self, count: int) -> dict[Source, AssignedQueue]:
+        """Buffer the messages that may come next; return the queues by priority and side."""
+        found: dict[Source, AssignedQueue] = {}
+        turn_count = self._order.turn_count(count)
+        self._ends.catch_up()
+        for side, consumer in enumerate(self._consumers):
+            topic = self._sides[side].read_topic
+            queues = consumer.fetch(count, partial(self._highest_first, topic))
+            for queue in queues if turn_count else ():
+                consumer.fetch(turn_count, partial(_only, queue.queue_id))
+            found.update(((queue.queue_id, side), queue) for queue in queues)
+        return found
+
+    def _highest_first(
+        self, topic: str, queues: Mapping[int, AssignedQueue]
+    ) -> list[AssignedQueue]:
+        """Return the queues that may have messages, by descending priority."""
+        has_messages = self._ends.has_messages
+        return [
+            one
+            for one in sorted(queues.values(), key=lambda one: one.queue_id, reverse=True)
+            if one.buffered or one.position < 0 or has_messages(topic, one.queue_id, one.fetch_at)
+        ]
+
+    def _lease_from(
+        self,
+        side: int,
+        queues: list[AssignedQueue],
+        count: int,
+        terms: ReceiveTerms,
+        leased: list[LeasedMessage],
+    ) -> None:
+        """Lease up to `count` buffered messages of these queues, in order."""
+        consumer = self._consumers[side]
         messages = consumer.peek(queues, count)
         if not messages:
             return
@@ -142,6 +206,10 @@ class LeaseReader(Owner):
         of_topic = self._make_consumer(topic.read_topic, topic.group, filters)
         of_retries = self._make_consumer(retry.read_topic, retry.group, _NO_FILTERS)
         self._filters, self._consumers = filters, [of_retries, of_topic]
+
+
+def _only(queue_id: int, queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
+    return [queues[queue_id]] if queue_id in queues else []
 
 
 class WaitingReceive(MultiWait[LeasedMessage]):

@@ -23,7 +23,13 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.reschedule import Rescheduler, Sync
 from timerstore._engine.format.handle import Handle
-from timerstore._engine.format.lease import Receipt, read_receipt, retry_topic, write_receipt
+from timerstore._engine.format.lease import (
+    Receipt,
+    dead_letter_topic,
+    read_receipt,
+    retry_topic,
+    write_receipt,
+)
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
@@ -31,14 +37,18 @@ from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedM
 from timerstore._engine.leases.receive_request import (
     ReceiveRequest,
     ReceiveTerms,
+    Topics,
     check_lease,
     check_receive,
+    check_topics,
 )
+from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import make_filter
-from timerstore._engine.read.groups import Filters, Groups, check_name
+from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.write.append import Appender
@@ -87,8 +97,10 @@ class Leases(Owner):
         putting: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
+        ends: QueueEnds,
     ) -> None:
         self._clock = clock
+        self._ends = ends
         self._log = log
         self._config = config
         self._putting = putting
@@ -100,6 +112,7 @@ class Leases(Owner):
         )
         self._lock = Lock()
         self._readers: dict[tuple[str, str], LeaseReader] = {}
+        self._turns: dict[tuple[tuple[str, ...], str], TopicTurns] = {}  # by topics and group
         self._routes = routes
         self._timer_route = timer_route
         self._lease_progress = lease_progress
@@ -112,44 +125,69 @@ class Leases(Owner):
     def receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive."""
         terms = self._check(request)
-        reader = self._reader(request.topic, request.group, terms.filters)
-        found = self._take(reader, terms)
+        source = self._source(request.topic, request.group, terms.filters)
+        found = self._take(source, terms)
         if found or terms.wait_s == 0:
             return found
-        return wait_in_thread(self._waiting(reader, terms), found)
+        return wait_in_thread(self._waiting(source, terms), found)
 
     def begin(
         self, request: ReceiveRequest, within: Callable[[Callable[[], Any]], Any]
-    ) -> WaitingReceive:
+    ) -> WaitingReceive | WaitingTopics:
         """Begin a `receive` during which the caller waits; `within` runs each look."""
         terms = self._check(request)
-        reader = self._reader(request.topic, request.group, terms.filters)
-        return self._waiting(reader, terms).run_within(within)
+        source = self._source(request.topic, request.group, terms.filters)
+        return self._waiting(source, terms).run_within(within)
 
     def _check(self, request: ReceiveRequest) -> ReceiveTerms:
         terms = check_receive(self._config, request)
         self._log.check_alive()
         return terms
 
-    def _reader(self, topic: str, group: str, filters: Filters) -> LeaseReader:
+    def _source(self, topic: Topics, group: str, filters: Filters) -> LeaseReader | TopicTurns:
+        """Return the reader of a topic, or the turns of several."""
         try:
-            return self._readers[topic, group]
+            return self._readers[topic, group]  # type: ignore[index]
         except (KeyError, TypeError):
-            check_name("topic", topic)
-            check_name("group", group)
-            again = retry_topic(topic, group)
-            make_filter(self._timer_route, *filters)  # raises before the group leases the topic
+            topics = check_topics(topic, group)
+            make_filter(self._timer_route, *filters)  # raises before the group leases a topic
+        readers = [self._reader(one, group) for one in topics]
+        if len(readers) == 1:
+            return readers[0]
+        with self._lock:
+            return self._turns.setdefault((topics, group), TopicTurns(readers))
+
+    def _reader(self, topic: str, group: str) -> LeaseReader:
+        again = retry_topic(topic, group)
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:
                 # Before the first read, so that no consumer can join the group.
                 self._groups.lease(topic, group, again)
                 commit = self._lease_progress.commit
-                reader = LeaseReader(topic, group, self._leasing, self._make_consumer, commit)
+                reader = LeaseReader(
+                    topic,
+                    group,
+                    self._leasing,
+                    self._make_consumer,
+                    commit,
+                    self._routes.priority_topics,
+                    self._ends,
+                )
                 self._readers[topic, group] = reader
             return reader
 
-    def _take(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
+    def _take(self, source: LeaseReader | TopicTurns, terms: ReceiveTerms) -> list[LeasedMessage]:
+        if isinstance(source, TopicTurns):
+            found = source.lease(terms, self._lease_from)
+        else:
+            found = self._lease_from(source, terms)
+        if found:
+            self._settle(self._log.end)
+            reach("receive_answered")
+        return found
+
+    def _lease_from(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
         found = self._take_unclaimed(reader, terms)
         try:
             if (left := terms.max_count - len(found)) > 0:
@@ -160,9 +198,6 @@ class Leases(Owner):
             if not (error.retryable or isinstance(error, MessageError)):
                 reader.give_back(terms.filters, found)
                 raise
-        if found:
-            self._settle(self._log.end)
-            reach("receive_answered")
         return found
 
     def _take_unclaimed(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
@@ -193,8 +228,10 @@ class Leases(Owner):
                 if not one.is_last_attempt:
                     self.nack(one, 0)
 
-    def _waiting(self, reader: LeaseReader, terms: ReceiveTerms) -> WaitingReceive:
-        return reader.begin(terms, lambda: self._take(reader, terms))
+    def _waiting(
+        self, source: LeaseReader | TopicTurns, terms: ReceiveTerms
+    ) -> WaitingReceive | WaitingTopics:
+        return source.begin(terms, lambda: self._take(source, terms))
 
     def _settle(self, end: int) -> None:
         """Return when all records below `end` are as safe as a put."""
@@ -271,6 +308,15 @@ class Leases(Owner):
         moved = self._move(receipt, self._clock.now_ms + wait_ms, sync)
         return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
 
+    def bury(self, target: ReceiptOrMessage) -> AckResult:
+        """Make a message a dead letter, as TimerStore.bury."""
+        receipt = _receipt_of(target)
+        if receipt.store_id != self._store_id:
+            return AckResult.UNKNOWN
+        letters = self._putting.route_to(dead_letter_topic(receipt.group))
+        moved = self._move(receipt, self._clock.now_ms, None, letters)
+        return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
+
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
         """Extend a lease, as TimerStore.extend. `sync`: as for Rescheduler.reschedule."""
         longer = self._extend(_receipt_of(target), check_lease(self._config, lease), sync)
@@ -300,20 +346,25 @@ class Leases(Owner):
             log_offset=moved.log_offset,
         )
 
-    def _move(self, receipt: Receipt, deliver_ms: int, sync: Sync | None) -> PutReceipt | AckResult:
-        """Move the end of a lease; return its outcome instead if it has one."""
+    def _move(
+        self, receipt: Receipt, deliver_ms: int, sync: Sync | None, to: Route | None = None
+    ) -> PutReceipt | AckResult:
+        """Move the end of a lease; return its outcome instead if it has one.
+
+        to: the queue that gets the message if the lease ends now; None: that of the lease.
+        """
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
         rescheduler, timer = self._rescheduler, self._timer_of(receipt)
         try:
             if timer is not None:
                 try:
-                    moved = rescheduler.reschedule_handle(timer, deliver_ms, sync)
+                    moved = rescheduler.reschedule_handle(timer, deliver_ms, to, sync)
                 except GoneError:  # retention has moved the record
                     timer = None
             if timer is None:
                 handle = self._handle(receipt)
-                moved = rescheduler.reschedule(handle, None, None, deliver_ms, sync)
+                moved = rescheduler.reschedule(handle, None, None, deliver_ms, to, sync)
         except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
         self._putting.appended()

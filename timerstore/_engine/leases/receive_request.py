@@ -8,22 +8,28 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from timerstore._engine.base import argument_types
+from timerstore._engine.format.lease import retry_topic
 from timerstore._engine.leases.backoff import Backoff, backoff_of, delay_ms
 from timerstore._engine.read.filter import filter_problems
-from timerstore._engine.read.groups import Filters
+from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.validation import wait_problems, whole_or
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
 
 COUNT_MAX = 10_000
 ATTEMPTS_MAX = 1_000_000
+TOPICS_MAX = 1_000
+
+Topics = str | Sequence[str]
+"""A topic, or several."""
 
 
 @dataclass(slots=True)
 class ReceiveRequest:
     """The arguments of StoreApi.receive, as the caller gave them; `check_receive` checks them."""
 
-    topic: str
+    topic: Topics
     group: str
     lease: timedelta | float = 30.0
     max_count: int = 1
@@ -34,7 +40,9 @@ class ReceiveRequest:
     backoff: Backoff | Sequence[float] | float | None = None
 
     @classmethod
-    def from_options(cls, topic: str, group: str, options: Mapping[str, Any]) -> "ReceiveRequest":
+    def from_options(
+        cls, topic: Topics, group: str, options: Mapping[str, Any]
+    ) -> "ReceiveRequest":
         """Return a request with some keyword arguments of `receive`; reject unknown names."""
         if problems := _name_problems("receive", options, OPTION_NAMES):
             raise MessageError(problems)
@@ -109,6 +117,25 @@ def check_receive(config: StoreConfig, request: ReceiveRequest) -> ReceiveTerms:
     if problems or backoff is None:
         raise MessageError(problems)
     return ReceiveTerms(lease_ms, count, float(wait), request.filters, attempts, backoff)
+
+
+def check_topics(topic: object, group: object) -> tuple[str, ...]:
+    """Return the topics of a request, which are one or several; raise MessageError.
+
+    Each topic, and its retry topic, has a valid name.
+    """
+    one = isinstance(topic, str)
+    topics = (topic,) if one else tuple(argument_types.several("topics", topic))
+    if not 1 <= len(topics) <= TOPICS_MAX:
+        raise MessageError(f"topics: wanted 1 to {TOPICS_MAX}, got {len(topics)}")
+    group = check_name("group", group)
+    names = [check_name("topic" if one else f"topics[{k}]", each) for k, each in enumerate(topics)]
+    for each in names:
+        retry_topic(each, group)
+    if len(set(names)) < len(names):
+        twice = next(each for each in names if names.count(each) > 1)
+        raise MessageError(f"topics: wanted each topic once, got {twice!r} twice")
+    return tuple(names)
 
 
 def check_lease(config: StoreConfig, lease: object) -> int:

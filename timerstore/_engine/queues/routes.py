@@ -71,6 +71,9 @@ class Routes(Owner):
                 where=tree.topics_json,
                 wanted="a valid file or .bak, or neither: then the queue folders name the topics",
             ) from error
+        topics = self._topics.topics
+        self.priority_topics = {name for name, one in topics.items() if one.has_priorities}
+        """The topics of which each queue holds the messages of one priority."""
 
     # --- looking up ---
 
@@ -155,8 +158,17 @@ class Routes(Owner):
             if self.queue_count(topic) < queue_count:
                 self._persist(topic, queue_count, now_ms)
 
+    def set_priorities(self, topic: str, queue_count: int, now_ms: int) -> None:
+        """Make the topic one with priorities and at least `queue_count` queues, durably."""
+        with self._lock:
+            if topic not in self.priority_topics:
+                self._write_topics(self._topics.with_priorities(topic, queue_count, now_ms))
+                self.priority_topics.add(topic)
+
     def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
-        topics = self._topics.with_topic(topic, queue_count, now_ms)
+        self._write_topics(self._topics.with_topic(topic, queue_count, now_ms))
+
+    def _write_topics(self, topics: topics_json.Topics) -> None:
         self._disk.make_directory(self._tree.config)
         self._disk.write_small(
             self._tree.topics_json, json_text.with_checksum(topics_json.write(topics))

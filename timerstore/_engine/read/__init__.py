@@ -15,6 +15,7 @@ consumer_context.py      the parts of a store that a consumer uses
 groups.py                the assignment of queues to the members of a group
 consumer_offsets.py      committed offsets, on disk
 consumer_lag.py          messages that known groups have not read yet
+queue_ends.py            whether a queue has messages from an offset on
 lease_progress.py        how far groups that use leases have read
 waiting_poll.py          a consumer's waiting poll; wait_queue.py orders several of them
 queue_watcher.py         registers a consumer with long_poll.py

@@ -11,7 +11,7 @@ See also: docs/decisions/0005-long-poll.md.
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Self
@@ -32,6 +32,7 @@ from timerstore.errors import ClosedError, MessageError, TimerStoreError, quoted
 from timerstore.messages import Message, PullResult, PullStatus
 
 _REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
+OrderQueues = Callable[[Mapping[int, AssignedQueue]], list[AssignedQueue]]
 _PREFETCH_COUNT = 32  # messages that one pull fetches, at least
 _COMMIT_RECHECK_S = 0.5  # interval of checks for the end of a commit: a signal may skip its event
 
@@ -128,18 +129,18 @@ class Consumer(Closing):
             return []
         return wait_in_thread(self._waiting_poll(max_count, wait_s), [])
 
-    def fetch(self, max_count: int) -> list[AssignedQueue]:
+    def fetch(self, max_count: int, order: OrderQueues | None = None) -> list[AssignedQueue]:
         """Buffer messages, for a poll that was begun; return the queues to hand them out from.
 
-        The list is in order, and empty if there are no messages.
+        The list is empty if there are no messages. `order`: sorts the queues; None: in turn.
         """
-        queues: list[AssignedQueue] = self._context.call(self._fetch_next, max_count)
+        queues: list[AssignedQueue] = self._context.call(self._fetch_next, max_count, order)
         return queues
 
-    def _fetch_next(self, max_count: int) -> list[AssignedQueue]:
+    def _fetch_next(self, max_count: int, order: OrderQueues | None = None) -> list[AssignedQueue]:
         with self._group.lock:
             self._group.refresh()
-            queues = self._queues_in_turn()
+            queues = self._queues_in_turn() if order is None else order(self._member.assigned)
         return queues if self._fetch(queues, max_count) else []
 
     def _fetch(self, queues: list[AssignedQueue], max_count: int) -> bool:

@@ -131,7 +131,7 @@ class Puller(Owner):
     def first_stored(self, route: Route, time_ms: int) -> int:
         """Return the first queue offset stored at `time_ms` or later, or the queue's end."""
         with suppress(FullError):  # dispatch tries again, and reports it
-            self._dispatch.through(self._visible_end)
+            self._dispatch.through(self.visible_end)
         while True:
             begin = self._log.segments.begin
             try:
@@ -187,8 +187,12 @@ class Puller(Owner):
             batch = self._look_kept(route, offset, max_count, message_filter)
         return batch
 
+    def catch_up(self) -> None:
+        """Dispatch one batch of visible records, if dispatch is behind."""
+        self._dispatches_visible(self._dispatch.dispatched)
+
     @property
-    def _visible_end(self) -> int:
+    def visible_end(self) -> int:
         """Return the log offset below which messages are visible when they are dispatched."""
         return self._log.end if self._shows_written else self._log.durable
 
@@ -200,7 +204,7 @@ class Puller(Owner):
         running for 5 ms, the interpreter's switch interval.
         """
         log = self._log
-        end = self._visible_end
+        end = self.visible_end
         if self._dispatch.dispatched < end:
             with suppress(FullError):  # dispatch tries again, and reports it
                 self._dispatch.batch_through(end)

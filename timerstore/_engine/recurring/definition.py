@@ -67,7 +67,9 @@ def define(config: StoreConfig, now_ms: int, request: RecurringRequest) -> Defin
     raw_topic = message_fields.check_topic(topic)
     if not config.timer_enabled:
         raise due_times.timers_off()
-    text = message_fields.encode_properties(request.tags, request.keys, request.properties)
+    text = message_fields.encode_properties(
+        request.tags, request.keys, request.properties, request.queue_id
+    )
     raw = bytes(message_bodies.check_body(request.body, config.message_bytes_max))
     message_fields.check_sizes(
         len(raw),

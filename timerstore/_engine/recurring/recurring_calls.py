@@ -24,11 +24,13 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PriorityQueueId, stored_queue_id
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.recurring import (
     Definitions,
     Planner,
@@ -149,6 +151,8 @@ class RecurringCalls(Owner):
         """As TimerStore.put_every."""
         now_ms = self._clock.now_ms
         made = define(self._config, now_ms, request)
+        if isinstance(request.queue_id, PriorityQueueId):
+            self._route_of(made)  # raises if the topic cannot have priorities
         with self.planner.lock:
             known = self._definitions.find(made.name)
             if known is not None and not known.is_ended:
@@ -228,11 +232,17 @@ class RecurringCalls(Owner):
         due = np.where(due > now_ms, due, 0)
         rows = ColumnBatch(body * len(runs), _spans([body] * len(runs)), due, b"")
         rows = rows.with_extra(b"".join(texts), _spans(texts)).with_ids(b"".join(ids), _spans(ids))
-        queue_id = None if definition.queue_id < 0 else definition.queue_id
-        route, _ = self._appender.place_of(definition.topic, queue_id)
+        route = self._route_of(definition)
         places = _RunPlaces(self._definitions, definition, runs)
         self._appender.append_rows(Destination(route), rows, due, places)
         reach("recurring_run_put")
+
+    def _route_of(self, definition: Definition) -> Route:
+        """Return the queue of the next runs; create it if necessary."""
+        queue_id = None
+        if definition.queue_id >= 0:
+            queue_id = stored_queue_id(definition.queue_id, definition.properties)
+        return self._appender.place_of(definition.topic, queue_id)[0]
 
     def _last_run_handle(self, definition: Definition) -> Handle:
         """Return the handle of the run that was put last, unless it was rescheduled."""

@@ -5,9 +5,11 @@ before anything is stored.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+from timerstore._engine.base.priorities import queue_of_priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,13 @@ class RecurringRequest:
     keys: Sequence[str] | str = ()
     properties: Mapping[str, str] | None = None
     queue_id: int | None = None
+    priority: int | None = None
+
+    def with_queue_of_priority(self) -> "RecurringRequest":
+        """Return the request with the queue of its priority; raise MessageError if it is wrong."""
+        if self.priority is None:
+            return self
+        return replace(self, queue_id=queue_of_priority(self.priority, self.queue_id))
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `put_every`."""

@@ -66,6 +66,24 @@ class CheckedBatch(NamedTuple):
         data, offsets = self.ids
         return bytes(data[int(offsets[row]) : int(offsets[row + 1])]).decode()
 
+    def subset(self, which: Int64Array) -> "CheckedBatch":
+        """Return a batch of some of the messages, in the order of their indexes."""
+        data, offsets = _gathered(self.spans.data, self.spans.offsets, which)
+        spans = message_bodies.Spans(data, offsets, self.spans.largest)
+        extra = self.extra
+        if extra[1] is not None:
+            extra = _gathered(extra[0], extra[1], which)
+        ids = None if self.ids is None else _gathered(*self.ids, which)
+        return self._replace(spans=spans, due=self.due[which], extra=extra, ids=ids)
+
+
+def _gathered(data: Any, offsets: Int64Array, which: Int64Array) -> tuple[bytes, Int64Array]:
+    whole, spans = memoryview(data), offsets.tolist()
+    parts = [whole[spans[k] : spans[k + 1]] for k in which.tolist()]
+    sizes = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=sizes[1:])
+    return b"".join(parts), sizes
+
 
 def id_bytes(ids: Column, *, is_remembered: bool) -> Int64Array:
     """Return the bytes that each id adds to a record, beyond those of a generated id."""

@@ -157,7 +157,7 @@ def _conflict(
     name = "message_id" if call.row_count == 1 else f"message_ids[{row}]"
     return ConflictError(
         f"{name} {quoted(message_id)} of topic {quoted(call.topic)}: another message was put with "
-        f"it, which differs in {' and '.join(wanted)}; nothing was stored",
+        f"it, which differs in {' and '.join(wanted)}; it was not stored",
         topic=call.topic,
         message_id=message_id,
         differs=wanted,

@@ -19,6 +19,7 @@ from timerstore._engine.base import due_times, failpoints, message_bodies, messa
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Putter, ffi, lib, pointer
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.timer.flush import Flush
@@ -111,7 +112,7 @@ class Putting(Owner):
         tags, keys, properties = request.tags, request.keys, request.properties
         if request.level is not None:
             level = message_fields.check_level(request.level, delay, deliver_at, deliver_ms)
-            text = message_fields.encode_properties(tags, keys, properties)
+            text = message_fields.encode_properties(tags, keys, properties, queue_id)
             return self._put_level(topic, body, level, text, queue_id, flush)
         appender = self._appender
         now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms
@@ -123,7 +124,8 @@ class Putting(Owner):
             appender.admission.check(
                 due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
             )
-            self._checked_body(name, body, message_fields.encode_properties(tags, keys, properties))
+            text = message_fields.encode_properties(tags, keys, properties, queue_id)
+            self._checked_body(name, body, text)
             check_queue(queue_id)
             appender.wants_sync(flush)
             target = self._targets.make(topic)
@@ -143,11 +145,12 @@ class Putting(Owner):
             and tags is None
             and properties is None
             and message_fields.is_nothing(keys)
+            and not isinstance(queue_id, PriorityQueueId)
         ):
             text = b""
             source: Any = body
         else:
-            text = message_fields.encode_properties(tags, keys, properties)
+            text = message_fields.encode_properties(tags, keys, properties, queue_id)
             source = self._checked_body(target.name, body, text)
         route = target.only if queue_id is None and target.only is not None else None
         if route is None:

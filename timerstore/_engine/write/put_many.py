@@ -70,7 +70,7 @@ class ManyPutting(Owner):
             if self._appender.wants_sync(request.flush):
                 self._log.sync_through(begun.log_offset + 1)
         else:
-            begun = self._put_call(self._call_of(request), atomic=False)[0]
+            begun = self.put_checked(self._call_of(request), atomic=False)[0]
         reach("put_once_answered")
         return begun
 
@@ -97,7 +97,9 @@ class ManyPutting(Owner):
             message_bodies.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
             np.array([due], np.int64),
             now_ms,
-            message_fields.encode_properties(request.tags, request.keys, request.properties),
+            message_fields.encode_properties(
+                request.tags, request.keys, request.properties, request.queue_id
+            ),
             (None, None),
             (raw_id, np.array([0, len(raw_id)], np.int64)),
             level,
@@ -110,6 +112,11 @@ class ManyPutting(Owner):
 
     def put_many(self, request: BatchRequest) -> PutBatch:
         """Store many messages in one queue of a topic, in their order; return their receipts."""
+        atomic = argument_types.check_flag("atomic", request.atomic)
+        return self.put_checked(self.check(request), atomic=atomic)
+
+    def check(self, request: BatchRequest) -> CheckedBatch:
+        """Check the arguments of a batch, except its sizes."""
         now_ms = self._clock.now_ms
         level = request.level
         if level is not None:
@@ -124,10 +131,10 @@ class ManyPutting(Owner):
         )
         if not self._config.timer_enabled and bool((due > 0).any()):
             raise due_times.timers_off()
-        text = message_fields.encode_properties(request.tags, (), None)
+        text = message_fields.encode_properties(request.tags, (), None, request.queue_id)
         extra = encode_keys(request.keys, count)
         ids = gather_ids(request.message_ids, count)
-        call = CheckedBatch(
+        return CheckedBatch(
             request.topic,
             name,
             spans,
@@ -141,12 +148,11 @@ class ManyPutting(Owner):
             is_sync,
             request.is_fixed,
         )
-        return self._put_call(call, atomic=argument_types.check_flag("atomic", request.atomic))
 
-    def _put_call(self, call: CheckedBatch, *, atomic: bool) -> PutBatch:
+    def put_checked(self, call: CheckedBatch, *, atomic: bool) -> PutBatch:
         """Do the remaining checks, then append."""
         count = call.row_count
-        self._check_fits(call)
+        self.check_fits(call)
         check_queue(call.queue_id)
         once = None if call.ids is None else self._firsts.once(call.name, count, call.now_ms)
         text = call.text + (b"" if once is None else once.text)
@@ -216,7 +222,8 @@ class ManyPutting(Owner):
         if len(which):
             self._contents.check(call, which, self._firsts.read(rows, once, which, known))
 
-    def _check_fits(self, call: CheckedBatch) -> None:
+    def check_fits(self, call: CheckedBatch) -> None:
+        """Check the sizes of the messages."""
         if not call.row_count:
             return
         if call.extra[1] is None and call.ids is None:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timerstore._engine.base.argument_types import check_flag
+from timerstore._engine.base.priorities import queue_of_priority
 
 
 @dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long
@@ -32,6 +33,7 @@ class PutRequest:
     key: str | None = None
     replace: bool = False
     wait_at_most: timedelta | float | None = None
+    priority: int | None = None
     is_derived: bool = field(default=False, kw_only=True)
     """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
 
@@ -39,6 +41,12 @@ class PutRequest:
     def is_fixed(self) -> bool:
         """Whether the caller gave the due time itself, so that a repeated put has the same."""
         return not self.is_derived and (self.deliver_ms is not None or self.deliver_at is not None)
+
+    def with_queue_of_priority(self) -> "PutRequest":
+        """Return the request with the queue of its priority; raise MessageError if it is wrong."""
+        if self.priority is None:
+            return self
+        return replace(self, queue_id=queue_of_priority(self.priority, self.queue_id))
 
     def with_checked_flag(self) -> "PutRequest":
         """Return the request with `replace` as a bool; raise MessageError if it is not one."""
@@ -72,6 +80,7 @@ class BatchRequest:
     atomic: bool = False
     flush: str | None = None
     level: int | None = None
+    priority: Any = None
     is_derived: bool = field(default=False, kw_only=True)
     """As in PutRequest."""
 

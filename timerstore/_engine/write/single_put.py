@@ -68,7 +68,9 @@ class SinglePut(Owner):
         due_ms = due_times.due_ms_of(
             now_ms, request.delay, request.deliver_at, request.deliver_ms, config
         )
-        text = message_fields.encode_properties(request.tags, request.keys, request.properties)
+        text = message_fields.encode_properties(
+            request.tags, request.keys, request.properties, request.queue_id
+        )
         raw_id, ids = b"", None
         own_bytes = len(text)
         if request.message_id is not None:

@@ -11,12 +11,15 @@ from typing import NamedTuple
 from timerstore._engine.base import message_fields
 from timerstore._engine.base.native import Lock, ffi
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PRIORITY_QUEUE_COUNT, PriorityQueueId
 from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.format.lease import group_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.errors import MessageError
 from timerstore.receipts import ReceiptOrigin
 
 
@@ -33,7 +36,8 @@ class TopicTarget:
     """A topic that was put to, with everything that a put to it needs."""
 
     __slots__ = (
-        "body_bytes_max", "levels", "name", "next_queue", "only", "origin", "routes", "topic"
+        "body_bytes_max", "has_priorities", "levels", "name", "next_queue", "only", "origin",
+        "routes", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +47,8 @@ class TopicTarget:
         routes: list[Route],
         origin: ReceiptOrigin,
         body_bytes_max: int,
+        *,
+        has_priorities: bool,
     ) -> None:
         """`body_bytes_max`: of a body without tags, keys and properties."""
         self.topic = topic
@@ -51,12 +57,15 @@ class TopicTarget:
         self.body_bytes_max = body_bytes_max
         self.next_queue = 0
         self.levels: dict[int, dict[int, Level]] = {}  # by queue id, then by level as given
-        self.set_routes(routes)
+        self.set_routes(routes, has_priorities=has_priorities)
 
-    def set_routes(self, routes: list[Route]) -> None:
-        """Set the topic's queues. `only` is the single queue, or None if there are several."""
+    def set_routes(self, routes: list[Route], *, has_priorities: bool) -> None:
+        """Set the topic's queues. `only` gets the messages that name no queue: the single queue, or
+        queue 0 if the topic has priorities. None: all queues in turn.
+        """
         self.routes = routes
-        self.only = routes[0] if len(routes) == 1 else None
+        self.has_priorities = has_priorities
+        self.only = routes[0] if has_priorities or len(routes) == 1 else None
 
 
 class Targets(Owner):
@@ -97,7 +106,14 @@ class Targets(Owner):
                     config.message_bytes_max, config.record_bytes_max, name
                 )
                 routes = self._make_routes(topic, count)
-                target = TopicTarget(topic, name, routes, origin, body_bytes_max)
+                target = TopicTarget(
+                    topic,
+                    name,
+                    routes,
+                    origin,
+                    body_bytes_max,
+                    has_priorities=self.has_priorities(topic),
+                )
                 self.by_topic[topic] = target
                 self._set_hot(target)
             return target
@@ -106,20 +122,52 @@ class Targets(Owner):
         """Return the queue with this id, created if necessary; None: the topic's next queue."""
         routes = target.routes
         if queue_id is None:
-            if len(routes) == 1:
-                return routes[0]
+            if target.only is not None:
+                return target.only
             at = target.next_queue
             target.next_queue = (at + 1) % len(routes)
             return routes[at % len(routes)]
         if type(queue_id) is int and 0 <= queue_id < len(routes):
             return routes[queue_id]
         number = message_fields.check_queue_id(queue_id)
+        if isinstance(queue_id, PriorityQueueId) and not target.has_priorities:
+            self._set_priorities(target)
         with self._lock:
             if number >= len(target.routes):
                 self._log.check_alive()
-                target.set_routes(self._make_routes(target.topic, number + 1))
+                routes = self._make_routes(target.topic, number + 1)
+                target.set_routes(routes, has_priorities=target.has_priorities)
                 self._set_hot(target)
         return target.routes[number]
+
+    def has_priorities(self, topic: str) -> bool:
+        """Return whether each queue of the topic holds the messages of one priority."""
+        return topic in self._routes.priority_topics
+
+    def priority_queue(self, topic: str, queue_id: int) -> PriorityQueueId | None:
+        """Return the queue of the retries of a message, if its topic has priorities."""
+        return PriorityQueueId(queue_id) if self.has_priorities(topic) else None
+
+    def _set_priorities(self, target: TopicTarget) -> None:
+        """Make a topic one with priorities. Its messages so far must be in queue 0.
+
+        This does not apply to the topic of a group's retries, which the store itself fills: those
+        in other queues count as of that priority.
+        """
+        topic = target.topic
+        with self._lock:
+            self._log.check_alive()
+            used = [one.queue_id for one in target.routes[1:] if _is_used(one)]
+            if used and group_of(topic) is None:
+                raise MessageError(
+                    f"priority: topic {topic!r} has messages in queue {used[0]}; wanted a topic "
+                    "whose messages are in queue 0, because each priority is a queue; put "
+                    "messages with priorities into a topic of their own"
+                )
+            self._routes.set_priorities(topic, PRIORITY_QUEUE_COUNT, self._clock.now_ms)
+            count = max(PRIORITY_QUEUE_COUNT, len(target.routes))
+            target.set_routes(self._make_routes(topic, count), has_priorities=True)
+            self._set_hot(target)
 
     def level_of(self, target: TopicTarget, real: Route, level: int) -> Level:
         """Return a fixed delay level of one of the topic's queues, created if necessary."""
@@ -156,6 +204,12 @@ class Targets(Owner):
             levels = target.levels.setdefault(0, {})
             hot = (address, target.origin, target.body_bytes_max, levels)
             self.hot_topics[target.topic] = hot
+
+
+def _is_used(route: Route) -> bool:
+    """Return whether a queue has messages, delivered or pending."""
+    native = route.native
+    return bool(route.queue.count or native.next_offset or native.pending or native.level_pending)
 
 
 def check_queue(queue_id: object) -> None:

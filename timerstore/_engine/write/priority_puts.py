@@ -1,0 +1,119 @@
+"""Put batches whose messages have priorities: one part for each priority.
+
+Thread safety: any thread.
+Invariants:
+    1. All priorities are checked before any message is stored.
+    2. Messages of one priority are stored in the order of the batch.
+Raises: as ManyPutting. `stored_count` of an error counts the stored messages of all parts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.base import argument_types
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PriorityQueueId, queue_of_priority
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.write.checked_batch import CheckedBatch
+from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.put_requests import BatchRequest
+from timerstore.errors import BusyError, ConflictError, FullError, MessageError
+from timerstore.messages import Int64Array
+from timerstore.receipts import CallerIds, PutBatch
+
+
+class PriorityPuts(Owner):
+    """Puts batches into one store."""
+
+    def __init__(self, many_putting: ManyPutting, log: CommitLog) -> None:
+        self._many_putting = many_putting
+        self._log = log
+
+    def put_many(self, request: BatchRequest) -> PutBatch:
+        """Store a batch, with one priority for all messages, one for each, or none."""
+        given = request.priority
+        if given is None:
+            return self._many_putting.put_many(request)
+        if is_for_all(given):
+            queue_id = queue_of_priority(given, request.queue_id)
+            return self._many_putting.put_many(replace(request, queue_id=queue_id))
+        call = self._many_putting.check(replace(request, queue_id=None))
+        priorities = check_priorities(given, call.row_count, request.queue_id)
+        chosen = sorted(set(priorities), reverse=True)
+        if len(chosen) < 2:
+            only = chosen[0] if chosen else None
+            return self.put_many(replace(request, priority=only))
+        if argument_types.check_flag("atomic", request.atomic):
+            raise MessageError(
+                "atomic: wanted messages of one priority, because a group is in one queue; got "
+                f"the priorities {chosen}"
+            )
+        return self._put_parts(call, np.array(priorities), chosen)
+
+    def _put_parts(
+        self, call: CheckedBatch, priorities: Int64Array, chosen: Sequence[int]
+    ) -> PutBatch:
+        self._many_putting.check_fits(call._replace(text=call.text + PriorityQueueId(1).text))
+        parts: list[tuple[Int64Array, PutBatch]] = []
+        try:
+            for priority in chosen:
+                queue_id = PriorityQueueId(priority) if priority else None
+                text = call.text + (queue_id.text if queue_id is not None else b"")
+                rows = np.flatnonzero(priorities == priority)
+                part = call.subset(rows)._replace(text=text, queue_id=queue_id, is_sync=False)
+                parts.append((rows, self._many_putting.put_checked(part, atomic=False)))
+        except (FullError, BusyError, ConflictError) as error:
+            error.stored_count += sum(len(rows) for rows, _ in parts)
+            raise
+        finally:
+            if call.is_sync:
+                self._log.sync_through(self._log.end)
+        return _merged(len(priorities), parts)
+
+
+def is_for_all(priority: object) -> bool:
+    """Return whether a batch has one priority for all messages, rather than one for each."""
+    return argument_types.whole(priority) is not None or isinstance(priority, bool | str | float)
+
+
+def check_priorities(priorities: object, count: int, queue_id: object) -> list[int]:
+    """Return the priority of each message of a batch; raise MessageError if one is wrong."""
+    given = list(argument_types.several("priority", priorities))
+    if len(given) != count:
+        raise MessageError(f"priority: wanted one for each of {count} bodies, got {len(given)}")
+
+    def read(one: object) -> int:
+        return queue_of_priority(one, queue_id) or 0
+
+    return [argument_types.read_of("priority", at, one, read) for at, one in enumerate(given)]
+
+
+def _merged(count: int, parts: Sequence[tuple[Int64Array, PutBatch]]) -> PutBatch:
+    """Return the receipts of all parts, in the order of the batch."""
+    columns = {
+        name: np.empty(count, np.int64)
+        for name in ("log_offsets", "queue_offsets", "due_ms", "timer_ids", "queue_ids")
+    }
+    ids: list[Any] = [""] * count
+    flags = {name: np.zeros(count, bool) for name in ("duplicate", "cancelled")}
+    for rows, part in parts:
+        for name in ("log_offsets", "queue_offsets", "due_ms", "timer_ids"):
+            columns[name][rows] = getattr(part, name)
+        columns["queue_ids"][rows] = part.queue_id if part.given is None else part.given.queue_ids
+        for at, one in zip(rows.tolist(), part.message_ids, strict=True):
+            ids[at] = one
+        if part.given is not None:
+            for name, column in flags.items():
+                column[rows] = getattr(part.given, name)
+    queue_ids = columns.pop("queue_ids")
+    first = parts[0][1]
+    return PutBatch(
+        first.origin,
+        first.counter_begin,
+        int(queue_ids[0]),
+        **columns,
+        given=CallerIds(ids, queue_ids, **flags),
+    )

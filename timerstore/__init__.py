@@ -14,9 +14,11 @@ from timerstore._engine.recurring import Recurring
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore.config import StoreConfig
 from timerstore.errors import (
+    AccessError,
     BusyError,
     ClosedError,
     ConfigError,
+    ConnectionLostError,
     CorruptError,
     FailedError,
     FlowControlError,
@@ -28,11 +30,15 @@ from timerstore.errors import (
     LockedError,
     MessageError,
     NotPendingError,
+    ProtocolError,
     ReadOnlyError,
     ReentrantCallError,
+    ServerError,
     TimerStoreError,
+    UnavailableError,
 )
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
+from timerstore.net import connect
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import (
@@ -48,6 +54,7 @@ from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
 
 __all__ = [
+    "AccessError",
     "AckResult",
     "Backoff",
     "BackupReport",
@@ -55,6 +62,7 @@ __all__ = [
     "CancelResult",
     "ClosedError",
     "ConfigError",
+    "ConnectionLostError",
     "Consumer",
     "ConvertReport",
     "CorruptError",
@@ -79,6 +87,7 @@ __all__ = [
     "MessageError",
     "NotPendingError",
     "PendingTimer",
+    "ProtocolError",
     "PullResult",
     "PullStatus",
     "PutBatch",
@@ -89,11 +98,14 @@ __all__ = [
     "ReentrantCallError",
     "Report",
     "RowBatch",
+    "ServerError",
     "ShardedStore",
     "StoreConfig",
     "TimerStore",
     "TimerStoreError",
+    "UnavailableError",
     "check_backup",
+    "connect",
     "convert",
     "open",
     "open_shards",

@@ -297,12 +297,23 @@ class AsyncTimerStore(AsyncClosing):
         self.blocking._check_process()
 
     def _close(self) -> None:
+        self._give_back_dropped()
+        self.blocking.close()
+        self._end_threads()  # calls have ended, or end now with ClosedError
+
+    def detach(self) -> None:
+        """End the threads of this object after its running calls. The store stays open."""
+        self._give_back_dropped()
+        self._end_threads()
+
+    def _give_back_dropped(self) -> None:
         wait(list(self._dropped))
         with suppress(TimerStoreError):  # else they are delivered again when the leases end
             self.blocking._give_back_unclaimed()
-        self.blocking.close()
+
+    def _end_threads(self) -> None:
         self._puts.shared.shut()
-        self._pool.shutdown()  # calls have ended, or end now with ClosedError
+        self._pool.shutdown()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"

@@ -38,7 +38,6 @@ from timerstore.errors import (
     UnavailableError,
 )
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
-from timerstore.net import connect
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import (
@@ -51,7 +50,7 @@ from timerstore.reports import (
     Report,
 )
 from timerstore.shards import ShardedStore, open_shards
-from timerstore.store import TimerStore, open  # noqa: A004
+from timerstore.store import TimerStore, connect, open  # noqa: A004
 
 __all__ = [
     "AccessError",

@@ -8,6 +8,7 @@ See also: docs/architecture.md.
 """
 
 import os
+import ssl
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Literal, overload
 from timerstore._engine.base import message_bodies
 from timerstore._engine.base.closing import weakly
 from timerstore._engine.base.config_check import check_config
+from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.calls.change_calls import ChangeCalls
 from timerstore._engine.calls.introspection_calls import IntrospectionCalls
 from timerstore._engine.calls.maintenance_calls import MaintenanceCalls
@@ -48,6 +50,9 @@ from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Message
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
+
+ConnectedStore = StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
+"""A store in another process: a RemoteStore."""
 
 
 def _begin_nothing(*_given: Any, **_named: Any) -> Any:
@@ -327,3 +332,41 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
         check_config(config, clock)
         return ReadOnlyStore(_root_of(path), config, clock=clock)
     return TimerStore(path, config, clock=clock, threads=threads)
+
+
+def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    retry_for: float = 30.0,
+    return_leases: bool = False,
+) -> ConnectedStore:
+    """Connect to a server and return a store with the calls of TimerStore, for any thread.
+
+    All threads share one connection. If it is lost, calls wait for the next server and are sent
+    again, as far as they then happen once. A forked child process makes its own connection.
+
+    url: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT.
+
+    token: the text of the server's token file, for TCP.
+
+    tls: settings of TLS, such as further certificate authorities; by default those of
+    `ssl.create_default_context`.
+
+    retry_for: seconds to look for a server, at the beginning and after the connection was lost. 0
+    raises at once: then puts get no message id from the client.
+
+    return_leases: True to have the server deliver leased messages again as soon as this connection
+    ends, instead of when their leases end. A short break of the connection does so, too.
+
+    Raises:
+        ConfigError: an argument is invalid, or msgspec is not installed.
+        UnavailableError: no server was found in time.
+        AccessError: the server rejects the user or the token.
+        ProtocolError: the server speaks another version of the protocol.
+    """
+    store: ConnectedStore = load_net("remote_store").connect_store(
+        url, token=token, tls=tls, retry_for=retry_for, return_leases=return_leases
+    )
+    return store

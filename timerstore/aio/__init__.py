@@ -37,6 +37,7 @@ from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
 from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.connecting import connect
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
@@ -47,7 +48,7 @@ from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import PendingTimer
 from timerstore.store import TimerStore
 
-__all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
+__all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "connect", "open"]
 
 WORKERS_MAX = 64
 _PAGE = 256  # pending messages that are read in one step
@@ -297,23 +298,19 @@ class AsyncTimerStore(AsyncClosing):
         self.blocking._check_process()
 
     def _close(self) -> None:
-        self._give_back_dropped()
-        self.blocking.close()
-        self._end_threads()  # calls have ended, or end now with ClosedError
+        self._end(self.blocking.close)
 
     def detach(self) -> None:
         """End the threads of this object after its running calls. The store stays open."""
-        self._give_back_dropped()
-        self._end_threads()
+        self._end(lambda: None)
 
-    def _give_back_dropped(self) -> None:
+    def _end(self, close: Callable[[], None]) -> None:
         wait(list(self._dropped))
         with suppress(TimerStoreError):  # else they are delivered again when the leases end
             self.blocking._give_back_unclaimed()
-
-    def _end_threads(self) -> None:
+        close()
         self._puts.shared.shut()
-        self._pool.shutdown()
+        self._pool.shutdown()  # calls have ended, or end now with ClosedError
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"

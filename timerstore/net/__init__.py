@@ -15,34 +15,18 @@ not_remote.py                                    the calls that cannot travel, w
 The modules are loaded when they are used, as they need the package msgspec.
 """
 
-import importlib
 import os
-import ssl
 from collections.abc import Iterable
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from timerstore.errors import ConfigError
-from timerstore.store import TimerStore
+from timerstore._engine.base.net_loader import load_net
+from timerstore.store import TimerStore, connect
 
 if TYPE_CHECKING:
-    from timerstore.net.remote_store import RemoteStore
     from timerstore.net.server_limits import ServerLimits
     from timerstore.net.store_server import StoreServer
 
 __all__ = ["connect", "serve"]
-
-
-def _load(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(f"timerstore.net.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != "msgspec":
-            raise
-        raise ConfigError(
-            "a server or a client needs msgspec, which is not installed: "
-            "pip install 'timerstore[net]'"
-        ) from error
 
 
 def serve(
@@ -82,45 +66,7 @@ def serve(
         ConfigError: an argument is invalid, another server listens there, or msgspec is not
             installed.
     """
-    server: StoreServer = _load("start_server").start_server(
+    server: StoreServer = load_net("start_server").start_server(
         store, socket, tcp, tls, token_file, insecure, users, limits, workers
     )
     return server
-
-
-def connect(
-    url: str,
-    *,
-    token: str | None = None,
-    tls: ssl.SSLContext | None = None,
-    retry_for: float = 30.0,
-    return_leases: bool = False,
-) -> "RemoteStore":
-    """Connect to a server and return a store with the calls of TimerStore, for any thread.
-
-    All threads share one connection. If it is lost, calls wait for the next server and are sent
-    again, as far as they then happen once. A forked child process makes its own connection.
-
-    url: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT.
-
-    token: the text of the server's token file, for TCP.
-
-    tls: settings of TLS, such as further certificate authorities; by default those of
-    `ssl.create_default_context`.
-
-    retry_for: seconds to look for a server, at the beginning and after the connection was lost. 0
-    raises at once: then puts get no message id from the client.
-
-    return_leases: True to have the server deliver leased messages again as soon as this connection
-    ends, instead of when their leases end. A short break of the connection does so, too.
-
-    Raises:
-        ConfigError: an argument is invalid, or msgspec is not installed.
-        UnavailableError: no server was found in time.
-        AccessError: the server rejects the user or the token.
-        ProtocolError: the server speaks another version of the protocol.
-    """
-    store: RemoteStore = _load("remote_store").connect_store(
-        url, token=token, tls=tls, retry_for=retry_for, return_leases=return_leases
-    )
-    return store

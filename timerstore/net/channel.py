@@ -49,7 +49,7 @@ from timerstore.net.wire_messages import (
 )
 
 _READ_BYTES = 256 * 1024
-_RECEIVED_BYTES_MAX = 1 << 30  # of one frame, from a server that this client trusts
+RECEIVED_BYTES_MAX = 1 << 30  # of one frame, from a server that this client trusts
 
 
 class NotSentError(Exception):
@@ -113,7 +113,7 @@ class Channel(Owner):
             if endpoint.is_tls:
                 context = tls or ssl.create_default_context()
                 self._socket = TlsStream(raw, context, endpoint.host)
-            self._splitter = FrameSplitter(_RECEIVED_BYTES_MAX)
+            self._splitter = FrameSplitter(RECEIVED_BYTES_MAX)
             self._socket.sendall(frame(encode(hello)))
             self.welcome = check_welcome(self._first_reply())
             raw.settimeout(None)

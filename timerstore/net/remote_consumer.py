@@ -21,7 +21,8 @@ from timerstore.messages import Message
 from timerstore.net.call_table import CONSUMER_CALLS
 from timerstore.net.channel import Channel, NotSentError
 
-_LONGEST_WAIT_S = 3600.0
+LONGEST_WAIT_S = 3600.0
+"""The longest single wait of a loop without a limit."""
 
 
 class RemoteConsumer(Closing):
@@ -60,7 +61,7 @@ class RemoteConsumer(Closing):
             MessageError: an argument is invalid.
             ClosedError: the consumer or the store is closed.
         """
-        deadline, left = time.monotonic() + _number(wait), wait
+        deadline, left = time.monotonic() + wait_seconds(wait), wait
         while True:
             number, channel = self._joined()
             try:
@@ -78,7 +79,7 @@ class RemoteConsumer(Closing):
         return self
 
     def __next__(self) -> Message:
-        wait = _LONGEST_WAIT_S if self.wait is None else self.wait
+        wait = LONGEST_WAIT_S if self.wait is None else self.wait
         try:
             while not (found := self.poll(1, wait)):
                 if self.wait is not None:
@@ -95,13 +96,7 @@ class RemoteConsumer(Closing):
         If the connection was lost since they were handed out, return an empty dict: whether they
         are committed is unknown, and those that are not are handed out again.
         """
-        options: dict[str, Any] = {}
-        if isinstance(through, Message):
-            if through.topic != self.topic:
-                raise MessageError(f"commit: wanted a message of {self.topic}, got {through.topic}")
-            options["through"] = {through.queue_id: through.queue_offset + 1}
-        elif through is not None:
-            options["through"] = through
+        options = commit_options(self.topic, through)
         number, channel = self._joined()
         if self._has_rejoined:
             return {}
@@ -178,6 +173,15 @@ class RemoteConsumer(Closing):
         return f"<RemoteConsumer topic={self.topic!r} group={self.group!r}>"
 
 
-def _number(wait: object) -> float:
+def wait_seconds(wait: object) -> float:
     """Return a time to wait; 0 for a value of another type, which the server rejects."""
     return float(wait) if isinstance(wait, int | float) else 0.0
+
+
+def commit_options(topic: str, through: Message | Mapping[int, int] | None) -> dict[str, Any]:
+    """Return the options of a `commit`: a message stands for the offset of the next one."""
+    if isinstance(through, Message):
+        if through.topic != topic:
+            raise MessageError(f"commit: wanted a message of {topic}, got one of {through.topic}")
+        return {"through": {through.queue_id: through.queue_offset + 1}}
+    return {} if through is None else {"through": through}

@@ -268,7 +268,17 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     threads: bool = True,
     read_only: Literal[False] = False,
+    shared: Literal[False] = False,
 ) -> TimerStore: ...
+
+
+@overload
+def open(  # noqa: A001
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,
+    shared: Literal[True],
+) -> ConnectedStore: ...
 
 
 @overload
@@ -300,7 +310,8 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     clock: Clock | None = None,
     threads: bool = True,
     read_only: bool = False,
-) -> TimerStore | ReadOnlyStore:
+    shared: bool = False,
+) -> TimerStore | ReadOnlyStore | ConnectedStore:
     """Open the store in a directory, or create it if the directory does not exist.
 
     Opening recovers the store: everything that was durable is there, and messages that came due
@@ -319,6 +330,11 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     something new. If no process has the store open, it also shows all complete records after that
     checkpoint. It reads a RocketMQ broker's directory, too.
 
+    shared: True to share the store with other processes that open it so. The first one owns it and
+    serves it to the others, on a socket in the directory that only its user can reach. When the
+    owner closes the store or dies, another process takes over. The result is as that of `connect`,
+    with the same exceptions; `config` counts in the owner.
+
     Raises:
         ConfigError: an argument is invalid, the directory is one of shards (use `open_shards`), or
             `read_only=True` and there is no store.
@@ -328,6 +344,14 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     """
     if type(read_only) is not bool:
         raise ConfigError(f"read_only: wanted True or False, got {read_only!r}")
+    if type(shared) is not bool:
+        raise ConfigError(f"shared: wanted True or False, got {shared!r}")
+    if shared:
+        if clock is not None or not threads or read_only:
+            raise ConfigError("shared: it goes with neither clock, threads=False nor read_only")
+        check_config(config, clock)
+        store: ConnectedStore = load_net("shared_store").open_shared(_root_of(path), config)
+        return store
     if read_only:
         check_config(config, clock)
         return ReadOnlyStore(_root_of(path), config, clock=clock)

@@ -197,7 +197,7 @@ class AsyncChannel(asyncio.Protocol):
         self._transport.close()
 
     async def close(self) -> None:
-        """Send what was given to the connection, and end it. Running calls get ClosedError."""
+        """Send all calls that were made, and end. Running calls get ClosedError."""
         self._flush()
         self._lose(ClosedError("the connection to the server is closed", where=self.endpoint))
         while self._releases:

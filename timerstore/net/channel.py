@@ -114,7 +114,8 @@ class Channel(Owner):
                 context = tls or ssl.create_default_context()
                 self._socket = TlsStream(raw, context, endpoint.host)
             self._splitter = FrameSplitter(RECEIVED_BYTES_MAX)
-            self._socket.sendall(frame(encode(hello)))
+            with contextlib.suppress(BrokenPipeError):  # the server has sent the reason
+                self._socket.sendall(frame(encode(hello)))
             self.welcome = check_welcome(self._first_reply())
             raw.settimeout(None)
         except BaseException:
@@ -287,6 +288,16 @@ class Channel(Owner):
                     slot.wakeup.release()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # a thread that reads it returns
+
+    def lose_if_idle(self) -> bool:
+        """End a connection that its other end has closed, unless a thread reads it. Return whether
+        it ended.
+        """
+        with self._lock:
+            if self._slots:
+                return False
+        self._lose(ConnectionLostError("the server closed the connection"))
+        return True
 
     def close(self) -> None:
         """End the connection. Running calls raise ClosedError."""

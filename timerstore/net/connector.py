@@ -20,7 +20,6 @@ from timerstore.net.endpoints import Endpoint
 from timerstore.net.wire_messages import Hello
 
 _PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.5
 _CONNECT_S = 10.0  # one attempt
 
 _all: "weakref.WeakSet[Connector]" = weakref.WeakSet()
@@ -36,6 +35,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 class Connector(Owner):
     """The present connection to one server."""
+
+    longest_pause_s = 0.5
+    """Seconds between two attempts, at most."""
 
     def __init__(
         self, endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, retry_for_s: float
@@ -82,7 +84,7 @@ class Connector(Owner):
                 if left <= 0:
                     raise self._unavailable(error) from error
             time.sleep(min(pause * random.uniform(0.5, 1.0), left))  # noqa: S311 - no secret
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            pause = min(pause * 2, self.longest_pause_s)
 
     def _attempt(self) -> Channel:
         """Try once. OSError or UnavailableError if a later attempt may succeed."""

@@ -50,6 +50,7 @@ from timerstore.net.wire_messages import (
 
 _log = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_LINGER_S = 1.0
 ABANDONED = "AbandonedCall"
 """The kind of the failure that answers an abandoned call."""
 
@@ -330,12 +331,22 @@ class ServerConnection(asyncio.Protocol):
     def _break(self, error: TimerStoreError) -> None:
         self._counters.net_broken_connections += 1
         self._write(failure_of(NO_CALL, error))
-        self._close()
+        self._linger()
 
     def _reject(self, error: TimerStoreError) -> None:
         self._counters.net_rejected_connections += 1
         self._write(failure_of(NO_CALL, error))
-        self._close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Send the error, and close when the client has: a close with unread bytes loses it."""
+        self._flush()
+        self._is_ending = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._loop.call_later(_LINGER_S, self._transport.close)
+        else:
+            self._transport.close()
 
     def _close(self) -> None:
         self._flush()

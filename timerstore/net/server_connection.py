@@ -81,6 +81,7 @@ class ServerConnection(asyncio.Protocol):
         self._runner: CallRunner | None = None
         self._is_full = False  # the transport has too many bytes that were not sent
         self._is_ending = False
+        self._is_finishing = False
         self._ended: asyncio.Task[None] | None = None
 
     # --- the transport calls these ---
@@ -187,7 +188,7 @@ class ServerConnection(asyncio.Protocol):
     # --- calls ---
 
     def _start_calls(self) -> None:
-        while self._payloads:
+        while self._payloads and not self._is_finishing:
             if self._is_full or len(self._tasks) - len(self._waiting) >= self._limits.in_flight_max:
                 self._transport.pause_reading()
                 return
@@ -250,20 +251,11 @@ class ServerConnection(asyncio.Protocol):
             found = await runner.run(call, spec)
             if self._answer(call, found):
                 found = None
-        except ClosedError as error:
-            if self._is_store_open():  # a consumer was closed
-                self._fail(call.id, error)
-            else:
-                self._transport.close()  # the client connects again, to the next owner
-        except TimerStoreError as error:
-            self._fail(call.id, error)
         except asyncio.CancelledError:
-            self._write(Failure(call.id, ABANDONED))
-        except TypeError as error:  # an argument of a type that the store's check did not expect
-            self._fail(call.id, MessageError(f"{call.name}: {error}"))
-        except Exception as error:  # noqa: BLE001 - the client gets it, and the log
-            _log.exception("the call %s failed", call.name)
-            self._fail(call.id, ServerError(f"{type(error).__name__}: {error}"))
+            if not self._is_finishing:  # else the client asks the next server
+                self._write(Failure(call.id, ABANDONED))
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self._fail_with(call, error)
         finally:
             if receipts := receipts_in(found):  # the answer was not sent
                 await runner.give_back(receipts)
@@ -274,6 +266,18 @@ class ServerConnection(asyncio.Protocol):
                 self._counters.net_waiting_requests -= 1
             if self._payloads or not self._is_ending:
                 self._start_calls()
+
+    def _fail_with(self, call: Call, error: Exception) -> None:
+        """Answer a call that raised an exception."""
+        if isinstance(error, ClosedError) and not self._is_store_open():
+            self._transport.close()  # the client connects again, to the next owner
+        elif isinstance(error, TimerStoreError):
+            self._fail(call.id, error)
+        elif isinstance(error, TypeError):  # an argument of a type that no check expected
+            self._fail(call.id, MessageError(f"{call.name}: {error}"))
+        else:
+            _log.error("the call %s failed", call.name, exc_info=error)
+            self._fail(call.id, ServerError(f"{type(error).__name__}: {error}"))
 
     def _is_store_open(self) -> bool:
         try:
@@ -355,6 +359,7 @@ class ServerConnection(asyncio.Protocol):
 
     async def finish(self, seconds: float) -> None:
         """End waits, let other calls end for a limited time, send the answers, and close."""
+        self._is_finishing = True
         for call_id in self._waiting:
             self._tasks[call_id].cancel()
         if self._tasks:

@@ -19,7 +19,12 @@ from msgspec.msgpack import Ext
 
 from timerstore._engine.leases import Backoff
 from timerstore.errors import ProtocolError
-from timerstore.messages import MessageBatch, PullStatus
+from timerstore.messages import (
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    MessageBatch,
+    PullStatus,
+)
 from timerstore.receipts import CallerIds, KeptOrigin, PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.reports import Histogram
 
@@ -27,6 +32,8 @@ INT64_COLUMN: Final = 1
 FLOAT64_COLUMN: Final = 2
 SPANS: Final = 3
 BACKOFF: Final = 4
+
+_V4_HOST_BYTES = 8
 
 _COLUMNS: Final = {INT64_COLUMN: np.dtype("<i8"), FLOAT64_COLUMN: np.dtype("<f8")}
 _backoff_decoder = msgspec.msgpack.Decoder(Backoff)
@@ -243,8 +250,8 @@ def record_of_columns(batch: MessageBatch) -> ColumnsRecord:
         _column(batch.body_offsets),
         bytes(batch.properties),
         _column(batch.properties_offsets),
-        None if batch.born_hosts is None else batch.born_hosts.tobytes(),
-        None if batch.store_hosts is None else batch.store_hosts.tobytes(),
+        _host_bytes(batch.born_hosts, batch.sys_flag & SYS_FLAG_BORN_HOST_V6),
+        _host_bytes(batch.store_hosts, batch.sys_flag & SYS_FLAG_STORE_HOST_V6),
         batch.status.value,
         batch.next_offset,
         batch.min_offset,
@@ -298,6 +305,15 @@ def _int64(column: Ext) -> npt.NDArray[np.int64]:
     if column.code != INT64_COLUMN or len(data) % 8:
         raise ProtocolError("a column is invalid", got=f"type {column.code}, {len(data)} bytes")
     return np.frombuffer(data, "<i8").astype(np.int64, copy=False)
+
+
+def _host_bytes(hosts: npt.NDArray[np.uint8] | None, is_v6: npt.NDArray[np.int32]) -> bytes | None:
+    """Return rows of hosts. Their unused bytes were never written: they must not travel."""
+    if hosts is None:
+        return None
+    rows = hosts.copy()
+    rows[is_v6 == 0, _V4_HOST_BYTES:] = 0
+    return rows.tobytes()
 
 
 def _hosts(raw: bytes | None, count: int) -> npt.NDArray[np.uint8] | None:

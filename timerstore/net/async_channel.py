@@ -56,6 +56,7 @@ class AsyncChannel(asyncio.Protocol):
         self._unsent: list[bytes] = []  # of this turn of the loop
         self._writable = asyncio.Event()
         self._writable.set()
+        self._closed = asyncio.Event()
         self._last_id = NO_CALL
         self._lost: TimerStoreError | None = None
         self._releases: set[asyncio.Task[Any]] = set()
@@ -97,6 +98,7 @@ class AsyncChannel(asyncio.Protocol):
         """End every call with ConnectionLostError."""
         why = f" ({error})" if error is not None else ""
         self._lose(ConnectionLostError(f"the connection was lost{why}"))
+        self._closed.set()
 
     def _deliver(self, reply: Welcome | Answer | Failure) -> None:
         if isinstance(reply, Welcome):
@@ -202,6 +204,7 @@ class AsyncChannel(asyncio.Protocol):
         self._lose(ClosedError("the connection to the server is closed", where=self.endpoint))
         while self._releases:
             await asyncio.wait(self._releases)
+        await self._closed.wait()
 
     def forget_in_child(self) -> None:
         """Drop a connection of the parent; the child's loop is another one."""

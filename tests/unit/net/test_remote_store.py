@@ -318,7 +318,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> type[_CutAfterSend]:
     return _CutAfterSend
 
 
-def test_put_whose_answer_was_lost_is_stored_once(
+def test_put_with_a_lost_answer_is_stored_once(
     cut: type[_CutAfterSend], served: ServedBench
 ) -> None:
     remote = served.connect()

@@ -20,10 +20,12 @@ from timerstore._engine.recurring import Recurring
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore.config import StoreConfig
 from timerstore.errors import (
+    AccessError,
     BusyError,
     ClosedError,
     ConfigError,
     ConflictError,
+    ConnectionLostError,
     CorruptError,
     FailedError,
     FlowControlError,
@@ -35,9 +37,12 @@ from timerstore.errors import (
     LockedError,
     MessageError,
     NotPendingError,
+    ProtocolError,
     ReadOnlyError,
     ReentrantCallError,
+    ServerError,
     TimerStoreError,
+    UnavailableError,
 )
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
 from timerstore.read_only_store import ReadOnlyStore
@@ -52,9 +57,10 @@ from timerstore.reports import (
     Report,
 )
 from timerstore.shards import ShardedStore, open_shards
-from timerstore.store import TimerStore, open  # noqa: A004
+from timerstore.store import TimerStore, connect, open  # noqa: A004
 
 __all__ = [
+    "AccessError",
     "AckResult",
     "Backoff",
     "BackupReport",
@@ -63,6 +69,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "ConflictError",
+    "ConnectionLostError",
     "Consumer",
     "ConvertReport",
     "CorruptError",
@@ -88,6 +95,7 @@ __all__ = [
     "MessageError",
     "NotPendingError",
     "PendingTimer",
+    "ProtocolError",
     "PullResult",
     "PullStatus",
     "PutBatch",
@@ -98,11 +106,14 @@ __all__ = [
     "ReentrantCallError",
     "Report",
     "RowBatch",
+    "ServerError",
     "ShardedStore",
     "StoreConfig",
     "TimerStore",
     "TimerStoreError",
+    "UnavailableError",
     "check_backup",
+    "connect",
     "convert",
     "open",
     "open_shards",

@@ -254,6 +254,33 @@ class FlushTimeoutError(TimerStoreError):
     retryable = True
 
 
+class ConnectionLostError(TimerStoreError):
+    """The connection to the server was lost during a call. Whether the call took effect is unknown.
+
+    Only calls that cannot be sent again without a second effect raise it; others are repeated.
+    """
+
+    retryable = True
+
+
+class UnavailableError(TimerStoreError):
+    """No server was reached in time, or it accepts no more connections. Nothing was changed."""
+
+    retryable = True
+
+
+class AccessError(TimerStoreError):
+    """The server rejects this client: wrong token or user."""
+
+
+class ProtocolError(TimerStoreError):
+    """The other side of a connection violates the protocol, or speaks another version of it."""
+
+
+class ServerError(TimerStoreError):
+    """The server met an error of its own during a call; its log has the details."""
+
+
 def _all_classes(root: type[TimerStoreError]) -> Iterator[type[TimerStoreError]]:
     for child in root.__subclasses__():
         yield child

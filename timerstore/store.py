@@ -8,6 +8,7 @@ See also: docs/architecture.md.
 """
 
 import os
+import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Literal, overload
 from timerstore._engine.base import message_bodies
 from timerstore._engine.base.closing import weakly
 from timerstore._engine.base.config_check import check_config
+from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.calls.change_calls import ChangeCalls
 from timerstore._engine.calls.introspection_calls import IntrospectionCalls
 from timerstore._engine.calls.maintenance_calls import MaintenanceCalls
@@ -54,6 +56,9 @@ from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Message
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
+
+ConnectedStore = StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
+"""A store in another process: a RemoteStore."""
 
 
 def _begin_nothing(*_given: Any, **_named: Any) -> Any:
@@ -311,7 +316,17 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     threads: bool = True,
     read_only: Literal[False] = False,
+    shared: Literal[False] = False,
 ) -> TimerStore: ...
+
+
+@overload
+def open(  # noqa: A001
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,
+    shared: Literal[True],
+) -> ConnectedStore: ...
 
 
 @overload
@@ -343,7 +358,8 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     clock: Clock | None = None,
     threads: bool = True,
     read_only: bool = False,
-) -> TimerStore | ReadOnlyStore:
+    shared: bool = False,
+) -> TimerStore | ReadOnlyStore | ConnectedStore:
     """Open the store in a directory, or create it if the directory does not exist.
 
     Opening recovers the store: everything that was durable is there, and messages that came due
@@ -362,6 +378,11 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     something new. If no process has the store open, it also shows all complete records after that
     checkpoint. It reads a RocketMQ broker's directory, too.
 
+    shared: True to share the store with other processes that open it so. The first one owns it and
+    serves it to the others, on a socket in the directory that only its user can reach. When the
+    owner closes the store or dies, another process takes over. The result is as that of `connect`,
+    with the same exceptions; `config` counts in the owner.
+
     Raises:
         ConfigError: an argument is invalid, the directory is one of shards (use `open_shards`), or
             `read_only=True` and there is no store.
@@ -371,7 +392,53 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     """
     if type(read_only) is not bool:
         raise ConfigError(f"read_only: wanted True or False, got {read_only!r}")
+    if type(shared) is not bool:
+        raise ConfigError(f"shared: wanted True or False, got {shared!r}")
+    if shared:
+        if clock is not None or not threads or read_only:
+            raise ConfigError("shared: it goes with neither clock, threads=False nor read_only")
+        check_config(config, clock)
+        store: ConnectedStore = load_net("shared_store").open_shared(_root_of(path), config)
+        return store
     if read_only:
         check_config(config, clock)
         return ReadOnlyStore(_root_of(path), config, clock=clock)
     return TimerStore(path, config, clock=clock, threads=threads)
+
+
+def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    retry_for: float = 30.0,
+    return_leases: bool = False,
+) -> ConnectedStore:
+    """Connect to a server and return a store with the calls of TimerStore, for any thread.
+
+    All threads share one connection. If it is lost, calls wait for the next server and are sent
+    again, as far as they then happen once. A forked child process makes its own connection.
+
+    url: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT.
+
+    token: the text of the server's token file, for TCP.
+
+    tls: settings of TLS, such as further certificate authorities; by default those of
+    `ssl.create_default_context`.
+
+    retry_for: seconds to look for a server, at the beginning and after the connection was lost. 0
+    raises at once: then puts get no message id from the client.
+
+    return_leases: True to have the server deliver leased messages again as soon as this connection
+    ends, instead of when their leases end. A short break of the connection does so, too.
+
+    Raises:
+        ConfigError: an argument is invalid, or msgspec is not installed.
+        UnavailableError: no server was found in time.
+        AccessError: the server rejects the user or the token.
+        ProtocolError: the server speaks another version of the protocol.
+    """
+    store: ConnectedStore = load_net("remote_store").connect_store(
+        url, token=token, tls=tls, retry_for=retry_for, return_leases=return_leases
+    )
+    return store

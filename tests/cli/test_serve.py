@@ -83,7 +83,7 @@ def test_serve_shows_a_snapshot_when_another_process_owns_the_store(store: Path)
 def test_serve_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_path: Path) -> None:
     answer = ts("serve", store)
     assert answer.code == Exit.ERROR
-    assert "wanted --ui" in answer.err
+    assert "wanted --socket, --tcp or --ui" in answer.err
     assert "init" in ts("serve", tmp_path / "nowhere", "--ui").err
     assert "give a token" in ts("serve", store, "--ui", "--host", "0.0.0.0").err
     assert "wanted 16 to 256" in ts("serve", store, "--ui", "--token", "short").err
@@ -124,3 +124,43 @@ def test_dashboard_import_without_the_extra_raises_config_error(store: Path) -> 
     assert done.stdout == (
         "ConfigError serve: uvicorn is not installed; pip install 'timerstore[serve]'\n"
     )
+
+
+def test_serve_socket_serves_programs_and_the_dashboard(store: Path, tmp_path: Path) -> None:
+    socket = tmp_path / "orders.sock"
+    with serving(store, "--socket", str(socket), "--json") as child:
+        assert child.stdout is not None
+        shown = json.loads(child.stdout.readline())
+        assert shown["urls"] == [f"unix://{socket}"]
+        assert shown["mode"] == "open"
+        assert socket.stat().st_mode & 0o777 == 0o600
+        with timerstore.connect(shown["urls"][0]) as remote:
+            remote.put("orders", b"x")
+            (found,) = remote.receive("orders", "g", wait=20)
+            assert found.body == b"x"
+        with urllib.request.urlopen(shown["url"], timeout=20) as page:
+            assert b"timerstore" in page.read()
+        code, errors = ended(child, signal.SIGTERM)
+    assert code == Exit.TERMINATED, errors
+    assert not (store / "abort").exists(), "the store was not closed"
+    assert not socket.exists()
+
+
+def test_serve_socket_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_path: Path) -> None:
+    busy = tmp_path / "busy"
+    busy.write_bytes(b"")
+    assert "got a file" in ts("serve", store, "--socket", busy).err
+    assert "token_file" in ts("serve", store, "--tcp", "127.0.0.1:0").err
+    assert "HOST:PORT" in ts("serve", store, "--tcp", "nonsense").err
+    assert "--tls-key" in ts("serve", store, "--tcp", "127.0.0.1:0", "--tls-cert", busy).err
+    assert "--snapshot" in ts("serve", store, "--socket", busy, "--snapshot").err
+    assert "no store" in ts("serve", tmp_path / "nowhere", "--socket", busy).err
+    open_token = tmp_path / "token"
+    open_token.write_text("0123456789abcdef")
+    open_token.chmod(0o644)
+    answer = ts("serve", store, "--tcp", "127.0.0.1:0", "--token-file", open_token)
+    assert "chmod 600" in answer.err
+    open_token.chmod(0o600)
+    answer = ts("serve", store, "--tcp", "0.0.0.0:0", "--token-file", open_token)
+    assert "not loopback" in answer.err
+    assert not (store / "abort").exists()

@@ -34,6 +34,9 @@ AMOUNTS = {
     "failing calls of a scene": Amount(3, 12),
     "nth calls": Amount(2, 9),
     "scenes without memory or descriptors": Amount(2, 5),
+    # tests/net
+    "kills of an owner": Amount(2, 20),
+    "rounds of a soak": Amount(2, 12),
     # tests/corruption
     "damages of a kind": Amount(30, 300),
     # tests/unit

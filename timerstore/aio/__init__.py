@@ -38,6 +38,7 @@ from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
 from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.connecting import connect
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
@@ -49,7 +50,7 @@ from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import PendingTimer
 from timerstore.store import TimerStore
 
-__all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
+__all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "connect", "open"]
 
 WORKERS_MAX = 64
 _PAGE = 256  # pending messages or dead letters that are read in one step
@@ -314,10 +315,17 @@ class AsyncTimerStore(AsyncClosing):
         self.blocking._check_process()
 
     def _close(self) -> None:
+        self._end(self.blocking.close)
+
+    def detach(self) -> None:
+        """End the threads of this object after its running calls. The store stays open."""
+        self._end(lambda: None)
+
+    def _end(self, close: Callable[[], None]) -> None:
         wait(list(self._dropped))
         with suppress(TimerStoreError):  # else they are delivered again when the leases end
             self.blocking._give_back_unclaimed()
-        self.blocking.close()
+        close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError
 

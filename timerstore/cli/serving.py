@@ -1,44 +1,69 @@
-"""Command `serve`: serve the dashboard of a store over HTTP."""
+"""Command `serve`: serve a store to other processes, and its dashboard over HTTP."""
 
 import importlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from timerstore.cli.exits import CommandError
-from timerstore.cli.opening import require
+from timerstore.cli.opening import opened_single, require
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.params import config_of, config_option, json_option, path_argument
 from timerstore.cli.stopping import stopping
+from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
+from timerstore.net import serve
 from timerstore.shards.kinds import Kind
+from timerstore.store import TimerStore
 
 _LOOK_S = 0.2
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("serve")
 @path_argument
-@click.option("--ui", is_flag=True, help="Serve the dashboard; currently required.")
+@click.option("--socket", type=_FILE, help="Serve programs on a unix socket (mode 0600).")
+@click.option("--tcp", metavar="HOST:PORT", help="Serve programs on TCP; port 0: a free one.")
+@click.option("--tls-cert", type=_FILE, help="Certificate chain of --tcp, in PEM.")
+@click.option("--tls-key", type=_FILE, help="Key of --tls-cert, in PEM.")
+@click.option("--token-file", type=_FILE, help="File with the secret that clients of --tcp send.")
+@click.option("--insecure", is_flag=True, help="Allow --tcp without TLS and without a token.")
+@click.option(
+    "--user", "users", type=click.IntRange(min=0), multiple=True, metavar="UID",
+    help="Another user that may connect to --socket (repeatable).",
+)  # fmt: skip
+@click.option("--ui", is_flag=True, help="Serve the dashboard.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="An address that is not loopback requires a token.",
+    help="Of the dashboard. An address that is not loopback requires a token.",
 )
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Default: a free port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Of the dashboard; 0: a free port."
+)
 @click.option(
     "--token",
     envvar="TIMERSTORE_TOKEN",
     help="Secret in the page's address; default: random. Or set TIMERSTORE_TOKEN, which process "
     "lists do not show.",
 )
-@click.option("--read-only", is_flag=True, help="Do not allow cancelling messages.")
+@click.option("--read-only", is_flag=True, help="The dashboard cannot cancel messages.")
 @click.option("--snapshot", is_flag=True, help="Do not open the store; only read its files.")
 @config_option
 @json_option
 def serve_command(
     path: Path,
+    socket: Path | None,
+    tcp: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+    insecure: bool,
+    users: tuple[int, ...],
     ui: bool,
     host: str,
     port: int,
@@ -48,40 +73,91 @@ def serve_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Serve the dashboard of a store until Ctrl-C: due messages, lateness, search, cancel.
+    """Serve a store until Ctrl-C: to programs that connect to a socket, and as a dashboard.
 
-    The store is opened and delivers while this command runs. If another process has it open, its
-    files are read instead. The printed address contains a token, which gives access to the store
-    and permission to cancel pending messages.
+    The store is opened and delivers while this command runs. Programs use `timerstore.connect` with
+    an address that is printed. With --ui alone, if another process has the store open, its files
+    are read instead. The dashboard's address contains a token, which gives access to the store and
+    permission to cancel pending messages.
     """
-    if not ui:
-        raise click.UsageError("wanted --ui: the dashboard is the only thing to serve")
-    require(path, Kind.STORE, Kind.SHARDS)
+    has_socket = socket is not None or tcp is not None
+    if not ui and not has_socket:
+        raise click.UsageError("wanted --socket, --tcp or --ui")
+    if has_socket and snapshot:
+        raise click.UsageError("--snapshot: a store that is not open cannot be served to programs")
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("wanted --tls-cert and --tls-key together")
+    config = config_of(settings)
+    start = _dashboard() if ui else None
+    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    with stopping() as stop, ExitStack() as undo:
+        shown: dict[str, Any] = {}
+        servers: list[Any] = []
+        source: Path | TimerStore = path
+        if has_socket:
+            source = undo.enter_context(opened_single(path, config))
+            programs = undo.enter_context(
+                serve(
+                    source, socket=socket, tcp=tcp, tls=tls, token_file=token_file,
+                    insecure=insecure, users=users,
+                )
+            )  # fmt: skip
+            shown["urls"] = programs.urls
+            servers.append(programs)
+        if start is not None:
+            page = undo.enter_context(
+                _page(start, source, host, port, token, read_only, snapshot, config)
+            )
+            about = page.about()
+            shown |= {"url": page.url, "port": page.port, "token": page.token}
+            shown |= {"mode": about["mode"], "read_only": about["read_only"]}
+            servers.append(page)
+        _show(shown, as_json=as_json, snapshot=snapshot)
+        while not stop.wait(_LOOK_S) and not any(one.wait(0) for one in servers):
+            pass
+
+
+@contextmanager
+def _page(
+    start: Callable[..., Any],
+    source: Path | TimerStore,
+    host: str,
+    port: int,
+    token: str | None,
+    read_only: bool,
+    snapshot: bool,
+    config: StoreConfig | None,
+) -> Iterator[Any]:
+    """Serve the dashboard of a path, or of a store that is open."""
+    more: dict[str, Any] = {}
+    if isinstance(source, Path):
+        require(source, Kind.STORE, Kind.SHARDS)
+        more = {"snapshot": snapshot, "config": config}
+    with start(source, host, port, token, read_only=read_only, **more) as served:
+        yield served
+
+
+def _dashboard() -> Callable[..., Any]:
     # Loaded here: it needs starlette and uvicorn, which no other command does.
     try:
-        start = importlib.import_module("timerstore.dashboard").start
+        start: Callable[..., Any] = importlib.import_module("timerstore.dashboard").start
     except ConfigError as error:
         raise CommandError(
             "the dashboard needs starlette and uvicorn, which are not installed",
             do="pip install 'timerstore[serve]'",
         ) from error
-    config = config_of(settings)
-    with (
-        stopping() as stop,
-        start(
-            path, host, port, token, read_only=read_only, snapshot=snapshot, config=config
-        ) as served,
-    ):
-        about = served.about()
-        if as_json:
-            address = {"url": served.url, "port": served.port, "token": served.token}
-            emit({**address, "mode": about["mode"], "read_only": about["read_only"]})
-        else:
-            say(served.url)
-        if about["mode"] == "snapshot" and not snapshot:
-            note(
-                "another process has the store open: showing a snapshot; search and cancel are off"
-            )
+    return start
+
+
+def _show(shown: dict[str, Any], *, as_json: bool, snapshot: bool) -> None:
+    if as_json:
+        emit(shown)
+    else:
+        for url in (*shown.get("urls", ()), *([shown["url"]] if "url" in shown else ())):
+            say(url)
+    if shown.get("mode") == "snapshot" and not snapshot:
+        note("another process has the store open: showing a snapshot; search and cancel are off")
+    if "url" in shown:
         note("anyone with this address has access while this command runs; Ctrl-C ends it")
-        while not stop.wait(_LOOK_S) and not served.wait(0):
-            pass
+    else:
+        note("Ctrl-C ends it")

@@ -1,0 +1,259 @@
+"""The client for asyncio: results, cancelled calls, lost connections, loops."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import NOW
+from tests.support.served_bench import ServedBench
+from timerstore import (
+    AckResult,
+    CancelResult,
+    ClosedError,
+    ConnectionLostError,
+    MessageError,
+    NotPendingError,
+    TimerStore,
+    UnavailableError,
+)
+from timerstore.aio import AsyncTimerStore
+from timerstore.net.async_remote_store import AsyncRemoteStore
+from timerstore.net.call_table import _REQUESTS, SIGNATURES, STORE_CALLS, Signature
+from timerstore.net.not_remote import NOT_REMOTE
+from timerstore.net.remote_store import RemoteStore
+
+Body = Callable[[AsyncRemoteStore], Awaitable[None]]
+
+
+def _run(served: ServedBench, body: Body, **options: Any) -> None:
+    async def main() -> None:
+        async with timerstore.aio.connect(served.url, **options) as store:
+            await asyncio.wait_for(body(store), 60)
+
+    asyncio.run(main())
+
+
+def test_calls_return_the_results_of_the_store(served: ServedBench) -> None:
+    local = served.bench.store
+
+    async def body(store: AsyncRemoteStore) -> None:
+        receipt = await store.put("t", b"x", delay=5)
+        batch = await store.put_many("t", [b"a", b"b"])
+        served.bench.turn()
+        assert [one async for one in store.pending()] == list(local.pending())
+        assert await store.pull("t", 0, 0) == local.pull("t", 0, 0)
+        assert (await store.pull_batch("t", 0, 0)).body_list() == [b"a", b"b"]
+        assert await store.query("t", batch.message_ids[0]) == local.query(
+            "t", batch.message_ids[0]
+        )
+        assert await store.explain(receipt) == local.explain(receipt)
+        moved = await store.reschedule(receipt, delay=7)
+        assert moved.due_ms == NOW + 7000
+        assert await store.cancel(moved) is CancelResult.CANCELLED
+        with pytest.raises(NotPendingError):
+            await store.reschedule(moved, delay=1)
+        with pytest.raises(MessageError, match="delay: wanted 0 or more"):
+            await store.put("t", b"x", delay=-1)
+        with pytest.raises(TypeError):
+            await store.put("t", b"x", colour="red")
+        found = await store.receive("t", "g", max_count=2)
+        assert await store.ack_many(found) == [AckResult.ACKED] * 2
+        async with store.consumer("t", "other", wait=0) as consumer:
+            assert len(await consumer.poll(1)) == 1
+            assert await consumer.commit() == {0: 1}
+            assert [one.body async for one in consumer] == [b"b"]
+            assert await consumer.seek(0) == {0: 0}
+            assert await consumer.queues() == (0,)
+        with pytest.raises(ClosedError):
+            await consumer.poll()
+        assert [one async for one in store.lease_consumer("t", "g", wait=0)] == []
+
+    _run(served, body)
+
+
+def test_many_tasks_share_one_connection(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        receipts = await asyncio.gather(*[store.put(f"t{k}", b"x") for k in range(300)])
+        assert [one.topic for one in receipts] == [f"t{k}" for k in range(300)]
+
+    _run(served, body)
+    assert served.server.stats()["net_accepted_connections"] == 1
+
+
+def test_cancelled_receive_ends_in_the_server(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        waiting = asyncio.ensure_future(store.receive("t", "g", wait=60))
+        while not served.server.stats()["net_waiting_requests"]:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert (await store.stats())["net_waiting_requests"] == 0
+        await store.put("t", b"x")
+        served.bench.turn()
+        (message,) = await store.receive("t", "g", wait=10)
+        assert message.attempt == 1
+
+    _run(served, body)
+
+
+def test_messages_leased_for_a_cancelled_call_are_given_back(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        for k in range(20):
+            await store.put("t", b"%d" % k)
+        served.bench.turn()
+        for k in range(20):  # cancelled at different places
+            call = asyncio.ensure_future(store.receive("t", "g", max_count=20, lease=3600))
+            for _ in range(k % 5):
+                await asyncio.sleep(0)
+            if k >= 10:
+                await asyncio.sleep(0.002 * (k - 10))
+            call.cancel()
+            await asyncio.wait([call])
+            if not call.cancelled():  # it was there already
+                for one in call.result():
+                    await store.nack(one, delay=0)
+            await store.topics()
+        found: list[bytes] = []
+        while len(found) < 20:
+            served.bench.turn()
+            got = await store.receive("t", "g", max_count=20, max_attempts=None)
+            found += [one.body for one in got]
+            await asyncio.sleep(0.01)
+        assert sorted(found) == sorted(b"%d" % k for k in range(20))
+
+    _run(served, body)
+
+
+def test_lost_connection_is_replaced(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        receipt = await store.put("t", b"x", delay=5)
+        channel = await store._channel()
+        channel._transport.abort()
+        assert await store.cancel(receipt) is CancelResult.CANCELLED
+        assert await store._channel() is not channel
+        for _ in range(20):  # cut during the call
+            call = asyncio.ensure_future(store.put("t", b"x", delay=5))
+            await asyncio.sleep(0)
+            (await store._channel())._transport.abort()
+            assert not (await call).duplicate
+        assert len([one async for one in store.pending()]) == 20
+
+    _run(served, body)
+
+
+def test_without_retry_a_lost_connection_is_an_error(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        call = asyncio.ensure_future(store.receive("t", "g", wait=60))
+        while not served.server.stats()["net_waiting_requests"]:
+            await asyncio.sleep(0.01)
+        (await store._channel())._transport.abort()
+        with pytest.raises(ConnectionLostError):
+            await call
+        await store.put("t", b"x")
+
+    _run(served, body, retry_for=0)
+
+
+def test_no_server_is_unavailable(served: ServedBench) -> None:
+    async def main() -> None:
+        with pytest.raises(UnavailableError, match="no server was found in 0 s"):
+            await timerstore.aio.connect(f"{served.url}.none", retry_for=0)
+
+    asyncio.run(main())
+
+
+def test_each_loop_has_its_connection(served: ServedBench) -> None:
+    async def connected() -> AsyncRemoteStore:
+        store = await _connected(served.url)
+        await (await store._channel()).close()
+        return store
+
+    async def main(store: AsyncRemoteStore) -> None:
+        await store.put("t", b"x")
+        await (await store._channel()).close()  # as the loop ends before the store
+
+    store = asyncio.run(connected())
+    for _ in range(3):
+        asyncio.run(main(store))
+    served.bench.turn()
+    assert len(served.bench.out("t")) == 3
+    asyncio.run(store.close())
+
+
+async def _connected(url: str) -> AsyncRemoteStore:
+    store: AsyncRemoteStore = await timerstore.aio.connect(url)
+    return store
+
+
+def test_closed_store_raises(served: ServedBench) -> None:
+    async def main() -> None:
+        store = await _connected(served.url)
+        waiting = asyncio.ensure_future(store.receive("t", "g", wait=60))
+        while not served.server.stats()["net_waiting_requests"]:
+            await asyncio.sleep(0.01)
+        await store.close()
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await store.put("t", b"x")
+        await store.close()
+
+    asyncio.run(main())
+
+
+# --- the table of calls ---
+
+
+def _public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_every_name_of_a_store_travels_or_has_a_reason() -> None:
+    assert _public(TimerStore) - _public(RemoteStore) <= NOT_REMOTE.keys()
+    assert _public(AsyncTimerStore) - _public(AsyncRemoteStore) <= NOT_REMOTE.keys() | {
+        "blocking",
+        "detach",
+    }
+    here = {name for name in NOT_REMOTE if not name.startswith("begin_")}
+    assert not here & _public(RemoteStore), "a reason for a name that is there"
+    assert not NOT_REMOTE.keys() & _public(AsyncRemoteStore)
+    assert NOT_REMOTE.keys() <= _public(TimerStore) | {"config"}
+
+
+@pytest.mark.parametrize("name", STORE_CALLS)
+def test_signatures_are_those_of_the_store(name: str) -> None:
+    stated = inspect.signature(getattr(TimerStore, name))
+    for kind in (RemoteStore, AsyncRemoteStore):
+        assert str(inspect.signature(getattr(kind, name))) == str(stated)
+
+
+def test_requests_have_the_order_of_the_signatures() -> None:
+    """`pack_call` takes the values of a request by position."""
+    calls = {"put": 0, "put_many": 1, "pull": 2, "receive": 3, "put_every": 4}
+    kinds = list(_REQUESTS.values())
+    for name, at in calls.items():
+        assert (*SIGNATURES[name].required, *SIGNATURES[name].defaults) == kinds[at]
+    assert SIGNATURES["pull_batch"].required == SIGNATURES["pull"].required
+    assert Signature.of(TimerStore.pull_batch).defaults.keys() == SIGNATURES["pull"].defaults.keys()
+
+
+@pytest.mark.parametrize("kind", [RemoteStore, AsyncRemoteStore])
+def test_missing_name_tells_the_alternative(kind: type) -> None:
+    one: Any = object.__new__(kind)
+    with pytest.raises(AttributeError, match="no 'backup': it writes a folder"):
+        _ = one.backup
+    with pytest.raises(AttributeError, match=r"no 'nonsense'$"):
+        _ = one.nonsense
+
+
+def test_calls_that_cannot_travel_are_message_errors(
+    served: ServedBench, remote: RemoteStore
+) -> None:
+    with pytest.raises(MessageError, match="done by the server"):
+        remote.begin_pull("t", 0, 0)
+    with pytest.raises(MessageError, match="done by the server"):
+        remote.begin_receive("t", "g")

@@ -1,0 +1,623 @@
+"""A connected store: results, errors, calls that are sent again, forks."""
+
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timerstore
+import timerstore.net
+from tests.support.bench import NOW, Bench, small
+from tests.support.served_bench import ServedBench
+from timerstore import (
+    AckResult,
+    Backoff,
+    BusyError,
+    CancelResult,
+    ClosedError,
+    ConfigError,
+    ConnectionLostError,
+    FullError,
+    LeaseLostError,
+    MessageError,
+    NotPendingError,
+    PutBatch,
+    PutReceipt,
+    TimerStoreError,
+    UnavailableError,
+)
+from timerstore.net.channel import Channel
+from timerstore.net.endpoints import parse_endpoint
+from timerstore.net.remote_store import RemoteStore
+from timerstore.net.server_limits import ServerLimits
+from timerstore.net.wire_errors import CLASSES, error_of, failure_of
+from timerstore.net.wire_messages import Failure, decode_from_server, encode
+
+
+def test_results_equal_those_of_the_store(served: ServedBench, remote: RemoteStore) -> None:
+    """All kinds of results, against the same call in the process of the store."""
+    store, bench = served.bench.store, served.bench
+    remote.put("t", b"now", tags="a", keys=["k1", "k2"], properties={"p": "v"})
+    receipt = remote.put("t", b"later", delay=5)
+    remote.put("t", b"level", level=1)
+    remote.put_many("t", [b"1", b"22"], delay=timedelta(seconds=7))
+    bench.turn()
+    assert remote.topics() == store.topics()
+    assert list(remote.pending()) == list(store.pending())
+    assert remote.pull("t", 0, 0) == store.pull("t", 0, 0)
+    assert remote.pull("t", 0, 0, tags="other") == store.pull("t", 0, 0, tags="other")
+    assert remote.query("t", "k2") == store.query("t", "k2")
+    for by in ("second", "day"):
+        for ours, theirs in zip(remote.histogram(by=by), store.histogram(by=by), strict=True):
+            assert ours.dtype == theirs.dtype
+            assert (ours == theirs).all()
+    at = datetime.fromtimestamp(NOW / 1000, UTC)
+    mine = remote.histogram(at, at + timedelta(minutes=1), "minute")
+    assert (mine.counts == store.histogram(at, at + timedelta(minutes=1), "minute").counts).all()
+    for name in (
+        receipt,
+        receipt.handle,
+        next(remote.pending()),
+        store.pull("t", 0, 0).messages[0],
+    ):
+        assert remote.explain(name) == store.explain(name)
+    assert remote.explain(receipt.message_id, topic="t") == store.explain(receipt)
+    assert remote.timing_distribution() == store.timing_distribution()
+    assert remote.congestion() == store.congestion()
+    assert remote.offset_at("t", 0, NOW) == store.offset_at("t", 0, NOW)
+    ours = remote.stats()
+    assert ours["net_connections"] == 1
+    assert ours.keys() == store.stats().keys() | served.server.stats().keys()
+    every = remote.put_every("t", b"tick", every=60, name="tick")
+    assert remote.recurring() == store.recurring() == [every]
+    assert remote.cancel_every("tick")
+    assert not remote.cancel_every("tick")
+    remote.pace("t", 100)
+    remote.flush()
+
+
+def test_receipts_name_the_same_messages(served: ServedBench, remote: RemoteStore) -> None:
+    store = served.bench.store
+    for delay in (None, 5):
+        mine = remote.put("t", b"x", delay=delay, message_id=f"id{delay}")
+        again = store.put("t", b"x", delay=delay, message_id=f"id{delay}")
+        assert isinstance(mine, PutReceipt)
+        assert again.duplicate
+        for name in ("topic", "message_id", "handle", "queue_id", "log_offset", "due_ms"):
+            assert getattr(mine, name) == getattr(again, name), name
+    batch = remote.put_many("t", [b"1", b"2"], delay=[5, 6], message_ids=["a", "b"])
+    again = store.put_many("t", [b"1", b"2"], delay=[5, 6], message_ids=["a", "b"])
+    assert isinstance(batch, PutBatch)
+    assert batch.handles == again.handles
+    assert batch.message_ids == ["a", "b"]
+    assert [one.duplicate for one in batch] == [False, False]
+    assert [one.duplicate for one in again] == [True, True]
+
+
+def test_pull_batch_has_the_same_columns(served: ServedBench, remote: RemoteStore) -> None:
+    remote.put_many("t", [b"1", b"", b"333"], keys=["a", "b", "c"])
+    served.bench.turn()
+    ours, theirs = remote.pull_batch("t", 0, 0), served.bench.store.pull_batch("t", 0, 0)
+    assert list(ours) == list(theirs)
+    assert ours.body_list() == [b"1", b"", b"333"]
+    for name in ("flag", "log_offset", "body_offsets", "store_hosts"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        assert mine.dtype == other.dtype
+        assert (mine[:, :8] == other[:, :8] if name == "store_hosts" else mine == other).all()
+    assert not ours.store_hosts[:, 8:].any(), "bytes of the server's memory"
+    assert ours.next_offset == 3
+    assert ours.to_arrow().equals(theirs.to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("bodies", "more"),
+    [
+        ([b"ab", bytearray(b"c"), memoryview(b"de")], {}),
+        ((b"abcde", np.array([0, 2, 3, 5])), {}),
+        ((bytearray(b"abcde"), [0, 2, 3, 5]), {"delay": [1, 2, 3]}),
+        ((b"abcde", np.array([0, 2, 3, 5], np.int32)), {"delay": np.array([1.5, 2, 3])}),
+        ([b"ab", b"c", b"de"], {"deliver_ms": np.array([1, 2, 3]) * 1000 + NOW}),
+        ([b"ab", b"c", b"de"], {"message_ids": ["x", None, "z"], "keys": ["k", ["l", "m"], ()]}),
+        ((b"abcde", np.array([0, 2, 3, 5])), {"message_ids": (b"xyz", np.array([0, 1, 2, 3]))}),
+        ([b"ab", b"c", b"de"], {"atomic": True, "queue_id": np.int64(1)}),
+    ],
+)
+def test_put_many_takes_columns(
+    served: ServedBench, remote: RemoteStore, bodies: Any, more: dict[str, Any]
+) -> None:
+    batch = remote.put_many("t", bodies, **more)
+    assert len(batch) == 3
+    served.bench.turn(10_000)
+    found = served.bench.bodies("t", batch.queue_id)
+    assert sorted(found) == [b"ab", b"c", b"de"]
+
+
+def test_leases_travel(served: ServedBench, remote: RemoteStore) -> None:
+    for k in range(5):
+        remote.put("t", b"%d" % k)
+    served.bench.turn()
+    found = remote.receive("t", "g", max_count=5, lease=timedelta(seconds=9), backoff=[1, 2])
+    assert [one.body for one in found] == [b"0", b"1", b"2", b"3", b"4"]
+    assert found[0].lease_until_ms == NOW + 9000
+    assert remote.ack(found[0]) is AckResult.ACKED
+    assert remote.ack(found[0].receipt) is AckResult.SETTLED
+    assert remote.ack_many(found[1:3]) == [AckResult.ACKED] * 2
+    assert remote.nack(found[3], delay=timedelta(seconds=1)) is AckResult.NACKED
+    longer = remote.extend(found[4], lease=60)
+    assert remote.ack(found[4]) is AckResult.SETTLED
+    assert remote.ack(longer) is AckResult.ACKED
+    with pytest.raises(LeaseLostError) as lost:
+        remote.extend(longer)
+    assert lost.value.result is AckResult.SETTLED
+    served.bench.turn(1000)
+    (again,) = remote.receive("t", "g", backoff=Backoff.exponential(1))
+    assert (again.body, again.attempt) == (b"3", 2)
+    consumer = remote.lease_consumer("t", "g", wait=0)
+    assert list(consumer) == []
+
+
+def test_consumer_travels(served: ServedBench, remote: RemoteStore) -> None:
+    for k in range(5):
+        remote.put("t", b"%d" % k)
+    served.bench.turn()
+    with remote.consumer("t", "g", wait=0) as consumer:
+        assert [one.body for one in consumer.poll(2)] == [b"0", b"1"]
+        assert consumer.commit() == {0: 2}
+        third = next(consumer)
+        next(consumer)
+        assert consumer.commit(third) == {0: 3}
+        assert consumer.commit({0: 4}) == {0: 4}
+        assert consumer.seek(1) == {0: 1}
+        assert consumer.queues == (0,)
+        assert [one.body for one in consumer] == [b"1", b"2", b"3", b"4"]
+        with pytest.raises(MessageError, match="queue 0 was read to 5, got 99"):
+            consumer.commit({0: 99})
+        with pytest.raises(MessageError, match="wait"):
+            consumer.poll(1, -1)
+    with pytest.raises(ClosedError):
+        consumer.poll()
+    assert remote.committed("t", "g") == {0: 4}
+
+
+def test_consumer_joins_again_after_a_lost_connection(
+    served: ServedBench, remote: RemoteStore
+) -> None:
+    for k in range(4):
+        remote.put("t", b"%d" % k)
+    served.bench.turn()
+    consumer = remote.consumer("t", "g")
+    assert len(consumer.poll(2)) == 2
+    consumer.commit()
+    (uncommitted,) = consumer.poll(1)
+    _break(remote)
+    assert consumer.commit(uncommitted) == {}, "its consumer has ended"
+    assert [one.body for one in consumer.poll(9)] == [b"2", b"3"]
+    assert consumer.commit() == {0: 4}
+    consumer.close()
+
+
+def test_cancel_and_reschedule_travel(served: ServedBench, remote: RemoteStore) -> None:
+    receipts = [remote.put("t", b"x", delay=5) for _ in range(4)]
+    assert remote.cancel(receipts[0]) is CancelResult.CANCELLED
+    assert remote.cancel_many([receipts[0], receipts[1].handle]) == [
+        CancelResult.ALREADY_CANCELLED,
+        CancelResult.CANCELLED,
+    ]
+    moved = remote.reschedule(receipts[2], delay=9)
+    assert moved.due_ms == NOW + 9000
+    with pytest.raises(NotPendingError) as error:
+        remote.reschedule(receipts[2], delay=1)
+    assert error.value.result is CancelResult.ALREADY_CANCELLED
+    with pytest.raises(MessageError, match="fixed level"):
+        remote.cancel(remote.put("t", b"x", level=1))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.put("t", b"x", delay=-1),
+        lambda s: s.put("bad topic", b"x"),
+        lambda s: s.put("t", b"x", delay=1, deliver_ms=5),
+        lambda s: s.put("t", "text"),
+        lambda s: s.put("t", b"x", tags="a||b", keys=["\x01"]),
+        lambda s: s.put("t", b"x", flush="maybe"),
+        lambda s: s.put("t", b"x", deliver_ms=1_700_000_000),
+        lambda s: s.put_many("t", [b"x"], delay=[1, 2]),
+        lambda s: s.pull("t", 5, 0),
+        lambda s: s.pull("t", 0, -1),
+        lambda s: s.pull("t", 0, 0, sql="a >"),
+        lambda s: s.pull("t", 0, 0, shard=1),
+        lambda s: s.receive("t", "g", lease=0),
+        lambda s: s.ack("nonsense"),
+        lambda s: s.ack_many(["nonsense"]),
+        lambda s: s.cancel("nonsense"),
+        lambda s: s.explain("nonsense"),
+        lambda s: s.consumer("t", ""),
+        lambda s: s.pending(begin_ms="x"),
+        lambda s: s.put_every("t", b"x"),
+        lambda s: s.lease_consumer("t", "g", max_count=3),
+    ],
+)
+def test_errors_equal_those_of_the_store(
+    served: ServedBench, remote: RemoteStore, call: Any
+) -> None:
+    served.bench.store.put("t", b"x")
+    with pytest.raises(MessageError) as theirs:
+        call(served.bench.store)
+    with pytest.raises(MessageError) as ours:
+        call(remote)
+    assert type(ours.value) is type(theirs.value)
+    assert str(ours.value) == str(theirs.value)
+    assert ours.value.problems == theirs.value.problems
+
+
+@pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES)
+def test_every_error_class_travels_with_its_fields(kind: type[TimerStoreError]) -> None:
+    fields: dict[str, Any] = {"where": Path("/x"), "wanted": 3, "got": "z", "retryable": True}
+    first: Any = ["one", "two"] if issubclass(kind, ConfigError | MessageError) else "a text"
+    if issubclass(kind, NotPendingError):
+        fields["result"] = CancelResult.UNKNOWN
+    if issubclass(kind, LeaseLostError):
+        fields["result"] = AckResult.EXPIRED
+    error = kind(first, **fields)
+    if isinstance(error, FullError | BusyError):
+        error.stored_count = 7
+    failure = decode_from_server(encode(failure_of(5, error)))
+    assert isinstance(failure, Failure)
+    found = error_of(failure)
+    assert type(found) is kind
+    assert str(found) == str(error)
+    for name in ("what", "retryable", "problems", "result", "stored_count"):
+        assert getattr(found, name, None) == getattr(error, name, None)
+
+
+def test_value_that_cannot_travel_is_a_message_error(remote: RemoteStore) -> None:
+    for wrong in (object(), {1: object()}, 2**80, "\ud800"):
+        with pytest.raises(MessageError, match="cannot be sent to a server"):
+            remote.put("t", b"x", properties={"a": wrong})  # type: ignore[dict-item]
+
+
+# --- calls that are sent again ---
+
+
+def _break(remote: RemoteStore) -> None:
+    """Cut the connection of a client below it, as a server does that dies."""
+    channel = remote._connector._channel
+    assert channel is not None
+    with socket.socket(fileno=os.dup(channel.fileno())) as one:
+        one.shutdown(socket.SHUT_RDWR)
+
+
+class _CutAfterSend(Channel):
+    """Loses the connection when a call was sent, before its answer."""
+
+    cuts = 0
+
+    def _send(self, payload: bytes) -> None:
+        super()._send(payload)
+        if _CutAfterSend.cuts:
+            _CutAfterSend.cuts -= 1
+            while not self._socket.recv(1):  # the server has made the call and answered
+                pass
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> type[_CutAfterSend]:
+    from timerstore.net import connector
+
+    _CutAfterSend.cuts = 0
+    monkeypatch.setattr(connector, "Channel", _CutAfterSend)
+    return _CutAfterSend
+
+
+def test_put_with_a_lost_answer_is_stored_once(
+    cut: type[_CutAfterSend], served: ServedBench
+) -> None:
+    remote = served.connect()
+    cut.cuts = 3
+    receipt = remote.put("t", b"once", delay=5)
+    assert not receipt.duplicate
+    assert cut.cuts == 0
+    assert [one.message_id for one in remote.pending()] == [receipt.message_id]
+    assert receipt.due_ms == NOW + 5000
+    cut.cuts = 2
+    batch = remote.put_many("t", [b"a", b"b"], delay=6)
+    assert [one.duplicate for one in batch] == [False, False]
+    assert len(list(remote.pending())) == 3
+
+
+def test_call_that_is_not_repeatable_raises_connection_lost(
+    cut: type[_CutAfterSend], served: ServedBench
+) -> None:
+    remote = served.connect()
+    receipt = remote.put("t", b"x", delay=5)
+    cut.cuts = 1
+    with pytest.raises(ConnectionLostError):
+        remote.reschedule(receipt, delay=9)
+    cut.cuts = 1
+    with pytest.raises(ConnectionLostError):
+        remote.put("t", b"x", delay=5, key="k", replace=True)
+    never = served.connect(retry_for=0)
+    cut.cuts = 1
+    with pytest.raises(ConnectionLostError):
+        never.put("t", b"x")
+    assert never.put("t", b"y").queue_offset == 1, "the next call makes a new connection"
+
+
+def test_put_without_space_for_ids_is_stored_without_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", small(dedupe_ids_max=4096))
+    served = ServedBench(bench, tmp_path / "x.sock")
+    bench.store.put_many("u", [b"x"] * 4096, message_ids=[f"i{k}" for k in range(4096)])
+    with pytest.raises(BusyError):
+        bench.store.put("t", b"x", message_id="another")
+    remote = served.connect()
+    assert remote.put("t", b"x").queue_offset == 0
+    assert len(remote.put_many("t", [b"y", b"z"])) == 2
+    with pytest.raises(BusyError):
+        remote.put("t", b"x", message_id="callers")
+    served.close()
+
+
+def test_store_without_deduplication_gets_no_ids_and_repeats_no_put(
+    tmp_path: Path, cut: type[_CutAfterSend]
+) -> None:
+    bench = Bench(tmp_path / "store", small(dedupe_window_ms=0))
+    served = ServedBench(bench, tmp_path / "x.sock")
+    remote = served.connect()
+    assert remote.put("t", b"x").queue_offset == 0
+    cut.cuts = 1
+    with pytest.raises(ConnectionLostError):
+        remote.put("t", b"x")
+    served.close()
+
+
+def test_calls_wait_for_the_next_server(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    served = ServedBench(bench, tmp_path / "x.sock")
+    remote = served.connect()
+    remote.put("t", b"1")
+    served.server.close()
+    results: list[PutReceipt] = []
+    caller = threading.Thread(target=lambda: results.append(remote.put("t", b"2")))
+    caller.start()
+    next_server = timerstore.net.serve(bench.store, socket=tmp_path / "x.sock")
+    caller.join(30)
+    assert [one.queue_offset for one in results] == [1]
+    remote.close()
+    next_server.close()
+    bench.close()
+
+
+def test_no_server_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="no server was found in 0 s"):
+        timerstore.connect(f"unix://{tmp_path}/none", retry_for=0)
+
+
+def test_closed_store_raises_and_wakes_waiting_calls(
+    served: ServedBench, remote: RemoteStore
+) -> None:
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            remote.receive("t", "g", wait=60)
+        except ClosedError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not served.server.stats()["net_waiting_requests"]:
+        pass
+    remote.close()
+    waiting.join(20)
+    assert len(errors) == 1
+    with pytest.raises(ClosedError):
+        remote.put("t", b"x")
+    remote.close()
+
+
+def test_server_close_ends_waits_and_leaves_the_store_open(served: ServedBench) -> None:
+    remote = served.connect(retry_for=0)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            remote.receive("t", "g", wait=60)
+        except ConnectionLostError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not served.server.stats()["net_waiting_requests"]:
+        pass
+    served.server.close()
+    waiting.join(20)
+    assert len(errors) == 1
+    served.bench.store.put("t", b"still open")
+    assert not served.path.exists()
+
+
+def test_many_threads_share_one_connection(served: ServedBench, remote: RemoteStore) -> None:
+    """Each gets the answers of its own calls."""
+    wrong: list[object] = []
+
+    def work(name: str) -> None:
+        for k in range(100):
+            one = remote.put(name, b"x", message_id=f"{name}-{k}")
+            if (one.topic, one.message_id) != (name, f"{name}-{k}"):
+                wrong.append(one)
+
+    threads = [threading.Thread(target=work, args=(f"t{k}",)) for k in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == []
+    assert served.server.stats()["net_accepted_connections"] == 1
+
+
+def test_forked_child_makes_its_own_connection(served: ServedBench, remote: RemoteStore) -> None:
+    remote.put("t", b"parent")
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            receipts = [remote.put("t", b"child") for _ in range(3)]
+            os.write(write, " ".join(one.message_id for one in receipts).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    mine = [remote.put("t", b"parent").message_id for _ in range(3)]
+    os.waitpid(pid, 0)
+    theirs = os.read(read, 1000).decode().split()
+    os.close(read)
+    assert len({*mine, *theirs}) == 6
+    assert served.server.stats()["net_accepted_connections"] == 2
+    served.bench.turn()
+    assert len(served.bench.out("t")) == 7
+
+
+# --- leases of a connection that ends ---
+
+
+def test_leases_are_returned_if_the_client_asked_for_it(served: ServedBench) -> None:
+    one, other = served.connect(return_leases=True), served.connect()
+    for k in range(4):
+        one.put("t", b"%d" % k)
+    served.bench.turn()
+    first, second, third, kept = one.receive("t", "g", max_count=4, lease=3600)
+    one.ack(first)
+    extended = one.extend(second, lease=3600)
+    one.nack(third, delay=3600)
+    one.close()
+    while served.server.stats()["net_returned_leases"] < 2:
+        pass
+    served.bench.turn()
+    again = other.receive("t", "g", max_count=4)
+    assert sorted(m.body for m in again) == [b"1", b"3"]
+    assert other.ack(kept) is AckResult.SETTLED
+    assert other.ack(extended) is AckResult.SETTLED
+
+
+def test_leases_are_kept_otherwise(served: ServedBench, remote: RemoteStore) -> None:
+    remote.put("t", b"x")
+    served.bench.turn()
+    (message,) = remote.receive("t", "g", lease=3600)
+    _break(remote)
+    assert remote.ack(message) is AckResult.ACKED
+    assert served.server.stats()["net_returned_leases"] == 0
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "orders.sock", "unix://", "http://host:1", "tcp://host", "tls://:5", "tcp://h:99999", 5],
+)
+def test_invalid_url_is_a_config_error(url: Any) -> None:
+    with pytest.raises(ConfigError, match="wanted unix:///PATH, tcp://HOST:PORT or tls://HOST"):
+        timerstore.connect(url)
+
+
+def test_urls_are_parsed() -> None:
+    assert str(parse_endpoint("unix:///run/x.sock")) == "unix:///run/x.sock"
+    assert parse_endpoint("tls://[::1]:70")[1:] == ("::1", 70, True)
+    assert str(parse_endpoint("tcp://[::1]:70")) == "tcp://[::1]:70"
+
+
+def test_every_invalid_argument_of_connect_is_named() -> None:
+    with pytest.raises(ConfigError) as error:
+        timerstore.connect(
+            "unix:///x",
+            token=5,
+            tls="x",
+            retry_for=-1,
+            return_leases=2,  # type: ignore[arg-type]
+        )
+    assert len(error.value.problems) == 4
+
+
+def test_socket_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
+    folder = tmp_path / ("f" * 150)
+    folder.mkdir()
+    served = ServedBench(Bench(tmp_path / "store"), folder / "x.sock")
+    assert served.connect().put("t", b"x").queue_offset == 0
+    served.close()
+    with pytest.raises(ConfigError, match="wanted a shorter file name"):
+        ServedBench(Bench(tmp_path / "other"), folder / ("n" * 200))
+
+
+def test_socket_of_a_live_server_is_an_error(served: ServedBench, tmp_path: Path) -> None:
+    other = Bench(tmp_path / "other")
+    with pytest.raises(ConfigError, match="another server listens there"):
+        timerstore.net.serve(other.store, socket=served.path)
+    other.close()
+    assert "rmq_sys_wheel_timer" in served.connect().topics()
+
+
+def test_stale_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    with socket.socket(socket.AF_UNIX) as one:  # as a killed server leaves it
+        one.bind(str(path))
+    served = ServedBench(Bench(tmp_path / "store"), path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    served.connect().put("t", b"x")
+    served.close()
+
+
+def test_socket_mode_and_users(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    served = ServedBench(bench, tmp_path / "x.sock", users=[12345])
+    assert served.path.stat().st_mode & 0o777 == 0o666
+    served.connect().close()
+    served.server.close()
+    bench.close()
+
+
+def test_other_user_is_rejected(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT RUN: needs root, to become another user")
+    folder = Path(tempfile.mkdtemp(prefix="timerstore"))
+    folder.chmod(0o755)
+    served = ServedBench(Bench(tmp_path / "store"), folder / "x.sock", users=[4321])
+    codes = {}
+    for uid in (4321, 4322):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.setuid(uid)
+                raw = served.raw()
+                code = 10 if raw.hello()[0] == 4 else 20
+            finally:
+                os._exit(code)
+        codes[uid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert codes == {4321: 10, 4322: 20}
+    served.close()
+    shutil.rmtree(folder)
+
+
+def test_every_wrong_limit_is_named() -> None:
+    with pytest.raises(ConfigError) as error:
+        ServerLimits(connections_max=0, waits_max=True, hello_s=1.5)  # type: ignore[arg-type]
+    assert len(error.value.problems) == 3
+
+
+def test_serve_names_every_invalid_argument(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        timerstore.net.serve(
+            "store",
+            tls=("a",),
+            limits=5,
+            workers=0,  # type: ignore[arg-type]
+        )
+    assert len(error.value.problems) == 5

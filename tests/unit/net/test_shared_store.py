@@ -1,0 +1,134 @@
+"""A shared store: one owner, and another one when it ends."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.support.bench import small
+from timerstore import ConfigError, LockedError, StoreConfig, UnavailableError
+from timerstore.net import shared_store
+from timerstore.net.shared_store import SharedConnector, SharedStore, open_shared
+from timerstore.testing import ManualClock
+
+
+@pytest.fixture
+def config() -> StoreConfig:
+    return small(flush="sync")
+
+
+def _open(path: Path, config: StoreConfig) -> SharedStore:
+    """Open as another process does: the table of locks of this one counts like a lock."""
+    return open_shared(path, config)
+
+
+def test_first_one_owns_and_others_connect(tmp_path: Path, config: StoreConfig) -> None:
+    with _open(tmp_path / "s", config) as first, _open(tmp_path / "s", config) as second:
+        assert (first.is_owner, second.is_owner) == (True, False)
+        receipt = second.put("t", b"x", delay=60)
+        assert [one.message_id for one in first.pending()] == [receipt.message_id]
+        socket = tmp_path / "s" / "timerstore" / "server.sock"
+        assert socket.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(LockedError):
+            timerstore.open(tmp_path / "s")
+    assert not socket.exists()
+    timerstore.open(tmp_path / "s").close()
+
+
+def test_another_takes_over_when_the_owner_closes(tmp_path: Path, config: StoreConfig) -> None:
+    first = _open(tmp_path / "s", config)
+    second = _open(tmp_path / "s", config)
+    third = _open(tmp_path / "s", config)
+    second.put("t", b"1")
+    first.close()
+    deadline = time.monotonic() + 60
+    while not (second.is_owner or third.is_owner):  # neither makes a call
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    third.put("t", b"2")
+    assert len(second.pull("t", 0, 0, wait=30).messages) >= 1
+    assert second.is_owner != third.is_owner
+    second.close()
+    assert third.put("t", b"3").topic == "t"
+    assert third.is_owner
+    third.close()
+
+
+def test_calls_go_on_when_the_owner_is_killed(tmp_path: Path, config: StoreConfig) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            owner = _open(tmp_path / "s", config)
+            owner.put("t", b"owner", delay=3600)
+            time.sleep(600)
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "s" / "timerstore" / "server.sock").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with _open(tmp_path / "s", config) as store:
+        assert not store.is_owner
+        for k in range(5):
+            store.put("t", b"%d" % k, delay=3600)
+        os.kill(pid, 9)
+        for k in range(5):
+            store.put("t", b"%d" % k, delay=3600)
+        os.waitpid(pid, 0)
+        assert store.is_owner
+        bodies = len(list(store.pending()))
+        assert bodies >= 10
+    report = timerstore.verify_directory(tmp_path / "s")
+    assert report.clean, report
+
+
+def test_forked_child_owns_nothing(tmp_path: Path, config: StoreConfig) -> None:
+    with _open(tmp_path / "s", config) as store:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                store.put("t", b"child", delay=60)
+                code = 10 if not store.is_owner else 20
+                store.close()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 10
+        assert store.is_owner
+        assert len(list(store.pending())) == 1
+
+
+def test_store_that_is_not_shared_is_unavailable(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_store, "_RETRY_S", 0.0)
+    with (
+        timerstore.open(tmp_path / "s", config),
+        pytest.raises(UnavailableError, match="open in this process"),
+    ):
+        _open(tmp_path / "s", config)
+
+
+def test_path_may_be_long(tmp_path: Path, config: StoreConfig) -> None:
+    with _open(tmp_path / ("d" * 120), config) as store:
+        assert store.put("t", b"x").topic == "t"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"clock": ManualClock(0)}, {"threads": False}, {"read_only": True}, {"shared": 1}],
+)
+def test_invalid_combinations_are_config_errors(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="shared"):
+        timerstore.open(tmp_path / "s", **{"shared": True, **options})
+    assert not (tmp_path / "s").exists()
+
+
+def test_error_of_opening_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(b"a file")
+    with pytest.raises(timerstore.TimerStoreError):
+        timerstore.open(tmp_path / "s", shared=True)
+    assert SharedConnector.longest_pause_s < 1

@@ -1,0 +1,113 @@
+"""TCP with TLS and a token."""
+
+import asyncio
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+import timerstore.aio
+import timerstore.net
+from tests.support.bench import Bench
+from timerstore import AccessError, ConfigError, UnavailableError
+
+TOKEN = "a token of these tests"
+
+
+class Tls:
+    def __init__(self, folder: Path) -> None:
+        cert, key, token = folder / "cert.pem", folder / "key.pem", folder / "token"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        token.write_text(f"{TOKEN}\n")
+        token.chmod(0o600)
+        self.bench = Bench(folder / "store")
+        self.server = timerstore.net.serve(
+            self.bench.store, tcp="127.0.0.1:0", tls=(cert, key), token_file=token
+        )
+        self.trusting = ssl.create_default_context(cafile=str(cert))
+        self.url = self.server.urls[0]
+
+    def connect(self, **options: Any) -> Any:
+        return timerstore.connect(self.url, **{"token": TOKEN, "tls": self.trusting, **options})
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    one = Tls(tmp_path)
+    yield one
+    one.server.close()
+    one.bench.close()
+
+
+def test_calls_of_many_threads_over_tls(tls: Tls) -> None:
+    assert tls.url.startswith("tls://127.0.0.1:")
+    with tls.connect() as store:
+        bodies = [bytes([k]) * 50_000 for k in range(8)]
+
+        def work(k: int) -> None:
+            for _ in range(10):
+                store.put("t", bodies[k], queue_id=k)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        tls.bench.turn()
+        for k in range(8):
+            found = store.pull("t", k, 0).messages
+            assert [one.body for one in found] == [bodies[k]] * 10
+
+
+def test_asyncio_over_tls(tls: Tls) -> None:
+    async def main() -> None:
+        async with timerstore.aio.connect(tls.url, token=TOKEN, tls=tls.trusting) as store:
+            receipts = await asyncio.gather(*[store.put("t", bytes(9000)) for _ in range(50)])
+            assert sorted(one.queue_offset for one in receipts) == list(range(50))
+
+    asyncio.run(main())
+
+
+def test_wrong_token_and_untrusted_certificate_are_errors(tls: Tls) -> None:
+    with pytest.raises(AccessError, match="the token is wrong"):
+        tls.connect(token="another")
+    with pytest.raises(UnavailableError, match="certificate"):
+        tls.connect(tls=None)
+    plain = tls.url.replace("tls://", "tcp://")
+    with pytest.raises(UnavailableError):
+        timerstore.connect(plain, token=TOKEN, retry_for=0)
+
+
+def test_unsafe_arguments_are_config_errors(tls: Tls, tmp_path: Path) -> None:
+    store = tls.bench.store
+    with pytest.raises(ConfigError) as error:
+        timerstore.net.serve(store, tcp="0.0.0.0:0")
+    assert [one.partition(":")[0] for one in error.value.problems] == [
+        "token_file",
+        "tls",
+        "insecure",
+    ]
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0 is not loopback"):
+        timerstore.net.serve(store, tcp="0.0.0.0:0", token_file=tmp_path / "token")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        timerstore.net.serve(store, tcp="127.0.0.1:0", tls=(tmp_path / "no", tmp_path / "no"))
+    with (
+        timerstore.net.serve(store, tcp="127.0.0.1:0", insecure=True) as server,
+        timerstore.connect(server.urls[0]) as remote,
+    ):
+        assert remote.put("t", b"x").topic == "t"
+    short = tmp_path / "short"
+    short.write_text("short")
+    short.chmod(0o600)
+    with pytest.raises(ConfigError, match="16 to 4096 characters, got 5"):
+        timerstore.net.serve(store, tcp="127.0.0.1:0", token_file=short)

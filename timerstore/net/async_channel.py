@@ -1,0 +1,238 @@
+"""One connection of a client for asyncio: many calls at a time, matched by id.
+
+Thread safety: runs on the loop that connected.
+Invariants:
+    1. An answer goes to the one call that has its id, or to none.
+    2. A call that is cancelled is abandoned in the server, too. Messages that it leased all the
+       same are given back.
+    3. Once the connection is lost, every call has got the error, and each later one gets it at
+       once.
+Raises: ConnectionLostError if the connection is lost during a call, NotSentError before it.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any, cast
+
+from timerstore.errors import (
+    ClosedError,
+    ConnectionLostError,
+    ProtocolError,
+    TimerStoreError,
+)
+from timerstore.net.call_runner import receipts_in
+from timerstore.net.call_table import STORE_CALLS, CallSpec
+from timerstore.net.channel import RECEIVED_BYTES_MAX, NotSentError, call_payload, check_welcome
+from timerstore.net.endpoints import Endpoint, unix_address
+from timerstore.net.frames import FrameSplitter, frame
+from timerstore.net.wire_errors import error_of
+from timerstore.net.wire_messages import (
+    NO_CALL,
+    Abandon,
+    Answer,
+    Call,
+    Failure,
+    Hello,
+    Welcome,
+    decode_from_server,
+    decode_value,
+    encode,
+)
+
+_UNSENT_BYTES = 1 << 20
+
+
+class AsyncChannel(asyncio.Protocol):
+    """A connection; `connected_channel` makes it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._loop = asyncio.get_running_loop()
+        self._splitter = FrameSplitter(RECEIVED_BYTES_MAX)
+        self._greeting: asyncio.Future[Welcome] = self._loop.create_future()
+        self._calls: dict[int, asyncio.Future[Answer | Failure]] = {}
+        self._abandoned: dict[int, CallSpec] = {}
+        self._unsent: list[bytes] = []  # of this turn of the loop
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed = asyncio.Event()
+        self._last_id = NO_CALL
+        self._lost: TimerStoreError | None = None
+        self._releases: set[asyncio.Task[Any]] = set()
+
+    async def greet(self, hello: Hello) -> None:
+        """Exchange the first messages."""
+        self._transport.write(frame(encode(hello)))
+        self.welcome = await self._greeting
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to be lost."""
+        return self._lost is not None
+
+    # --- the transport calls these ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """Give each answer to its call."""
+        try:
+            for payload in self._splitter.feed(data):
+                self._deliver(decode_from_server(payload))
+        except ProtocolError as error:
+            self._lose(error)
+
+    def pause_writing(self) -> None:
+        """Let later calls wait until the server reads."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Continue."""
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End every call with ConnectionLostError."""
+        why = f" ({error})" if error is not None else ""
+        self._lose(ConnectionLostError(f"the connection was lost{why}"))
+        self._closed.set()
+
+    def _deliver(self, reply: Welcome | Answer | Failure) -> None:
+        if isinstance(reply, Welcome):
+            if self._greeting.done():
+                raise ProtocolError("the server sent a second welcome")
+            self._greeting.set_result(check_welcome(reply))
+            return
+        if reply.id == NO_CALL:
+            assert isinstance(reply, Failure), "checked by the reader of messages"
+            self._lose(error_of(reply))
+            return
+        if (call := self._calls.pop(reply.id, None)) is not None and not call.done():
+            call.set_result(reply)
+        elif (spec := self._abandoned.pop(reply.id, None)) is not None:
+            self._release(spec, reply)
+
+    def _release(self, spec: CallSpec, reply: Answer | Failure) -> None:
+        """Give back messages that were leased for a call that had just been cancelled."""
+        if not isinstance(reply, Answer) or spec.name != "receive":
+            return
+        for receipt in receipts_in(decode_value(spec.decoder, reply.value)):
+            task = self._loop.create_task(self._give_back(receipt))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    async def _give_back(self, receipt: str) -> None:
+        try:
+            await self.request(STORE_CALLS["nack"], [receipt], {"delay": 0})
+        except (TimerStoreError, NotSentError):
+            return  # it is delivered again when its lease ends
+
+    # --- calls ---
+
+    async def request(
+        self, spec: CallSpec, args: list[Any], options: Mapping[str, Any], target: int = 0
+    ) -> Any:
+        """Make a call and return its result, as Channel.request."""
+        self._last_id += 1
+        call_id = self._last_id
+        payload = call_payload(
+            Call(call_id, spec.name, args, dict(options), target), self.welcome.frame_bytes_max
+        )
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._lost is not None:
+            raise NotSentError(str(self._lost)) from self._lost
+        call: asyncio.Future[Answer | Failure] = self._loop.create_future()
+        self._calls[call_id] = call
+        self._send(payload)
+        try:
+            reply = await call
+        except asyncio.CancelledError:
+            self._abandon(call_id, spec, call)
+            raise
+        if isinstance(reply, Failure):
+            raise error_of(reply)
+        value: Any = decode_value(spec.decoder, reply.value)
+        return value if spec.from_wire is None else spec.from_wire(value)
+
+    def _abandon(
+        self, call_id: int, spec: CallSpec, call: "asyncio.Future[Answer | Failure]"
+    ) -> None:
+        if self._lost is not None:
+            return
+        if self._calls.pop(call_id, None) is not None:
+            self._abandoned[call_id] = spec
+            if spec.waits:
+                self._send(encode(Abandon(call_id)))
+        elif call.done() and not call.cancelled() and call.exception() is None:
+            self._release(spec, call.result())  # it came in the same turn
+
+    def _send(self, payload: bytes) -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame(payload))
+
+    def _flush(self) -> None:
+        data = b"".join(self._unsent)
+        self._unsent.clear()
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    # --- the end ---
+
+    def _lose(self, error: TimerStoreError) -> None:
+        if self._lost is None:
+            self._lost = error
+        lost = self._lost
+        self._writable.set()
+        if not self._greeting.done():
+            self._greeting.set_exception(lost)
+        calls = list(self._calls.values())
+        self._calls.clear()
+        self._abandoned.clear()
+        for call in calls:
+            if not call.done():
+                call.set_exception(type(lost)(lost.what, where=lost.where))
+        self._transport.close()
+
+    async def close(self) -> None:
+        """Send all calls that were made, and end. Running calls get ClosedError."""
+        self._flush()
+        self._lose(ClosedError("the connection to the server is closed", where=self.endpoint))
+        while self._releases:
+            await asyncio.wait(self._releases)
+        await self._closed.wait()
+
+    def forget_in_child(self) -> None:
+        """Drop a connection of the parent; the child's loop is another one."""
+
+
+async def connected_channel(
+    endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, timeout_s: float
+) -> AsyncChannel:
+    """Connect and exchange the first messages. OSError if no server listens."""
+    loop = asyncio.get_running_loop()
+    channel: AsyncChannel | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            if endpoint.path is not None:
+                with unix_address(endpoint.path) as address:
+                    _, channel = await loop.create_unix_connection(
+                        lambda: AsyncChannel(endpoint), address
+                    )
+            else:
+                context = (tls or ssl.create_default_context()) if endpoint.is_tls else None
+                _, channel = await loop.create_connection(
+                    lambda: AsyncChannel(endpoint), endpoint.host, endpoint.port, ssl=context
+                )
+            await channel.greet(hello)
+            return channel
+    except BaseException as error:
+        if channel is not None:
+            channel._lose(ClosedError("the connection was not made"))
+        if isinstance(error, ConnectionLostError):
+            raise ConnectionResetError("the server closed the connection") from error
+        raise

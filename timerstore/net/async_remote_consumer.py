@@ -1,0 +1,165 @@
+"""A group's consumer in the server, for a client with asyncio; as remote_consumer.py.
+
+Thread safety: use it on the loop of its connection.
+Raises: as RemoteConsumer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.base.owner import Owner
+from timerstore.errors import ClosedError, ConnectionLostError, TimerStoreError
+from timerstore.messages import Message
+from timerstore.net.async_channel import AsyncChannel
+from timerstore.net.call_table import CONSUMER_CALLS
+from timerstore.net.channel import NotSentError
+from timerstore.net.remote_consumer import LONGEST_WAIT_S, commit_options, wait_seconds
+
+Join = Callable[[], Awaitable[tuple[int, AsyncChannel]]]
+
+
+class AsyncRemoteConsumer(AsyncClosing):
+    """A reader of a topic for a group; `AsyncRemoteStore.consumer` returns it. Close it, or use
+    `async with`.
+    """
+
+    def __init__(
+        self,
+        join: Join,
+        number: int,
+        channel: AsyncChannel,
+        topic: str,
+        group: str,
+        wait: float | None,
+    ) -> None:
+        """`join`: makes the consumer in the server again; returns its number and connection."""
+        self.topic = topic
+        self.group = group
+        self.wait = wait
+        """How many seconds iterating waits for the next message; None: without a limit."""
+        self._join = join
+        self._number, self._channel = number, channel
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+        self._has_rejoined = False
+
+    async def poll(self, max_count: int = 32, wait: float = 0.0) -> list[Message]:
+        """Return the next messages of its queues, as RemoteConsumer.poll."""
+        loop = asyncio.get_running_loop()
+        deadline, left = loop.time() + wait_seconds(wait), wait
+        while True:
+            number, channel = await self._joined()
+            try:
+                found: list[Message] = await channel.request(
+                    CONSUMER_CALLS["poll"], [], {"max_count": max_count, "wait": left}, number
+                )
+            except (ConnectionLostError, NotSentError):
+                left = max(deadline - loop.time(), 0.0)
+                continue
+            self._has_rejoined = False
+            return found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        wait = LONGEST_WAIT_S if self.wait is None else self.wait
+        try:
+            while not (found := await self.poll(1, wait)):
+                if self.wait is not None:
+                    raise StopAsyncIteration
+        except ClosedError:
+            raise StopAsyncIteration from None
+        return found[0]
+
+    async def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:
+        """Commit the messages handed out here, as RemoteConsumer.commit."""
+        options = commit_options(self.topic, through)
+        number, channel = await self._joined()
+        if self._has_rejoined:
+            return {}
+        try:
+            done: dict[int, int] = await channel.request(
+                CONSUMER_CALLS["commit"], [], options, number
+            )
+        except (ConnectionLostError, NotSentError):
+            return {}
+        return done
+
+    async def seek(
+        self,
+        offset: int | None = None,
+        *,
+        time: datetime | None = None,
+        time_ms: int | None = None,
+        queue_id: int | None = None,
+    ) -> dict[int, int]:
+        """Continue at another position, as RemoteConsumer.seek."""
+        given = {"offset": offset, "time": time, "time_ms": time_ms, "queue_id": queue_id}
+        options = {name: value for name, value in given.items() if value is not None}
+        at: dict[int, int] = await self._ask("seek", options)
+        return at
+
+    async def queues(self) -> tuple[int, ...]:
+        """Return the queues that belong to this consumer now."""
+        return tuple(await self._ask("queues", {}))
+
+    async def _ask(self, name: str, options: Mapping[str, Any]) -> Any:
+        number, channel = await self._joined()
+        try:
+            return await channel.request(CONSUMER_CALLS[name], [], options, number)
+        except NotSentError as error:
+            raise ConnectionLostError(f"the connection was lost before `{name}`") from error
+
+    async def _joined(self) -> tuple[int, AsyncChannel]:
+        async with self._lock:
+            if self._is_closed:
+                raise ClosedError(
+                    "the consumer is closed", where=f"topic {self.topic} group {self.group}"
+                )
+            if self._channel.is_lost:
+                self._number, self._channel = await self._join()
+                self._has_rejoined = True
+            return self._number, self._channel
+
+    async def close(self) -> None:
+        """Leave the group without a commit; the other consumers get its queues."""
+        if self._is_closed or self._channel.is_lost:
+            self._is_closed = True
+            return
+        self._is_closed = True
+        try:
+            await self._channel.request(CONSUMER_CALLS["close"], [], {}, self._number)
+        except (NotSentError, TimerStoreError):
+            return  # it has ended with its connection
+
+    def __repr__(self) -> str:
+        return f"<AsyncRemoteConsumer topic={self.topic!r} group={self.group!r}>"
+
+
+class JoiningRemotely(Owner):
+    """A consumer that joins its group: await it, or use it with `async with`."""
+
+    def __init__(self, make: Callable[[], Awaitable[AsyncRemoteConsumer]]) -> None:
+        self._make = make
+        self._consumer: AsyncRemoteConsumer | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncRemoteConsumer]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncRemoteConsumer:
+        self._consumer = await self
+        return self._consumer
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._consumer is not None, "left without having been entered"
+        await self._consumer.__aexit__(kind, error, trace)

@@ -1,0 +1,270 @@
+"""A store in another process, with the calls of TimerStore as coroutines: `timerstore.aio.connect`.
+
+Thread safety: any loop may await; each loop has a connection of its own.
+Invariants: those of remote_store.py.
+Raises: as RemoteStore.
+See also: docs/guide.md, docs/protocol.md.
+"""
+
+import asyncio
+import os
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from functools import wraps
+from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.base.owner import Owner
+from timerstore.aio import AsyncLeaseConsumer
+from timerstore.api import StoreApi
+from timerstore.errors import (
+    ClosedError,
+    ConnectionLostError,
+    ForkedError,
+    TimerStoreError,
+    UnavailableError,
+)
+from timerstore.net.async_channel import AsyncChannel, connected_channel
+from timerstore.net.async_remote_consumer import AsyncRemoteConsumer, JoiningRemotely
+from timerstore.net.call_table import PENDING_CALLS, STORE_CALLS
+from timerstore.net.channel import NotSentError
+from timerstore.net.endpoints import Endpoint, parse_endpoint
+from timerstore.net.not_remote import missing_name
+from timerstore.net.recorded_calls import RecordedCalls
+from timerstore.net.remote_store import checked_hello
+from timerstore.net.repeating import CallAttempt, ClientIds
+from timerstore.net.wire_messages import Hello
+from timerstore.reports import PendingTimer
+
+_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.5
+_CONNECT_S = 10.0
+_OWN_FORM = frozenset({"consumer", "pending"})
+
+
+class _Recorder(RecordedCalls):
+    """Returns each call as a value."""
+
+    def _perform(self, name: str, args: list[Any], options: dict[str, Any]) -> Any:
+        return name, args, options
+
+
+_recorder = _Recorder()
+
+
+class AsyncRemoteStore(AsyncClosing):
+    """A connected store; `timerstore.aio.connect` returns it. Close it, or use `async with`.
+
+    It has the calls of AsyncTimerStore, except those that `timerstore.net.not_remote` lists.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, retry_for_s: float
+    ) -> None:
+        self._endpoint = endpoint
+        self._hello = hello
+        self._tls = tls
+        self._retry_for_s = retry_for_s
+        self._ids = ClientIds()
+        self._pid = os.getpid()
+        self._channels: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncChannel] = (
+            WeakKeyDictionary()
+        )
+        self._connecting: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, asyncio.Task[AsyncChannel]
+        ] = WeakKeyDictionary()
+        self._is_closed = False
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return str(self._endpoint)
+
+    # --- the connection ---
+
+    async def _channel(self) -> AsyncChannel:
+        """Return the connection of this loop; make one if there is none."""
+        if os.getpid() != self._pid:
+            self._ids.renew()
+            self._channels.clear()
+            self._connecting.clear()
+            self._pid = os.getpid()
+        if self._is_closed:
+            raise ClosedError("the store is closed", where=self._endpoint)
+        loop = asyncio.get_running_loop()
+        found = self._channels.get(loop)
+        if found is not None and not found.is_lost:
+            return found
+        task = self._connecting.get(loop)
+        if task is None:
+            task = self._connecting[loop] = loop.create_task(self._connect())
+            task.add_done_callback(lambda _: self._connecting.pop(loop, None))
+        found = await asyncio.shield(task)
+        if not found.is_lost:
+            self._channels[loop] = found
+        return found
+
+    async def _connect(self) -> AsyncChannel:
+        deadline, pause = time.monotonic() + self._retry_for_s, _PAUSE_S
+        while True:
+            if self._is_closed:
+                raise ClosedError("the store is closed", where=self._endpoint)
+            try:
+                return await connected_channel(self._endpoint, self._hello, self._tls, _CONNECT_S)
+            except (OSError, UnavailableError) as error:
+                left = deadline - time.monotonic()
+                if left <= 0 or isinstance(error, ssl.SSLCertVerificationError):
+                    raise UnavailableError(
+                        f"no server was found in {self._retry_for_s:g} s ({error})",
+                        where=self._endpoint,
+                    ) from error
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))  # noqa: S311
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    # --- calls ---
+
+    async def _made(
+        self, name: str, args: list[Any], options: dict[str, Any]
+    ) -> tuple[Any, AsyncChannel]:
+        """Make a call; return its result and the connection that it was made on."""
+        channel, spec = await self._channel(), STORE_CALLS[name]
+        ids = self._ids if self._retry_for_s else None
+        attempt = CallAttempt(spec, args, options, ids, channel.welcome.dedupe_window_ms)
+        while True:
+            try:
+                found = await channel.request(spec, args, attempt.options)
+                return attempt.result(found), channel
+            except NotSentError as error:
+                if not self._retry_for_s:
+                    raise ConnectionLostError("the connection was lost") from error
+            except ConnectionLostError:
+                if not self._retry_for_s or not attempt.can_repeat:
+                    raise
+            except TimerStoreError as error:
+                if not attempt.without_ids(error):
+                    raise
+            channel = await self._channel()
+
+    def lease_consumer(
+        self, topic: str, group: str, *, wait: float | None = None, **options: Any
+    ) -> AsyncLeaseConsumer:
+        """Return an iterator over leased messages, as TimerStore.lease_consumer."""
+        calls: Any = self
+        return AsyncLeaseConsumer(calls.receive, calls.ack, calls.nack, topic, group, wait, options)
+
+    @wraps(StoreApi.consumer)
+    def consumer(self, *given: Any, **named: Any) -> JoiningRemotely:
+        """Read a topic for a group, as TimerStore.consumer: `await` it, or use `async with`."""
+        _, args, options = StoreApi.consumer(_recorder, *given, **named)
+
+        async def join() -> tuple[int, AsyncChannel]:
+            return await self._made("consumer", args, options)
+
+        async def make() -> AsyncRemoteConsumer:
+            number, channel = await join()
+            return AsyncRemoteConsumer(join, number, channel, args[0], args[1], options.get("wait"))
+
+        return JoiningRemotely(make)
+
+    @wraps(StoreApi.pending)
+    async def pending(self, **named: Any) -> AsyncIterator[PendingTimer]:
+        """Yield pending messages, as TimerStore.pending. They are sent 256 at a time."""
+        recorded: Any = StoreApi.pending(_recorder, **named)
+        _, args, options = recorded
+        number, channel = await self._made("pending", args, options)
+        try:
+            while page := await _on_target(channel, "next", number):
+                for one in page:
+                    yield one
+        finally:
+            if not channel.is_lost:  # else the list has ended with its connection
+                await _on_target(channel, "close", number)
+
+    async def close(self) -> None:
+        """End the connection of this loop. Running calls raise ClosedError; the server goes on."""
+        if os.getpid() != self._pid:
+            raise ForkedError("a connection belongs to the process that made it")
+        self._is_closed = True
+        loop = asyncio.get_running_loop()
+        if (found := self._channels.pop(loop, None)) is not None:
+            await found.close()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing_name(type(self).__name__, name), name=name, obj=self)
+
+    def __repr__(self) -> str:
+        return f"<AsyncRemoteStore {self.url}>"
+
+
+async def _on_target(channel: AsyncChannel, name: str, number: int) -> Any:
+    try:
+        return await channel.request(PENDING_CALLS[name], [], {}, number)
+    except NotSentError as error:
+        raise ConnectionLostError(
+            "the connection was lost during `pending`; call it again"
+        ) from error
+
+
+def _coroutine(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    method = getattr(StoreApi, name)
+
+    @wraps(method)
+    async def call(self: AsyncRemoteStore, *given: Any, **named: Any) -> Any:
+        _, args, options = method(_recorder, *given, **named)
+        found, _ = await self._made(name, args, options)
+        return found
+
+    return call
+
+
+for _name in STORE_CALLS:
+    if _name not in _OWN_FORM:
+        setattr(AsyncRemoteStore, _name, _coroutine(_name))
+
+
+class Connecting(Owner):
+    """A store that is being connected: await it, or use it with `async with`."""
+
+    def __init__(self, make: Callable[[], Awaitable[AsyncRemoteStore]]) -> None:
+        self._make = make
+        self._store: AsyncRemoteStore | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncRemoteStore]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncRemoteStore:
+        self._store = await self
+        return self._store
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._store is not None, "left without having been entered"
+        await self._store.__aexit__(kind, error, trace)
+
+
+def connect_async_store(
+    url: str,
+    *,
+    token: str | None,
+    tls: ssl.SSLContext | None,
+    retry_for: float,
+    return_leases: bool,
+) -> Connecting:
+    """Implement timerstore.aio.connect."""
+    hello = checked_hello(token, tls, retry_for, return_leases=return_leases)
+    endpoint = parse_endpoint(url)
+
+    async def make() -> AsyncRemoteStore:
+        store = AsyncRemoteStore(endpoint, hello, tls, float(retry_for))
+        await store._channel()
+        return store
+
+    return Connecting(make)

@@ -1,0 +1,186 @@
+"""Run the calls of one connection, and end its consumers, lists and leases.
+
+Thread safety: runs on the server's loop.
+Raises: MessageError for a call or an argument that does not exist; otherwise as the store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore.aio import AsyncConsumer, AsyncTimerStore
+from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
+from timerstore.net.call_table import (
+    CONSUMER_CALLS,
+    PENDING_CALLS,
+    SIGNATURES,
+    STORE_CALLS,
+    CallSpec,
+    Signature,
+)
+from timerstore.net.server_counters import ServerCounters
+from timerstore.net.server_limits import ServerLimits
+from timerstore.net.wire_messages import Call
+from timerstore.reports import PendingTimer
+
+_PAGE = 256  # pending messages in one answer
+_SETTLING = frozenset({"ack", "nack", "extend"})
+
+
+class PendingList(Owner):
+    """The rest of a `pending`, which a client reads page by page."""
+
+    def __init__(self, found: AsyncIterator[PendingTimer]) -> None:
+        self._found = found
+
+    async def next(self) -> list[PendingTimer]:
+        """Return the next messages; an empty list at the end."""
+        page = []
+        async for one in self._found:
+            page.append(one)
+            if len(page) == _PAGE:
+                break
+        return page
+
+    async def close(self) -> None:
+        """Forget the rest."""
+
+
+_TARGET_CALLS = {AsyncConsumer: CONSUMER_CALLS, PendingList: PENDING_CALLS}
+_CONSUMER_SIGNATURES = {
+    name: Signature.of(getattr(AsyncConsumer, name)) for name in CONSUMER_CALLS if name != "queues"
+}
+
+
+class CallRunner(Owner):
+    """The calls of one connection."""
+
+    def __init__(
+        self,
+        store: AsyncTimerStore,
+        limits: ServerLimits,
+        counters: ServerCounters,
+        *,
+        return_leases: bool,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._counters = counters
+        self._targets: dict[int, AsyncConsumer | PendingList] = {}
+        self._numbers = count(1)
+        self._leases: dict[str, None] | None = {} if return_leases else None
+
+    def spec_of(self, call: Call) -> CallSpec:
+        """Return the row of a call."""
+        if call.target == 0:
+            found = STORE_CALLS.get(call.name)
+        else:
+            target = self._targets.get(call.target)
+            if target is None:
+                raise MessageError(f"target: wanted one of this connection, got {call.target}")
+            found = _TARGET_CALLS[type(target)].get(call.name)
+        if found is None:
+            raise MessageError(f"call: no such call can be made from here: {quoted(call.name)}")
+        return found
+
+    async def run(self, call: Call, spec: CallSpec) -> Any:
+        """Make a call and return its result, in the form of the wire."""
+        if call.target:
+            return await self._on_target(call)
+        if problems := SIGNATURES[call.name].problems(call.args, call.options):
+            raise MessageError([f"{call.name}: {one}" for one in problems])
+        if call.name == "receive":
+            self._check_leases()
+        method: Callable[..., Any] = getattr(self._store, call.name)
+        if call.name == "consumer":
+            self._check_targets()
+            return self._add(await method(*call.args, **call.options))
+        if call.name == "pending":
+            self._check_targets()
+            return self._add(PendingList(method(*call.args, **call.options)))
+        found = await method(*call.args, **call.options)
+        if call.name == "stats":
+            return {**found, **self._counters.values()}
+        if self._leases is not None:
+            self._follow_leases(call, found)
+        return found if spec.to_wire is None else spec.to_wire(found)
+
+    async def _on_target(self, call: Call) -> Any:
+        target = self._targets[call.target]
+        if isinstance(target, PendingList):
+            if call.args or call.options:
+                raise MessageError(f"{call.name}: wanted no arguments")
+        elif call.name == "queues":
+            return list(target.queues)
+        elif problems := _CONSUMER_SIGNATURES[call.name].problems(call.args, call.options):
+            raise MessageError([f"{call.name}: {one}" for one in problems])
+        if call.name == "close":
+            del self._targets[call.target]
+        return await getattr(target, call.name)(*call.args, **call.options)
+
+    def _check_targets(self) -> None:
+        if len(self._targets) >= self._limits.targets_max:
+            raise BusyError(
+                "the connection has too many consumers and lists of pending messages",
+                wanted=f"at most {self._limits.targets_max}",
+            )
+
+    def _add(self, target: AsyncConsumer | PendingList) -> int:
+        number = next(self._numbers)
+        self._targets[number] = target
+        return number
+
+    # --- leases ---
+
+    def _check_leases(self) -> None:
+        if self._leases is not None and len(self._leases) >= self._limits.leases_max:
+            raise BusyError(
+                "the connection has too many leases", wanted=f"at most {self._limits.leases_max}"
+            )
+
+    def _follow_leases(self, call: Call, found: Any) -> None:
+        leases = self._leases
+        assert leases is not None, "checked by the caller"
+        if call.name == "receive":
+            leases.update(dict.fromkeys(one.receipt for one in found))
+        elif call.name in _SETTLING:
+            leases.pop(call.args[0], None)
+            if call.name == "extend":
+                leases[found] = None
+        elif call.name == "ack_many":
+            for receipt in call.args[0]:
+                leases.pop(receipt, None)
+
+    async def give_back(self, receipts: "list[str]") -> None:
+        """Return leases whose holder is gone, so that they are delivered again at once."""
+        for receipt in receipts:
+            with suppress(TimerStoreError):  # else it is delivered again when its lease ends
+                if await self._store.nack(receipt, delay=0) is AckResult.NACKED:
+                    self._counters.net_returned_leases += 1
+
+    async def end(self) -> None:
+        """Close the consumers, and give back the leases if the client asked for it."""
+        targets = list(self._targets.values())
+        self._targets.clear()
+        for one in targets:
+            with suppress(TimerStoreError):  # as the store may be closed
+                await one.close()
+        if self._leases:
+            await self.give_back(list(self._leases))
+
+
+def receipts_in(found: object) -> list[str]:
+    """Return the receipts of leased messages in a result."""
+    if not isinstance(found, list):
+        return []
+    return [one.receipt for one in found if isinstance(one, LeasedMessage)]
+
+
+async def settled(tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
+    """Wait until tasks have ended, for a limited time."""
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)

@@ -1,0 +1,277 @@
+"""The calls that travel: one row each, for the server and for both clients.
+
+A row names the call, the type of its result on the wire and the conversions of the result, and
+whether a client may send it again after the connection was lost. Arguments are taken from the
+signature in `StoreApi`: those without a default by position, the others by name.
+
+To make another call of StoreApi travel, add its row to `STORE_CALLS`.
+"""
+
+import enum
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from timerstore._engine.leases import AckResult, Backoff, LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.read.pull_request import PullRequest
+from timerstore._engine.recurring import Recurring, RecurringRequest
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest
+from timerstore.api import StoreApi
+from timerstore.errors import MessageError, quoted
+from timerstore.messages import Message, PullResult
+from timerstore.net import wire_values
+from timerstore.receipts import PutReceipt
+from timerstore.reports import CancelResult, Explanation, PendingTimer
+
+
+class Repeat(enum.Enum):
+    """Whether a call may be sent again after the connection was lost during it."""
+
+    ALWAYS = "a second time changes nothing more"
+    WITH_ID = "only if the server remembers message ids, which then make it happen once"
+    NEVER = "a second time may have a second effect"
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """One call."""
+
+    name: str
+    result: Any
+    """The type of the result on the wire."""
+    repeat: Repeat = Repeat.ALWAYS
+    to_wire: Callable[[Any], Any] | None = None
+    from_wire: Callable[[Any], Any] | None = None
+    waits: bool = False
+    """Whether it can wait for messages, for `wait` seconds."""
+
+    @cached_property
+    def decoder(self) -> "msgspec.msgpack.Decoder[Any]":
+        """The decoder of the result."""
+        return msgspec.msgpack.Decoder(self.result)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a call."""
+
+    required: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, method: Callable[..., Any]) -> "Signature":
+        """Return the arguments of a method, without `self`."""
+        found = list(inspect.signature(method).parameters.values())[1:]
+        return cls(
+            tuple(one.name for one in found if one.default is one.empty),
+            {one.name: one.default for one in found if one.default is not one.empty},
+        )
+
+    def pack(self, values: Iterable[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return arguments and options of values that are in the order of the signature."""
+        given = iter(values)
+        args = [_argument(name, next(given)) for name in self.required]
+        options = {
+            name: _argument(name, value)
+            for (name, default), value in zip(self.defaults.items(), given, strict=True)
+            if value is not default
+        }
+        return args, options
+
+    def problems(self, args: list[Any], options: dict[str, Any]) -> list[str]:
+        """Return the errors in the number and the names of received arguments."""
+        found = []
+        if len(args) != len(self.required):
+            found.append(f"wanted the arguments {', '.join(self.required)}, got {len(args)}")
+        if unknown := sorted(options.keys() - self.defaults.keys()):
+            found.append(f"wanted some of {', '.join(self.defaults)}, got {', '.join(unknown)}")
+        return found
+
+
+# --- arguments whose form on the wire is another one ---
+
+
+def _handle(value: Any) -> Any:
+    if not isinstance(value, PutReceipt):
+        return value
+    if value.waits_for_level:
+        raise MessageError(
+            "receipt: wanted one of a timer, got one of a message with a fixed level, which "
+            "has no handle and stays as it is"
+        )
+    return value.handle
+
+
+def _receipt_text(value: Any) -> Any:
+    return value.receipt if isinstance(value, LeasedMessage) else value
+
+
+def _several(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def converted(values: Any) -> Any:
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            return values
+        return [convert(one) for one in values]
+
+    return converted
+
+
+def _span(value: Any) -> Any:
+    return wire_values.seconds(value) if isinstance(value, timedelta) else value
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise MessageError(f"time: wanted a datetime with a time zone, got {quoted(value)}")
+    return value
+
+
+def _strings(value: Any) -> Any:
+    """Return byte strings: a pair of a buffer and offsets as one value, a list as it is."""
+    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[1], str | bytes):
+        return wire_values.spans_extension(*value)
+    return value
+
+
+def _backoff(value: Any) -> Any:
+    if isinstance(value, Backoff):
+        return wire_values.backoff_extension(value)
+    if isinstance(value, list | tuple):
+        return [_span(one) for one in value]
+    return _span(value)
+
+
+_CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "receipt_or_handle": _handle,
+        "receipts_or_handles": _several(_handle),
+        "receipt": _receipt_text,
+        "receipts": _several(_receipt_text),
+        "bodies": _strings,
+        "message_ids": _strings,
+        "backoff": _backoff,
+        "delay": _span,
+        "spread": _span,
+        "wait_at_most": _span,
+        "lease": _span,
+        "every": _span,
+        "deliver_at": _moment,
+        "start": _moment,
+        "begin": _moment,
+        "end": _moment,
+        "time": _moment,
+    }
+)
+
+
+def _argument(name: str, value: Any) -> Any:
+    convert = _CONVERTED.get(name)
+    return value if convert is None else convert(value)
+
+
+# --- the table ---
+
+_RECEIPT = (
+    wire_values.ReceiptRecord,
+    Repeat.WITH_ID,
+    wire_values.record_of_receipt,
+    wire_values.receipt_of_record,
+)
+_MOVED = (_RECEIPT[0], Repeat.NEVER, *_RECEIPT[2:])
+_BATCH = (
+    wire_values.BatchRecord,
+    Repeat.WITH_ID,
+    wire_values.record_of_batch,
+    wire_values.batch_of_record,
+)
+_HISTOGRAM = (
+    wire_values.HistogramRecord,
+    Repeat.ALWAYS,
+    wire_values.record_of_histogram,
+    wire_values.histogram_of_record,
+)
+_COLUMNS = (
+    wire_values.ColumnsRecord,
+    Repeat.ALWAYS,
+    wire_values.record_of_columns,
+    wire_values.columns_of_record,
+)
+
+
+def _by_name(*specs: CallSpec) -> Mapping[str, CallSpec]:
+    return MappingProxyType({one.name: one for one in specs})
+
+
+STORE_CALLS = _by_name(
+    CallSpec("put", *_RECEIPT),
+    CallSpec("put_many", *_BATCH),
+    CallSpec("put_every", Recurring),
+    CallSpec("recurring", list[Recurring]),
+    CallSpec("cancel_every", bool),
+    CallSpec("cancel", CancelResult),
+    CallSpec("cancel_many", list[CancelResult]),
+    CallSpec("reschedule", *_MOVED),
+    CallSpec("receive", list[LeasedMessage], waits=True),
+    CallSpec("ack", AckResult),
+    CallSpec("ack_many", list[AckResult]),
+    CallSpec("nack", AckResult),
+    CallSpec("extend", str, Repeat.NEVER),
+    CallSpec("consumer", int),
+    CallSpec("committed", dict[int, int]),
+    CallSpec("offset_at", int),
+    CallSpec("topics", dict[str, int]),
+    CallSpec("pull", PullResult, waits=True),
+    CallSpec("pull_batch", *_COLUMNS, waits=True),
+    CallSpec("query", list[Message]),
+    CallSpec("pending", int),
+    CallSpec("histogram", *_HISTOGRAM),
+    CallSpec("explain", Explanation),
+    CallSpec("stats", dict[str, Any]),
+    CallSpec("timing_distribution", dict[int | None, int]),
+    CallSpec("congestion", dict[int, int]),
+    CallSpec("pace", None),
+    CallSpec("flush", None),
+)
+"""The calls of a store. `consumer` and `pending` return the number of a target for the calls below.
+"""
+
+CONSUMER_CALLS = _by_name(
+    CallSpec("poll", list[Message], Repeat.NEVER, waits=True),
+    CallSpec("commit", dict[int, int], Repeat.NEVER),
+    CallSpec("seek", dict[int, int], Repeat.NEVER),
+    CallSpec("queues", list[int], Repeat.NEVER),
+    CallSpec("close", None, Repeat.NEVER),
+)
+"""The calls of a consumer. A consumer ends with its connection, so none can be sent again."""
+
+PENDING_CALLS = _by_name(
+    CallSpec("next", list[PendingTimer], Repeat.NEVER),
+    CallSpec("close", None, Repeat.NEVER),
+)
+"""The calls of a list of pending messages: `next` returns the next ones, an empty list at the end.
+"""
+
+SIGNATURES: Mapping[str, Signature] = MappingProxyType(
+    {name: Signature.of(getattr(StoreApi, name)) for name in STORE_CALLS}
+)
+
+
+_REQUESTS = {
+    one: tuple(field.name for field in fields(one))
+    for one in (PutRequest, BatchRequest, PullRequest, ReceiveRequest, RecurringRequest)
+}
+
+
+def pack_call(name: str, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments and options of a call, from the values that `StoreApi` passes on: one
+    request, or one value for each argument.
+    """
+    if values and (names := _REQUESTS.get(type(values[0]))) is not None:
+        values = tuple(getattr(values[0], one) for one in names)
+    return SIGNATURES[name].pack(values)

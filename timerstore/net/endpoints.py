@@ -1,0 +1,102 @@
+"""Addresses of servers: unix:///run/orders.sock, tcp://host:port, tls://host:port.
+
+A unix socket's address holds 107 bytes. A longer path is reached through /proc/self/fd, by the
+descriptor of its folder.
+
+Raises: ConfigError for another address.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from timerstore._engine.storage.paths import absolute_path
+from timerstore.errors import ConfigError, quoted
+
+_UNIX_BYTES_MAX = 107
+_FORMS = "wanted unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"
+
+
+class Endpoint(NamedTuple):
+    """Where a server listens."""
+
+    path: Path | None
+    """Of a unix socket; otherwise None."""
+    host: str = ""
+    port: int = 0
+    is_tls: bool = False
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.is_tls else 'tcp'}://{host}:{self.port}"
+
+
+def parse_endpoint(url: object) -> Endpoint:
+    """Return the address in a URL."""
+    if not isinstance(url, str):
+        raise ConfigError(f"url: {_FORMS}, got {quoted(url)}")
+    scheme, _, rest = url.partition("://")
+    if scheme == "unix" and rest:
+        return Endpoint(absolute_path("url", rest))
+    if scheme in ("tcp", "tls"):
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise ConfigError(f"url: {_FORMS}, got {quoted(url)} ({error})") from error
+        if host and port and not parts.path and not parts.query:
+            return Endpoint(None, host, port, scheme == "tls")
+    raise ConfigError(f"url: {_FORMS}, got {quoted(url)}")
+
+
+def parse_host_port(text: str) -> tuple[str, int]:
+    """Return HOST:PORT; the port may be 0, for a free one."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"tcp: wanted HOST:PORT, got {quoted(text)}")
+    return host, int(port)
+
+
+@contextmanager
+def unix_address(path: Path) -> Iterator[str]:
+    """Yield an address of a unix socket that fits, valid inside the block."""
+    if len(os.fsencode(path)) <= _UNIX_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        address = f"/proc/self/fd/{folder}/{path.name}"
+        if len(os.fsencode(address)) > _UNIX_BYTES_MAX:
+            raise ConfigError(
+                f"socket: wanted a shorter file name, got {len(os.fsencode(path.name))} bytes; at "
+                f"{path}"
+            )
+        yield address
+    finally:
+        os.close(folder)
+
+
+def connected_socket(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    """Return a socket that is connected to a server, without TLS. OSError if none listens."""
+    if endpoint.path is None:
+        one = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        return one
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        one.settimeout(timeout_s)
+        with unix_address(endpoint.path) as address:
+            one.connect(address)
+    except BaseException:
+        one.close()
+        raise
+    return one

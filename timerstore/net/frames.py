@@ -1,0 +1,57 @@
+"""Split a stream of bytes into frames: a length of 4 bytes (big endian), then as many bytes.
+
+Raises: ProtocolError for a length of 0 or above the limit, before any of the frame is stored.
+See also: docs/protocol.md.
+"""
+
+from collections.abc import Iterator
+
+from timerstore._engine.base.owner import Owner
+from timerstore.errors import ProtocolError
+
+LENGTH_BYTES = 4
+FRAME_BYTES_MAX = 32 << 20
+"""The default limit of one frame, without its length."""
+
+
+def frame(payload: bytes) -> bytes:
+    """Return a frame with this payload."""
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+
+
+class FrameSplitter(Owner):
+    """Collects received bytes and returns complete frames. It holds less than one frame and what
+    was received with it.
+    """
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part of a frame is stored."""
+        return not self._buffer
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes]:
+        """Add received bytes. Yield the payload of each frame that is complete."""
+        buffer = self._buffer
+        buffer += data
+        at, size = 0, len(buffer)
+        try:
+            while size - at >= LENGTH_BYTES:
+                length = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
+                if not 1 <= length <= self._frame_bytes_max:
+                    raise ProtocolError(
+                        "a frame has an invalid length",
+                        wanted=f"1 to {self._frame_bytes_max} bytes",
+                        got=length,
+                    )
+                end = at + LENGTH_BYTES + length
+                if end > size:
+                    break
+                payload = bytes(memoryview(buffer)[at + LENGTH_BYTES : end])
+                at = end
+                yield payload
+        finally:
+            del buffer[:at]

@@ -1,0 +1,57 @@
+"""The calls of `StoreApi` as values: name, arguments, options.
+
+Signatures and checks of names are those of `StoreApi`; its implementation hooks are made from the
+table of calls. A client gives them to its connection.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.recurring import Recurring
+from timerstore.api import StoreApi
+from timerstore.messages import Message
+from timerstore.net.call_table import STORE_CALLS, pack_call
+from timerstore.net.not_remote import not_remote
+from timerstore.receipts import PutBatch, PutReceipt
+from timerstore.reports import PendingTimer
+
+
+class RecordedCalls(
+    StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, NoReturn]
+):
+    """Passes each call on as a value."""
+
+    def _perform(self, name: str, args: list[Any], options: dict[str, Any]) -> Any:
+        """Make a call, or return what makes it."""
+        raise NotImplementedError
+
+    def _do_explain(
+        self, message: PutReceipt | Message | PendingTimer | str, topic: str | None
+    ) -> Any:
+        name: Any = message
+        if isinstance(message, PutReceipt | Message | PendingTimer):
+            name, topic = message.message_id, message.topic
+        return self._perform("explain", [name], {} if topic is None else {"topic": topic})
+
+    def _do_begin_pull(self, _request: object) -> NoReturn:
+        raise not_remote("begin_pull")
+
+    def _do_begin_pull_batch(self, _request: object) -> NoReturn:
+        raise not_remote("begin_pull_batch")
+
+    def _do_begin_receive(self, _request: object) -> NoReturn:
+        raise not_remote("begin_receive")
+
+
+def _hook(name: str) -> Callable[..., Any]:
+    def call(self: RecordedCalls, *values: Any) -> Any:
+        args, options = pack_call(name, values)
+        return self._perform(name, args, options)
+
+    return call
+
+
+for _name in STORE_CALLS:
+    if f"_do_{_name}" not in vars(RecordedCalls):
+        setattr(RecordedCalls, f"_do_{_name}", _hook(_name))

@@ -1,0 +1,187 @@
+"""A group's consumer in the server, for a client with threads.
+
+The consumer in the server ends with its connection. This one then joins the group again, from the
+offsets that the group has committed: as after any end of a consumer, messages that were not
+committed are returned again.
+
+Thread safety: any thread; each message goes to one thread.
+Raises: as Consumer; ConnectionLostError from `seek`, whose effect ended with the connection.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from timerstore._engine.base.closing import Closing
+from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
+from timerstore.messages import Message
+from timerstore.net.call_table import CONSUMER_CALLS
+from timerstore.net.channel import Channel, NotSentError
+
+LONGEST_WAIT_S = 3600.0
+"""The longest single wait of a loop without a limit."""
+
+
+class RemoteConsumer(Closing):
+    """A reader of a topic for a group; `RemoteStore.consumer` returns it. Close it, or use `with`.
+
+    Iterating is as for Consumer.
+    """
+
+    def __init__(
+        self,
+        join: Callable[[], tuple[int, Channel]],
+        topic: str,
+        group: str,
+        wait: float | None,
+    ) -> None:
+        """`join`: makes the consumer in the server; returns its number and its connection."""
+        self.topic = topic
+        self.group = group
+        self.wait = wait
+        """How many seconds iterating waits for the next message; None: without a limit."""
+        self._join = join
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._number, self._channel = join()
+        self._has_rejoined = False  # since the last poll: nothing of this consumer can be committed
+
+    # --- reading ---
+
+    def poll(self, max_count: int = 32, wait: float = 0.0) -> list[Message]:
+        """Return the next messages of any of its queues, at most `max_count`.
+
+        Wait up to `wait` seconds for the first one; return an empty list if none arrives.
+
+        Raises:
+            MessageError: an argument is invalid.
+            ClosedError: the consumer or the store is closed.
+        """
+        deadline, left = time.monotonic() + wait_seconds(wait), wait
+        while True:
+            number, channel = self._joined()
+            try:
+                found: list[Message] = channel.request(
+                    CONSUMER_CALLS["poll"], [], {"max_count": max_count, "wait": left}, number
+                )
+            except (ConnectionLostError, NotSentError):
+                left = max(deadline - time.monotonic(), 0.0)
+                continue
+            self._has_rejoined = False
+            return found
+
+    def __iter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __next__(self) -> Message:
+        wait = LONGEST_WAIT_S if self.wait is None else self.wait
+        try:
+            while not (found := self.poll(1, wait)):
+                if self.wait is not None:
+                    raise StopIteration
+        except ClosedError:
+            raise StopIteration from None
+        return found[0]
+
+    # --- committing and seeking ---
+
+    def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:
+        """Commit the messages handed out here, as Consumer.commit.
+
+        If the connection was lost since they were handed out, return an empty dict: whether they
+        are committed is unknown, and those that are not are handed out again.
+        """
+        options = commit_options(self.topic, through)
+        number, channel = self._joined()
+        if self._has_rejoined:
+            return {}
+        try:
+            done: dict[int, int] = channel.request(CONSUMER_CALLS["commit"], [], options, number)
+        except (ConnectionLostError, NotSentError):
+            return {}
+        return done
+
+    def seek(
+        self,
+        offset: int | None = None,
+        *,
+        time: datetime | None = None,
+        time_ms: int | None = None,
+        queue_id: int | None = None,
+    ) -> dict[int, int]:
+        """Continue at another offset, as Consumer.seek.
+
+        Raises:
+            ConnectionLostError: the connection was lost; the position is that of the group.
+        """
+        given = {"offset": offset, "time": time, "time_ms": time_ms, "queue_id": queue_id}
+        options = {name: value for name, value in given.items() if value is not None}
+        number, channel = self._joined()
+        at: dict[int, int] = self._ask(channel, "seek", options, number)
+        return at
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """The queues that it reads at present."""
+        number, channel = self._joined()
+        return tuple(self._ask(channel, "queues", {}, number))
+
+    @staticmethod
+    def _ask(channel: Channel, name: str, options: Mapping[str, Any], number: int) -> Any:
+        try:
+            return channel.request(CONSUMER_CALLS[name], [], options, number)
+        except NotSentError as error:
+            raise ConnectionLostError(f"the connection was lost before `{name}`") from error
+
+    # --- the consumer in the server ---
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(
+                "the consumer is closed", where=f"topic {self.topic} group {self.group}"
+            )
+
+    def _joined(self) -> tuple[int, Channel]:
+        """Return the consumer in the server; join again if it has ended."""
+        self._check_open()
+        if os.getpid() != self._pid:
+            self._lock = threading.Lock()
+            self._pid = os.getpid()
+        with self._lock:
+            if self._channel.is_lost or self._channel.fileno() < 0:
+                self._number, self._channel = self._join()
+                self._has_rejoined = True
+            return self._number, self._channel
+
+    def close(self) -> None:
+        """Leave the group without a commit; the other consumers get its queues."""
+        if self._is_closed or self._channel.is_lost or os.getpid() != self._pid:
+            self._is_closed = True
+            return
+        self._is_closed = True
+        try:
+            self._channel.request(CONSUMER_CALLS["close"], [], {}, self._number)
+        except (NotSentError, TimerStoreError):
+            return  # it has ended with its connection
+
+    def __repr__(self) -> str:
+        return f"<RemoteConsumer topic={self.topic!r} group={self.group!r}>"
+
+
+def wait_seconds(wait: object) -> float:
+    """Return a time to wait; 0 for a value of another type, which the server rejects."""
+    return float(wait) if isinstance(wait, int | float) else 0.0
+
+
+def commit_options(topic: str, through: Message | Mapping[int, int] | None) -> dict[str, Any]:
+    """Return the options of a `commit`: a message stands for the offset of the next one."""
+    if isinstance(through, Message):
+        if through.topic != topic:
+            raise MessageError(f"commit: wanted a message of {topic}, got one of {through.topic}")
+        return {"through": {through.queue_id: through.queue_offset + 1}}
+    return {} if through is None else {"through": through}

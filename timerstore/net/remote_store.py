@@ -1,0 +1,163 @@
+"""A store in another process, with the calls of TimerStore: `timerstore.connect`.
+
+Thread safety: any thread. All share one connection (channel.py).
+Invariants:
+    1. A call whose connection is lost is sent again only if it then happens once (repeating.py).
+    2. A forked child makes its own connection.
+Raises: as TimerStore; UnavailableError and ConnectionLostError. ClosedError after `close`.
+See also: docs/guide.md, docs/protocol.md.
+"""
+
+import os
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+from timerstore._engine.base.closing import close_at_exit
+from timerstore._engine.leases import LeaseConsumer, LeasedMessage
+from timerstore.errors import ConfigError, ConnectionLostError, TimerStoreError, quoted
+from timerstore.net.call_table import PENDING_CALLS, STORE_CALLS
+from timerstore.net.channel import Channel, NotSentError
+from timerstore.net.connector import Connector
+from timerstore.net.endpoints import parse_endpoint
+from timerstore.net.not_remote import missing_name
+from timerstore.net.recorded_calls import RecordedCalls
+from timerstore.net.remote_consumer import RemoteConsumer
+from timerstore.net.repeating import CallAttempt, ClientIds
+from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
+from timerstore.reports import PendingTimer
+
+_RETRY_S_MAX = 86_400.0
+
+
+class RemoteStore(RecordedCalls):
+    """A connected store; `timerstore.connect` returns it. Close it, or use `with`.
+
+    It has the calls of TimerStore, except those that `timerstore.net.not_remote` lists.
+    """
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._ids = ClientIds()
+        self._pid = os.getpid()
+        close_at_exit(self)
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return str(self._connector.endpoint)
+
+    def _perform(self, name: str, args: list[Any], options: dict[str, Any]) -> Any:
+        found, _ = self._made(name, args, options)
+        return found
+
+    def _made(self, name: str, args: list[Any], options: dict[str, Any]) -> tuple[Any, Channel]:
+        """Make a call; return its result and the connection that it was made on."""
+        if os.getpid() != self._pid:
+            self._ids.renew()
+            self._pid = os.getpid()
+        connector, spec = self._connector, STORE_CALLS[name]
+        channel = connector.channel()
+        ids = self._ids if connector.retry_for_s else None
+        attempt = CallAttempt(spec, args, options, ids, channel.welcome.dedupe_window_ms)
+        while True:
+            try:
+                return attempt.result(channel.request(spec, args, attempt.options)), channel
+            except NotSentError as error:
+                if not connector.retry_for_s:
+                    raise ConnectionLostError("the connection was lost") from error
+            except ConnectionLostError:
+                if not connector.retry_for_s or not attempt.can_repeat:
+                    raise
+            except TimerStoreError as error:
+                if not attempt.without_ids(error):
+                    raise
+            channel = connector.channel()
+
+    def _do_pending(
+        self, begin_ms: int | None, end_ms: int | None, topic: str | None
+    ) -> Iterator[PendingTimer]:
+        given = {"begin_ms": begin_ms, "end_ms": end_ms, "topic": topic}
+        options = {name: value for name, value in given.items() if value is not None}
+        number, channel = self._made("pending", [], options)
+        return _pages(channel, number)
+
+    def _do_consumer(self, topic: str, group: str, *given: Any) -> RemoteConsumer:
+        names = ("queues", "tags", "sql", "wait")
+        options = {
+            name: value for name, value in zip(names, given, strict=True) if value is not None
+        }
+
+        def join() -> tuple[int, Channel]:
+            return self._made("consumer", [topic, group], options)
+
+        return RemoteConsumer(join, topic, group, options.get("wait"))
+
+    def _do_lease_consumer(
+        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+    ) -> LeaseConsumer[LeasedMessage]:
+        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
+
+    def close(self) -> None:
+        """End the connection. Running calls raise ClosedError; the server's store stays open."""
+        self._connector.close()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing_name(type(self).__name__, name), name=name, obj=self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+def _pages(channel: Channel, number: int) -> Iterator[PendingTimer]:
+    """Yield the messages of a list that the server keeps for this connection."""
+    try:
+        while page := _on_target(channel, "next", number):
+            yield from page
+    finally:
+        if not channel.is_lost:  # else the list has ended with its connection
+            _on_target(channel, "close", number)
+
+
+def _on_target(channel: Channel, name: str, number: int) -> Any:
+    try:
+        return channel.request(PENDING_CALLS[name], [], {}, number)
+    except NotSentError as error:
+        raise ConnectionLostError(
+            "the connection was lost during `pending`; call it again"
+        ) from error
+
+
+def connect_store(
+    url: str,
+    *,
+    token: str | None,
+    tls: ssl.SSLContext | None,
+    retry_for: float,
+    return_leases: bool,
+) -> RemoteStore:
+    """Implement timerstore.connect."""
+    connector = Connector(
+        parse_endpoint(url),
+        checked_hello(token, tls, retry_for, return_leases=return_leases),
+        tls,
+        float(retry_for),
+    )
+    connector.channel()
+    return RemoteStore(connector)
+
+
+def checked_hello(token: Any, tls: Any, retry_for: Any, *, return_leases: Any) -> Hello:
+    """Return a client's first message. ConfigError names every invalid argument of `connect`."""
+    problems = []
+    if token is not None and not isinstance(token, str):
+        problems.append(f"token: wanted text, got {type(token).__name__}")
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        problems.append(f"tls: wanted an ssl.SSLContext, got {quoted(tls)}")
+    if type(retry_for) not in (int, float) or not 0 <= retry_for <= _RETRY_S_MAX:
+        problems.append(f"retry_for: wanted 0 to {_RETRY_S_MAX:g} s, got {quoted(retry_for)}")
+    if type(return_leases) is not bool:
+        problems.append(f"return_leases: wanted True or False, got {quoted(return_leases)}")
+    if problems:
+        raise ConfigError(problems)
+    return Hello(PROTOCOL_VERSION, [], token, return_leases)

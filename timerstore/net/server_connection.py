@@ -1,0 +1,384 @@
+"""One connection of a server: read calls, run them, write each answer when it is there.
+
+Thread safety: runs on the server's loop.
+Invariants:
+    1. Each call that was read gets exactly one answer, unless the connection ends before.
+    2. Answers of one turn of the loop are written with one system call.
+    3. A connection that takes no answers, or has too many running calls, is not read.
+    4. Messages that were leased for an answer which could not be written are given back.
+See also: docs/protocol.md, docs/decisions/0018-server-and-client.md.
+"""
+
+import asyncio
+import hmac
+import logging
+import socket
+import struct
+from collections import deque
+from typing import Any, cast
+
+from timerstore.aio import AsyncTimerStore
+from timerstore.errors import (
+    AccessError,
+    BusyError,
+    ClosedError,
+    MessageError,
+    ProtocolError,
+    ServerError,
+    TimerStoreError,
+    UnavailableError,
+)
+from timerstore.net.access import ServerAccess
+from timerstore.net.call_runner import CallRunner, receipts_in
+from timerstore.net.call_table import CallSpec
+from timerstore.net.frames import FrameSplitter, frame
+from timerstore.net.server_counters import ServerCounters
+from timerstore.net.server_limits import ServerLimits
+from timerstore.net.wire_errors import failure_of
+from timerstore.net.wire_messages import (
+    NO_CALL,
+    PROTOCOL_VERSION,
+    Abandon,
+    Answer,
+    Call,
+    Failure,
+    Hello,
+    Welcome,
+    decode_from_client,
+    encode,
+)
+
+_log = logging.getLogger(__name__)
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_LINGER_S = 1.0
+ABANDONED = "AbandonedCall"
+"""The kind of the failure that answers an abandoned call."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        store: AsyncTimerStore,
+        limits: ServerLimits,
+        counters: ServerCounters,
+        access: ServerAccess,
+        connections: "set[ServerConnection]",
+    ) -> None:
+        """`connections`: contains this object while the connection is open."""
+        self._store = store
+        self._limits = limits
+        self._counters = counters
+        self._access = access
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._splitter = FrameSplitter(limits.frame_bytes_max)
+        self._payloads: deque[bytes] = deque()  # received, not started yet
+        self._answers: list[bytes] = []  # of this turn
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: set[int] = set()  # ids of calls that may wait for messages
+        self._runner: CallRunner | None = None
+        self._is_full = False  # the transport has too many bytes that were not sent
+        self._is_ending = False
+        self._is_finishing = False
+        self._ended: asyncio.Task[None] | None = None
+
+    # --- the transport calls these ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Check the limit and the user of a new connection."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._limits.unsent_bytes)
+        self._hello_timer = self._loop.call_later(self._limits.hello_s, self._hello_missing)
+        if len(self._connections) >= self._limits.connections_max:
+            self._reject(
+                UnavailableError(
+                    "the server accepts no more connections",
+                    wanted=f"at most {self._limits.connections_max}",
+                )
+            )
+            return
+        self._connections.add(self)
+        self._counters.net_connections += 1
+        self._counters.net_accepted_connections += 1
+        if (uid := _uid_of(transport)) is not None and not self._access.accepts_user(uid):
+            self._reject(AccessError("the server does not accept this user", got=f"user {uid}"))
+
+    def data_received(self, data: bytes) -> None:
+        """Start the calls in received bytes, as far as the limits permit."""
+        if self._is_ending:
+            return
+        self._counters.net_received_bytes += len(data)
+        try:
+            self._payloads.extend(self._splitter.feed(data))
+        except ProtocolError as error:
+            self._break(error)
+            return
+        self._start_calls()
+
+    def pause_writing(self) -> None:
+        """Read and start nothing until the client takes its answers."""
+        self._is_full = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Continue."""
+        self._is_full = False
+        self._start_calls()
+
+    def eof_received(self) -> bool:
+        """Close: a client that sends no more wants no more answers."""
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """End everything that belongs to the connection."""
+        self._is_ending = True
+        self._hello_timer.cancel()
+        self._payloads.clear()
+        if self in self._connections:
+            self._counters.net_connections -= 1
+        for call_id in self._waiting:
+            self._tasks[call_id].cancel()
+        self._ended = self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+        if self._runner is not None:
+            await self._runner.end()
+        self._connections.discard(self)
+
+    # --- the first message ---
+
+    def _hello_missing(self) -> None:
+        if self._runner is None:
+            self._break(
+                ProtocolError("no hello came in time", wanted=f"one in {self._limits.hello_s} s")
+            )
+
+    def _greet(self, hello: Hello) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                "the client speaks another version of the protocol",
+                wanted=f"version {PROTOCOL_VERSION}",
+                got=f"version {hello.version}",
+            )
+        token = self._access.token
+        if token is not None and not hmac.compare_digest(
+            token.encode(), (hello.token or "").encode("utf-8", "replace")
+        ):
+            raise AccessError("the token is wrong", wanted="the token of the server's token file")
+        self._hello_timer.cancel()
+        self._runner = CallRunner(
+            self._store, self._limits, self._counters, return_leases=hello.return_leases
+        )
+        config = self._store.config
+        self._write(
+            Welcome(
+                PROTOCOL_VERSION,
+                [],
+                self._limits.frame_bytes_max,
+                self._limits.in_flight_max,
+                config.dedupe_window_ms,
+                str(self._store.blocking.path),
+            )
+        )
+
+    # --- calls ---
+
+    def _start_calls(self) -> None:
+        while self._payloads and not self._is_finishing:
+            if self._is_full or len(self._tasks) - len(self._waiting) >= self._limits.in_flight_max:
+                self._transport.pause_reading()
+                return
+            try:
+                self._handle(decode_from_client(self._payloads.popleft()))
+            except ProtocolError as error:
+                self._break(error)
+                return
+            except AccessError as error:
+                self._reject(error)
+                return
+        if not self._is_ending:
+            self._transport.resume_reading()
+
+    def _handle(self, message: Hello | Call | Abandon) -> None:
+        runner = self._runner
+        if isinstance(message, Hello):
+            if runner is not None:
+                raise ProtocolError("a second hello came")
+            self._greet(message)
+        elif runner is None:
+            raise ProtocolError("a message came before the hello")
+        elif isinstance(message, Abandon):
+            if message.id in self._waiting:
+                self._tasks[message.id].cancel()
+        else:
+            self._start(runner, message)
+
+    def _start(self, runner: CallRunner, call: Call) -> None:
+        if call.id <= NO_CALL or call.id in self._tasks:
+            raise ProtocolError("the id of a call is not above 0, or in use", got=call.id)
+        self._counters.net_requests += 1
+        try:
+            spec = runner.spec_of(call)
+            if spec.waits and call.options.get("wait"):
+                self._check_waits()
+                self._waiting.add(call.id)
+                self._counters.net_waiting_requests += 1
+        except TimerStoreError as error:
+            self._fail(call.id, error)
+            return
+        self._counters.net_running_requests += 1
+        task = self._loop.create_task(self._run(runner, call, spec))
+        self._tasks[call.id] = task
+
+    def _check_waits(self) -> None:
+        limits = self._limits
+        if (
+            self._counters.net_waiting_requests >= limits.waits_max
+            or len(self._waiting) >= limits.connection_waits_max
+        ):
+            raise BusyError(
+                "too many calls wait for messages",
+                wanted=f"at most {limits.waits_max}, {limits.connection_waits_max} of a connection",
+            )
+
+    async def _run(self, runner: CallRunner, call: Call, spec: CallSpec) -> None:
+        found: Any = None
+        try:
+            found = await runner.run(call, spec)
+            if self._answer(call, found):
+                found = None
+        except asyncio.CancelledError:
+            if not self._is_finishing:  # else the client asks the next server
+                self._write(Failure(call.id, ABANDONED))
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self._fail_with(call, error)
+        finally:
+            if receipts := receipts_in(found):  # the answer was not sent
+                await runner.give_back(receipts)
+            self._tasks.pop(call.id, None)
+            self._counters.net_running_requests -= 1
+            if call.id in self._waiting:
+                self._waiting.discard(call.id)
+                self._counters.net_waiting_requests -= 1
+            if self._payloads or not self._is_ending:
+                self._start_calls()
+
+    def _fail_with(self, call: Call, error: Exception) -> None:
+        """Answer a call that raised an exception."""
+        if isinstance(error, ClosedError) and not self._is_store_open():
+            self._transport.close()  # the client connects again, to the next owner
+        elif isinstance(error, TimerStoreError):
+            self._fail(call.id, error)
+        elif isinstance(error, TypeError):  # an argument of a type that no check expected
+            self._fail(call.id, MessageError(f"{call.name}: {error}"))
+        else:
+            _log.error("the call %s failed", call.name, exc_info=error)
+            self._fail(call.id, ServerError(f"{type(error).__name__}: {error}"))
+
+    def _is_store_open(self) -> bool:
+        try:
+            self._store.blocking._check_open()
+        except ClosedError:
+            return False
+        return True
+
+    # --- answers ---
+
+    def _answer(self, call: Call, found: Any) -> bool:
+        """Send a result, and return whether the connection is still there."""
+        payload = encode(Answer(call.id, found))
+        if len(payload) > self._limits.frame_bytes_max:
+            raise MessageError(
+                f"{call.name}: the result has {len(payload)} bytes, and a frame at most "
+                f"{self._limits.frame_bytes_max}; ask for fewer messages (max_count)"
+            )
+        self._send(payload)
+        return not self._is_ending
+
+    def _fail(self, call_id: int, error: TimerStoreError) -> None:
+        self._counters.net_failed_requests += 1
+        self._write(failure_of(call_id, error))
+
+    def _write(self, message: Welcome | Failure) -> None:
+        self._send(encode(message))
+
+    def _send(self, payload: bytes) -> None:
+        if self._is_ending:
+            return
+        if not self._answers:
+            self._loop.call_soon(self._flush)
+        self._answers.append(frame(payload))
+
+    def _flush(self) -> None:
+        data = b"".join(self._answers)
+        self._answers.clear()
+        if not data or self._transport.is_closing():
+            return
+        self._counters.net_sent_bytes += len(data)
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max:
+            self._counters.net_broken_connections += 1
+            self._is_ending = True
+            self._transport.abort()
+
+    # --- the end ---
+
+    def fileno(self) -> int:
+        """Return the number of the socket; -1 if it is closed."""
+        one = self._transport.get_extra_info("socket")
+        return -1 if one is None else int(one.fileno())
+
+    def _break(self, error: TimerStoreError) -> None:
+        self._counters.net_broken_connections += 1
+        self._write(failure_of(NO_CALL, error))
+        self._linger()
+
+    def _reject(self, error: TimerStoreError) -> None:
+        self._counters.net_rejected_connections += 1
+        self._write(failure_of(NO_CALL, error))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Send the error, and close when the client has: a close with unread bytes loses it."""
+        self._flush()
+        self._is_ending = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._loop.call_later(_LINGER_S, self._transport.close)
+        else:
+            self._transport.close()
+
+    def _close(self) -> None:
+        self._flush()
+        self._is_ending = True
+        self._transport.close()
+
+    async def finish(self, seconds: float) -> None:
+        """End waits, let other calls end for a limited time, send the answers, and close."""
+        self._is_finishing = True
+        for call_id in self._waiting:
+            self._tasks[call_id].cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=seconds)
+        if not self._is_ending:
+            self._close()
+
+    async def ended(self) -> None:
+        """Return when everything that belongs to the connection has ended."""
+        while self in self._connections and self._ended is None:
+            await asyncio.sleep(0)
+        if self._ended is not None:
+            await self._ended
+
+
+def _uid_of(transport: asyncio.BaseTransport) -> int | None:
+    """Return the user at the other end of a unix socket; None for another kind."""
+    one = transport.get_extra_info("socket")
+    if one is None or one.family != socket.AF_UNIX:
+        return None
+    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])

@@ -1,0 +1,177 @@
+"""A store that several processes open: the first one owns it and serves it to the others.
+
+`timerstore.open(path, shared=True)`. The socket is in the store's directory. When the owner has
+closed the store or died, the lock of the store decides which of the others opens it next. Every
+process, the owner as well, makes its calls over the socket, so a change of the owner is a lost
+connection like any other.
+
+Thread safety: any thread. One of them connects or opens; the others wait for it.
+Invariants:
+    1. Two processes never serve one store: only the holder of the store's lock listens.
+    2. A process without running calls takes over, too: a thread watches the connection.
+    3. A forked child connects by itself, and owns nothing.
+Raises: as timerstore.open and RemoteStore.
+See also: docs/decisions/0018-server-and-client.md.
+"""
+
+import select
+import threading
+import time
+import weakref
+from pathlib import Path
+
+from timerstore import store as single
+from timerstore._engine.format.store_paths import Tree
+from timerstore.config import StoreConfig
+from timerstore.errors import ClosedError, LockedError, TimerStoreError, UnavailableError
+from timerstore.net.access import accepted_users
+from timerstore.net.channel import Channel
+from timerstore.net.connector import Connector
+from timerstore.net.endpoints import Endpoint
+from timerstore.net.remote_store import RemoteStore
+from timerstore.net.server_limits import ServerLimits
+from timerstore.net.start_server import unix_listener
+from timerstore.net.store_server import StoreServer
+from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
+from timerstore.store import TimerStore
+
+SOCKET_NAME = "server.sock"
+_WORKERS = 8
+_MODE = 0o600
+_BUSY_S = 0.01
+_LOOK_S = 0.2  # how often the watcher looks whether it is still needed
+_RETRY_S = 30.0
+
+
+class SharedConnector(Connector):
+    """Connects to the owner of a store, or becomes the owner."""
+
+    longest_pause_s = 0.1  # an owner that died is replaced within a second
+
+    def __init__(self, path: Path, config: StoreConfig | None) -> None:
+        self._socket_path = Tree(path).side / SOCKET_NAME
+        super().__init__(Endpoint(self._socket_path), Hello(PROTOCOL_VERSION), None, _RETRY_S)
+        self._path = path
+        self._config = config
+        self._owned: tuple[TimerStore, StoreServer] | None = None
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has the store open."""
+        return self._owned is not None
+
+    def _attempt(self) -> Channel:
+        channel = self._connected_or_opened()
+        self._watch()
+        return channel
+
+    def _connected_or_opened(self) -> Channel:
+        try:
+            return super()._attempt()
+        except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError) as error:
+            if self._owned is not None:  # its server has ended
+                self._give_up()
+            try:
+                self._open()
+            except LockedError as locked:  # another process opens it, or closes it
+                raise UnavailableError(str(locked)) from error
+            return super()._attempt()
+
+    def _open(self) -> None:
+        store = single.open(self._path, self._config)
+        try:
+            listener = unix_listener(self._socket_path, accepted_users(()), _MODE, is_guarded=True)
+            server = StoreServer(store, [listener], ServerLimits(), _WORKERS)
+            server.start()
+        except BaseException:
+            store.close()
+            raise
+        self._owned = store, server
+
+    def _give_up(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            store, server = owned
+            try:
+                server.close()
+            finally:
+                store.close()
+
+    # --- taking over ---
+
+    def _watch(self) -> None:
+        if self._watcher is None or not self._watcher.is_alive():
+            self._watcher = threading.Thread(
+                target=_watch_connection,
+                args=(weakref.ref(self),),
+                name="timerstore-shared",
+                daemon=True,
+            )
+            self._watcher.start()
+
+    def reconnect_if_lost(self) -> None:
+        """Wait a moment for the end of the connection. If it ended, connect again or take over."""
+        channel = self._channel
+        if channel is not None and not channel.is_lost:
+            poll = select.poll()
+            poll.register(channel.fileno(), select.POLLRDHUP)
+            if not poll.poll(_LOOK_S * 1000):
+                return
+            if not channel.lose_if_idle():  # a thread reads the last answers, and then the end
+                time.sleep(_BUSY_S)
+                return
+        if not self._is_closed:
+            self.channel()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """End the connection. The owner closes the store, and another process takes over."""
+        super().close()
+        with self._lock:
+            super().close()  # a connection that was made in between
+            self._give_up()
+        watcher = self._watcher
+        if watcher is not None and watcher is not threading.current_thread():
+            watcher.join()
+
+    def forget_in_child(self) -> None:
+        """Drop the connection and the parent's store in a forked child."""
+        super().forget_in_child()
+        self._owned = None
+        self._watcher = None
+
+
+def _watch_connection(connector: "weakref.ref[SharedConnector]") -> None:
+    while (one := connector()) is not None and not one.is_closed:
+        try:
+            one.reconnect_if_lost()
+        except ClosedError:
+            return
+        except (TimerStoreError, OSError, ValueError):
+            pass  # the next call of the program raises it
+        del one
+
+
+class SharedStore(RemoteStore):
+    """A store that is shared by processes; `timerstore.open(path, shared=True)` returns it."""
+
+    def __init__(self, connector: SharedConnector) -> None:
+        super().__init__(connector)
+        self._shared = connector
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has the store open at present."""
+        return self._shared.is_owner
+
+
+def open_shared(path: Path, config: StoreConfig | None) -> SharedStore:
+    """Implement timerstore.open with `shared=True`."""
+    connector = SharedConnector(path, config)
+    connector.channel()
+    return SharedStore(connector)

@@ -1,0 +1,107 @@
+"""Check the arguments of `serve`, open its sockets, and start the server.
+
+Raises: ConfigError that names every invalid argument; no socket is left open then.
+"""
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from timerstore._engine.storage.paths import absolute_path
+from timerstore.aio import WORKERS_MAX
+from timerstore.errors import ConfigError, quoted
+from timerstore.net.access import ServerAccess, accepted_users, read_token, tls_files
+from timerstore.net.endpoints import parse_host_port
+from timerstore.net.listening import listen_tcp, listen_unix
+from timerstore.net.server_limits import ServerLimits
+from timerstore.net.store_server import Listener, StoreServer, tls_context
+from timerstore.store import TimerStore
+
+_OWN_MODE = 0o600
+_SHARED_MODE = 0o666
+
+
+def start_server(
+    store: TimerStore,
+    socket: str | os.PathLike[str] | None,
+    tcp: str | None,
+    tls: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None,
+    token_file: str | os.PathLike[str] | None,
+    insecure: bool,
+    users: Iterable[int],
+    limits: ServerLimits | None,
+    workers: int,
+) -> StoreServer:
+    """Implement timerstore.net.serve."""
+    _check(store, socket, tcp, tls, limits, workers)
+    with ExitStack() as undo:
+        listeners = []
+        if tcp is not None:
+            token = None if token_file is None else read_token(token_file)
+            context = None if tls is None else tls_context(*tls_files(*tls))
+            host, port = parse_host_port(tcp)
+            _check_safe(host, token, context, insecure=insecure)
+            one = Listener(listen_tcp(host, port), ServerAccess(None, token), context)
+            undo.callback(one.socket.close)
+            listeners.append(one)
+        if socket is not None:
+            access = accepted_users(users)
+            mode = _OWN_MODE if access == accepted_users(()) else _SHARED_MODE
+            listeners.append(unix_listener(absolute_path("socket", socket), access, mode))
+            undo.callback(listeners[-1].socket.close)
+        server = StoreServer(store, listeners, limits or ServerLimits(), workers)
+        server.start()
+        undo.pop_all()
+        return server
+
+
+def unix_listener(
+    path: Path, access: frozenset[int], mode: int, *, is_guarded: bool = False
+) -> Listener:
+    """Return a listener on a unix socket."""
+    one = listen_unix(path, mode=mode, is_guarded=is_guarded)
+    return Listener(one, ServerAccess(access, None), None, path, path.lstat().st_ino)
+
+
+def _check(store: Any, socket: Any, tcp: Any, tls: Any, limits: Any, workers: Any) -> None:
+    problems = []
+    if not isinstance(store, TimerStore):
+        problems.append(
+            f"store: wanted an open TimerStore, got {type(store).__name__}; for shards, serve each "
+            "of `stores` on a socket of its own"
+        )
+    if socket is None and tcp is None:
+        problems.append("socket, tcp: wanted one of them or both, got none")
+    if tcp is not None and not isinstance(tcp, str):
+        problems.append(f"tcp: wanted HOST:PORT, got {quoted(tcp)}")
+    if tls is not None and (tcp is None or not isinstance(tls, tuple) or len(tls) != 2):
+        problems.append("tls: wanted the files of a certificate and its key, together with tcp")
+    if limits is not None and not isinstance(limits, ServerLimits):
+        problems.append(f"limits: wanted ServerLimits, got {quoted(limits)}")
+    if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
+        problems.append(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_safe(
+    host: str, token: str | None, tls: ssl.SSLContext | None, *, insecure: bool
+) -> None:
+    problems = []
+    if token is None:
+        problems.append("token_file: wanted one, as every user of the network can reach a TCP port")
+    if tls is None and not _is_loopback(host):
+        problems.append(f"tls: wanted a certificate and its key, as {host} is not loopback")
+    if problems and not insecure:
+        raise ConfigError([*problems, "insecure: True permits TCP without them"])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,133 @@
+"""The messages of the protocol: what a frame contains, as msgpack arrays.
+
+The first element of each array is the kind. Elements that a reader does not know, at the end of an
+array, are ignored; missing ones have the defaults stated here.
+
+Raises: ProtocolError for bytes that are no message.
+See also: docs/protocol.md.
+"""
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from timerstore.errors import ProtocolError
+from timerstore.net.wire_values import argument_object, decoded_extension, wire_value
+
+PROTOCOL_VERSION: Final = 1
+NO_CALL: Final = 0
+"""The id in a failure that concerns the connection, not one call."""
+
+Value = TypeVar("Value")
+
+
+class Hello(Struct, array_like=True, tag=1, frozen=True):
+    """The first message of a client."""
+
+    version: int
+    features: list[str] = []
+    token: str | None = None
+    return_leases: bool = False
+    """Whether the server gives back the leases of this connection when it ends."""
+
+
+class Call(Struct, array_like=True, tag=2, frozen=True):
+    """A call. Its id is above 0, and not that of another call of the connection still running."""
+
+    id: int
+    name: str
+    args: list[Any] = []
+    """The arguments without a default, in the order of the signature."""
+    options: dict[str, Any] = {}
+    """The other arguments, by name."""
+    target: int = 0
+    """0 for the store, or the number of a consumer or of a list of pending messages."""
+
+
+class Abandon(Struct, array_like=True, tag=3, frozen=True):
+    """The caller does not want the result of a call any more."""
+
+    id: int
+
+
+class Welcome(Struct, array_like=True, tag=4, frozen=True):
+    """The server's answer to Hello."""
+
+    version: int
+    features: list[str] = []
+    frame_bytes_max: int = 0
+    in_flight_max: int = 0
+    dedupe_window_ms: int = 0
+    path: str = ""
+
+
+class Answer(Struct, array_like=True, tag=5, frozen=True):
+    """The result of a call."""
+
+    id: int
+    value: Raw
+
+
+class Failure(Struct, array_like=True, tag=6, frozen=True):
+    """The exception of a call. With id 0 the connection ends, and all its calls fail."""
+
+    id: int
+    kind: str
+    """The name of the exception's class."""
+    what: str = ""
+    where: str | None = None
+    wanted: str | None = None
+    got: str | None = None
+    problems: list[str] | None = None
+    """For errors of arguments: one text for each problem."""
+    retryable: bool = False
+    result: str | None = None
+    """For NotPendingError and LeaseLostError: the state of the message."""
+    stored_count: int = 0
+    """For FullError and BusyError: how many messages of a batch were stored."""
+
+
+FromClient = Hello | Call | Abandon
+FromServer = Welcome | Answer | Failure
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=wire_value)
+_call_encoder = msgspec.msgpack.Encoder(enc_hook=argument_object)
+_from_client = msgspec.msgpack.Decoder(FromClient, ext_hook=decoded_extension)
+_from_server = msgspec.msgpack.Decoder(FromServer)
+
+
+def encode_call(call: Call) -> bytes:
+    """Return the bytes of a call. TypeError, OverflowError or UnicodeEncodeError for a value that
+    cannot travel.
+    """
+    return _call_encoder.encode(call)
+
+
+def encode(message: FromClient | FromServer | object) -> bytes:
+    """Return the bytes of a message or of a result."""
+    return _encoder.encode(message)
+
+
+def decode_from_client(payload: bytes) -> FromClient:
+    """Return a client's message."""
+    message: FromClient = _decoded(_from_client, payload)
+    return message
+
+
+def decode_from_server(payload: bytes) -> FromServer:
+    """Return a server's message. The value of an Answer is not decoded yet."""
+    message: FromServer = _decoded(_from_server, payload)
+    return message
+
+
+def decode_value(decoder: "msgspec.msgpack.Decoder[Value]", value: Raw) -> Value:
+    """Return the result of a call."""
+    return _decoded(decoder, value)
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[Value]", payload: bytes | Raw) -> Value:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+        raise ProtocolError(f"a frame is no message of the protocol ({error})") from error

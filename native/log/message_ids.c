@@ -279,6 +279,13 @@ int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store
         first->body_crc = record.body_crc;
         first->has_body = has_body(&record, rows, which[k]);
         first->has_properties = has_properties(&record, rows, which[k]);
+        /* Damage is not another message. */
+        if (first->is_same && !(first->has_body && first->has_properties)) {
+            int32_t fault = ts_record_check(&record);
+
+            if (fault != 0)
+                return k > 0 ? k : ts_view_fault(view, first->log_offset, fault);
+        }
     }
     return count;
 }

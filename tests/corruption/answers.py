@@ -81,7 +81,8 @@ def _now(
     yield "ingested", store.ingested("table")
     yield "recurring", store.recurring()
     if asked.once:
-        yield "put again", store.put("orders", b"twice", message_id=asked.once).duplicate
+        again = store.put("orders", b"now", tags="paid", keys="k-0", message_id=asked.once)
+        yield "put again", again.duplicate
 
 
 def _queues(store: timerstore.TimerStore) -> list[Queue]:

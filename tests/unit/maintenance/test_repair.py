@@ -124,7 +124,7 @@ def test_repair_uses_older_message_ids_when_newest_are_damaged(bench: Bench) -> 
     bench.root = target
     bench.open()
     assert bench.store.put("t", b"y", message_id="a").duplicate
-    assert bench.store.put("t", b"y", message_id="b").duplicate, "the log tells"
+    assert bench.store.put("t", b"x", message_id="b").duplicate, "the log tells"
 
 
 def test_repair_leaves_no_target_when_it_cannot_be_written(

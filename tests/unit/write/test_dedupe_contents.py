@@ -13,7 +13,7 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import append_of_many, inside
 from tests.support.retaining import SIZES, fill
-from timerstore import CancelResult, ConflictError, MessageError
+from timerstore import CancelResult, ConflictError, CorruptError, MessageError
 
 HOUR = 3_600_000
 FULL: dict[str, Any] = {"tags": "a", "keys": ["k", "l"], "properties": {"x": "1", "y": "2"}}
@@ -301,3 +301,15 @@ def test_of_two_threads_with_other_contents_one_gets_the_conflict(bench: Bench) 
         for one in threads:
             one.join()
         assert sum(isinstance(one, ConflictError) for one in told) == 1
+
+
+def test_damaged_first_message_is_corruption_and_no_conflict(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s")
+    bench.store.put("t", b"x" * 100, message_id="a")
+    bench.close()
+    (path,) = (bench.root / "commitlog").iterdir()
+    path.write_bytes(path.read_bytes().replace(b"x" * 100, b"x" * 99 + b"y"))
+    bench.open()
+    with pytest.raises(CorruptError, match="message ids: the record's CRC does not match"):
+        bench.store.put("t", b"x" * 100, message_id="a")
+    abandon(bench.store)

@@ -2,6 +2,7 @@
 
     put(topic, body, message_id="order-17")     unknown: append, and remember in the same step
     put(topic, body, message_id="order-17")     known: append nothing, return the first receipt
+                                                (write/contents.py compares the contents)
 
 The ids can be derived from the records with TS_ONCE in the log, as far back as the window reaches.
 C looks them up in tables in memory under the append lock. A side file saves reading that part of

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases import DeadLetter
 from timerstore.aio import AsyncLeaseConsumer
 from timerstore.api import StoreApi
 from timerstore.errors import (
@@ -30,7 +31,7 @@ from timerstore.errors import (
 )
 from timerstore.net.async_channel import AsyncChannel, connected_channel
 from timerstore.net.async_remote_consumer import AsyncRemoteConsumer, JoiningRemotely
-from timerstore.net.call_table import PENDING_CALLS, STORE_CALLS
+from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
 from timerstore.net.channel import NotSentError
 from timerstore.net.endpoints import Endpoint, parse_endpoint
 from timerstore.net.not_remote import missing_name
@@ -43,7 +44,7 @@ from timerstore.reports import PendingTimer
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 _CONNECT_S = 10.0
-_OWN_FORM = frozenset({"consumer", "pending"})
+_OWN_FORM = frozenset({"consumer", "dead_letters", "pending"})
 
 
 class _Recorder(RecordedCalls):
@@ -171,18 +172,25 @@ class AsyncRemoteStore(AsyncClosing):
         return JoiningRemotely(make)
 
     @wraps(StoreApi.pending)
-    async def pending(self, **named: Any) -> AsyncIterator[PendingTimer]:
+    def pending(self, **named: Any) -> AsyncIterator[PendingTimer]:
         """Yield pending messages, as TimerStore.pending. They are sent 256 at a time."""
-        recorded: Any = StoreApi.pending(_recorder, **named)
-        _, args, options = recorded
-        number, channel = await self._made("pending", args, options)
+        return self._listed(StoreApi.pending(_recorder, **named))
+
+    @wraps(StoreApi.dead_letters)
+    def dead_letters(self, group: str, **named: Any) -> AsyncIterator[DeadLetter]:
+        """Yield dead letters, as TimerStore.dead_letters. They are sent 256 at a time."""
+        return self._listed(StoreApi.dead_letters(_recorder, group, **named))
+
+    async def _listed(self, recorded: Any) -> AsyncIterator[Any]:
+        name, args, options = recorded
+        number, channel = await self._made(name, args, options)
         try:
-            while page := await _on_target(channel, "next", number):
+            while page := await _on_list(name, channel, "next", number):
                 for one in page:
                     yield one
         finally:
             if not channel.is_lost:  # else the list has ended with its connection
-                await _on_target(channel, "close", number)
+                await _on_list(name, channel, "close", number)
 
     async def close(self) -> None:
         """End the connection of this loop. Running calls raise ClosedError; the server goes on."""
@@ -200,12 +208,12 @@ class AsyncRemoteStore(AsyncClosing):
         return f"<AsyncRemoteStore {self.url}>"
 
 
-async def _on_target(channel: AsyncChannel, name: str, number: int) -> Any:
+async def _on_list(of: str, channel: AsyncChannel, name: str, number: int) -> Any:
     try:
-        return await channel.request(PENDING_CALLS[name], [], {}, number)
+        return await channel.request(LIST_CALLS[of][name], [], {}, number)
     except NotSentError as error:
         raise ConnectionLostError(
-            "the connection was lost during `pending`; call it again"
+            f"the connection was lost during `{of}`; call it again"
         ) from error
 
 

@@ -5,7 +5,7 @@ Raises: MessageError for a call or an argument that does not exist; otherwise as
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -16,7 +16,7 @@ from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
 from timerstore.net.call_table import (
     CONSUMER_CALLS,
-    PENDING_CALLS,
+    LIST_CALLS,
     SIGNATURES,
     STORE_CALLS,
     CallSpec,
@@ -25,19 +25,19 @@ from timerstore.net.call_table import (
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_messages import Call
-from timerstore.reports import PendingTimer
 
-_PAGE = 256  # pending messages in one answer
-_SETTLING = frozenset({"ack", "nack", "extend"})
+_PAGE = 256  # messages of a list in one answer
+_SETTLING = frozenset({"ack", "nack", "extend", "bury"})
 
 
-class PendingList(Owner):
-    """The rest of a `pending`, which a client reads page by page."""
+class MessageList(Owner):
+    """The rest of a `pending` or `dead_letters`, which a client reads page by page."""
 
-    def __init__(self, found: AsyncIterator[PendingTimer]) -> None:
+    def __init__(self, calls: Mapping[str, CallSpec], found: AsyncIterator[Any]) -> None:
+        self.calls = calls
         self._found = found
 
-    async def next(self) -> list[PendingTimer]:
+    async def next(self) -> list[Any]:
         """Return the next messages; an empty list at the end."""
         page = []
         async for one in self._found:
@@ -50,7 +50,6 @@ class PendingList(Owner):
         """Forget the rest."""
 
 
-_TARGET_CALLS = {AsyncConsumer: CONSUMER_CALLS, PendingList: PENDING_CALLS}
 _CONSUMER_SIGNATURES = {
     name: Signature.of(getattr(AsyncConsumer, name)) for name in CONSUMER_CALLS if name != "queues"
 }
@@ -70,7 +69,7 @@ class CallRunner(Owner):
         self._store = store
         self._limits = limits
         self._counters = counters
-        self._targets: dict[int, AsyncConsumer | PendingList] = {}
+        self._targets: dict[int, AsyncConsumer | MessageList] = {}
         self._numbers = count(1)
         self._leases: dict[str, None] | None = {} if return_leases else None
 
@@ -82,7 +81,8 @@ class CallRunner(Owner):
             target = self._targets.get(call.target)
             if target is None:
                 raise MessageError(f"target: wanted one of this connection, got {call.target}")
-            found = _TARGET_CALLS[type(target)].get(call.name)
+            calls = target.calls if isinstance(target, MessageList) else CONSUMER_CALLS
+            found = calls.get(call.name)
         if found is None:
             raise MessageError(f"call: no such call can be made from here: {quoted(call.name)}")
         return found
@@ -99,9 +99,10 @@ class CallRunner(Owner):
         if call.name == "consumer":
             self._check_targets()
             return self._add(await method(*call.args, **call.options))
-        if call.name == "pending":
+        if call.name in LIST_CALLS:
             self._check_targets()
-            return self._add(PendingList(method(*call.args, **call.options)))
+            rows = method(*call.args, **call.options)
+            return self._add(MessageList(LIST_CALLS[call.name], rows))
         found = await method(*call.args, **call.options)
         if call.name == "stats":
             return {**found, **self._counters.values()}
@@ -111,7 +112,7 @@ class CallRunner(Owner):
 
     async def _on_target(self, call: Call) -> Any:
         target = self._targets[call.target]
-        if isinstance(target, PendingList):
+        if isinstance(target, MessageList):
             if call.args or call.options:
                 raise MessageError(f"{call.name}: wanted no arguments")
         elif call.name == "queues":
@@ -125,11 +126,11 @@ class CallRunner(Owner):
     def _check_targets(self) -> None:
         if len(self._targets) >= self._limits.targets_max:
             raise BusyError(
-                "the connection has too many consumers and lists of pending messages",
+                "the connection has too many consumers and lists of messages",
                 wanted=f"at most {self._limits.targets_max}",
             )
 
-    def _add(self, target: AsyncConsumer | PendingList) -> int:
+    def _add(self, target: AsyncConsumer | MessageList) -> int:
         number = next(self._numbers)
         self._targets[number] = target
         return number

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from timerstore._engine.leases import AckResult, Backoff, LeasedMessage
+from timerstore._engine.leases import AckResult, Backoff, DeadLetter, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.recurring import Recurring, RecurringRequest
@@ -110,7 +110,7 @@ def _handle(value: Any) -> Any:
 
 
 def _receipt_text(value: Any) -> Any:
-    return value.receipt if isinstance(value, LeasedMessage) else value
+    return value.receipt if isinstance(value, LeasedMessage | DeadLetter) else value
 
 
 def _several(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -120,6 +120,11 @@ def _several(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return [convert(one) for one in values]
 
     return converted
+
+
+def _letters(value: Any) -> Any:
+    """Return the receipt of one dead letter, or those of several. A dead letter is a tuple, too."""
+    return value.receipt if isinstance(value, DeadLetter) else _several(_receipt_text)(value)
 
 
 def _span(value: Any) -> Any:
@@ -153,6 +158,7 @@ _CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "receipts_or_handles": _several(_handle),
         "receipt": _receipt_text,
         "receipts": _several(_receipt_text),
+        "letters": _letters,
         "bodies": _strings,
         "message_ids": _strings,
         "backoff": _backoff,
@@ -222,6 +228,9 @@ STORE_CALLS = _by_name(
     CallSpec("ack_many", list[AckResult]),
     CallSpec("nack", AckResult),
     CallSpec("extend", str, Repeat.NEVER),
+    CallSpec("bury", AckResult),
+    CallSpec("dead_letters", int),
+    CallSpec("requeue", int, Repeat.NEVER),
     CallSpec("consumer", int),
     CallSpec("committed", dict[int, int]),
     CallSpec("offset_at", int),
@@ -238,8 +247,8 @@ STORE_CALLS = _by_name(
     CallSpec("pace", None),
     CallSpec("flush", None),
 )
-"""The calls of a store. `consumer` and `pending` return the number of a target for the calls below.
-"""
+"""The calls of a store. `consumer`, `pending` and `dead_letters` return the number of a target, for
+the calls below."""
 
 CONSUMER_CALLS = _by_name(
     CallSpec("poll", list[Message], Repeat.NEVER, waits=True),
@@ -250,12 +259,17 @@ CONSUMER_CALLS = _by_name(
 )
 """The calls of a consumer. A consumer ends with its connection, so none can be sent again."""
 
-PENDING_CALLS = _by_name(
-    CallSpec("next", list[PendingTimer], Repeat.NEVER),
-    CallSpec("close", None, Repeat.NEVER),
+LIST_CALLS: Mapping[str, Mapping[str, CallSpec]] = MappingProxyType(
+    {
+        name: _by_name(
+            CallSpec("next", list[row], Repeat.NEVER),  # type: ignore[valid-type]
+            CallSpec("close", None, Repeat.NEVER),
+        )
+        for name, row in (("pending", PendingTimer), ("dead_letters", DeadLetter))
+    }
 )
-"""The calls of a list of pending messages: `next` returns the next ones, an empty list at the end.
-"""
+"""By the call that made a list, the list's calls. `next` returns the next messages, and at the end
+an empty list."""
 
 SIGNATURES: Mapping[str, Signature] = MappingProxyType(
     {name: Signature.of(getattr(StoreApi, name)) for name in STORE_CALLS}
@@ -263,7 +277,7 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
 
 
 _REQUESTS = {
-    one: tuple(field.name for field in fields(one))
+    one: tuple(field.name for field in fields(one) if not field.kw_only)
     for one in (PutRequest, BatchRequest, PullRequest, ReceiveRequest, RecurringRequest)
 }
 

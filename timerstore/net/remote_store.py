@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from timerstore._engine.base.closing import close_at_exit
-from timerstore._engine.leases import LeaseConsumer, LeasedMessage
+from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases.receive_request import Topics
 from timerstore.errors import ConfigError, ConnectionLostError, TimerStoreError, quoted
-from timerstore.net.call_table import PENDING_CALLS, STORE_CALLS
+from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
 from timerstore.net.channel import Channel, NotSentError
 from timerstore.net.connector import Connector
 from timerstore.net.endpoints import parse_endpoint
@@ -80,7 +81,12 @@ class RemoteStore(RecordedCalls):
         given = {"begin_ms": begin_ms, "end_ms": end_ms, "topic": topic}
         options = {name: value for name, value in given.items() if value is not None}
         number, channel = self._made("pending", [], options)
-        return _pages(channel, number)
+        return _pages("pending", channel, number)
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        options = {} if topic is None else {"topic": topic}
+        number, channel = self._made("dead_letters", [group], options)
+        return _pages("dead_letters", channel, number)
 
     def _do_consumer(self, topic: str, group: str, *given: Any) -> RemoteConsumer:
         names = ("queues", "tags", "sql", "wait")
@@ -94,7 +100,7 @@ class RemoteStore(RecordedCalls):
         return RemoteConsumer(join, topic, group, options.get("wait"))
 
     def _do_lease_consumer(
-        self, topic: str, group: str, wait: float | None, options: dict[str, Any]
+        self, topic: Topics, group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
 
@@ -109,22 +115,22 @@ class RemoteStore(RecordedCalls):
         return f"<{type(self).__name__} {self.url}>"
 
 
-def _pages(channel: Channel, number: int) -> Iterator[PendingTimer]:
+def _pages(of: str, channel: Channel, number: int) -> Iterator[Any]:
     """Yield the messages of a list that the server keeps for this connection."""
     try:
-        while page := _on_target(channel, "next", number):
+        while page := _on_list(of, channel, "next", number):
             yield from page
     finally:
         if not channel.is_lost:  # else the list has ended with its connection
-            _on_target(channel, "close", number)
+            _on_list(of, channel, "close", number)
 
 
-def _on_target(channel: Channel, name: str, number: int) -> Any:
+def _on_list(of: str, channel: Channel, name: str, number: int) -> Any:
     try:
-        return channel.request(PENDING_CALLS[name], [], {}, number)
+        return channel.request(LIST_CALLS[of][name], [], {}, number)
     except NotSentError as error:
         raise ConnectionLostError(
-            "the connection was lost during `pending`; call it again"
+            f"the connection was lost during `{of}`; call it again"
         ) from error
 
 

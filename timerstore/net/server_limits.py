@@ -26,7 +26,7 @@ class ServerLimits:
     of its calls; above `unsent_bytes_max` it closes the connection."""
     unsent_bytes_max: int = 128 << 20
     targets_max: int = 256
-    """Consumers and unfinished `pending` lists of one connection."""
+    """Consumers and unfinished lists (`pending`, `dead_letters`) of one connection."""
     leases_max: int = 100_000
     """Leases of one connection that has `return_leases`. Then `receive` raises BusyError."""
     hello_s: int = 10

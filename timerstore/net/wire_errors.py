@@ -38,6 +38,9 @@ def failure_of(call_id: int, error: TimerStoreError) -> Failure:
         bool(error.retryable),
         None if result is None else str(result),
         int(getattr(error, "stored_count", 0)),
+        [error.topic, error.message_id, *error.differs]
+        if isinstance(error, errors.ConflictError)
+        else None,
     )
 
 
@@ -59,8 +62,11 @@ def error_of(failure: Failure) -> TimerStoreError:
         result = failure.result or "UNKNOWN"
         known = results(result) if result in results.__members__ else result
         return kind(failure.what, result=known, **fields)
+    if issubclass(kind, errors.ConflictError):
+        topic, message_id, *differs = failure.conflict or ["", ""]
+        fields.update(topic=topic, message_id=message_id, differs=differs)
     error = kind(failure.what, **fields)
-    if isinstance(error, errors.FullError | errors.BusyError):
+    if isinstance(error, errors.FullError | errors.BusyError | errors.ConflictError):
         error.stored_count = failure.stored_count
     return error
 

@@ -42,7 +42,7 @@ class Call(Struct, array_like=True, tag=2, frozen=True):
     options: dict[str, Any] = {}
     """The other arguments, by name."""
     target: int = 0
-    """0 for the store, or the number of a consumer or of a list of pending messages."""
+    """0 for the store, or the number of a consumer or of a list of messages."""
 
 
 class Abandon(Struct, array_like=True, tag=3, frozen=True):
@@ -85,7 +85,9 @@ class Failure(Struct, array_like=True, tag=6, frozen=True):
     result: str | None = None
     """For NotPendingError and LeaseLostError: the state of the message."""
     stored_count: int = 0
-    """For FullError and BusyError: how many messages of a batch were stored."""
+    """For FullError, BusyError and ConflictError: how many messages of a batch were stored."""
+    conflict: list[str] | None = None
+    """For ConflictError: topic, message id, and what differs."""
 
 
 FromClient = Hello | Call | Abandon

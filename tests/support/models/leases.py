@@ -357,9 +357,10 @@ class Lessees:
         for body, one in self._leases.items():
             is_letter = body in self._dead or may_lose or not one.must_be_dead
             assert is_letter, f"buried, and no dead letter: {one}"
-        with suppress(FlowControlError):
-            self.requeue(store, 0, lambda: False, None)
-        self._ack_rest(store, clock, seen, settle)
+        if any(one.may_be_dead for one in self._leases.values()):
+            with suppress(FlowControlError):
+                self.requeue(store, 0, lambda: False, None)
+            self._ack_rest(store, clock, seen, settle)
         for queue, messages in seen.items():
             for offset, (body, _) in enumerate(messages if queue[0] in self.topics else ()):
                 found = self._leases.get(body)

@@ -202,8 +202,8 @@ class Drawing:
 
     def _lease(self) -> Any:
         draw = self._draw
-        kinds = ("receive", "settle", "fill", "again", "leases", "requeue")
-        kind = draw.choices(kinds, (5, 6, 2, 1, 1, 1))[0]
+        kinds = ("receive", "settle", "fill", "again", "leases", "requeue", "letters")
+        kind = draw.choices(kinds, (10, 12, 4, 2, 2, 2, 1))[0]
         ms = draw.choice((1, 500, 500, 3000, 30_000))
         if kind == "settle":
             how = draw.choice(("ack", "ack", "ack_many", "nack", "extend", "bury"))
@@ -223,7 +223,14 @@ class Drawing:
             over = ["advance", draw.choice((500, 5000, 30_000)), False]
             return [receive, over, ["settle"]] * draw.choice((2, 5))
         items = [[None, self._size()] for _ in range(draw.choice((1, 3, 12)))]
-        return [["put_many", queue, items, False, False], ["settle"], receive]
+        filled = [["put_many", queue, items, False, False], ["settle"], receive]
+        if kind == "fill":
+            return filled
+        # dead letters are requeued, some of them again after the next opening
+        buried = [["settle_lease", "bury", number, ms] for number in range(draw.choice((1, 4)))]
+        requeue = ["requeue", self._number(), draw.choice((1, 3, None))]
+        again = [requeue] if draw.random() < 0.5 else [["reopen", 0], requeue]
+        return [*filled, *buried, ["settle"], requeue, *again]
 
     def _replace(self) -> Op:
         draw = self._draw

@@ -6,7 +6,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from tests.support.inside.engine import LeaseProgress, lease_appender
+from tests.support.inside.engine import DeadLetterReader, LeaseProgress, Leases, lease_appender
 from tests.support.inside.methods import (
     LEASE_PROGRESS_KNOWN_IN_RETRY,
     LEASES_CANCEL,
@@ -15,7 +15,7 @@ from tests.support.inside.methods import (
     LEASING_APPEND,
     LEASING_ROW,
 )
-from timerstore import CancelResult
+from timerstore import AckResult, CancelResult
 
 
 @mutant("LE-1", "an ack returns, but the lease continues", needs="receive")
@@ -57,8 +57,8 @@ def _no_dead_letters() -> Patches:
 def _not_extended() -> Patches:
     original = LEASES_MOVE.value
 
-    def move(self: Any, receipt: Any, deliver_ms: int) -> Any:
-        return original(self, receipt, min(deliver_ms, receipt.until_ms))
+    def move(self: Any, receipt: Any, deliver_ms: int, *to: Any) -> Any:
+        return original(self, receipt, min(deliver_ms, receipt.until_ms), *to)
 
     yield swap(*LEASES_MOVE, move)
 
@@ -81,3 +81,17 @@ def _noted_early() -> Patches:
         original(self, reads, rows, *rest)
 
     yield swap(*LEASING_APPEND, append)
+
+
+@mutant("LE-10", "an opening forgets which dead letters were requeued", needs="receive")
+def _requeued_again() -> Patches:
+    yield swap(DeadLetterReader, "scan", nothing)
+
+
+@mutant("LE-11", "a buried message is acknowledged, and is no dead letter", needs="receive")
+def _buried_nowhere() -> Patches:
+    def bury(self: Any, target: Any) -> AckResult:
+        answer: AckResult = self.ack_one(target)
+        return AckResult.BURIED if answer is AckResult.ACKED else answer
+
+    yield swap(Leases, "bury", bury)

@@ -39,6 +39,7 @@ from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 
 # --- leases ---
 from timerstore._engine.leases import lease_appender, leases
+from timerstore._engine.leases.dead_letter_reader import DeadLetterReader
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
 

@@ -304,7 +304,9 @@ class Lessees:
                 one.states |= {_FREE}
             raise
         assert requeued == len(chosen), f"{requeued} of {len(chosen)} requeued"
-        for one in leases:
+        for letter, one in zip(chosen, leases, strict=True):
+            if not is_dead():
+                self._dead.pop(letter.body, None)
             self._becomes(store, one, [_FREE], sure=not is_dead())
 
     def _list_dead(self, store: TimerStore) -> list[DeadLetter]:
@@ -352,9 +354,13 @@ class Lessees:
         `begin_of` returns the first remaining offset of a queue.
         """
         self._ack_rest(store, clock, seen, settle)
-        with suppress(FlowControlError):
-            self.requeue(store, 0, lambda: False, None)
-        self._ack_rest(store, clock, seen, settle)
+        for body, one in self._leases.items():
+            is_letter = body in self._dead or may_lose or not one.must_be_dead
+            assert is_letter, f"buried, and no dead letter: {one}"
+        if any(one.may_be_dead for one in self._leases.values()):
+            with suppress(FlowControlError):
+                self.requeue(store, 0, lambda: False, None)
+            self._ack_rest(store, clock, seen, settle)
         for queue, messages in seen.items():
             for offset, (body, _) in enumerate(messages if queue[0] in self.topics else ()):
                 found = self._leases.get(body)

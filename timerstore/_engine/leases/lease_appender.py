@@ -66,7 +66,7 @@ class LeaseSource(NamedTuple):
         return retry_topic(self.topic, self.group) if self.is_retry else self.topic
 
 
-class Target(NamedTuple):
+class LeaseTarget(NamedTuple):
     """Where the timer of a lease delivers its message: a topic, and a queue if it matters."""
 
     topic: str
@@ -77,7 +77,7 @@ class _Row(NamedTuple):
     message: Message
     lease: Lease
     is_last: bool
-    target: Target
+    target: LeaseTarget
     message_id: str
     body: bytes
     text: bytes
@@ -174,12 +174,12 @@ class LeaseAppender:
             properties_of(message, lease, source.topic),
         )
 
-    def _target(self, source: LeaseSource, lease: Lease, *, is_last: bool) -> Target:
+    def _target(self, source: LeaseSource, lease: Lease, *, is_last: bool) -> LeaseTarget:
         """Return the dead-letter topic after the last attempt, or else the retry topic."""
         if is_last:
-            return Target(dead_letter_topic(source.group), None)
+            return LeaseTarget(dead_letter_topic(source.group), None)
         queue_id = self._putting.targets.priority_queue(source.topic, lease.queue_id)
-        return Target(retry_topic(source.topic, source.group), queue_id)
+        return LeaseTarget(retry_topic(source.topic, source.group), queue_id)
 
     def _size_problem(self, row: _Row) -> MessageError | None:
         """Return an error if a message leaves no room for its lease."""

@@ -22,7 +22,7 @@ Source = tuple[int, int]
 """A priority, and the side: 0 for retries, 1 for the topic itself."""
 
 
-class Run(NamedTuple):
+class PriorityRun(NamedTuple):
     """Messages that are taken one after another from one queue."""
 
     source: Source
@@ -41,13 +41,13 @@ class PriorityOrder:
         """Return how many of the next `count` messages rule 2 chooses."""
         return (self._taken_count + count) // TURN_EVERY - self._taken_count // TURN_EVERY
 
-    def plan(self, available: Mapping[Source, int], count: int) -> list[Run]:
+    def plan(self, available: Mapping[Source, int], count: int) -> list[PriorityRun]:
         """Return the next runs, `count` messages together or all that there are.
 
         available: how many messages there are, by source.
         """
         left = {source: n for source, n in available.items() if n > 0}
-        runs: list[Run] = []
+        runs: list[PriorityRun] = []
         number, side, served = self._taken_count, self._last_side, dict(self._served)
         for _ in range(min(count, sum(left.values()))):
             number += 1
@@ -59,9 +59,9 @@ class PriorityOrder:
             side = 1 - side if (priority, 1 - side) in left else side
             source = priority, side
             if runs and runs[-1].source == source:
-                runs[-1] = Run(source, runs[-1].size + 1)
+                runs[-1] = PriorityRun(source, runs[-1].size + 1)
             else:
-                runs.append(Run(source, 1))
+                runs.append(PriorityRun(source, 1))
             served[priority] = number
             left[source] -= 1
             if not left[source]:

@@ -48,6 +48,11 @@ typedef struct {
     const uint8_t *topics;
     const int32_t *topic_offsets; /* [topic_count + 1] */
     int32_t topic_count;          /* 0: any */
+    int32_t key_count;            /* 0: any; else one of the words of KEYS must be one of these */
+    const uint8_t *keys;
+    const int32_t *key_offsets;   /* [key_count + 1] */
+    const uint8_t *without;       /* records of this topic are left out */
+    int32_t without_size;         /* 0: none */
     int32_t by_real_topic;        /* compare REAL_TOPIC instead of the record's own topic */
     int32_t kinds;                /* bit 1 << enum ts_kind; 0: any, and the kind is not read */
     int32_t has_due;              /* whether due times are bounded */

@@ -49,7 +49,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .by_real_topic = kinds >> 4 & 1,
                               .timer_bits = kinds >> 5 & 1 ? (const uint8_t *)"\x5a\xc3" : NULL,
                               .first_timer = kinds >> 6, .timer_bit_count = 16,
-                              .topics = (const uint8_t *)"orders", .topic_offsets = topic_offsets};
+                              .topics = (const uint8_t *)"orders", .topic_offsets = topic_offsets,
+                              .key_count = kinds >> 7, .keys = (const uint8_t *)"orders",
+                              .key_offsets = topic_offsets,
+                              .without = (const uint8_t *)"orders", .without_size = kinds >> 4 & 6};
     size_t took;
     uint8_t *bytes = fuzz_take(&in, (size_t)segment_bytes, &took);
     ts_window window = {.bytes = bytes, .size = (int64_t)took, .segment_bytes = segment_bytes,

@@ -104,6 +104,29 @@ static int32_t in_topics(const ts_text *topic, const ts_table_filter *filter)
     return filter->topic_count == 0;
 }
 
+/* Return whether one of the words of KEYS, which single spaces divide, is one of the keys. */
+static int32_t has_key(const ts_text *words, const ts_table_filter *filter)
+{
+    const uint8_t *at = words->at, *end;
+
+    if (at == NULL)
+        return 0;
+    for (const uint8_t *stop = at + words->size;; at = end + 1) {
+        end = memchr(at, ' ', (size_t)(stop - at));
+        if (end == NULL)
+            end = stop;
+        for (int32_t i = 0; i < filter->key_count; i++) {
+            int32_t size = filter->key_offsets[i + 1] - filter->key_offsets[i];
+
+            if (end - at == size && memcmp(at, filter->keys + filter->key_offsets[i],
+                                           (size_t)size) == 0)
+                return 1;
+        }
+        if (end == stop)
+            return 0;
+    }
+}
+
 /* Return the record's kind for a table. */
 static int32_t kind_of(const ts_record *record, const ts_marks *marks)
 {
@@ -152,13 +175,20 @@ static int32_t make_row(const ts_window *window, const ts_record *record, int64_
                         ts_table_row *row)
 {
     const ts_text topic = {.at = record->topic, .size = record->topic_size};
+    ts_names names;
 
     if (filter->has_store && (record->store_ms < filter->store_from_ms ||
                               record->store_ms >= filter->store_to_ms))
         return 0;
     if (!filter->by_real_topic && !in_topics(&topic, filter))
         return 0;
+    if (filter->without_size > 0 && ts_text_is(&topic, filter->without, filter->without_size))
+        return 0;
     if (filter->timer_bits != NULL && !has_bit(record, filter))
+        return 0;
+    if ((wants & TS_WANT_NAMES) != 0 || filter->key_count > 0)
+        ts_names_get(record->properties, record->properties_size, &names);
+    if (filter->key_count > 0 && !has_key(&names.keys, filter))
         return 0;
     memset(row, 0, sizeof *row);
     row->timer_id = -1;
@@ -181,9 +211,6 @@ static int32_t make_row(const ts_window *window, const ts_record *record, int64_
     set_span(window, row, TS_SPAN_TOPIC, record->topic, record->topic_size);
     set_span(window, row, TS_SPAN_PROPERTIES, record->properties, record->properties_size);
     if ((wants & TS_WANT_NAMES) != 0) {
-        ts_names names;
-
-        ts_names_get(record->properties, record->properties_size, &names);
         set_text(window, row, TS_SPAN_ID, &names.unique_key);
         set_text(window, row, TS_SPAN_KEYS, &names.keys);
         set_text(window, row, TS_SPAN_TAGS, &names.tags);

@@ -183,6 +183,20 @@ static void test_rows_say_what_was_put(void)
     filter = (ts_table_filter){.has_due = 1, .due_from_ms = INT64_MIN, .due_to_ms = INT64_MAX};
     got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
     CHECK(got == count / 4); /* a record without a due time does not match */
+    for (int32_t k = 0; k < 4; k++) { /* KEYS is "one two" */
+        static const char *const keys[] = {"two", "one", "tw", "one two"};
+
+        filter = (ts_table_filter){.key_count = 2, .keys = (const uint8_t *)keys[k],
+                                   .key_offsets = (int32_t[]){0, (int32_t)strlen(keys[k]),
+                                                              (int32_t)strlen(keys[k])}};
+        got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows,
+                            sums);
+        CHECK(got == (k < 2 ? (count + 2) / 4 : 0));
+        CHECK(got == 0 || (rows[0].queue_offset == 1 && rows[0].at[TS_SPAN_KEYS] == -1));
+    }
+    filter = (ts_table_filter){.without = (const uint8_t *)"Topic", .without_size = 5};
+    got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
+    CHECK(got == count / 4 && rows[0].queue_offset == 3);
     got = (int32_t)ts_window_count(&window, BASE, &next, 3);
     CHECK(got == 3 && next == starts[3]);
     window.end = starts[3] + 1; /* no record may reach past the end */

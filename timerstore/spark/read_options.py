@@ -11,6 +11,7 @@
 | topics                  | all       | for example "orders,mail": keep rows of these topics       |
 | keys                    | all       | for example "4711,4712": keep messages with one of these   |
 |                         |           | keys; for the tables messages, timers and deliveries       |
+| properties              | all       | names of the properties in the column `properties`         |
 | ledger                  | false     | whether `messages` has the records of ingested versions    |
 | deliver_from_ms, _to_ms | -         | range of deliver_at (slot_at for slots) in epoch ms; the   |
 |                         |           | lower bound is included, the upper bound is not            |
@@ -62,7 +63,7 @@ from timerstore.spark.offsets import Position
 Value = TypeVar("Value")
 
 READER_OPTIONS = frozenset(
-    {"path", "paths", "table", "shards", "columns", "topics", "keys", "ledger"}
+    {"path", "paths", "table", "shards", "columns", "topics", "keys", "ledger", "properties"}
     | {"deliver_from_ms", "deliver_to_ms"}
     | {"stored_from_ms", "stored_to_ms", "pushdown", "time_type", "max_partition_bytes"}
     | {"batch_bytes", "batch_rows", "on_corrupt", "verify_crc", "as_of", "precision_ms"}
@@ -98,6 +99,7 @@ class ReadOptions:
     as_of: dict[int, Position] | None = None
     precision_ms: int | None = None
     with_ledger: bool = False
+    property_names: tuple[str, ...] | None = None
     starting_offsets: str = "earliest"
     max_records_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -115,6 +117,7 @@ class ReadOptions:
             batch_rows=self.batch_rows,
             batch_bytes=self.batch_bytes,
             with_ledger=self.with_ledger,
+            property_names=self.property_names,
         )
 
     def absolute_path(self) -> "ReadOptions":
@@ -167,6 +170,7 @@ class _Parser:
             as_of=self._get("as_of", lambda one: offsets.read("as_of", one), None),
             precision_ms=self._get("precision_ms", _whole(1, 3_600_000), None),
             with_ledger=self._get("ledger", _boolean, default=False),
+            property_names=self._get("properties", _names, None),
             starting_offsets=self._get("starting_offsets", _starting, "earliest"),
             max_records_per_trigger=self._get("max_records_per_trigger", _whole(1), None),
             max_bytes_per_trigger=self._get("max_bytes_per_trigger", _size(1), None),

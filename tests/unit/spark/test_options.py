@@ -37,6 +37,7 @@ def test_parse_accepts_all_options() -> None:
             "stored_to_ms": "7", "pushdown": "TRUE", "time_type": "long",
             "max_partition_bytes": "64m", "batch_bytes": "1MB", "batch_rows": "1",
             "on_corrupt": "skip", "verify_crc": "false", "precision_ms": "100", "ledger": "true",
+            "properties": "DELAY,a",
             "starting_offsets": "timestamp:5", "max_records_per_trigger": "3",
             "max_bytes_per_trigger": "2k", "fail_on_data_loss": "False", "write_id": "of a writer",
         }
@@ -53,7 +54,7 @@ def test_parse_accepts_all_options() -> None:
     assert (got.max_partition_bytes, got.batch_bytes, got.batch_rows) == (64 << 20, 1 << 20, 1)
     assert (got.max_records_per_trigger, got.max_bytes_per_trigger) == (3, 2048)
     assert got.times_as_long
-    assert got.with_ledger
+    assert (got.with_ledger, got.property_names) == (True, ("DELAY", "a"))
 
 
 @pytest.mark.parametrize(

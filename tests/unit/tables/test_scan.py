@@ -152,6 +152,22 @@ def test_bounds_keep_the_rows_that_plain_python_keeps(
     assert [row["log_offset"] for row in got] == wanted
 
 
+@given(
+    records=st.lists(RECORD, max_size=20),
+    names=st.lists(st.sampled_from(["a", "KEYS", "TAGSX", "ä", "DELAY", "none"]), min_size=1),
+)
+def test_properties_are_limited_to_the_names_that_are_wanted(
+    scratch: Path, records: list[dict[str, Any]], names: list[str]
+) -> None:
+    root = scratch / str(next(COUNTER))
+    write_log(root, records)
+    got = read_rows(root, columns=("properties",), property_names=tuple(names))
+    assert [dict(row["properties"]) for row in got] == [
+        {name: text for name, text in dict(row["properties"]).items() if name in names}
+        for row in tables_expected.messages(root, 1000)
+    ]
+
+
 def plain(body: bytes = b"x" * 50, topic: str = "t") -> dict[str, Any]:
     return {
         "topic": topic, "body": body, "pairs": [("UNIQ_KEY", "A")], "timed": {}, "is_real": False,

@@ -86,6 +86,7 @@ class Wanted:
     batch_rows: int = 10_000
     batch_bytes: int = 4 << 20
     with_ledger: bool = False
+    property_names: tuple[str, ...] | None = None
 
     @property
     def left_out_topic(self) -> str:
@@ -129,6 +130,8 @@ class Records(NamedTuple):
     window: Any
     rows: RowArray
     sums: npt.NDArray[np.int64]
+    filter: Any
+    """That of the scan, for C."""
 
 
 class PendingBits(NamedTuple):
@@ -159,10 +162,12 @@ def _native_filter(wanted: Wanted, kinds: int, pending: PendingBits | None) -> t
     """Return the filter for C, and the buffers that it points to."""
     bounds = wanted.bounds
     topics, keys = _native_texts(bounds.topics), _native_texts(bounds.keys)
+    names = _native_texts(wanted.property_names)
     without = ffi.new("uint8_t[]", wanted.left_out_topic.encode())
     made = ffi.new("ts_table_filter *")
     made.topics, made.topic_offsets, made.topic_count = topics
     made.keys, made.key_offsets, made.key_count = keys
+    made.names, made.name_offsets, made.name_count = names
     made.without, made.without_size = without, len(without) - 1
     made.kinds, made.by_real_topic = kinds, pending is not None
     flags = ffi.NULL
@@ -176,7 +181,7 @@ def _native_filter(wanted: Wanted, kinds: int, pending: PendingBits | None) -> t
     made.store_from_ms, made.store_to_ms, made.has_store = _range(
         bounds.stored_from_ms, bounds.stored_to_ms
     )
-    return made, (topics, keys, without, flags)
+    return made, (topics, keys, names, without, flags)
 
 
 def _range(begin: int | None, end: int | None) -> tuple[int, int, bool]:
@@ -230,7 +235,7 @@ def records(
     while following[0] < part.end:
         count = _careful(windows, scan, following, lambda e: damage.in_records(windows, e))
         if count:
-            yield Records(windows.native, rows[:count], sums)
+            yield Records(windows.native, rows[:count], sums, chosen)
     del kept
 
 

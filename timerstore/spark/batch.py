@@ -45,7 +45,7 @@ def _exempt_modules_from_collection() -> None:
     """Let the garbage collector skip what this worker has loaded so far, once for each process.
 
     Spark's workers collect all garbage after each task. The objects of the loaded modules alone
-    make that take 50 ms of CPU time (measured), about as long as decoding 50 MB of the log.
+    make that take 50 ms of CPU time (measured), about as long as decoding 90 MB of the log.
     """
     if not gc.get_freeze_count():
         gc.freeze()

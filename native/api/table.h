@@ -48,6 +48,14 @@ typedef struct {
     const uint8_t *topics;
     const int32_t *topic_offsets; /* [topic_count + 1] */
     int32_t topic_count;          /* 0: any */
+    int32_t key_count;            /* 0: any; else one of the words of KEYS must be one of these */
+    const uint8_t *keys;
+    const int32_t *key_offsets;   /* [key_count + 1] */
+    const uint8_t *names;         /* of properties: the pairs of other names are left out */
+    const int32_t *name_offsets;  /* [name_count + 1] */
+    int32_t name_count;           /* 0: all pairs */
+    const uint8_t *without;       /* records of this topic are left out */
+    int32_t without_size;         /* 0: none */
     int32_t by_real_topic;        /* compare REAL_TOPIC instead of the record's own topic */
     int32_t kinds;                /* bit 1 << enum ts_kind; 0: any, and the kind is not read */
     int32_t has_due;              /* whether due times are bounded */
@@ -95,10 +103,10 @@ int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_fi
  * for each row that has it. */
 void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t span,
                    int32_t *offsets, uint8_t *data, uint8_t *validity);
-/* Copy the properties to a column of lists of (name, value). */
+/* Copy the properties to a column of lists of (name, value). filter: that of the scan. */
 void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count,
-                    int32_t *offsets, int32_t *name_offsets, uint8_t *names, int32_t *value_offsets,
-                    uint8_t *values);
+                    const ts_table_filter *filter, int32_t *offsets, int32_t *name_offsets,
+                    uint8_t *names, int32_t *value_offsets, uint8_t *values);
 
 /* table/window.c */
 

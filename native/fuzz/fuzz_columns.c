@@ -7,7 +7,8 @@
 enum { ROWS = 8, BASE = 3, SUMS = TS_SPAN_COUNT + 3 };
 
 /* Fill every column, in buffers of exactly the sums. */
-static void fill(const ts_window *window, const ts_table_row *rows, int32_t count,
+static void fill(const ts_window *window, const ts_table_filter *filter,
+                 const ts_table_row *rows, int32_t count,
                  const int64_t *sums, int32_t has_pairs)
 {
     size_t n = (size_t)count;
@@ -25,7 +26,7 @@ static void fill(const ts_window *window, const ts_table_row *rows, int32_t coun
         values = malloc(((size_t)sums[7] + 1) * sizeof *values);
         text = malloc((size_t)sums[8]);
         other = malloc((size_t)sums[9]);
-        ts_table_pairs(window, rows, count, offsets, names, text, values, other);
+        ts_table_pairs(window, rows, count, filter, offsets, names, text, values, other);
         CHECK(offsets[count] == sums[7]);
         CHECK(names[sums[7]] == sums[8] && values[sums[7]] == sums[9]);
         free(names);
@@ -49,7 +50,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .by_real_topic = kinds >> 4 & 1,
                               .timer_bits = kinds >> 5 & 1 ? (const uint8_t *)"\x5a\xc3" : NULL,
                               .first_timer = kinds >> 6, .timer_bit_count = 16,
-                              .topics = (const uint8_t *)"orders", .topic_offsets = topic_offsets};
+                              .topics = (const uint8_t *)"orders", .topic_offsets = topic_offsets,
+                              .key_count = kinds >> 7, .keys = (const uint8_t *)"orders",
+                              .key_offsets = topic_offsets,
+                              .without = (const uint8_t *)"orders", .without_size = kinds >> 4 & 6,
+                              .names = (const uint8_t *)"orders", .name_offsets = topic_offsets,
+                              .name_count = kinds >> 2 & 1};
     size_t took;
     uint8_t *bytes = fuzz_take(&in, (size_t)segment_bytes, &took);
     ts_window window = {.bytes = bytes, .size = (int64_t)took, .segment_bytes = segment_bytes,
@@ -64,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while ((got = ts_table_scan(&window, 1000, &filter, wants, from, &next, 700, ROWS, rows,
                                 sums)) >= 0 && next > from) {
         CHECK(got <= ROWS);
-        fill(&window, rows, got, sums, wants & TS_WANT_PAIRS);
+        fill(&window, &filter, rows, got, sums, wants & TS_WANT_PAIRS);
         from = next;
     }
     CHECK(window.need >= 0 && window.need <= segment_bytes);

@@ -22,6 +22,18 @@ static void set_text(const ts_window *window, ts_table_row *row, int32_t span, c
     set_span(window, row, span, text->at, text->size);
 }
 
+/* Return whether a text is one of several, which lie one after another. NULL is not. */
+static int32_t is_one_of(const uint8_t *text, int32_t size, const uint8_t *several,
+                         const int32_t *offsets, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        if (text != NULL && offsets[i + 1] - offsets[i] == size &&
+            memcmp(text, several + offsets[i], (size_t)size) == 0)
+            return 1;
+    }
+    return 0;
+}
+
 enum { NAME_MARKS = 64 };
 
 /* Return whether a later pair of the text has the same name. Then the later pair counts. */
@@ -48,11 +60,15 @@ static uint32_t name_mark(const ts_text *name)
 }
 
 /* Read the next pair that counts. twice: the result of repeated_marks. */
-static int32_t counted_next(const uint8_t *text, int32_t size, uint64_t twice, int32_t *at,
-                            ts_text *name, ts_text *value)
+static int32_t counted_next(const uint8_t *text, int32_t size, uint64_t twice,
+                            const ts_table_filter *filter, int32_t *at, ts_text *name,
+                            ts_text *value)
 {
     while (ts_pair_next(text, size, at, name, value)) {
         if (name->size == 0 || value->size == 0)
+            continue;
+        if (filter->name_count > 0 && !is_one_of(name->at, name->size, filter->names,
+                                                 filter->name_offsets, filter->name_count))
             continue;
         if ((twice >> name_mark(name) & 1) == 0 || !is_repeated(text, size, *at, name))
             return 1;
@@ -79,13 +95,15 @@ static uint64_t repeated_marks(const uint8_t *text, int32_t size)
     return twice;
 }
 
-static void count_pairs(const ts_record *record, ts_table_row *row)
+static void count_pairs(const ts_record *record, const ts_table_filter *filter,
+                        ts_table_row *row)
 {
     uint64_t twice = repeated_marks(record->properties, record->properties_size);
     ts_text name, value;
     int32_t at = 0;
 
-    while (counted_next(record->properties, record->properties_size, twice, &at, &name, &value)) {
+    while (counted_next(record->properties, record->properties_size, twice, filter, &at, &name,
+                        &value)) {
         row->pair_count++;
         row->names_size += name.size;
         row->values_size += value.size;
@@ -94,14 +112,27 @@ static void count_pairs(const ts_record *record, ts_table_row *row)
 
 static int32_t in_topics(const ts_text *topic, const ts_table_filter *filter)
 {
-    for (int32_t i = 0; i < filter->topic_count; i++) {
-        int32_t size = filter->topic_offsets[i + 1] - filter->topic_offsets[i];
+    return filter->topic_count == 0 || is_one_of(topic->at, topic->size, filter->topics,
+                                                 filter->topic_offsets, filter->topic_count);
+}
 
-        if (topic->at != NULL &&
-            ts_text_is(topic, filter->topics + filter->topic_offsets[i], size))
+/* Return whether one of the words of KEYS, which single spaces divide, is one of the keys. */
+static int32_t has_key(const ts_text *words, const ts_table_filter *filter)
+{
+    const uint8_t *at = words->at, *end;
+
+    if (at == NULL)
+        return 0;
+    for (const uint8_t *stop = at + words->size;; at = end + 1) {
+        end = memchr(at, ' ', (size_t)(stop - at));
+        if (end == NULL)
+            end = stop;
+        if (is_one_of(at, (int32_t)(end - at), filter->keys, filter->key_offsets,
+                      filter->key_count))
             return 1;
+        if (end == stop)
+            return 0;
     }
-    return filter->topic_count == 0;
 }
 
 /* Return the record's kind for a table. */
@@ -152,13 +183,20 @@ static int32_t make_row(const ts_window *window, const ts_record *record, int64_
                         ts_table_row *row)
 {
     const ts_text topic = {.at = record->topic, .size = record->topic_size};
+    ts_names names;
 
     if (filter->has_store && (record->store_ms < filter->store_from_ms ||
                               record->store_ms >= filter->store_to_ms))
         return 0;
     if (!filter->by_real_topic && !in_topics(&topic, filter))
         return 0;
+    if (filter->without_size > 0 && ts_text_is(&topic, filter->without, filter->without_size))
+        return 0;
     if (filter->timer_bits != NULL && !has_bit(record, filter))
+        return 0;
+    if ((wants & TS_WANT_NAMES) != 0 || filter->key_count > 0)
+        ts_names_get(record->properties, record->properties_size, &names);
+    if (filter->key_count > 0 && !has_key(&names.keys, filter))
         return 0;
     memset(row, 0, sizeof *row);
     row->timer_id = -1;
@@ -181,15 +219,12 @@ static int32_t make_row(const ts_window *window, const ts_record *record, int64_
     set_span(window, row, TS_SPAN_TOPIC, record->topic, record->topic_size);
     set_span(window, row, TS_SPAN_PROPERTIES, record->properties, record->properties_size);
     if ((wants & TS_WANT_NAMES) != 0) {
-        ts_names names;
-
-        ts_names_get(record->properties, record->properties_size, &names);
         set_text(window, row, TS_SPAN_ID, &names.unique_key);
         set_text(window, row, TS_SPAN_KEYS, &names.keys);
         set_text(window, row, TS_SPAN_TAGS, &names.tags);
     }
     if ((wants & TS_WANT_PAIRS) != 0)
-        count_pairs(record, row);
+        count_pairs(record, filter, row);
     return 1;
 }
 
@@ -250,8 +285,8 @@ void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t co
 }
 
 void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count,
-                    int32_t *offsets,
-                    int32_t *name_offsets, uint8_t *names, int32_t *value_offsets, uint8_t *values)
+                    const ts_table_filter *filter, int32_t *offsets, int32_t *name_offsets,
+                    uint8_t *names, int32_t *value_offsets, uint8_t *values)
 {
     int32_t pair = 0, names_end = 0, values_end = 0;
 
@@ -262,7 +297,7 @@ void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t c
         ts_text name, value;
 
         offsets[i] = pair;
-        while (counted_next(text, size, twice, &at, &name, &value)) {
+        while (counted_next(text, size, twice, filter, &at, &name, &value)) {
             name_offsets[pair] = names_end;
             value_offsets[pair++] = values_end;
             memcpy(names + names_end, name.at, (size_t)name.size);

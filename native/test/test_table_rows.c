@@ -57,7 +57,8 @@ static ts_window window_of(const uint8_t *bytes, int64_t size, int64_t offset)
 
 /* Fill every column, in buffers of exactly the sums. Checks that the numbers of rows and pairs
  * match. */
-static void fill(const ts_window *window, const ts_table_row *rows, int32_t count,
+static void fill(const ts_window *window, const ts_table_filter *filter,
+                 const ts_table_row *rows, int32_t count,
                  const int64_t *sums)
 {
     size_t n = (size_t)count;
@@ -77,7 +78,7 @@ static void fill(const ts_window *window, const ts_table_row *rows, int32_t coun
     int32_t *values = malloc(((size_t)sums[7] + 1) * sizeof *values);
     uint8_t *name_text = malloc((size_t)sums[8]), *value_text = malloc((size_t)sums[9]);
 
-    ts_table_pairs(window, rows, count, offsets, names, name_text, values, value_text);
+    ts_table_pairs(window, rows, count, filter, offsets, names, name_text, values, value_text);
     CHECK(offsets[count] == sums[7]);
     CHECK(names[sums[7]] == sums[8] && values[sums[7]] == sums[9]);
     free(offsets);
@@ -106,7 +107,7 @@ static int32_t read_rows(const uint8_t *bytes, int64_t size, int64_t offset, int
         CHECK(count <= CAPACITY && *next >= from);
         *status = count;
         if (count > 0)
-            fill(window, rows, count, sums);
+            fill(window, &all, rows, count, sums);
         if (count < 0 || *next == from)
             return total;
         total += count;
@@ -183,6 +184,27 @@ static void test_rows_say_what_was_put(void)
     filter = (ts_table_filter){.has_due = 1, .due_from_ms = INT64_MIN, .due_to_ms = INT64_MAX};
     got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
     CHECK(got == count / 4); /* a record without a due time does not match */
+    for (int32_t k = 0; k < 4; k++) { /* KEYS is "one two" */
+        static const char *const keys[] = {"two", "one", "tw", "one two"};
+
+        filter = (ts_table_filter){.key_count = 2, .keys = (const uint8_t *)keys[k],
+                                   .key_offsets = (int32_t[]){0, (int32_t)strlen(keys[k]),
+                                                              (int32_t)strlen(keys[k])}};
+        got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows,
+                            sums);
+        CHECK(got == (k < 2 ? (count + 2) / 4 : 0));
+        CHECK(got == 0 || (rows[0].queue_offset == 1 && rows[0].at[TS_SPAN_KEYS] == -1));
+    }
+    filter = (ts_table_filter){.kinds = 1 << TS_KIND_TIMER, .name_count = 2,
+                               .names = (const uint8_t *)"REAL_QIDTIMER",
+                               .name_offsets = (int32_t[]){0, 8, 13}};
+    got = ts_table_scan(&window, 1000, &filter, TS_WANT_PAIRS, BASE, &next, INT64_MAX, CAPACITY,
+                        rows, sums);
+    CHECK(got == count / 4 && sums[7] == got && sums[8] == 8 * got && sums[9] == got);
+    fill(&window, &filter, rows, got, sums);
+    filter = (ts_table_filter){.without = (const uint8_t *)"Topic", .without_size = 5};
+    got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
+    CHECK(got == count / 4 && rows[0].queue_offset == 3);
     got = (int32_t)ts_window_count(&window, BASE, &next, 3);
     CHECK(got == 3 && next == starts[3]);
     window.end = starts[3] + 1; /* no record may reach past the end */
@@ -223,7 +245,7 @@ static void test_damage(void)
                                           &next, 4096, CAPACITY, rows, sums);
 
             if (count > 0)
-                fill(&window, rows, count, sums);
+                fill(&window, &all, rows, count, sums);
             if (count < 0 || next == from)
                 break;
         }

@@ -116,3 +116,14 @@ def test_import_topic_applies_to_rows_without_a_topic(
     for topic, bodies in (("given", ["1", "2"]), ("own", ["3"])):
         found = ts.fine("dump", path, "--topic", topic).rows
         assert sorted(row["body"] for row in found) == bodies
+
+
+def test_import_keeps_order_of_rows_with_different_properties(ts: CommandLine) -> None:
+    path, file = ts.init(), ts.folder / "rows.jsonl"
+    wanted = [{"n": str(n % 3), "row": str(n)} if n % 4 else {} for n in range(40)]
+    lines = ({"topic": "a", "body": "x", "properties": one} for one in wanted)
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    ts.fine("import", path, file)
+    found = ts.fine("dump", path, "--topic", "a").rows
+    own = ({name: row["properties"].get(name) for name in ("n", "row")} for row in found)
+    assert [{name: text for name, text in one.items() if text} for one in own] == wanted

@@ -63,15 +63,19 @@ def test_jobs_over_spark_connect(tmp_path: Path, spark: Any) -> None:
     table = jobs.write_table(tmp_path / "rows.parquet", jobs.some_rows(200))
     program = (
         "import sys\n"
-        "from pyspark.sql import SparkSession\n"
+        "from timerstore.spark.jobs.job import Common, make_session\n"
         "from timerstore.spark.jobs.launcher import main\n"
         "path, table, *more = sys.argv[1:]\n"
+        "common = Common(remote='local[2]', conf=tuple(more[1::2]))\n"
+        "session = make_session('jobs', common)  # one server for all jobs\n"
+        "assert type(session).__module__.startswith('pyspark.sql.connect')\n"
         "here = ['--remote', 'local[2]', '--run-id', 'r', *more]\n"
         "rows = ['--path', path, '--input', table, '--topic-column', 'topic']\n"
         "assert main(['bulk-schedule', *rows, '--fast', *here]) == 0\n"
         "known = ['--path', path, '--scheduled', table, '--topic-column', 'topic']\n"
         "assert main(['audit', *known, '--report', 'audit.json', *here]) == 0\n"
         "assert main(['export', '--path', path, '--out', 'out', *here]) == 0\n"
+        "session.stop()\n"
     )
     argv = [sys.executable, "-c", program, str(shards), str(table), *confs(tmp_path)]
     status, said = run(argv, tmp_path)

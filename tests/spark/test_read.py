@@ -271,6 +271,10 @@ def test_options_narrow_rows(spark: Any, filled: Filled) -> None:
     }
     assert wanted
     assert {row["log_offset"] for row in frame.collect()} == wanted
+    keyed = load(spark, filled.root, keys="none,k", columns="log_offset")
+    wanted = {row["log_offset"] for row in filled.tables["messages"] if row["key"] == b"k"}
+    assert wanted
+    assert {row["log_offset"] for row in keyed.collect()} == wanted
 
 
 # --- concurrent writer ----------------------------------------------------------------------------

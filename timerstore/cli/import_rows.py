@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore._engine.base.due_times import moment_ms
-from timerstore._engine.ingest.row_batch import RowBatch
+from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import opened_single, require
@@ -37,12 +37,11 @@ from timerstore.clock import SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards import commit, ingest, stage
-from timerstore.shards.arrow_arrays import bytes_of, offsets_of
 from timerstore.shards.arrow_rows import Reader, Rows
 from timerstore.shards.cluster import require as require_cluster
 from timerstore.shards.kinds import Kind
 from timerstore.shards.row_columns import check_columns
-from timerstore.shards.staged_files import pairs_of
+from timerstore.shards.staged_files import batch_columns
 from timerstore.shards.write_options import WriteOptions
 
 _BATCH_ROWS = 8192
@@ -314,8 +313,8 @@ def _counting_skipped(
 
 def _row_batches(
     source: RowSource, config: StoreConfig, on_progress: OnProgress
-) -> Iterator[RowBatch]:
-    """Check each batch, and split it by topic and properties."""
+) -> Iterator[StagedBatch]:
+    """Check each batch, and split it by topic."""
     options = WriteOptions()
     reader = Reader(config, options)
     source.skipped, row = 0, 0
@@ -326,15 +325,12 @@ def _row_batches(
         kept = np.flatnonzero(~rows.invalid)
         if len(kept) < len(rows):
             _skip_invalid(source, rows, row)
-        coded = rows.columns["properties"].dictionary_encode()
-        texts = coded.dictionary.to_pylist()
-        text_of = coded.indices.to_numpy()[kept]
-        group = rows.topic_of[kept].astype(np.int64) * len(texts) + text_of
-        order = np.argsort(group, kind="stable")
-        edges = np.flatnonzero(np.diff(group[order])) + 1
+        topic_of = rows.topic_of[kept]
+        order = np.argsort(topic_of, kind="stable")
+        edges = np.flatnonzero(np.diff(topic_of[order])) + 1
         for part in np.split(order, edges):
             if len(part):
-                yield _row_batch(rows, kept[part], texts[text_of[part[0]]].decode())
+                yield _row_batch(rows, kept[part])
         row += len(rows)
 
 
@@ -352,18 +348,11 @@ def _skip_invalid(source: RowSource, rows: Rows, row: int) -> None:
     source.skipped += len(invalid)
 
 
-def _row_batch(rows: Rows, at: Any, properties: str) -> RowBatch:
-    """Return the rows `at` as one batch; all have the same topic and properties."""
+def _row_batch(rows: Rows, at: Any) -> StagedBatch:
+    """Return the rows `at` as one batch; all have the same topic, and valid due times."""
     columns = {name: column.take(pa.array(at)) for name, column in rows.columns.items()}
-    given = {"bodies": bytes_of(columns["body"]), "body_offsets": offsets_of(columns["body"])}
-    for name, one in (("keys", "key"), ("tags", "tag"), ("message_ids", "message_id")):
-        spans = offsets_of(columns[name])
-        if spans[-1] > spans[0]:
-            given[name] = bytes_of(columns[name])
-            given[f"{one}_offsets"] = spans
-    return RowBatch(
+    return StagedBatch(
         topic=rows.topics[int(rows.topic_of[at[0]])],
         due_ms=rows.due_ms[at],
-        properties=pairs_of(properties) or None,
-        **given,
+        **batch_columns(columns),
     )

@@ -11,7 +11,7 @@ Raises: CorruptError if a file is not what its manifest says.
 See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,6 +145,18 @@ def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator
 
 
 def _row_batch(batch: Any, metadata: Any) -> StagedBatch:
+    columns = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
+    shared = metadata.get(b"properties", b"").decode()  # format 1
+    return StagedBatch(
+        topic=metadata[b"topic"].decode(),
+        due_ms=batch.column("due_ms").to_numpy(),
+        properties=pairs_of(shared) or None,
+        **batch_columns(columns),
+    )
+
+
+def batch_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of rows as arguments of `StagedBatch`, without those that have no text."""
     given = {}
     for name, data, offsets in (
         ("body", "bodies", "body_offsets"),
@@ -153,17 +165,10 @@ def _row_batch(batch: Any, metadata: Any) -> StagedBatch:
         ("message_ids", "message_ids", "message_id_offsets"),
         ("properties", "property_texts", "property_offsets"),
     ):
-        if name not in batch.schema.names:
+        if name not in columns:
             continue  # format 1
-        column = batch.column(name)
-        spans = offsets_of(column)
+        spans = offsets_of(columns[name])
         if name == "body" or spans[-1] > spans[0]:
-            given[data] = bytes_of(column)
+            given[data] = bytes_of(columns[name])
             given[offsets] = spans
-    shared = metadata.get(b"properties", b"").decode()  # format 1
-    return StagedBatch(
-        topic=metadata[b"topic"].decode(),
-        due_ms=batch.column("due_ms").to_numpy(),
-        properties=pairs_of(shared) or None,
-        **given,
-    )
+    return given

@@ -28,7 +28,7 @@ from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 from timerstore.spark.read_options import ReadOptions, parse
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 """Version of `Task`. A worker with another version raises an error."""
 
 _LOOK_BYTES = 1 << 16
@@ -159,28 +159,6 @@ def _pending_tasks(
             yield Task(part, wanted, Facts(pending=mine))
 
 
-def both(one: Bounds, other: Bounds) -> Bounds:
-    """Return the intersection of two bounds."""
-    topics = one.topics if other.topics is None else other.topics
-    if one.topics is not None and other.topics is not None:
-        topics = tuple(topic for topic in one.topics if topic in other.topics)
-    return Bounds(
-        _latest(one.deliver_from_ms, other.deliver_from_ms),
-        _earliest(one.deliver_to_ms, other.deliver_to_ms),
-        _latest(one.stored_from_ms, other.stored_from_ms),
-        _earliest(one.stored_to_ms, other.stored_to_ms),
-        topics,
-    )
-
-
-def _latest(*given: int | None) -> int | None:
-    return max((one for one in given if one is not None), default=None)
-
-
-def _earliest(*given: int | None) -> int | None:
-    return min((one for one in given if one is not None), default=None)
-
-
 def log_range(store: Snapshot, bounds: Bounds) -> tuple[int, int]:
     """Return the range of the log that can contain requested rows, from record to record."""
     begin, end = store.log_begin, store.log_end
@@ -269,7 +247,9 @@ def _in_time(parts: list[Part], wanted: Wanted, clock_step_ms: int) -> list[Part
 
 def first_stored_ms(store: Snapshot, begin: int) -> int | None:
     """Return the store time of the first record at or after a record start, or None."""
-    plain = Wanted("messages", (), verify_crc=False, on_corrupt="stop", batch_rows=1)
+    plain = Wanted(
+        "messages", (), verify_crc=False, on_corrupt="stop", batch_rows=1, with_ledger=True
+    )
     part = Part(0, store, begin, store.log_end)
     for found in records(part, plain, window_bytes=_LOOK_BYTES):
         return int(found.rows["store_ms"][0])

@@ -9,6 +9,10 @@
 | columns                 | see below | for example "deliver_at,topic"; a user schema also works;  |
 |                         |           | "*" stands for all                                         |
 | topics                  | all       | for example "orders,mail": keep rows of these topics       |
+| keys                    | all       | for example "4711,4712": keep messages with one of these   |
+|                         |           | keys; for the tables messages, timers and deliveries       |
+| properties              | all       | names of the properties in the column `properties`         |
+| ledger                  | false     | whether `messages` has the records of ingested versions    |
 | deliver_from_ms, _to_ms | -         | range of deliver_at (slot_at for slots) in epoch ms; the   |
 |                         |           | lower bound is included, the upper bound is not            |
 | stored_from_ms, _to_ms  | -         | the same for stored_at, delivered_at or enqueued_at        |
@@ -17,7 +21,7 @@
 |                         |           | by more and was then set back                              |
 | pushdown                | false     | accepted without effect: Spark filters do not narrow reads |
 | time_type               | timestamp | or long: epoch ms, 1.3 times as fast to group by           |
-| max_partition_bytes     | 128m      | approximate number of log bytes that a task reads          |
+| max_partition_bytes     | 256m      | approximate number of log bytes that a task reads          |
 | batch_bytes, batch_rows | 4m, 10000 | a batch ends when either limit is reached                  |
 | on_corrupt              | fail      | or skip, stop: see columns/damage_policy.py                |
 | verify_crc              | true      | check the checksum of each record                          |
@@ -59,7 +63,8 @@ from timerstore.spark.offsets import Position
 Value = TypeVar("Value")
 
 READER_OPTIONS = frozenset(
-    {"path", "paths", "table", "shards", "columns", "topics", "deliver_from_ms", "deliver_to_ms"}
+    {"path", "paths", "table", "shards", "columns", "topics", "keys", "ledger", "properties"}
+    | {"deliver_from_ms", "deliver_to_ms"}
     | {"stored_from_ms", "stored_to_ms", "pushdown", "time_type", "max_partition_bytes"}
     | {"batch_bytes", "batch_rows", "on_corrupt", "verify_crc", "as_of", "precision_ms"}
     | {"clock_step_ms", "starting_offsets", "max_records_per_trigger", "max_bytes_per_trigger"}
@@ -69,7 +74,7 @@ _WRITER_OPTIONS = frozenset(OPTION_NAMES)
 """Writer options: a temporary view used with INSERT has these in addition."""
 
 _ONLY_BY_NAME = ("body", "properties")
-_NO_TOPICS = ("timer_units", "slots", "transactions")
+_NOT_MESSAGES = ("timer_units", "slots", "transactions")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _INT64 = 2**63 - 1
@@ -86,13 +91,15 @@ class ReadOptions:
     bounds: Bounds = field(default_factory=Bounds)
     clock_step_ms: int = 3_600_000
     times_as_long: bool = False
-    max_partition_bytes: int = 128 << 20
+    max_partition_bytes: int = 256 << 20
     batch_bytes: int = 4 << 20
     batch_rows: int = 10_000
     on_corrupt: Any = "fail"
     verify_crc: bool = True
     as_of: dict[int, Position] | None = None
     precision_ms: int | None = None
+    with_ledger: bool = False
+    property_names: tuple[str, ...] | None = None
     starting_offsets: str = "earliest"
     max_records_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -109,6 +116,8 @@ class ReadOptions:
             on_corrupt=self.on_corrupt,
             batch_rows=self.batch_rows,
             batch_bytes=self.batch_bytes,
+            with_ledger=self.with_ledger,
+            property_names=self.property_names,
         )
 
     def absolute_path(self) -> "ReadOptions":
@@ -153,13 +162,15 @@ class _Parser:
             bounds=self._bounds(table),
             clock_step_ms=self._get("clock_step_ms", _whole(0, 2**62), 3_600_000),
             times_as_long=self._get("time_type", _one_of("timestamp", "long"), "") == "long",
-            max_partition_bytes=self._get("max_partition_bytes", _size(64 << 10), 128 << 20),
+            max_partition_bytes=self._get("max_partition_bytes", _size(64 << 10), 256 << 20),
             batch_bytes=self._get("batch_bytes", _size(1, 512 << 20), 4 << 20),
             batch_rows=self._get("batch_rows", _whole(1, 1_000_000), 10_000),
             on_corrupt=self._get("on_corrupt", _one_of(*ON_CORRUPT), "fail"),
             verify_crc=self._get("verify_crc", _boolean, default=True),
             as_of=self._get("as_of", lambda one: offsets.read("as_of", one), None),
             precision_ms=self._get("precision_ms", _whole(1, 3_600_000), None),
+            with_ledger=self._get("ledger", _boolean, default=False),
+            property_names=self._get("properties", _names, None),
             starting_offsets=self._get("starting_offsets", _starting, "earliest"),
             max_records_per_trigger=self._get("max_records_per_trigger", _whole(1), None),
             max_bytes_per_trigger=self._get("max_bytes_per_trigger", _size(1), None),
@@ -192,9 +203,10 @@ class _Parser:
         return (*single, *listed)
 
     def _bounds(self, table: str) -> Bounds:
-        topics = self._get("topics", _names, None)
-        if topics is not None and table in _NO_TOPICS:
-            self._problems.append(f"topics: table {table} has no topic column")
+        topics, keys = self._get("topics", _names, None), self._get("keys", _names, None)
+        for name, given in (("topics", topics), ("keys", keys)):
+            if given is not None and table in _NOT_MESSAGES:
+                self._problems.append(f"{name}: table {table} has no {name}")
         time = _whole(-_INT64, _INT64)
         return Bounds(
             self._get("deliver_from_ms", time, None),
@@ -202,6 +214,7 @@ class _Parser:
             self._get("stored_from_ms", time, None),
             self._get("stored_to_ms", time, None),
             topics,
+            keys,
         )
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from timerstore._engine.base.native import lib
 from timerstore._engine.format import timer_unit
 from timerstore._engine.snapshot.columns.damage_policy import Damage
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Wanted
+from timerstore._engine.snapshot.columns.table_scan import Wanted
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.log_walk import is_record, skip_records
 from timerstore._engine.snapshot.position import refreshed
@@ -38,7 +38,6 @@ from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.offsets import Ends
 from timerstore.spark.plan import (
     Task,
-    both,
     first_stored_ms,
     log_position,
     split_log,
@@ -69,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since = options.starting_offsets.removeprefix("timestamp:")
         if since != options.starting_offsets:
             # The offset skips whole segments, and this bound single rows.
-            wanted = replace(wanted, bounds=both(wanted.bounds, Bounds(stored_from_ms=int(since))))
+            wanted = replace(wanted, bounds=wanted.bounds.stored_since(int(since)))
         self._options = options.absolute_path()
         self._wanted = wanted
         self._target: Ends | None = None

@@ -31,7 +31,11 @@ def missing() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of a process that starts a JVM."""
+    """Return the environment variables of a process that starts a JVM.
+
+    Its Python workers keep compiled modules, even if this process does not: each of the many
+    workers would compile the package again, which takes more than a second.
+    """
     path = [str(ROOT), str(AUTOLOAD), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -39,6 +43,7 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONDONTWRITEBYTECODE": "",
     }
 
 

@@ -22,7 +22,7 @@ def test_parse_returns_defaults() -> None:
     assert got.paths == (Path("/s"),)
     assert (got.table, got.columns, got.shards, got.as_of) == ("messages", DEFAULT, None, None)
     assert (got.max_partition_bytes, got.batch_bytes, got.batch_rows) == (
-        128 << 20,
+        256 << 20,
         4 << 20,
         10_000,
     )
@@ -33,10 +33,11 @@ def test_parse_accepts_all_options() -> None:
     got = parse(
         {
             "PATHS": '["/a", "/b"]', "Table": "deliveries", "shards": "0-2, 7",
-            "Columns": "Topic, DELIVER_AT", "topics": "a,b", "deliver_from_ms": "-5",
+            "Columns": "Topic, DELIVER_AT", "topics": "a,b", "keys": "7,x", "deliver_from_ms": "-5",
             "stored_to_ms": "7", "pushdown": "TRUE", "time_type": "long",
             "max_partition_bytes": "64m", "batch_bytes": "1MB", "batch_rows": "1",
-            "on_corrupt": "skip", "verify_crc": "false", "precision_ms": "100",
+            "on_corrupt": "skip", "verify_crc": "false", "precision_ms": "100", "ledger": "true",
+            "properties": "DELAY,a",
             "starting_offsets": "timestamp:5", "max_records_per_trigger": "3",
             "max_bytes_per_trigger": "2k", "fail_on_data_loss": "False", "write_id": "of a writer",
         }
@@ -49,10 +50,11 @@ def test_parse_accepts_all_options() -> None:
     assert set(every) - set(DEFAULT) == {"body", "properties"}
     bounds = got.bounds
     assert (bounds.deliver_from_ms, bounds.deliver_to_ms, bounds.stored_to_ms) == (-5, None, 7)
-    assert bounds.topics == ("a", "b")
+    assert (bounds.topics, bounds.keys) == (("a", "b"), ("7", "x"))
     assert (got.max_partition_bytes, got.batch_bytes, got.batch_rows) == (64 << 20, 1 << 20, 1)
     assert (got.max_records_per_trigger, got.max_bytes_per_trigger) == (3, 2048)
     assert got.times_as_long
+    assert (got.with_ledger, got.property_names) == (True, ("DELAY", "a"))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +92,9 @@ def test_parse_rejects_invalid_option(name: str, value: str, text: str) -> None:
 
 def test_parse_lists_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse({"table": "timer_units", "topics": "a", "batch_rows": "0"})
-    assert len(caught.value.problems) == 3
+        parse({"table": "timer_units", "topics": "a", "keys": "k", "batch_rows": "0"})
+    assert len(caught.value.problems) == 4
+    assert "keys: table timer_units has no keys" in caught.value.problems
     assert "CREATE TEMPORARY VIEW" in str(parse_error({}))
 
 

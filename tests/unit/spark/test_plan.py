@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records, units
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, records, units
 from timerstore._engine.snapshot.position import take
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark import latest_offsets, plan
-from timerstore.spark.plan import both, split_log, split_timers
+from timerstore.spark.plan import split_log, split_timers
 from timerstore.spark.read_options import parse
 
 
@@ -353,31 +353,6 @@ def test_invalid_as_of_is_rejected(bench: Bench, cluster: Path) -> None:
 def test_as_of_skips_shards_it_does_not_name(cluster: Path) -> None:
     pinned = latest_offsets(cluster, shards="1")
     assert {shard for shard, _ in offsets_of(tasks(cluster, as_of=pinned))} == {1}
-
-
-# --- bounds ---------------------------------------------------------------------------------------
-
-EDGE = st.none() | st.integers(-3, 3)
-TOPICS = st.none() | st.lists(st.sampled_from("abc"), max_size=3).map(tuple)
-BOUNDS = st.builds(Bounds, EDGE, EDGE, EDGE, EDGE, TOPICS)
-
-
-@given(one=BOUNDS, other=BOUNDS, due=st.integers(-4, 4), topic=st.sampled_from("abcd"))
-def test_both_returns_intersection_of_bounds(
-    one: Bounds, other: Bounds, due: int, topic: str
-) -> None:
-    def passes(bounds: Bounds) -> bool:
-        low, high = bounds.deliver_from_ms, bounds.deliver_to_ms
-        return (
-            (low is None or due >= low)
-            and (high is None or due < high)
-            and (bounds.topics is None or topic in bounds.topics)
-        )
-
-    assert passes(both(one, other)) == (passes(one) and passes(other))
-    if both(one, other).are_impossible and not one.are_impossible:
-        stored = both(one, other)
-        assert not passes(stored) or stored.stored_from_ms is not None
 
 
 def test_task_survives_pickling(filled: Path) -> None:

@@ -22,7 +22,8 @@ SEGMENT = 4096
 
 NAME = st.sampled_from(["a", "b", "UNIQ_KEY", "KEYS", "TAGS", "TAGSX", "ä", "PGROUP"])
 VALUE = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=12)
-PAIRS = st.lists(st.tuples(NAME, VALUE), max_size=6)
+KEYS = st.sampled_from(["k1", "k2", "k1 k2", "k k1", "ä", "k11"])
+PAIRS = st.lists(st.tuples(NAME, VALUE) | st.tuples(st.just("KEYS"), KEYS), max_size=6)
 TIMED = st.sampled_from(
     [
         {},
@@ -118,6 +119,7 @@ def test_messages_table_has_the_records_of_the_log(
     due=st.tuples(*2 * [st.none() | st.integers(NOW - 1, NOW + 5001)]),
     stored=st.tuples(*2 * [st.none() | st.integers(NOW - 5001, NOW + 5001)]),
     topics=st.none() | st.lists(st.sampled_from(["t", "orders", "none"]), max_size=2),
+    keys=st.none() | st.lists(st.sampled_from(["k1", "k2", "k", "ä"]), max_size=2),
 )
 def test_bounds_keep_the_rows_that_plain_python_keeps(
     scratch: Path,
@@ -125,10 +127,12 @@ def test_bounds_keep_the_rows_that_plain_python_keeps(
     due: tuple[int | None, int | None],
     stored: tuple[int | None, int | None],
     topics: list[str] | None,
+    keys: list[str] | None,
 ) -> None:
     root = scratch / str(next(COUNTER))
     write_log(root, records)
-    bounds = Bounds(*due, *stored, None if topics is None else tuple(topics))
+    names = [None if given is None else tuple(given) for given in (topics, keys)]
+    bounds = Bounds(*due, *stored, *names)
 
     def inside(value: int | None, edges: tuple[int | None, int | None]) -> bool:
         low, high = edges
@@ -142,9 +146,26 @@ def test_bounds_keep_the_rows_that_plain_python_keeps(
         if inside(row["deliver_at"], due)
         and inside(row["stored_at"], stored)
         and (topics is None or row["topic"] in topics)
+        and (keys is None or set((row["key"] or b"").decode().split(" ")) & set(keys))
     ]
     got = read_rows(root, bounds=bounds, columns=("log_offset",))
     assert [row["log_offset"] for row in got] == wanted
+
+
+@given(
+    records=st.lists(RECORD, max_size=20),
+    names=st.lists(st.sampled_from(["a", "KEYS", "TAGSX", "ä", "DELAY", "none"]), min_size=1),
+)
+def test_properties_are_limited_to_the_names_that_are_wanted(
+    scratch: Path, records: list[dict[str, Any]], names: list[str]
+) -> None:
+    root = scratch / str(next(COUNTER))
+    write_log(root, records)
+    got = read_rows(root, columns=("properties",), property_names=tuple(names))
+    assert [dict(row["properties"]) for row in got] == [
+        {name: text for name, text in dict(row["properties"]).items() if name in names}
+        for row in tables_expected.messages(root, 1000)
+    ]
 
 
 def plain(body: bytes = b"x" * 50, topic: str = "t") -> dict[str, Any]:
@@ -321,3 +342,10 @@ def test_window_names_spark_setting_when_memory_is_missing(
     monkeypatch.setattr("timerstore._engine.snapshot.log_windows.bytearray", full, raising=False)
     with pytest.raises(ConfigError, match=r"spark\.executor\.pyspark\.memory"):
         read_rows(tmp_path / "s")
+
+
+def test_stored_since_keeps_the_later_bound() -> None:
+    for before, wanted in ((None, 5), (3, 5), (7, 7)):
+        assert Bounds(stored_from_ms=before, topics=("t",)).stored_since(5) == Bounds(
+            stored_from_ms=wanted, topics=("t",)
+        )

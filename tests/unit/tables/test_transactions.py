@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_transactions_have_each_version_once(bench: Bench) -> None:
     assert told(bench) == wanted
     rows = read_rows(bench.root, "transactions")
     log_bytes = sum(row["bytes"] for row in rows)  # the log has more, by the headers alone
-    messages = read_rows(bench.root, columns=("topic", "log_offset"))
+    messages = read_rows(bench.root, columns=("topic", "log_offset"), with_ledger=True)
     headers = [row for row in messages if row["topic"] == INGEST_TOPIC]
     assert len(headers) > 4  # the large one took several chunks
     assert 0 < log_bytes < take(bench.root).log_end
@@ -139,3 +140,17 @@ def test_transactions_are_read_from_log_without_queue(
     if what == "gone":
         shutil.rmtree(copy / "consumequeue" / INGEST_TOPIC)
     assert told(bench, root=copy) == wanted
+
+
+def test_messages_leave_out_records_of_ledger_unless_asked(bench: Bench) -> None:
+    bench.store.ingest("spark", 0, [batch(30)])
+    bench.store.flush()
+
+    def topics(**how: Any) -> Counter[str]:
+        return Counter(row["topic"] for row in read_rows(bench.root, columns=("topic",), **how))
+
+    plain, whole = topics(), topics(with_ledger=True)
+    assert set(whole) - set(plain) == {INGEST_TOPIC}
+    assert whole - Counter({INGEST_TOPIC: whole[INGEST_TOPIC]}) == plain
+    named = topics(bounds=Bounds(topics=(INGEST_TOPIC,)))
+    assert named == Counter({INGEST_TOPIC: whole[INGEST_TOPIC]})

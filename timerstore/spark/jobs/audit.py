@@ -75,7 +75,9 @@ def build(spark: SparkSession, args: Args) -> AuditPlan:
     """Plan the verdicts on all identities, and the table of all figures."""
     # Pinned, so that every pass reads the same state of a store that is written to.
     pinned = latest_offsets(args.path)
-    messages = read_messages(spark, args.path, frames.MESSAGE_COLUMNS, as_of=pinned)
+    messages = read_messages(
+        spark, args.path, frames.MESSAGE_COLUMNS, as_of=pinned, properties=frames.PROPERTIES
+    )
     stores = snapshots(parse({"path": args.path, "as_of": pinned}))
     now = read_now(args.now)
     if now is None:

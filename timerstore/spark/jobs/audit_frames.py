@@ -47,6 +47,11 @@ MESSAGE_COLUMNS = (
 )
 """The columns of the table `messages` that `events` reads, with time_type=long."""
 
+PROPERTIES = (
+    "REAL_TOPIC", "TIMER_OUT_MS", "DELAY", "TIMER_DEL_UNIQKEY", "TS_ID", "TIMER_ROLL_TIMES",
+)  # fmt: skip
+"""The properties that `events` reads."""
+
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 

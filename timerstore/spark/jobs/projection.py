@@ -67,12 +67,22 @@ def _or_none(_context: click.Context, _option: click.Parameter, given: str | Non
 
 
 def read_messages(
-    spark: SparkSession, path: str, schema: str, *, as_of: str | None = None
+    spark: SparkSession,
+    path: str,
+    schema: str,
+    *,
+    as_of: str | None = None,
+    properties: Sequence[str] = (),
 ) -> DataFrame:
-    """Return columns of the table `messages` of a store or of all shards. Times are epoch ms."""
+    """Return columns of the table `messages` of a store or of all shards. Times are epoch ms.
+
+    properties: names of the properties that are read; none for all.
+    """
     reader = spark.read.format("timerstore").option("path", path).option("time_type", "long")
     if as_of is not None:
         reader = reader.option("as_of", as_of)
+    if properties:
+        reader = reader.option("properties", ",".join(properties))
     return reader.schema(schema).load()
 
 

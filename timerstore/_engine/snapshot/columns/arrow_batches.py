@@ -233,6 +233,7 @@ class _BatchMaker:
             found.window,
             ffi.from_buffer("ts_table_row[]", found.rows),
             count,
+            found.filter,
             ffi.from_buffer("int32_t[]", offsets),
             ffi.from_buffer("int32_t[]", name_offsets),
             ffi.from_buffer("uint8_t[]", names),

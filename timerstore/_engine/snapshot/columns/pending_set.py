@@ -137,7 +137,7 @@ def pending_records(part: Part, wanted: Wanted, pending: PendingSet) -> Iterator
         if len(rows):
             sums = found.sums.copy()
             sums[: rows["sizes"].shape[1]] = rows["sizes"].sum(axis=0, dtype=np.int64)
-            yield Records(found.window, rows, sums)
+            yield found._replace(rows=rows, sums=sums)
 
 
 def _due_within(rows: RowArray, bounds: Bounds) -> RowArray:

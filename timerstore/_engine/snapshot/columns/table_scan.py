@@ -6,13 +6,14 @@ Invariants: rows are valid until the next ones are read, because they point into
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.format.timer_unit import MAGIC_DELETE, UNIT_BYTES
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
 from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
@@ -36,7 +37,8 @@ class Bounds:
     """Which rows are read. Times are in ms: from (inclusive) and to (exclusive). None is no bound.
 
     A row that lacks a bounded time is left out. `stored` is the record's store time, which is
-    delivered_at in the table `deliveries`. `deliver` is deliver_at of the table.
+    delivered_at in the table `deliveries`. `deliver` is deliver_at of the table. A message is kept
+    if it has one of the `keys`.
     """
 
     deliver_from_ms: int | None = None
@@ -44,12 +46,20 @@ class Bounds:
     stored_from_ms: int | None = None
     stored_to_ms: int | None = None
     topics: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+    def stored_since(self, begin_ms: int) -> "Bounds":
+        """Return these bounds without rows that were stored before a time."""
+        if self.stored_from_ms is not None:
+            begin_ms = max(begin_ms, self.stored_from_ms)
+        return replace(self, stored_from_ms=begin_ms)
 
     @property
     def are_impossible(self) -> bool:
         """Whether no row can lie within them."""
         return (
             self.topics == ()
+            or self.keys == ()
             or _is_empty(self.deliver_from_ms, self.deliver_to_ms)
             or _is_empty(self.stored_from_ms, self.stored_to_ms)
         )
@@ -61,7 +71,11 @@ def _is_empty(begin: int | None, end: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Table, columns, bounds and options of a scan. A value that is sent to other processes."""
+    """Table, columns, bounds and options of a scan. A value that is sent to other processes.
+
+    `with_ledger`: whether the table messages has the records of the topic in which a store counts
+    what it ingested. It has them too if the bounds name this topic.
+    """
 
     table: str
     columns: tuple[str, ...]
@@ -71,6 +85,14 @@ class Wanted:
     on_corrupt: OnCorrupt = "fail"
     batch_rows: int = 10_000
     batch_bytes: int = 4 << 20
+    with_ledger: bool = False
+    property_names: tuple[str, ...] | None = None
+
+    @property
+    def left_out_topic(self) -> str:
+        """The topic without rows in the table messages; empty for none."""
+        is_named = INGEST_TOPIC in (self.bounds.topics or ())
+        return "" if self.with_ledger or is_named else INGEST_TOPIC
 
     @property
     def wants(self) -> int:
@@ -108,6 +130,8 @@ class Records(NamedTuple):
     window: Any
     rows: RowArray
     sums: npt.NDArray[np.int64]
+    filter: Any
+    """That of the scan, for C."""
 
 
 class PendingBits(NamedTuple):
@@ -127,16 +151,24 @@ class PendingBits(NamedTuple):
         return int(1 << lib.TS_KIND_TIMER | levels)
 
 
-def _native_filter(
-    bounds: Bounds, kinds: int, pending: PendingBits | None
-) -> tuple[Any, list[Any]]:
+def _native_texts(given: tuple[str, ...] | None) -> tuple[Any, Any, int]:
+    """Return texts as bytes, the offsets of each, and their number."""
+    texts = [one.encode() for one in given or ()]
+    ends = np.cumsum([0, *map(len, texts)]).tolist()
+    return ffi.new("uint8_t[]", b"".join(texts)), ffi.new("int32_t[]", ends), len(texts)
+
+
+def _native_filter(wanted: Wanted, kinds: int, pending: PendingBits | None) -> tuple[Any, Any]:
     """Return the filter for C, and the buffers that it points to."""
-    topics = [] if bounds.topics is None else [one.encode() for one in bounds.topics]
-    text = ffi.new("uint8_t[]", b"".join(topics))
-    ends = np.cumsum([0, *map(len, topics)]).tolist()
-    offsets = ffi.new("int32_t[]", ends)
+    bounds = wanted.bounds
+    topics, keys = _native_texts(bounds.topics), _native_texts(bounds.keys)
+    names = _native_texts(wanted.property_names)
+    without = ffi.new("uint8_t[]", wanted.left_out_topic.encode())
     made = ffi.new("ts_table_filter *")
-    made.topics, made.topic_offsets, made.topic_count = text, offsets, len(topics)
+    made.topics, made.topic_offsets, made.topic_count = topics
+    made.keys, made.key_offsets, made.key_count = keys
+    made.names, made.name_offsets, made.name_count = names
+    made.without, made.without_size = without, len(without) - 1
     made.kinds, made.by_real_topic = kinds, pending is not None
     flags = ffi.NULL
     if pending is not None:
@@ -149,7 +181,7 @@ def _native_filter(
     made.store_from_ms, made.store_to_ms, made.has_store = _range(
         bounds.stored_from_ms, bounds.stored_to_ms
     )
-    return made, [text, offsets, flags]
+    return made, (topics, keys, names, without, flags)
 
 
 def _range(begin: int | None, end: int | None) -> tuple[int, int, bool]:
@@ -177,7 +209,7 @@ def records(
     kinds = DELIVERED_KINDS if wanted.table == "deliveries" else 0
     if pending is not None:
         kinds = pending.kinds
-    chosen, kept = _native_filter(wanted.bounds, kinds, pending)
+    chosen, kept = _native_filter(wanted, kinds, pending)
     rows = np.empty(wanted.batch_rows, ROW)
     sums = np.empty(_SUMS, np.int64)
     native_rows = ffi.from_buffer("ts_table_row[]", rows)
@@ -203,7 +235,7 @@ def records(
     while following[0] < part.end:
         count = _careful(windows, scan, following, lambda e: damage.in_records(windows, e))
         if count:
-            yield Records(windows.native, rows[:count], sums)
+            yield Records(windows.native, rows[:count], sums, chosen)
     del kept
 
 

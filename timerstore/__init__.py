@@ -14,6 +14,7 @@ from timerstore._engine.recurring import Recurring
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore.config import StoreConfig
 from timerstore.errors import (
+    BucketError,
     BusyError,
     ClosedError,
     ConfigError,
@@ -51,6 +52,7 @@ __all__ = [
     "AckResult",
     "Backoff",
     "BackupReport",
+    "BucketError",
     "BusyError",
     "CancelResult",
     "ClosedError",

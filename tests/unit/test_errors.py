@@ -21,7 +21,13 @@ def test_error_classes_are_as_documented():
         assert {"ValueError", "TimerStoreError"} <= bases[name]
     assert "CorruptError" in bases["FormatVersionError"]
     retryable = {one.__name__ for one in CLASSES if one.retryable}
-    assert retryable == {"FullError", "BusyError", "FlowControlError", "FlushTimeoutError"}
+    assert retryable == {
+        "BucketError",
+        "BusyError",
+        "FlowControlError",
+        "FlushTimeoutError",
+        "FullError",
+    }
 
 
 def test_each_code_has_one_class():

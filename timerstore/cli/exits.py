@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from timerstore._engine.storage.os_errors import FULL
 from timerstore.errors import (
+    BucketError,
     BusyError,
     CorruptError,
     FailedError,
@@ -106,6 +107,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (LockedError, Exit.LOCKED),
     (FullError, Exit.LATER),
     (BusyError, Exit.LATER),
+    (BucketError, Exit.LATER),
     (FlushTimeoutError, Exit.LATER),
     (LeaseLostError, Exit.NOT_SO),
     (NotPendingError, Exit.NOT_SO),
@@ -121,6 +123,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (FullError, "free space and try again; no acknowledged message is lost"),
     (FlowControlError, "try again after messages of that slot were delivered or cancelled"),
     (BusyError, "try again later"),
+    (BucketError, "check URL, credentials (environment) and network, and try again"),
     (FlushTimeoutError, "try again, with the same message id"),
     (FormatVersionError, "a newer timerstore wrote it; use that version"),
     (

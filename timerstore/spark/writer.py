@@ -37,7 +37,7 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.cluster import require
-from timerstore.shards.manifest import abort, commit
+from timerstore.shards.committing import abort, commit
 from timerstore.shards.message_writeback import SET_BY_STORE, rows_of_messages
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.row_staging import stage

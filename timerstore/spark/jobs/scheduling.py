@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
+from timerstore.shards.committing import commit
 from timerstore.shards.manifest import Manifest
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.shards.staged_files import QUARANTINE
@@ -76,7 +77,7 @@ def stage_and_commit(
         found = numbers.mapInArrow(work, STAGE_RESULT).collect()
     run.tell(f"{sum(row['rows'] for row in found):,} rows staged by {len(found)} tasks")
     parts = [staged_of(source, version, row["files"]) for row in found]
-    done = manifests.commit(root, source, version, parts, same_rows=True)
+    done = commit(root, source, version, parts, same_rows=True)
     return scheduled_of(done.manifest, is_replay=done.is_replay)
 
 

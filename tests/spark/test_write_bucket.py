@@ -25,6 +25,7 @@ from tests.support.bench import small
 from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from tests.support.bucket.fixtures import prefix, proxy, s3_endpoint
+from tests.support.bucket.uploads import upload
 from tests.support.shards import bodies_of
 from tests.support.spark import session as spark_session
 from timerstore import ConfigError
@@ -249,3 +250,28 @@ def test_inline_ingest_and_unknown_places_are_rejected(
         writer.option("ingest", "auto").save(f"{prefix}/none")
     with pytest.raises(ConfigError):
         timerstore.open_shards(root.parent / "t", 3, small(), threads=False, ingest_from=prefix)
+
+
+# --- backups --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cluster
+def test_backup_in_bucket_is_read_by_executors(
+    spark: Any, root: Path, prefix: str, s3_endpoint: str
+) -> None:
+    with timerstore.open_shards(root, threads=False) as store:
+        store.put_many("t", [b"body-%d" % k for k in range(300)], delay=60)
+        for k in range(100):
+            store.put("t", b"key-%d" % k, keys=f"k{k}", delay=60)
+        for shard, one in enumerate(store.stores):
+            one.backup(root.parent / f"backup-{shard}")
+            upload(root.parent / f"backup-{shard}", f"{prefix}/backup/shard-0000{shard}")
+    reader = spark.read.format("timerstore").option("table", "timers").option("columns", "*")
+    for name, value in s3_server.options(s3_endpoint).items():
+        reader = reader.option(f"storage.{name}", value)
+    found = reader.load(f"{prefix}/backup")
+    assert found.count() == 400
+    assert found.select("shard", "log_offset").distinct().count() == 400
+    assert found.select("shard").distinct().count() == 3
+    with pytest.raises(Exception, match="no backup in the bucket"):
+        reader.load(f"{prefix}/none").count()

@@ -2,7 +2,7 @@
 
 bucket_url.py        parses paths and URLs
 bucket.py            objects below one URL: get, create if absent, put, list, delete, download
-bucket_copy.py       copies the files of a store to a local folder, for a reader
+backup_copy.py       copies a backup to this machine, for a reader
 
 Thread safety: any thread. A process that was forked after it used a bucket needs a new `Bucket`.
 Raises: ConfigError for a URL or an option. BucketError if the service does not answer or rejects a

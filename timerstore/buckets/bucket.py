@@ -10,6 +10,7 @@ Raises: BucketError: the service does not answer, or rejects a request. ConfigEr
 See also: docs/decisions/0015-object-storage.md.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ _REQUESTS = 8  # at a time
 _TIMEOUT_S = 20
 RETRY_S = 45
 """How long a request is repeated, by default."""
+_TAG = {name: re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message")}
 _CREATE_TRIES = 6
 _CREATE_PAUSE_S = 0.2
 
@@ -241,8 +243,13 @@ def _store_of(url: BucketUrl, options: Mapping[str, str], retry_s: float) -> Any
 
 
 def _text_of(error: Exception) -> str:
-    """Return the text without the debug form, which repeats it."""
-    return str(error).partition("\n\nDebug source")[0].strip()
+    """Return the text without the debug form, which repeats it. Of the service's XML, which may
+    name keys, return the code and the message only.
+    """
+    text = str(error).partition("\n\nDebug source")[0].strip()
+    before, _, xml = text.partition("<")
+    told = (_TAG[name].search(xml) for name in ("Code", "Message"))
+    return before.strip() + " ".join(["", *(found[1] for found in told if found is not None)])
 
 
 def _stored(found: Any) -> StoredObject:

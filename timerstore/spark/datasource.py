@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from timerstore._engine.snapshot.columns.schemas import TABLES
+from timerstore.spark.backup_reader import BackupReader, split_backup
 from timerstore.spark.batch import BatchReader
 from timerstore.spark.read_options import parse
 from timerstore.spark.schema_map import schema_of, wanted_of
@@ -49,7 +50,7 @@ class TimerStoreDataSource(DataSource):
         queries give one.
         """
         if not self._is_create_table:
-            return schema_of(parse(self._given))
+            return schema_of(parse(split_backup(self._given)[0]))
         # All columns: INSERT INTO can fill only those that the table has.
         names = ",".join(one.name for one in TABLES.get(self._given.get("table", "messages"), ()))
         whole = {"columns": names} | self._given if names else self._given
@@ -59,7 +60,10 @@ class TimerStoreDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a batch query."""
-        options = parse(completed(self._given, schema))
+        given, backup = split_backup(completed(self._given, schema))
+        options = parse(given)
+        if backup is not None:
+            return BackupReader(options, wanted_of(options, schema), backup)
         return BatchReader(options, wanted_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from timerstore._engine.snapshot.columns.schemas import TABLES
+from timerstore.errors import ConfigError
 from timerstore.spark.backup_reader import BackupReader, split_backup
 from timerstore.spark.batch import BatchReader
 from timerstore.spark.read_options import parse
@@ -68,7 +69,10 @@ class TimerStoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return a reader for a streaming query."""
-        options = parse(completed(self._given, schema))
+        given, backup = split_backup(completed(self._given, schema))
+        if backup is not None:
+            raise ConfigError(f"path: a stream cannot read a backup in a bucket, got {backup.url}")
+        options = parse(given)
         return StreamReader(options, wanted_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

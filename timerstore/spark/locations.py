@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from timerstore.buckets import BucketUrl, location_of
+from timerstore.buckets.backup_copy import find_backups
 from timerstore.errors import ConfigError, quoted
 
 STORAGE_PREFIX = "storage."
@@ -34,6 +35,19 @@ def local_path(what: str, location: str) -> Path:
             f"{quoted(location)}; a bucket cannot be used here"
         )
     return found
+
+
+def store_paths(location: str) -> tuple[Path, ...]:
+    """Return the local paths of a store or directory of shards; none for an empty location.
+
+    A backup in a bucket is copied to this host, and these are the paths of the copy of each shard.
+    """
+    if not location:
+        return ()
+    found = location_of("path", location)
+    if isinstance(found, BucketUrl):
+        return tuple(one.ensure() for one in find_backups(found))
+    return (found,)
 
 
 def split_storage(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

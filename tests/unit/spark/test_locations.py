@@ -73,7 +73,9 @@ _LOCATIONS = {
 }  # fmt: skip
 
 
-TO_BUCKETS = {(job, "--path") for job in ("bulk-schedule", "stream-schedule", "promote", "replay")}
+TO_BUCKETS = {
+    (job, "--path") for job in ("audit", "bulk-schedule", "stream-schedule", "promote", "replay")
+}
 """The options that take the URL of a bucket."""
 
 

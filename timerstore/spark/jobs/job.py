@@ -93,6 +93,8 @@ PLACE = Location(as_text=True)
 FOLDER = Location()
 TARGET = Location(or_bucket=True)
 """Where a job writes rows for shards: their directory, or a bucket that their owner reads."""
+STORE = Location(as_text=True, or_bucket=True)
+"""What a job reads: a store, a directory of shards, or a backup in a bucket."""
 
 COMMON_OPTIONS: tuple[click.Option, ...] = (
     click.Option(
@@ -290,7 +292,11 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def need_there(*paths: str) -> None:
-    """Raise ConfigError if a path does not exist."""
-    missing = [one for one in paths if not Path(one).exists()]
+    """Raise ConfigError if a path does not exist. A bucket is checked when it is read."""
+    missing = [
+        one
+        for one in paths
+        if not isinstance(location_of("path", one), BucketUrl) and not Path(one).exists()
+    ]
     if missing:
         raise ConfigError([f"{one}: no such file or directory" for one in missing])

@@ -122,7 +122,7 @@ class _BucketVersions(CommittedVersions):
         return self._found.get(source, [])
 
     def staged(self, source: str) -> set[int]:  # noqa: ARG002
-        """Return no version: the janitor removes what is left of an interrupted pass."""
+        """Return no version: the janitor removes the files of an interrupted pass."""
         return set()
 
     def stamp(self, source: str) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ class BucketStaging(StagingArea):
         return {one.path: found.get(one.path) for one in files}
 
     def committing(self, source: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Do nothing: the janitor removes only what is a day old."""
+        """Do nothing: the janitor removes only files that are a day old."""
         return nullcontext()
 
     def create_manifest(self, manifest: Manifest) -> bool:
@@ -205,7 +205,7 @@ class BucketStaging(StagingArea):
         return manifests.read_named(text, self.where(path), source, version)
 
     def committed(self) -> CommittedVersions:
-        """Return what is committed now."""
+        """Return the versions that are committed now."""
         return _BucketVersions(self.bucket)
 
     @contextmanager

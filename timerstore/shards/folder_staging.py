@@ -134,7 +134,7 @@ class FolderStaging(StagingArea):
         return manifests.load(self._disk, self.tree, source, version)
 
     def committed(self) -> FolderVersions:
-        """Return what is committed now."""
+        """Return the versions that are committed now."""
         return FolderVersions(self._disk, self.tree)
 
     @contextmanager

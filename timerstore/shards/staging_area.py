@@ -121,7 +121,7 @@ class StagingArea(Owner, ABC):
 
     @abstractmethod
     def committed(self) -> CommittedVersions:
-        """Return what is committed now."""
+        """Return the versions that are committed now."""
 
     @abstractmethod
     def fetched(

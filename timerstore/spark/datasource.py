@@ -57,7 +57,8 @@ class TimerStoreDataSource(DataSource):
         whole = {"columns": names} | self._given if names else self._given
         if not has_path(self._given):
             return schema_of(parse({**whole, "path": "."}))
-        return with_options(schema_of(parse(whole)), self._given)
+        # The schema of a bucket is the same whatever is in it.
+        return with_options(schema_of(parse(split_backup(whole)[0])), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a batch query."""

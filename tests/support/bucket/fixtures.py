@@ -8,13 +8,12 @@ import pytest
 from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import FaultProxy
 
-pytest.importorskip("obstore")
-pytest.importorskip("moto")
-
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """A running server."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
     with s3_server.running() as endpoint:
         yield endpoint
 

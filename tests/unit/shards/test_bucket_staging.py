@@ -217,7 +217,7 @@ def test_writer_repeats_requests_that_fail(
     assert shards.counted() == expected(20)
 
 
-def test_commit_whose_request_arrives_after_the_abort_loses_nothing(
+def test_commit_request_that_arrives_after_the_abort_loses_nothing(
     shards: ShardBench, prefix: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver gives up and aborts; then the service carries out its first request."""

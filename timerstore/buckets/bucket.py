@@ -105,6 +105,8 @@ class Bucket(Owner):
                 obstore().put(self._store, path, data, mode="create", use_multipart=False)
             except FileNotFoundError as error:
                 raise self._failed("create", path, error) from error
+            except obstore().exceptions.PermissionDeniedError as error:
+                raise self._failed("create", path, error) from error
             except _errors() as error:
                 last = error
             else:

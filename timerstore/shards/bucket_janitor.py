@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from timerstore.buckets import StoredObject
 from timerstore.errors import CorruptError
-from timerstore.shards.bucket_staging import CLOCK, BucketStaging
+from timerstore.shards.bucket_staging import CLOCK, BucketStaging, manifest_objects
 from timerstore.shards.manifest import Manifest
 from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
 from timerstore.shards.staged_files import QUARANTINE
@@ -61,14 +61,15 @@ def prune_bucket(
     """
     before_ms = area.bucket.now_ms(CLOCK) - old_ms
     for source, version in _staged(area):
-        manifest = area.load(source, version) if is_done(source, version) else None
+        manifest = _readable(area, source, version) if is_done(source, version) else None
         if manifest is not None:
             area.remove(one for one in manifest.files if one.shard != QUARANTINE)
     removed = 0
-    for source, manifests in _manifests(area).items():
+    manifests, _strays = manifest_objects(area.bucket)
+    for source, versions in manifests.items():
         kept = 0 if is_drawn(source) else kept_count
-        for version, modified_ms in sorted(manifests.items())[: len(manifests) - kept]:
-            if modified_ms < before_ms and is_done(source, version):
+        for version, one in sorted(versions.items())[: len(versions) - kept]:
+            if one.modified_ms < before_ms and is_done(source, version):
                 removed += _remove_manifest(area, source, version)
     return removed
 
@@ -109,19 +110,4 @@ def _staged(area: BucketStaging) -> dict[Version, dict[str, list[StoredObject]]]
             continue
         if version is not None:
             found[source, version][attempt.as_posix()].append(one)
-    return found
-
-
-def _manifests(area: BucketStaging) -> dict[str, dict[int, int]]:
-    """Return the time of each manifest, in ms since 1970, by source and version."""
-    found: dict[str, dict[int, int]] = defaultdict(dict)
-    for one in area.bucket.list(_NAMES.manifests.as_posix()):
-        path = PurePosixPath(one.path)
-        version = manifest_version(path.name)
-        try:
-            source = source_of(path.parent.name)
-        except CorruptError:
-            continue
-        if version is not None:
-            found[source][version] = one.modified_ms
     return found

@@ -97,23 +97,29 @@ class _BucketAttempt(Attempt):
         self._outputs = []
 
 
+def manifest_objects(bucket: Bucket) -> tuple[dict[str, dict[int, StoredObject]], list[Path]]:
+    """Return the manifests by source and version, and the names of other objects among them."""
+    found: dict[str, dict[int, StoredObject]] = {}
+    strays = []
+    for one in bucket.list(_NAMES.manifests.as_posix()):
+        path = PurePosixPath(one.path)
+        version = manifest_version(path.name)
+        try:
+            source = source_of(path.parent.name)
+        except CorruptError:
+            version = None
+        if version is None or path.parent.parent != PurePosixPath(_NAMES.manifests):
+            strays.append(Path(one.path))
+        else:
+            found.setdefault(source, {})[version] = one
+    return found, strays
+
+
 class _BucketVersions(CommittedVersions):
     """The result of one listing of the manifests."""
 
     def __init__(self, bucket: Bucket) -> None:
-        found: dict[str, list[int]] = {}
-        self.strays = []
-        for one in bucket.list(_NAMES.manifests.as_posix()):
-            path = PurePosixPath(one.path)
-            version = manifest_version(path.name)
-            try:
-                source = source_of(path.parent.name)
-            except CorruptError:
-                version = None
-            if version is None or path.parent.parent != PurePosixPath(_NAMES.manifests):
-                self.strays.append(Path(one.path))
-            else:
-                found.setdefault(source, []).append(version)
+        found, self.strays = manifest_objects(bucket)
         self._found = {source: sorted(versions) for source, versions in found.items()}
         self.sources = sorted(found)
 

@@ -164,6 +164,13 @@ def test_permission_error_is_not_retryable(bucket: Bucket, proxy: FaultProxy) ->
     assert "<" not in str(caught.value)
 
 
+def test_create_without_permission_is_not_repeated(bucket: Bucket, proxy: FaultProxy) -> None:
+    proxy.fail(Fault("error 403", "PUT", count=9))
+    with pytest.raises(BucketError, match="create: "):
+        bucket.create("x", b"1")
+    assert len(proxy.happened) == 1
+
+
 def test_unreachable_service_is_a_retryable_error(prefix: str) -> None:
     url = location_of("path", prefix)
     assert isinstance(url, BucketUrl)

@@ -501,3 +501,18 @@ def test_credentials_are_in_no_log_error_or_pickle(
     for folder, _, files in os.walk(tmp_path):
         for name in files:
             assert secret.encode() not in (Path(folder) / name).read_bytes()
+
+
+def test_command_ingests_from_the_bucket(
+    tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("click")
+    from timerstore.cli import main
+
+    root = tmp_path / "s"
+    timerstore.open_shards(root, 2, small(), clock=CLOCK, threads=False).close()
+    assert main(["ingest", str(root), "--from", prefix]) == 0  # publishes
+    write(prefix)
+    assert main(["ingest", str(root), "--from", prefix, "--json"]) == 0
+    assert '"rows": 20' in capsys.readouterr().out
+    assert main(["ingest", str(root), "--from", "/mnt/x"]) == 2

@@ -21,6 +21,7 @@ from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     AccessError,
+    BucketError,
     BusyError,
     ClosedError,
     ConfigError,
@@ -64,6 +65,7 @@ __all__ = [
     "AckResult",
     "Backoff",
     "BackupReport",
+    "BucketError",
     "BusyError",
     "CancelResult",
     "ClosedError",

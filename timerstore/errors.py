@@ -248,6 +248,15 @@ class FlowControlError(BusyError):
     """
 
 
+class BucketError(TimerStoreError):
+    """An object store does not answer, or rejects a request. Nothing was lost.
+
+    `retryable` is False if the bucket or the permission is missing.
+    """
+
+    retryable = True
+
+
 class FlushTimeoutError(TimerStoreError):
     """The message is stored, but may not be durable yet. Repeat with the same message id."""
 

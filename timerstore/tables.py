@@ -3,13 +3,14 @@
     for batch in timerstore.tables.read("orders.store", "deliveries"):
         print(batch.num_rows)
 
-The path is a store, a directory of shards, or the store directory of a broker. Another process may
-have it open. `take` returns a Snapshot of one store, which fixes how far the files are read.
-Several reads with one Snapshot see the same. It says which state that is: `log_end` and
-`timer_log_end` are offsets, and `as_of_ms` is the time of the checkpoint.
+The path is a store, a directory of shards, the store directory of a broker, or the URL of a backup
+in a bucket, which is copied to this machine first. Another process may have the store open. `take`
+returns a Snapshot of one store, which fixes how far the files are read. Several reads with one
+Snapshot see the same. It says which state that is: `log_end` and `timer_log_end` are offsets, and
+`as_of_ms` is the time of the checkpoint.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from timerstore._engine.snapshot.columns.schemas import TABLES, Column
 from timerstore._engine.snapshot.columns.table_scan import Bounds
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import take
+from timerstore.buckets import BucketUrl, location_of
+from timerstore.buckets.backup_copy import find_backups
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.shard_snapshots import find_stores, is_unopened
 
@@ -32,11 +35,13 @@ def read(
     columns: tuple[str, ...] | None = None,
     bounds: Bounds | None = None,
     snapshot: Snapshot | None = None,
+    storage_options: Mapping[str, str] | None = None,
     **how: Any,
 ) -> Iterator[Any]:
     """Read a table of a store or of all shards as record batches, shard after shard.
 
     snapshot: the result of `take(path)`, for a single store.
+    storage_options: settings of obstore, if the path is the URL of a backup in a bucket.
     how: fields of the scan: `times_as_long`, `verify_crc`, `on_corrupt`, `batch_rows`,
         `batch_bytes`.
 
@@ -47,10 +52,16 @@ def read(
     asked = {"columns": columns, "bounds": bounds, **how}
     if snapshot is not None:
         return arrow_batches.read(path, table, snapshot=snapshot, **asked)
+    found = location_of("path", path) if path else Path(path)
+    paths = (
+        [one.ensure() for one in find_backups(found, storage_options)]
+        if isinstance(found, BucketUrl)
+        else [found]
+    )
     return chain.from_iterable(
         [
             _of_shard(shard, arrow_batches.read(root, table, **asked))
-            for shard, root in find_stores((Path(path),)).items()
+            for shard, root in find_stores(paths).items()
             if not is_unopened(root)
         ]
     )

@@ -14,6 +14,7 @@ from timerstore import TimerStore, TimerStoreError, errors
 from timerstore.cli.exits import TABLE, Exit, report_of
 
 EXITS = {
+    "BucketError": Exit.LATER,
     "BusyError": Exit.LATER,
     "ClosedError": Exit.ERROR,
     "ConfigError": Exit.ERROR,

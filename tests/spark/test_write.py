@@ -13,7 +13,7 @@ from tests.support.bench import small
 from tests.support.shards import bodies_of
 from timerstore import shards
 from timerstore._engine.storage.disk import Disk
-from timerstore.shards import manifest
+from timerstore.shards import committing, manifest
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.testing import Stepper
 
@@ -208,7 +208,7 @@ def test_invalid_rows_fail_write_or_are_quarantined(spark: Any, root: Path) -> N
     assert "on_invalid=quarantine" in str(caught.value)
     assert came(root) == Counter()
     save(rows, root, on_invalid="quarantine", write_id="w")
-    (aside,) = manifest.quarantined(root, "w", 0)
+    (aside,) = committing.quarantined(root, "w", 0)
     assert aside.rows == 1
     assert came(root) == each_once(100) - Counter([b"body-7"])
     nulls = make(spark, 10).selectExpr("topic", "body", "cast(null as timestamp) deliver_at")

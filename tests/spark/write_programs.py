@@ -19,6 +19,13 @@ from tests.support.spark import session as spark_session
 ROWS = "topic string, body binary, deliver_at timestamp, key string"
 FILES = 10
 ROWS_A_FILE = 2000
+BUCKET = "TIMERSTORE_TEST_BUCKET"
+"""The variable with the URL of a bucket to write to, instead of the shards."""
+
+
+def target(scratch: Path) -> str:
+    """Return where the programs write."""
+    return os.environ.get(BUCKET, str(scratch / "s"))
 
 
 def rows_of(spark: Any, count: int, parts: int) -> Any:
@@ -42,9 +49,9 @@ def stream(spark: Any, scratch: Path) -> None:
         read.repartition(2)
         .writeStream.format("timerstore")
         .option("checkpointLocation", str(scratch / "checkpoint"))
-        .option("ingest", "inline")
+        .option("ingest", "none" if BUCKET in os.environ else "inline")
         .trigger(availableNow=True)
-        .start(str(scratch / "s"))
+        .start(target(scratch))
     )
     query.awaitTermination()
 
@@ -94,7 +101,7 @@ def executor(spark: Any, scratch: Path) -> None:
     """Run a batch write during which an executor dies."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     rows = rows_of(spark, 20_000, 4).mapInArrow(_kill_executor_once, ROWS)
-    rows.write.format("timerstore").mode("append").option("write_id", "w").save(str(scratch / "s"))
+    rows.write.format("timerstore").mode("append").option("write_id", "w").save(target(scratch))
 
 
 # --- an attempt that is so slow that Spark starts another one ---
@@ -114,10 +121,16 @@ def speculation(spark: Any, scratch: Path) -> None:
     """Run a batch write in which one task has two concurrent attempts."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     rows = rows_of(spark, 20_000, 4).mapInArrow(_slow_attempt, ROWS)
-    rows.write.format("timerstore").mode("append").option("write_id", "w").save(str(scratch / "s"))
+    rows.write.format("timerstore").mode("append").option("write_id", "w").save(target(scratch))
 
 
-PROGRAMS = {"stream": stream, "executor": executor, "speculation": speculation}
+def batch(spark: Any, scratch: Path) -> None:
+    """Run a batch write."""
+    rows = rows_of(spark, 20_000, 4)
+    rows.write.format("timerstore").mode("append").option("write_id", "w").save(target(scratch))
+
+
+PROGRAMS = {"stream": stream, "executor": executor, "speculation": speculation, "batch": batch}
 
 
 def main() -> None:

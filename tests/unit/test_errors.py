@@ -22,6 +22,7 @@ def test_error_classes_are_as_documented():
     assert "CorruptError" in bases["FormatVersionError"]
     retryable = {one.__name__ for one in CLASSES if one.retryable}
     assert retryable == {
+        "BucketError",
         "BusyError",
         "ConnectionLostError",
         "FlowControlError",

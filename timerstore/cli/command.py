@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "dump": ("exporting", "Write a table of a store's files as JSON lines."),
         "export": ("exporting", "Export pending messages or a table to Parquet or JSON lines."),
         "import": ("importing", "Put the rows of Parquet or JSON-lines files, each once."),
+        "ingest": ("ingesting", "Ingest committed rows into closed shards."),
         "backup": ("making", "Back up a store, or update its backup."),
         "restore": ("making", "Restore a store from a backup."),
         "convert": ("converting", "Convert a closed store for a RocketMQ broker, or back."),

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from timerstore._engine.storage.os_errors import FULL
 from timerstore.errors import (
+    BucketError,
     BusyError,
     ConflictError,
     CorruptError,
@@ -107,6 +108,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (LockedError, Exit.LOCKED),
     (FullError, Exit.LATER),
     (BusyError, Exit.LATER),
+    (BucketError, Exit.LATER),
     (FlushTimeoutError, Exit.LATER),
     (LeaseLostError, Exit.NOT_SO),
     (NotPendingError, Exit.NOT_SO),
@@ -123,6 +125,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (FlowControlError, "try again after messages of that slot were delivered or cancelled"),
     (BusyError, "try again later"),
     (ConflictError, "use another message id for another message"),
+    (BucketError, "check URL, credentials (environment) and network, and try again"),
     (FlushTimeoutError, "try again, with the same message id"),
     (FormatVersionError, "a newer timerstore wrote it; use that version"),
     (

@@ -22,15 +22,23 @@ row_columns.py       checks which columns a table has
 arrow_rows.py        checks rows by columns
 row_staging.py       writes rows to files, one for each shard
 staged_files.py      these files, and how they are read
-manifest.py          commits staged rows
+manifest.py          manifests of committed rows
+committing.py        commits staged rows
+staging_area.py      what writers and owners need of the place where rows are staged
+folder_staging.py    the directory of shards as that place
+bucket_staging.py    a prefix of a bucket as that place
+staging_location.py  finds the place of a path or URL
+bucket_binding.py    binds a directory of shards to the bucket from which it ingests
+bucket_janitor.py    removes objects of a bucket that are no longer needed
 background_ingest.py ingest of all shards, on request or periodically
 shard_ingest.py      the owner appends committed rows to its shard's log
 pending_ingest.py    committed rows that no owner has appended yet
 janitor.py           removes staging and manifests that are no longer needed
 """
 
+from timerstore.shards.committing import Committed, abort, commit
 from timerstore.shards.janitor import clean, prune
-from timerstore.shards.manifest import Committed, Manifest, abort, commit
+from timerstore.shards.manifest import Manifest
 from timerstore.shards.receipt import (
     ShardBatch,
     ShardDeadLetter,

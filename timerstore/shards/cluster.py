@@ -13,7 +13,7 @@ Raises: ConfigError if n or a limit contradicts the file, with both values; Corr
 FormatVersionError.
 On-disk format: {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "config": {...},
 "crc": c}. `config` has the fields of the StoreConfig that differ from the defaults. `c` is the
-CRC-32 of the text without it.
+CRC-32 of the text without it. The copy in a bucket also has "owner", see bucket_binding.py.
 See also: docs/decisions/0010-shards-and-spark.md.
 """
 
@@ -52,6 +52,8 @@ class Cluster(NamedTuple):
 
     shard_count: int
     config: StoreConfig
+    owner: str = ""
+    """In a bucket: the id of the directory of shards that reads it."""
 
 
 def write(cluster: Cluster) -> bytes:
@@ -63,6 +65,8 @@ def write(cluster: Cluster) -> bytes:
         "shard_by": SHARD_BY,
         "config": _changed(cluster.config),
     }
+    if cluster.owner:
+        table["owner"] = cluster.owner
     return sealed(table)
 
 
@@ -79,7 +83,7 @@ def sealed(table: Json) -> bytes:
     return json.dumps(table | {"crc": _crc(table)}, indent=1).encode() + b"\n"
 
 
-def unsealed(text: bytes, where: Path, version: int) -> Json:
+def unsealed(text: bytes, where: Path | str, version: int) -> Json:
     """Parse such a text. Raise CorruptError if it is damaged, FormatVersionError if its format is
     another.
     """
@@ -100,7 +104,7 @@ def _crc(table: Json) -> int:
     return zlib.crc32(json.dumps(table).encode())
 
 
-def read(text: bytes, where: Path) -> Cluster:
+def read(text: bytes, where: Path | str) -> Cluster:
     """Parse the text of the file."""
     table = unsealed(text, where, FORMAT)
     try:
@@ -119,7 +123,7 @@ def read(text: bytes, where: Path) -> Cluster:
     if unknown:
         raise FormatVersionError("config: not known to this release", where=where, got=unknown)
     try:
-        return Cluster(count, StoreConfig(**given))
+        return Cluster(count, StoreConfig(**given), str(table.get("owner", "")))
     except ConfigError as error:
         raise CorruptError(f"unreadable: {error}", where=where) from error
 

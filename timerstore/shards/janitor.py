@@ -10,16 +10,19 @@ See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError, quoted
 from timerstore.shards import manifest as manifests
-from timerstore.shards.cluster import require
+from timerstore.shards.bucket_janitor import clean_bucket, prune_bucket
+from timerstore.shards.bucket_staging import BucketStaging
+from timerstore.shards.folder_staging import FolderStaging
 from timerstore.shards.shard_paths import ShardsTree, source_of
+from timerstore.shards.staging_area import StagingArea
+from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import is_drawn
 
 OLD_MS = 86_400_000
@@ -30,13 +33,19 @@ one version."""
 
 
 def clean(
-    path: str | os.PathLike[str], *, old_ms: int = OLD_MS, clock: Clock | None = None
+    path: str | os.PathLike[str] | StagingArea,
+    *,
+    old_ms: int = OLD_MS,
+    clock: Clock | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Remove attempts that no manifest names and that were not written to for `old_ms`. Return
     their names.
 
-    Ages are those of the file system. A write that stages for longer than `old_ms` finds its files
-    missing when it commits, and fails; it can be repeated.
+    Ages are those of the file system, or of the bucket's service. A write that stages for longer
+    than `old_ms` finds its files missing when it commits, and fails; it can be repeated.
+
+    path, storage_options: as for `stage`.
 
     old_ms: milliseconds.
 
@@ -44,9 +53,13 @@ def clean(
         MessageError: `old_ms` is not a whole number.
         ConfigError: the path is not a directory of shards.
     """
-    disk, tree = Disk(), ShardsTree(absolute_path("path", path))
     before_ms = _before_ms(old_ms, clock)
-    require(disk, tree.root)
+    area = area_at("path", path, storage_options)
+    area.cluster()
+    if isinstance(area, BucketStaging):
+        return clean_bucket(area, old_ms)
+    assert isinstance(area, FolderStaging), area
+    disk, tree = Disk(), area.tree
     removed: list[str] = []
     disk.remove_tree(tree.trash)  # left by an earlier clean-up that was interrupted
     for source in _folders(disk, tree.staging):
@@ -75,24 +88,30 @@ def _before_ms(old_ms: object, clock: Clock | None) -> int:
 
 
 def prune(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | StagingArea,
     is_done: Callable[[str, int], bool],
     *,
     old_ms: int = OLD_MS,
     clock: Clock | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> int:
     """Remove manifests that are older than `old_ms` and not among the newest of their source.
     Return how many were removed.
 
     A manifest is removed only if `is_done(source, version)` returns that every shard has the rows.
     Of a write without a name, all manifests can be removed, because it cannot be repeated.
-    Manifests with quarantined rows stay: nothing else names those rows.
+    Manifests with quarantined rows stay: nothing else names those rows. In a bucket, files that an
+    interrupted pass left are removed too.
 
     old_ms: milliseconds.
     """
-    disk, tree = Disk(), ShardsTree(absolute_path("path", path))
     before_ms = _before_ms(old_ms, clock)
-    require(disk, tree.root)
+    area = area_at("path", path, storage_options)
+    area.cluster()
+    if isinstance(area, BucketStaging):
+        return prune_bucket(area, is_done, old_ms, KEPT_COUNT)
+    assert isinstance(area, FolderStaging), area
+    disk, tree = Disk(), area.tree
     removed = 0
     for source in manifests.sources(disk, tree):
         versions = manifests.versions(disk, tree, source)

@@ -1,33 +1,25 @@
-"""Manifests: commit staged rows.
+"""Manifests: the file format, and the manifests in a directory of shards.
 
 Invariants:
-    1. A version is committed when its manifest has its name. The name is created if absent, so
-       exactly one commit of a version succeeds.
-    2. A manifest never changes and is never withdrawn. `load` makes a manifest of another process
-       durable before anything depends on it.
-    3. The files of a manifest exist when it is created, and until every shard has their rows.
-Raises: MessageError if a version was committed with other rows, or for parts of another version;
-CorruptError.
+    A manifest never changes and is never withdrawn. `load` makes a manifest of another process
+    durable before anything depends on it.
+Raises: CorruptError.
 On-disk format: _ingest/manifests/<source>/<version>.json has format, source, version, rows, digest,
 files (staged_files.StagedFile), committed_ms, and the CRC-32 of its text.
 See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
-import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.base.failpoints import reach
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import absolute_path
-from timerstore.clock import Clock, SystemClock
-from timerstore.errors import CorruptError, MessageError
-from timerstore.shards.cluster import require, sealed, unsealed
+from timerstore.errors import CorruptError
+from timerstore.shards.cluster import sealed, unsealed
 from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
-from timerstore.shards.staged_files import QUARANTINE, Staged, StagedFile
+from timerstore.shards.staged_files import QUARANTINE, StagedFile
 
 FORMAT = 1
 _HASH_MASK = 2**64 - 1
@@ -57,13 +49,6 @@ class Manifest(NamedTuple):
         return tuple(one for one in self.files if one.shard == shard)
 
 
-class Committed(NamedTuple):
-    """The result of `commit`. `is_replay`: the version was committed before; nothing was added."""
-
-    manifest: Manifest
-    is_replay: bool
-
-
 def write(manifest: Manifest) -> bytes:
     """Return the text of the file."""
     return sealed(
@@ -79,7 +64,7 @@ def write(manifest: Manifest) -> bytes:
     )
 
 
-def read(text: bytes, where: Path) -> Manifest:
+def read(text: bytes, where: Path | str) -> Manifest:
     """Parse the text of the file."""
     table = unsealed(text, where, FORMAT)
     try:
@@ -111,8 +96,11 @@ def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | 
     """
     path = tree.manifest(source, version)
     text = disk.read_created(path)
-    if text is None:
-        return None
+    return None if text is None else read_named(text, path, source, version)
+
+
+def read_named(text: bytes, path: Path | str, source: str, version: int) -> Manifest:
+    """Parse the text of the file of a version. Raise CorruptError if it names another version."""
     manifest = read(text, path)
     if (manifest.source, manifest.version) != (source, version):
         raise CorruptError(
@@ -159,145 +147,9 @@ def versions(disk: Disk, tree: ShardsTree, source: str) -> list[int]:
     return [one for one in found if one is not None]
 
 
-def commit(
-    root: str | os.PathLike[str],
-    source: str,
-    version: int,
-    parts: Iterable[Staged],
-    *,
-    same_rows: bool = False,
-    clock: Clock | None = None,
-) -> Committed:
-    """Make all staged rows of some parts visible at once; durable on return.
-
-    If the version is already committed, the staged files are removed. A part that is given twice
-    counts once.
-
-    same_rows: for a version that is already committed, check that the rows are the same. Without
-        any row, nothing is committed, and the version stays free.
-
-    Raises:
-        MessageError: a part belongs to another version, or `same_rows` and the rows differ.
-        ConfigError: `root` is not a directory of shards.
-        CorruptError: a staged file is missing or has another size.
-    """
-    root = absolute_path("root", root)
-    disk, tree = Disk(), ShardsTree(root)
-    require(disk, root)
-    path = tree.manifest(source, version)
-    files = _files_of(tree, source, version, parts)
-    now_ms = (clock if clock is not None else SystemClock()).now_ms
-    manifest = Manifest(source, version, now_ms, files)
-    if same_rows and not files and load(disk, tree, source, version) is None:
-        return Committed(manifest, is_replay=False)
-    disk.make_directory(tree.ingest)
-    # The janitor takes this lock exclusively: so it removes nothing between check and commit.
-    with disk.locked(tree.ingest_lock, alone=False):
-        disk.make_directory(path.parent)
-        for folder in (tree.manifests, tree.ingest, tree.root):
-            disk.sync_directory(folder)  # another may have made one, and not have synced it yet
-        existing = load(disk, tree, source, version)
-        if existing is None:
-            _check_files(disk, root, files)
-            reach("manifest_checked")
-            if disk.create_small(path, write(manifest)):
-                reach("manifest_committed")
-                return Committed(manifest, is_replay=False)
-            existing = load(disk, tree, source, version)
-            assert existing is not None, "a manifest is never taken back"
-    drop(root, source, version, files)
-    reach("manifest_replayed")
-    if same_rows and (existing.row_count, existing.digest) != (
-        manifest.row_count,
-        manifest.digest,
-    ):
-        raise MessageError(
-            f"write {source!r} version {version} is committed with other rows, and stays as it is: "
-            f"it has {existing.row_count} with digest {existing.digest:016x}, got "
-            f"{manifest.row_count} with {manifest.digest:016x}; other rows need another write_id"
-        )
-    return Committed(existing, is_replay=True)
-
-
-def _files_of(
-    tree: ShardsTree, source: str, version: int, parts: Iterable[Staged]
-) -> tuple[StagedFile, ...]:
-    """Return the files of all parts, each once, ordered by name.
-
-    A replay removes the files that the manifest does not name, so files of another version must be
-    rejected.
-    """
-    place = tree.version_staging(source, version).relative_to(tree.root)
-    known: dict[str, StagedFile] = {}
-    for part in parts:
-        if (part.source, part.version) != (source, version):
-            raise MessageError(
-                "parts: of another version",
-                wanted=f"{source!r} {version}",
-                got=f"{part.source!r} {part.version}",
-            )
-        for one in part.files:
-            path = PurePosixPath(one.path)
-            is_below = path.parent.parent == PurePosixPath(place) and ".." not in path.parts
-            if not is_below or str(path) != one.path:
-                raise MessageError(
-                    "parts: a file of another place",
-                    wanted=f"one below {place.as_posix()}/<attempt>",
-                    got=repr(one.path),
-                )
-            if known.setdefault(one.path, one) != one:
-                raise MessageError(f"parts: two of them have one file, {one.path}, and differ")
-    return tuple(sorted(known.values()))
-
-
-def _check_files(disk: Disk, root: Path, files: Iterable[StagedFile]) -> None:
-    for one in files:
-        path = root / one.path
-        size = disk.open(path, read_only=True).size() if disk.exists(path) else None
-        if size != one.bytes:
-            raise CorruptError(
-                "staged file that is to be committed",
-                where=path,
-                wanted=f"{one.bytes} bytes",
-                got="none" if size is None else size,
-            )
-
-
-def drop(
-    root: str | os.PathLike[str], source: str, version: int, files: Iterable[StagedFile]
-) -> int:
-    """Remove the files of an attempt, except committed ones. Return how many were removed."""
-    root = absolute_path("root", root)
-    disk, tree = Disk(), ShardsTree(root)
-    manifest = load(disk, tree, source, version)
-    kept = set() if manifest is None else {one.path for one in manifest.files}
-    dropped = 0
-    for one in files:
-        path = root / one.path
-        if one.path not in kept and disk.exists(path):
-            disk.unlink(path)
-            dropped += 1
-    remove_empty(disk, tree, {(root / one.path).parent for one in files})
-    return dropped
-
-
 def remove_empty(disk: Disk, tree: ShardsTree, folders: Iterable[Path]) -> None:
     """Remove empty folders of attempts, and empty folders above them."""
     for one in folders:
         folder = one
         while folder not in (tree.staging, tree.root) and disk.remove_empty(folder):
             folder = folder.parent
-
-
-def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
-    """Remove the staged files of attempts. Committed files stay."""
-    root = absolute_path("root", root)
-    for part in parts:
-        if part is not None:
-            drop(root, part.source, part.version, part.files)
-
-
-def quarantined(root: str | os.PathLike[str], source: str, version: int) -> Iterator[StagedFile]:
-    """Return the files with the quarantined rows of a version."""
-    manifest = load(Disk(), ShardsTree(absolute_path("root", root)), source, version)
-    return iter(() if manifest is None else manifest.of_shard(QUARANTINE))

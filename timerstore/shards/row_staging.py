@@ -15,7 +15,7 @@ See also: docs/decisions/0008-deduplication-and-ingest.md.
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,19 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Int64Array
 from timerstore.shards.arrow_arrays import bytes_of, offsets_of, sizes_of
 from timerstore.shards.arrow_import import ipc, pyarrow
 from timerstore.shards.arrow_rows import Reader, Rows
-from timerstore.shards.cluster import require
 from timerstore.shards.message_writeback import rows_of_messages
 from timerstore.shards.routing import Turns, shards_of_rows
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.shard_paths import ShardsTree, check_attempt
 from timerstore.shards.staged_files import COLUMNS, QUARANTINE, Staged, StagedFile, staged_schema
+from timerstore.shards.staging_area import StagedOutput, StagingArea
+from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import WriteOptions
 
 _GATHER_ROWS = 1 << 16
@@ -53,7 +52,7 @@ class _Sink(Owner):
 
     closed = False
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: StagedOutput) -> None:
         self.file = file
         self.size = 0
         self.crc = 0
@@ -93,8 +92,9 @@ class _Sink(Owner):
 class _Writer(Owner):
     """One file that is being written."""
 
-    def __init__(self, disk: Disk, path: Path, schema: Any) -> None:
-        self.sink = _Sink(disk.open(path, create=True))
+    def __init__(self, output: StagedOutput, path: str, schema: Any) -> None:
+        self.sink = _Sink(output)
+        self._path = path
         self.schema = schema
         self._out = pyarrow().PythonFile(self.sink, mode="w")
         self._ipc = ipc().new_file(self._out, schema)
@@ -114,8 +114,8 @@ class _Writer(Owner):
         self.due_max_ms = max(self.due_max_ms, int(due_ms.max()))
         self.digest = (self.digest + digest) & _MASK
 
-    def finish(self, root: Path, shard: int, *, synced: bool) -> StagedFile:
-        """Complete the file; it is durable if `synced`."""
+    def finish(self, shard: int, *, synced: bool) -> StagedFile:
+        """Complete the file; its data are durable if `synced`."""
         self._ipc.close()
         self._out.close()
         sink = self.sink
@@ -123,7 +123,7 @@ class _Writer(Owner):
             sink.file.sync()
         has_due = self.due_min_ms <= self.due_max_ms
         return StagedFile(
-            sink.file.path.relative_to(root).as_posix(),
+            self._path,
             shard,
             self.rows,
             sink.size,
@@ -139,18 +139,18 @@ class Stager(Owner):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | StagingArea,
         source: str,
         version: int,
         attempt: str,
         options: WriteOptions | None = None,
         *,
         clock: Clock | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """`attempt` names the writer in a folder's name. Attempts may share a name."""
-        self._disk = Disk()
-        self._tree = ShardsTree(absolute_path("root", root))
-        self._cluster = require(self._disk, self._tree.root)
+        self._area = area_at("root", root, storage_options)
+        self._cluster = self._area.cluster()
         self._options = options if options is not None else WriteOptions()
         self._clock = clock if clock is not None else SystemClock()
         self._reader = Reader(self._cluster.config, self._options)
@@ -158,7 +158,7 @@ class Stager(Owner):
         self._source = source
         self._version = version
         self._attempt = check_attempt(attempt)
-        self._folder = self._new_folder()
+        self._begin_attempt()
         self._writers: dict[int, _Writer] = {}
         self._gathered: list[Any] = []
         self._gathered_rows = 0
@@ -202,33 +202,29 @@ class Stager(Owner):
         self._write_gathered()
         files = []
         for shard, writer in sorted(self._writers.items()):
-            files.append(writer.finish(self._tree.root, shard, synced=self._options.is_synced))
+            files.append(writer.finish(shard, synced=self._options.is_synced))
             reach("stage_file_written")
-        if files and self._options.is_synced:
-            # Another process may have made a folder of these, and not have synced it yet.
-            folder = self._folder
-            while folder != self._tree.root:
-                self._disk.sync_directory(folder)
-                folder = folder.parent
-            self._disk.sync_directory(self._tree.root)
+        self._files.finish(synced=self._options.is_synced)
         reach("stage_synced")
         self._writers = {}
-        self._folder = self._new_folder()  # the old one may be committed by now
+        self._begin_attempt()  # the old one may be committed by now
         return Staged(self._source, self._version, tuple(files))
 
     def abandon(self) -> None:
         """Remove the files written since the last `finish`. No manifest can name them."""
         self._writers = {}
-        self._disk.remove_tree(self._folder)
+        self._files.abandon()
 
-    def _new_folder(self) -> Path:
-        """Return a folder name that is not in use. A job that is run again has the names of its
+    def _begin_attempt(self) -> None:
+        """Choose a folder name that is not in use. A job that is run again has the names of its
         first run, whose files may be committed.
 
         A point sorts like the path separator, so files are ordered by the names of their attempts.
         """
         name = f"{self._attempt}.{os.urandom(8).hex()}"
-        return self._tree.version_staging(self._source, self._version) / name
+        place = ShardsTree(Path()).version_staging(self._source, self._version)
+        self._folder = (place / name).as_posix()
+        self._files = self._area.attempt(self._folder)
 
     def _write_gathered(self) -> None:
         if not self._gathered:
@@ -280,9 +276,8 @@ class Stager(Owner):
     def _writer(self, shard: int, schema: Any) -> _Writer:
         writer = self._writers.get(shard)
         if writer is None:
-            self._disk.make_directory(self._folder)
-            name = "quarantine" if shard == QUARANTINE else f"{shard:05d}"
-            writer = _Writer(self._disk, self._folder / f"{name}.arrow", schema)
+            name = f"{'quarantine' if shard == QUARANTINE else f'{shard:05d}'}.arrow"
+            writer = _Writer(self._files.create(name), f"{self._folder}/{name}", schema)
             self._writers[shard] = writer
         return writer
 
@@ -350,7 +345,7 @@ def _mixed(values: Any) -> Any:
 
 
 def stage(
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | StagingArea,
     source: str,
     version: int,
     attempt: str,
@@ -358,17 +353,27 @@ def stage(
     options: WriteOptions | None = None,
     *,
     clock: Clock | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Staged:
     """Stage all rows of some pyarrow batches. After an error, the staged files are removed.
 
-    attempt: the name of this part, 1 to 200 of A-Za-z0-9_-; the folder's name is this and a random
-    number.
+    root: a directory of shards, also as a `file:` URL; or the prefix of a bucket that the owner of
+        the shards reads (`open_shards`, `ingest_from`), such as "s3://bucket/orders". Text only: a
+        path object is always a local path.
 
-    Raises: as `Stager.add`.
+    attempt: the name of this part, 1 to 200 of A-Za-z0-9_-; the folder's name is this and a random
+        number.
+
+    storage_options: settings of obstore for a bucket, such as `endpoint` or `region`. By default
+        those of the environment are used.
+
+    Raises: as `Stager.add`; BucketError if the bucket does not answer.
     """
     if not isinstance(batches, Iterable):
         raise MessageError(f"batches: wanted pyarrow RecordBatches, got {batches!r}")
-    stager = Stager(root, source, version, attempt, options, clock=clock)
+    stager = Stager(
+        root, source, version, attempt, options, clock=clock, storage_options=storage_options
+    )
     try:
         for batch in batches:
             stager.add(batch)

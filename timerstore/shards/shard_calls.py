@@ -1,7 +1,7 @@
 """Call several shards at once, and close them.
 
-Thread safety: any thread may call. Calls to several shards run in a small thread pool; ingest has a
-pool of its own, because it may take long.
+Thread safety: any thread may call. Calls to several shards run in a small thread pool; ingest
+brings a pool of its own, because it may take long.
 Raises: as TimerStore; errors name the shard. Of several errors, the first is raised after all calls
 have ended.
 """
@@ -18,7 +18,7 @@ from timerstore.store import TimerStore
 
 Answer = TypeVar("Answer")
 
-_WORKERS_MAX = 8
+WORKERS_MAX = 8
 
 
 class ShardCalls(Closing):
@@ -28,9 +28,8 @@ class ShardCalls(Closing):
         self.stores = tuple(stores)
         """The store of each shard, by number."""
         self._clock = clock
-        workers = min(len(self.stores), _WORKERS_MAX)
+        workers = min(len(self.stores), WORKERS_MAX)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-shards")
-        self._ingest_pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-ingest")
 
     @property
     def shard_count(self) -> int:
@@ -89,9 +88,8 @@ class ShardCalls(Closing):
             raise MessageError(f"shard: wanted 0 to {len(self.stores) - 1}, got {quoted(shard)}")
         return shard
 
-    def _shut_pools(self) -> None:
+    def _shut_pool(self) -> None:
         self._pool.shutdown()
-        self._ingest_pool.shutdown()
 
 
 def named(error: TimerStoreError, shard: int) -> TimerStoreError:

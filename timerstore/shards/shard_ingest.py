@@ -15,7 +15,7 @@ See also: docs/decisions/0008-deduplication-and-ingest.md.
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -39,15 +39,16 @@ from timerstore.errors import (
     MessageError,
     TimerStoreError,
 )
-from timerstore.shards import manifest as manifests
+from timerstore.shards.bucket_binding import BucketSource
 from timerstore.shards.cluster import config_for, require, require_shards
+from timerstore.shards.folder_staging import FolderStaging
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.shard_paths import ShardsTree, source_component
-from timerstore.shards.staged_files import read_staged
+from timerstore.shards.shard_paths import ShardsTree
+from timerstore.shards.staged_files import StagedFile, read_staged
+from timerstore.shards.staging_area import CommittedVersions, StagingArea
 
 _log = logging.getLogger("timerstore.shards")
 
-_TICK_MS = 2000  # coarser than any file system's times
 _BACKOFF_S_MAX = 60.0
 _LOOK_AT_ALL = 64  # every n-th pass skips nothing, in case the clock of a file server is slow
 
@@ -86,11 +87,14 @@ class IngestReport(NamedTuple):
 class ShardIngester(Owner):
     """Ingests committed rows into shards that are open in this process."""
 
-    def __init__(self, root: Path, stores: Mapping[int, Taker]) -> None:
-        self._disk = Disk()
-        self._tree = ShardsTree(root)
+    def __init__(
+        self, root: Path, stores: Mapping[int, Taker], area: StagingArea | None = None
+    ) -> None:
+        """`area`: where rows are committed; by default the directory `root`."""
+        self._area = area if area is not None else FolderStaging(root)
         self._stores = stores
-        self._settled: dict[str, int] = {}  # source: its folder's time at a pass that left nothing
+        self._settled: dict[str, Hashable] = {}  # source: its stamp at a pass that left nothing
+        self._disk = Disk()
         self._strays: list[Path] = []  # already logged
         self._passes = 0
         self._stop = threading.Event()
@@ -99,57 +103,58 @@ class ShardIngester(Owner):
         """Make a running pass end soon, also within a version. The next pass continues there."""
         self._stop.set()
 
-    def run(self, now_ms: int) -> list[Ingested]:
+    def run(self, now_ms: int, committed: CommittedVersions | None = None) -> list[Ingested]:
         """Run one pass over every source. `now_ms` is the machine's time, as the times of folders
-        are.
+        are. `committed`: what to ingest; by default all that is committed now.
 
-        A source is skipped if its folder has not changed since a pass that left nothing.
+        A source is skipped if it has not changed since a pass that left nothing.
         """
         self._passes += 1
         if self._passes % _LOOK_AT_ALL == 0:
             self._settled.clear()
+        if committed is None:
+            committed = self._area.committed()
+        self._log_strays(committed.strays)
         done: list[Ingested] = []
         errors: list[Exception] = []
-        for source in self._sources():
-            modified_ms = self._disk.modified_ms(self._tree.source_manifests(source)) or 0
-            if self._settled.get(source) == modified_ms:
+        for source in committed.sources:
+            stamp = committed.stamp(source)
+            if source in self._settled and self._settled[source] == stamp:
                 continue
             try:
-                self._run_source(source, done)
+                self._run_source(source, committed, done)
             except Exception as error:  # noqa: BLE001 - of one source: the others go on
                 errors.append(error)
                 continue
-            # A folder that changed just now may change again within the same tick of its clock.
-            if modified_ms < now_ms - _TICK_MS:
-                self._settled[source] = modified_ms
+            if committed.is_final(stamp, now_ms):
+                self._settled[source] = stamp
         if errors:
             raise errors[0]
         return done
 
-    def _sources(self) -> list[str]:
-        found = manifests.find_sources(self._disk, self._tree)
-        for path in found.strays:
+    def _log_strays(self, strays: list[Path]) -> None:
+        for path in strays:
             if path not in self._strays:  # log once: there may be a pass every second
                 _log.warning("event=stray_among_sources path=%s", path)
-        self._strays = found.strays
-        return found.sources
+        self._strays = strays
 
-    def _run_source(self, source: str, done: list[Ingested]) -> None:
+    def _run_source(self, source: str, committed: CommittedVersions, done: list[Ingested]) -> None:
         known = {shard: store.ingested(source) for shard, store in self._stores.items()}
-        staged = set(self._disk.list(self._tree.staging / source_component(source)))
+        staged = committed.staged(source)
         failed: dict[int, TimerStoreError] = {}
-        for version in manifests.versions(self._disk, self._tree, source):
+        for version in committed.versions(source):
             missing = [shard for shard in known if version not in known[shard]]
-            if not missing and f"{version:020d}" not in staged:
+            if not missing and version not in staged:
                 continue
-            manifest = manifests.load(self._disk, self._tree, source, version)
+            manifest = self._area.load(source, version)
             if manifest is None:
                 continue  # every shard has it, and the janitor has removed it
             for shard in known:
                 if shard in failed:
                     continue  # its later versions wait; other shards continue
                 if shard not in missing:
-                    self._drop(manifest, shard)  # a pass died before it removed the file
+                    # a pass died before it removed the files
+                    self._area.remove(manifest.of_shard(shard))
                     continue
                 try:
                     done.append(self._take(shard, manifest))
@@ -161,16 +166,17 @@ class ShardIngester(Owner):
     def _take(self, shard: int, manifest: Manifest) -> Ingested:
         files = manifest.of_shard(shard)
         source, version = manifest.source, manifest.version
-        self._refuse_lost(shard, manifest)
         reach("shard_ingest_begun")
-        batches = self._until_stopped(read_staged(self._disk, self._tree.root, files))
-        try:
-            receipt = self._stores[shard].ingest(source, version, batches)
-        except TimerStoreError as error:
-            where = f"shard {shard}: source {source!r} version {version}"
-            if not str(error).startswith("shard "):
-                error.args = (f"{where}: {error}",)
-            raise
+        with self._area.fetched(shard, files, self._stop.is_set) as found:
+            self._refuse_lost(shard, manifest, found.missing)
+            batches = self._until_stopped(read_staged(self._disk, found.root, files))
+            try:
+                receipt = self._stores[shard].ingest(source, version, batches)
+            except TimerStoreError as error:
+                where = f"shard {shard}: source {source!r} version {version}"
+                if not str(error).startswith("shard "):
+                    error.args = (f"{where}: {error}",)
+                raise
         wanted = sum(one.rows for one in files)
         if receipt.row_count != wanted:
             raise MessageError(
@@ -178,45 +184,34 @@ class ShardIngester(Owner):
                 f"wanted {wanted}; got {receipt.row_count}"
             )
         reach("shard_ingest_durable")
-        self._drop(manifest, shard)
+        self._area.remove(files)
         reach("shard_files_dropped")
         _log.info(
             "event=ingested shard=%d source=%s version=%d rows=%d", shard, source, version, wanted
         )
         return Ingested(shard, source, version, wanted)
 
-    def _refuse_lost(self, shard: int, manifest: Manifest) -> None:
+    def _refuse_lost(self, shard: int, manifest: Manifest, missing: Sequence[StagedFile]) -> None:
         """Raise CorruptError if rows are neither in the shard nor in their file. This is permanent,
         and only an operator can decide whether the shard continues without them.
         """
         source, version = manifest.source, manifest.version
-        for one in manifest.of_shard(shard):
-            path = self._tree.root / one.path
-            if not self._disk.exists(path):
-                raise CorruptError(
-                    f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
-                    "in the shard, as in one that was restored from a backup, and their file is "
-                    f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
-                    "versions in (docs/operations.md, Recover a lost shard)",
-                    where=path,
-                    wanted=f"{one.rows} rows",
-                    got="none",
-                )
+        for one in missing:
+            raise CorruptError(
+                f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
+                "in the shard, as in one that was restored from a backup, and their file is "
+                f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
+                "versions in (docs/operations.md, Recover a lost shard)",
+                where=self._area.where(one.path),
+                wanted=f"{one.rows} rows",
+                got="none",
+            )
 
     def _until_stopped(self, batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
         for batch in batches:
             if self._stop.is_set():
                 raise ClosedError("ingest was stopped within a version; the next one continues it")
             yield batch
-
-    def _drop(self, manifest: Manifest, shard: int) -> None:
-        root = self._tree.root
-        files = manifest.of_shard(shard)
-        for one in files:
-            if self._disk.exists(root / one.path):
-                self._disk.unlink(root / one.path)
-        folders = {(root / one.path).parent for one in files}
-        manifests.remove_empty(self._disk, self._tree, folders)
 
 
 class IngestService(Service):
@@ -261,6 +256,8 @@ def ingest(
     *,
     clock: Clock | None = None,
     shards: Iterable[int] | None = None,
+    ingest_from: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> IngestReport:
     """Ingest committed rows into each shard that no process has open, several at a time.
 
@@ -269,11 +266,16 @@ def ingest(
 
     shards: only these shards.
 
+    ingest_from: also ingest the rows that are committed in a bucket, as `open_shards` does.
+
+    storage_options: settings of obstore for the bucket; by default those of the environment.
+
     Raises:
         MessageError: `shards` is invalid.
-        ConfigError: the path is not a directory of shards.
+        ConfigError: the path is not a directory of shards, or the bucket belongs to another one.
         CorruptError: the folder of a shard is missing; no shard was opened. Or a staged file is
             damaged.
+        BucketError: the bucket does not answer. The call can be repeated.
     """
     root = absolute_path("path", path)
     disk, tree = Disk(), ShardsTree(root)
@@ -281,6 +283,11 @@ def ingest(
     config = replace(config_for(cluster, config, tree.cluster_json), stop_dequeue=True)
     chosen = _checked_shards(shards, cluster.shard_count)
     require_shards(disk, tree, cluster, chosen)
+    areas: list[StagingArea] = [FolderStaging(root)]
+    if ingest_from is not None:
+        bucket = BucketSource(tree, cluster, ingest_from, storage_options)
+        bucket.bind()
+        areas.append(bucket.area)
 
     def take(shard: int) -> list[Ingested] | None:
         """Ingest into one shard. Return None if another process has it open."""
@@ -289,7 +296,9 @@ def ingest(
         except LockedError:
             return None
         with store:
-            return ShardIngester(root, {shard: store}).run(0)
+            return [
+                done for area in areas for done in ShardIngester(root, {shard: store}, area).run(0)
+            ]
 
     with ThreadPoolExecutor(min(max(len(chosen), 1), os.cpu_count() or 1)) as pool:
         found = dict(zip(chosen, pool.map(take, chosen), strict=True))

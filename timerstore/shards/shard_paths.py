@@ -119,6 +119,16 @@ class ShardsTree:
         return self.root / "_ingest"
 
     @property
+    def owner_id(self) -> Path:
+        """The file with the id by which a bucket knows this directory."""
+        return self.ingest / "owner"
+
+    @property
+    def fetched(self) -> Path:
+        """Staged files that were downloaded from a bucket, by shard."""
+        return self.ingest / "fetched"
+
+    @property
     def ingest_lock(self) -> Path:
         """The lock that is shared while a manifest is committed, and exclusive while staging is
         cleaned.

@@ -15,10 +15,9 @@ See also: docs/decisions/0010-shards-and-spark.md.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +33,11 @@ from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, MessageError, TimerStoreError, quoted
+from timerstore.errors import ConfigError, MessageError, TimerStoreError
 from timerstore.reports import Report
 from timerstore.shards import cluster as cluster_json
-from timerstore.shards.background_ingest import BackgroundIngest
+from timerstore.shards.background_ingest import IngestOfAll, check_interval
+from timerstore.shards.bucket_binding import BucketSource
 from timerstore.shards.rate_share import shared_out
 from timerstore.shards.receipt import (
     ShardBatch,
@@ -124,18 +124,22 @@ class ShardedStore(
         clock: Clock | None = None,
         threads: bool = True,
         ingest_every: float | None = 1.0,
+        ingest_from: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.root = absolute_path("path", path)
-        if ingest_every is not None and not _is_interval(ingest_every):
-            raise ConfigError(
-                f"ingest_every: wanted 0.01 to 86400 s or None, got {quoted(ingest_every)}"
-            )
+        check_interval(ingest_every)
         self.tree = ShardsTree(self.root)
         check_config(config, clock)
         clock = clock if clock is not None else SystemClock()
         self._pid = os.getpid()
         self.cluster = cluster_json.ensure(Disk(), self.root, n, config)
         config = cluster_json.config_for(self.cluster, config, self.tree.cluster_json)
+        bucket = (
+            BucketSource(self.tree, self.cluster, ingest_from, storage_options)
+            if ingest_from is not None
+            else None
+        )
         shared = shared_out(config, self.cluster.shard_count)
         super().__init__(self._open_all(shared, clock, threads=threads), clock)
         self.config = replace(self.stores[0].config, topic_rates=config.topic_rates)
@@ -144,19 +148,18 @@ class ShardedStore(
         self._puts = ShardPuts(self.config, clock, turns, self.shard_of, self._in, self._in_some)
         self._leases = ShardLeases(self.config, self.stores, self._in, self._in_some)
         self._letters = ShardLetters(self.stores, self._in, self._in_some)
-        self._ingest = BackgroundIngest(
-            self.root, self.stores, partial(self._in_some, pool=self._ingest_pool)
-        )
+        self._ingest = IngestOfAll(self.root, self.stores, self._in_some, bucket)
         self._is_closed = False
         for store in self.stores:
             store._warns_unclosed = False
         close_at_exit(self)
-        if threads and ingest_every is not None:
-            try:
+        try:
+            self._ingest.bind()
+            if threads and ingest_every is not None:
                 self._ingest.start(ingest_every)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     def _open_all(
         self, config: StoreConfig, clock: Clock, *, threads: bool
@@ -279,8 +282,9 @@ class ShardedStore(
     def ingest(self) -> list[Ingested]:
         """Ingest the rows that writers have committed; they are durable on return.
 
-        Return the versions that were ingested, by shard. If the shards were opened with threads,
-        they also do this by themselves every `ingest_every` seconds.
+        Return the versions that were ingested, by shard: of the directory, then of the bucket
+        `ingest_from`. If the shards were opened with threads, they also do this by themselves every
+        `ingest_every` seconds.
         """
         return self._ingest.run()
 
@@ -335,7 +339,8 @@ class ShardedStore(
             store._refuse_reentrant_close()
         self._ingest.stop()
         errors = close_all(self.stores)
-        self._shut_pools()
+        self._ingest.shut_pools()
+        self._shut_pool()
         if errors:
             raise errors[0]
         self._is_closed = True
@@ -351,11 +356,6 @@ class ShardedStore(
         return f"<ShardedStore {str(self.root)!r} shards={len(self.stores)}>"
 
 
-def _is_interval(given: object) -> bool:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return is_number and 0.01 <= given <= 86_400  # type: ignore[operator]
-
-
 def open_shards(
     path: str | os.PathLike[str],
     n: int | None = None,
@@ -364,6 +364,8 @@ def open_shards(
     clock: Clock | None = None,
     threads: bool = True,
     ingest_every: float | None = 1.0,
+    ingest_from: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
     read_only: bool = False,
 ) -> ShardedStore:
     """Open a directory of `n` stores as one store, or create it if it does not exist.
@@ -381,12 +383,20 @@ def open_shards(
     ingest_every: the seconds between two looks for rows that other processes have committed, 0.01
     to 86,400. None means only when `ingest` is called.
 
+    ingest_from: the URL of a bucket, such as "s3://bucket/orders", from which the shards also
+    ingest. The call publishes cluster.json there, and writers need only the bucket. One directory
+    of shards reads one such prefix.
+
+    storage_options: settings of obstore for the bucket; by default those of the environment.
+
     read_only: not supported for a directory of shards. Open the folder of each shard with
     `timerstore.open(..., read_only=True)`.
 
     Raises:
         ConfigError: an argument is invalid, the directory has another number of shards, it is a
-            single store, or `read_only=True`.
+            single store, `read_only=True`, or the bucket belongs to another directory.
+        BucketError: the bucket or a permission is missing. A bucket that does not answer is logged,
+        and asked again.
         LockedError: another process, or this one, has a shard open; the error names it.
         CorruptError: a file is damaged, or a shard is missing.
         FullError: the disk is full.
@@ -396,4 +406,13 @@ def open_shards(
             "read_only: shards are read one by one, by timerstore.open(folder, read_only=True) of "
             f"each folder in {path}"
         )
-    return ShardedStore(path, n, config, clock=clock, threads=threads, ingest_every=ingest_every)
+    return ShardedStore(
+        path,
+        n,
+        config,
+        clock=clock,
+        threads=threads,
+        ingest_every=ingest_every,
+        ingest_from=ingest_from,
+        storage_options=storage_options,
+    )

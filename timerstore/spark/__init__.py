@@ -10,6 +10,7 @@
 | offsets.py      | stream offsets and `as_of` positions as JSON               |
 | schema_map.py   | Spark types of the tables                                  |
 | batch.py        | batch reads                                                |
+| backup_reader.py | batch reads of a backup in a bucket                       |
 | stream.py       | streaming reads                                            |
 | writer.py       | batch and streaming writes                                 |
 | locations.py    | parse paths and `file:` URLs, also those of jobs           |

@@ -15,6 +15,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from timerstore._engine.snapshot.columns.schemas import TABLES
+from timerstore.errors import ConfigError
+from timerstore.spark.backup_reader import BackupReader, split_backup
 from timerstore.spark.batch import BatchReader
 from timerstore.spark.read_options import parse
 from timerstore.spark.schema_map import schema_of, wanted_of
@@ -49,22 +51,29 @@ class TimerStoreDataSource(DataSource):
         queries give one.
         """
         if not self._is_create_table:
-            return schema_of(parse(self._given))
+            return schema_of(parse(split_backup(self._given)[0]))
         # All columns: INSERT INTO can fill only those that the table has.
         names = ",".join(one.name for one in TABLES.get(self._given.get("table", "messages"), ()))
         whole = {"columns": names} | self._given if names else self._given
         if not has_path(self._given):
             return schema_of(parse({**whole, "path": "."}))
-        return with_options(schema_of(parse(whole)), self._given)
+        # The schema of a bucket is the same whatever is in it.
+        return with_options(schema_of(parse(split_backup(whole)[0])), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a batch query."""
-        options = parse(completed(self._given, schema))
+        given, backup = split_backup(completed(self._given, schema))
+        options = parse(given)
+        if backup is not None:
+            return BackupReader(options, wanted_of(options, schema), backup)
         return BatchReader(options, wanted_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return a reader for a streaming query."""
-        options = parse(completed(self._given, schema))
+        given, backup = split_backup(completed(self._given, schema))
+        if backup is not None:
+            raise ConfigError(f"path: a stream cannot read a backup in a bucket, got {backup.url}")
+        options = parse(given)
         return StreamReader(options, wanted_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -57,7 +57,7 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError
 from timerstore.shards.write_options import OPTION_NAMES
 from timerstore.spark import offsets
-from timerstore.spark.locations import local_path
+from timerstore.spark.locations import local_path, store_paths
 from timerstore.spark.offsets import Position
 
 Value = TypeVar("Value")
@@ -194,7 +194,7 @@ class _Parser:
 
     def _paths(self) -> tuple[Path, ...]:
         listed = self._get("paths", _path_list, ())
-        single = self._get("path", lambda text: (local_path("path", text),) if text else (), ())
+        single = self._get("path", store_paths, ())
         if not listed and not single and not self._problems:
             self._problems.append(
                 "path: missing; Spark drops the options of CREATE TABLE ... USING timerstore: use "

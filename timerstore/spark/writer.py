@@ -20,7 +20,7 @@ See also: timerstore/shards (row_staging.py, manifest.py, shard_ingest.py, write
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from timerstore._engine.storage.disk import Disk
+from timerstore.buckets import BucketUrl, location_of
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.arrow_import import pyarrow
-from timerstore.shards.cluster import require
-from timerstore.shards.manifest import abort, commit
+from timerstore.shards.committing import abort, commit
 from timerstore.shards.message_writeback import SET_BY_STORE, rows_of_messages
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.row_staging import stage
 from timerstore.shards.shard_ingest import ingest
 from timerstore.shards.staged_files import Staged
+from timerstore.shards.staging_area import StagingArea
+from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import WriteOptions, draw_name, parse_options
-from timerstore.spark.locations import local_path
+from timerstore.spark.locations import split_storage
 from timerstore.spark.read_options import READER_OPTIONS
 from timerstore.spark.table_options import INSERT_COLUMN, MISSING, completed, has_path, options_in
 
@@ -66,9 +67,17 @@ class Target:
     """The checked target directory and options of a write, pickled into every task."""
 
     root: str
+    """A path, or the URL of a bucket."""
     options: WriteOptions
     are_inserted: bool = False
     """Whether the rows are those of INSERT INTO, with the columns of the table `messages`."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of the bucket's service. They may be secrets."""
+
+    @property
+    def area(self) -> StagingArea:
+        """The place of the staged rows."""
+        return area_at("path", self.root, self.storage)
 
     def stage(self, source: str, version: int, batches: Iterator[Any]) -> StagedPart:
         """Stage the rows of a task. They are not visible before `commit`."""
@@ -78,10 +87,15 @@ class Target:
         attempt = f"{task.partitionId()}-{task.taskAttemptId()}"
         if self.are_inserted:
             batches = map(inserted_rows, batches)
-        return StagedPart(stage(self.root, source, version, attempt, batches, self.options))
+        return StagedPart(stage(self.area, source, version, attempt, batches, self.options))
 
     def ingest(self) -> None:
-        """Ingest committed rows into shards that are not open. Log a failure instead of raising."""
+        """Ingest committed rows into shards that are not open. Log a failure instead of raising.
+
+        Rows in a bucket are left to the owner of the shards, which alone has their disk.
+        """
+        if isinstance(location_of("path", self.root), BucketUrl):
+            return
         try:
             report = ingest(self.root)
         except Exception as error:  # noqa: BLE001 - see below
@@ -110,7 +124,7 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     is_sql_table = not has_path(given)
     if is_sql_table and marked is None:
         raise ConfigError(MISSING)
-    given = completed(given, schema)
+    given, storage = split_storage(completed(given, schema))
     known = {name: value for name, value in given.items() if name.lower() not in READER_OPTIONS}
     options = parse_options(known)
     root = _root_of(given)
@@ -119,7 +133,13 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
             f"column {INSERT_COLUMN}: it has the options of the SQL table that it was read from, "
             f"which saveAsTable would keep: drop it; wanted path {root}, got {_root_of(marked)}"
         )
-    require(Disk(), root)
+    if isinstance(root, BucketUrl) and options.ingest == "inline":
+        raise ConfigError(
+            f"ingest: wanted auto or none for {root}, whose rows only the owner of the shards "
+            "ingests, got 'inline'"
+        )
+    target = Target(str(root), options, storage=storage)
+    target.area.cluster()
     if (table := given.get("table", "messages")) != "messages" and is_sql_table:
         raise ConfigError(f"INSERT INTO: wanted a table of messages, got one of {table}")
     rows = _empty_batch(_arrow_schema(schema))
@@ -131,7 +151,7 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     if options.are_messages:
         rows = rows_of_messages(rows)
     check_columns(rows.schema, options)
-    return Target(str(root), options, are_inserted)
+    return replace(target, are_inserted=are_inserted)
 
 
 def _empty_batch(schema: Any) -> Any:
@@ -162,12 +182,13 @@ def inserted_rows(batch: Any) -> Any:
     return pyarrow().RecordBatch.from_arrays([*kept.values()], names=[*kept])
 
 
-def _root_of(given: Mapping[str, str]) -> Path:
-    """Return the shard directory of the option `path`, as an absolute path for every host."""
+def _root_of(given: Mapping[str, str]) -> Path | BucketUrl:
+    """Return the option `path`: a bucket, or a directory as an absolute path for every host."""
     path = given.get("path")
     if not path:
         raise ConfigError(MISSING)
-    return local_path("path", path).resolve()
+    found = location_of("path", path)
+    return found if isinstance(found, BucketUrl) else found.resolve()
 
 
 def _arrow_schema(schema: StructType) -> Any:
@@ -198,13 +219,13 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the rows of all tasks visible together."""
         parts = [one.staged for one in messages if isinstance(one, StagedPart)]
-        commit(Path(self._target.root), self._source, 0, parts, same_rows=True)
+        commit(self._target.area, self._source, 0, parts, same_rows=True)
         if self._target.options.ingest != "none":
             self._target.ingest()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the staged files, unless they are committed."""
-        abort(Path(self._target.root), [m.staged for m in messages if isinstance(m, StagedPart)])
+        abort(self._target.area, [m.staged for m in messages if isinstance(m, StagedPart)])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -239,7 +260,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         source = self._target.options.write_id or next(iter(sources), "")
         if source:  # an empty source: no tasks, hence no rows
-            commit(Path(self._target.root), source, batchId, parts)
+            commit(self._target.area, source, batchId, parts)
         if self._target.options.ingest == "inline":
             self._target.ingest()
 
@@ -249,4 +270,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: N803, ARG002 - Spark's
     ) -> None:
         """Remove the staged files, unless they are committed."""
-        abort(Path(self._target.root), [m.staged for m in messages if isinstance(m, StagedPart)])
+        abort(self._target.area, [m.staged for m in messages if isinstance(m, StagedPart)])

@@ -19,7 +19,16 @@ from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, CorruptError, FailedError, MessageError  # noqa: E402
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.errors import TimerStoreError  # noqa: E402
-from timerstore.shards import clean, commit, ingest, manifest, parse_options, prune, stage  # noqa: E402
+from timerstore.shards import (  # noqa: E402
+    clean,
+    commit,
+    committing,
+    ingest,
+    manifest,
+    parse_options,
+    prune,
+    stage,
+)
 from timerstore.shards.shard_ingest import IngestService  # noqa: E402
 from timerstore.shards.staged_files import open_staged, read_staged  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
@@ -76,7 +85,7 @@ def test_long_ingest_delays_no_other_call(
     begun, go_on = threading.Barrier(4), threading.Event()
     for one in ingesters_of(shards.store):
 
-        def run(_now_ms: int) -> list[Any]:
+        def run(_now_ms: int, _committed: object) -> list[Any]:
             begun.wait(60)
             assert go_on.wait(60)
             return []
@@ -226,8 +235,8 @@ def test_sharding_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     part = stage(root, "import-8", 0, "part-0", [batch_of(7)])
     assert part.row_count == 7
     given["shards"].abort(root, [part])
-    assert list(manifest.quarantined(root, "import-7", 0)) == []
-    assert manifest.drop(root, "import-7", 0, part.files) == 0
+    assert list(committing.quarantined(root, "import-7", 0)) == []
+    assert committing.drop(root, "import-7", 0, part.files) == 0
     with timerstore.open_shards(root) as store:
         assert sum(0 in one.ingested("import-7") for one in store.stores) == 4
 

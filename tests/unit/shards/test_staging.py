@@ -28,6 +28,7 @@ from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
     Stager,
     commit,
+    committing,
     manifest,
 )
 from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
@@ -128,7 +129,7 @@ def test_quarantined_rows_are_committed(root: Path) -> None:
     assert staged.row_count == 20
     done = commit(root, "s", 0, [staged])
     assert done.manifest.row_count == 20
-    (aside,) = manifest.quarantined(root, "s", 0)
+    (aside,) = committing.quarantined(root, "s", 0)
     assert (aside.shard, aside.rows) == (QUARANTINE, 10)
     table = open_staged(Disk(), root, aside).read_all().to_pydict()
     assert table["body"] == [b"body-%d" % k for k in range(0, 30, 3)]

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from timerstore.spark import latest_offsets
 from timerstore.spark.jobs import audit_frames as frames
 from timerstore.spark.jobs import plots, slo
-from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import FOLDER, PLACE, STORE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.projection import (
     Projection,
     projection_options,
@@ -215,7 +215,12 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--path"], required=True, type=PLACE, help="A store, or a shard directory."),
+        click.Option(
+            ["--path"],
+            required=True,
+            type=STORE,
+            help="A store, a shard directory, or a backup in a bucket.",
+        ),
         click.Option(["--scheduled"], type=PLACE, help="Parquet with the scheduled messages."),
         *projection_options(("topic", "topic_column", "id_column", "due_column")),
         click.Option(["--now"], default="now", help="now, log, epoch ms, or a time with a zone."),

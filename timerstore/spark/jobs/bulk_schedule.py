@@ -16,19 +16,16 @@ Invariants:
 import sys
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.shards.cluster import require
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
-from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import PLACE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
 from timerstore.spark.jobs.parquet_tasks import (
     ROWS_PER_TASK,
@@ -44,8 +41,10 @@ from timerstore.spark.jobs.projection import (
     rows_of,
 )
 from timerstore.spark.jobs.scheduling import (
+    Root,
     Scheduled,
     committed,
+    require_target,
     scheduled_of,
     stage_and_commit,
     take,
@@ -60,7 +59,7 @@ class Args:
     """Options of the job."""
 
     input: str
-    path: Path
+    path: Root
     fast: bool = False
     format: str = "parquet"
     sql: str | None = None
@@ -98,8 +97,8 @@ def build(spark: SparkSession, args: Args) -> DataFrame:
 def work(run: Run, args: Args) -> Outcome:
     """Schedule the rows, and ingest them unless --no-ingest is given."""
     source = check_run_id(run.run_id)
-    need_there(args.input, str(args.path))
-    require(Disk(), args.path)
+    need_there(args.input)
+    require_target(args.path)
     if args.fast and (args.sql is not None or args.format != "parquet"):
         raise ConfigError(
             "--fast: not with --sql or --format; it reads Parquet columns as they are"
@@ -224,8 +223,8 @@ JOB = Job(
         click.Option(
             ["--path"],
             required=True,
-            type=FOLDER,
-            help="The shard directory.",
+            type=TARGET,
+            help="The shard directory, or the bucket that its owner reads.",
         ),
         click.Option(["--fast"], is_flag=True, help="Read and stage Parquet in the executors."),
         click.Option(["--format"], default="parquet", help="A Spark input format."),

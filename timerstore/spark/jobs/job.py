@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.paths import absolute_path
+from timerstore.buckets import BucketUrl, location_of
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark.jobs.names import JOBS
 from timerstore.spark.locations import local_path
@@ -68,17 +69,20 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic from click
 
     name = "path"
 
-    def __init__(self, *, as_text: bool = False) -> None:
+    def __init__(self, *, as_text: bool = False, or_bucket: bool = False) -> None:
         self._as_text = as_text
+        self._or_bucket = or_bucket
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path | str:
+    ) -> Path | str | BucketUrl:
         """Parse a location. A wrong one is a wrong argument, and no session is started."""
-        if isinstance(value, Path):
+        if isinstance(value, Path | BucketUrl):
             return value
         what = "" if param is None else param.opts[0]
         try:
+            if self._or_bucket and isinstance(bucket := location_of(what, value), BucketUrl):
+                return str(bucket) if self._as_text else bucket
             found = absolute_path(what, local_path(what, value))
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
@@ -87,6 +91,10 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic from click
 
 PLACE = Location(as_text=True)
 FOLDER = Location()
+TARGET = Location(or_bucket=True)
+"""Where a job writes rows for shards: their directory, or a bucket that their owner reads."""
+STORE = Location(as_text=True, or_bucket=True)
+"""What a job reads: a store, a directory of shards, or a backup in a bucket."""
 
 COMMON_OPTIONS: tuple[click.Option, ...] = (
     click.Option(
@@ -284,7 +292,11 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def need_there(*paths: str) -> None:
-    """Raise ConfigError if a path does not exist."""
-    missing = [one for one in paths if not Path(one).exists()]
+    """Raise ConfigError if a path does not exist. A bucket is checked when it is read."""
+    missing = [
+        one
+        for one in paths
+        if not isinstance(location_of("path", one), BucketUrl) and not Path(one).exists()
+    ]
     if missing:
         raise ConfigError([f"{one}: no such file or directory" for one in missing])

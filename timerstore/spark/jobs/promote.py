@@ -23,15 +23,13 @@ import click
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, CorruptError
-from timerstore.shards.cluster import require
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
-from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import FOLDER, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import COLUMNS, Claim, Lake, open_lake
 from timerstore.spark.jobs.parquet_tasks import ROWS_PER_TASK, tasks_of
-from timerstore.spark.jobs.scheduling import Scheduled, stage_and_commit, take
+from timerstore.spark.jobs.scheduling import Root, Scheduled, require_target, stage_and_commit, take
 from timerstore.spark.jobs.spans import read_day, read_time_ms
 
 _RENAMING = Renaming(tuple((name, name) for name in COLUMNS))
@@ -43,7 +41,7 @@ class Args:
     """Options of the job."""
 
     lake: Path
-    path: Path
+    path: Root
     until: str | None = None
     purge_after: int | None = None
     now: str = "now"
@@ -64,9 +62,9 @@ def build(_spark: SparkSession, args: Args) -> list[Claim]:
 
 def work(run: Run, args: Args) -> Outcome:
     """Promote the claims, ingest them, and purge old files."""
-    need_there(str(args.lake), str(args.path))
+    need_there(str(args.lake))
     until_of(args)
-    require(Disk(), args.path)
+    require_target(args.path)
     lake = open_lake(args.lake)
     claims = build(run.spark, args)
     without = read_tombstones(lake.tombstones())
@@ -93,7 +91,7 @@ def work(run: Run, args: Args) -> Outcome:
     return Outcome(figures, problems)
 
 
-def _promote(run: Run, lake: Lake, claim: Claim, root: Path, without: frozenset[str]) -> Scheduled:
+def _promote(run: Run, lake: Lake, claim: Claim, root: Root, without: frozenset[str]) -> Scheduled:
     paths = [lake.day_folder(claim.day) / name for name in claim.files]
     source = source_of(lake, claim)
     tasks = tasks_of(paths, ROWS_PER_TASK)
@@ -168,8 +166,8 @@ JOB = Job(
         click.Option(
             ["--path"],
             required=True,
-            type=FOLDER,
-            help="The shard directory.",
+            type=TARGET,
+            help="The shard directory, or the bucket that its owner reads.",
         ),
         click.Option(["--until"], help="Last day, as 2026-11-21; default: in two days."),
         click.Option(

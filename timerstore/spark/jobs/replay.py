@@ -11,18 +11,16 @@ Invariants:
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.shards.cluster import require
-from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import PLACE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
 from timerstore.spark.jobs.pending_messages import LEVEL_DELAYS, read_level_delays, rows_to_put
+from timerstore.spark.jobs.scheduling import Root, require_target
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
 from timerstore.spark.jobs.write_rows import write_rows
 
@@ -34,7 +32,7 @@ class Args:
     """Options of the job."""
 
     input: str
-    path: Path
+    path: Root
     start: str | None = None
     shift: str | None = None
     all: bool = False
@@ -75,8 +73,8 @@ def work(run: Run, args: Args) -> Outcome:
         read_time_ms("--start", args.start)
     elif args.shift is not None:
         read_span_ms("--shift", args.shift.removeprefix("-"))
-    need_there(args.input, str(args.path))
-    require(Disk(), args.path)
+    need_there(args.input)
+    require_target(args.path)
     done = write_rows(run, build(run.spark, args), args.path, source)
     run.tell(f"{done.rows:,} rows scheduled")
     figures = {"rows": done.rows, "by_shard": done.by_shard, "is_replay": done.is_replay}
@@ -94,8 +92,8 @@ JOB = Job(
         click.Option(
             ["--path"],
             required=True,
-            type=FOLDER,
-            help="The shard directory.",
+            type=TARGET,
+            help="The shard directory, or the bucket that its owner reads.",
         ),
         click.Option(["--start"], help="First due time: now, epoch ms, or a time with a zone."),
         click.Option(["--shift"], help="Instead: shift by a span, as 7d or -1h."),

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from timerstore._engine.storage.disk import Disk
-from timerstore.shards import manifest as manifests
-from timerstore.shards.cluster import require
+from timerstore.buckets import BucketUrl
+from timerstore.shards.cluster import Cluster
+from timerstore.shards.committing import commit
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.shard_paths import ShardsTree
 from timerstore.shards.staged_files import QUARANTINE
+from timerstore.shards.staging_area import StagingArea
+from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import (
     INGEST_RESULT,
@@ -27,7 +28,7 @@ from timerstore.spark.jobs.bulk_worker import (
     StageTasks,
     staged_of,
 )
-from timerstore.spark.jobs.job import Run
+from timerstore.spark.jobs.job import Run, need_there
 from timerstore.spark.jobs.parquet_tasks import Task
 
 
@@ -47,14 +48,29 @@ class Taken(NamedTuple):
     locked: tuple[int, ...]
 
 
-def committed(root: Path, source: str, version: int) -> Manifest | None:
+Root = Path | BucketUrl
+"""A directory of shards, or the bucket from which its owner ingests."""
+
+
+def require_target(root: Root) -> Cluster:
+    """Return the description of the shards. Raise ConfigError if there is none."""
+    if isinstance(root, Path):
+        need_there(str(root))
+    return _area_of(root).cluster()
+
+
+def _area_of(root: Root) -> StagingArea:
+    return area_at("path", root if isinstance(root, Path) else str(root))
+
+
+def committed(root: Root, source: str, version: int) -> Manifest | None:
     """Return the manifest of a version, or None if it is not committed."""
-    return manifests.load(Disk(), ShardsTree(root), source, version)
+    return _area_of(root).load(source, version)
 
 
 def stage_and_commit(
     run: Run,
-    root: Path,
+    root: Root,
     source: str,
     version: int,
     tasks: Sequence[Task],
@@ -76,7 +92,7 @@ def stage_and_commit(
         found = numbers.mapInArrow(work, STAGE_RESULT).collect()
     run.tell(f"{sum(row['rows'] for row in found):,} rows staged by {len(found)} tasks")
     parts = [staged_of(source, version, row["files"]) for row in found]
-    done = manifests.commit(root, source, version, parts, same_rows=True)
+    done = commit(_area_of(root), source, version, parts, same_rows=True)
     return scheduled_of(done.manifest, is_replay=done.is_replay)
 
 
@@ -94,9 +110,15 @@ def scheduled_of(manifest: Manifest | None, *, is_replay: bool) -> Scheduled:
     return Scheduled(manifest.row_count, quarantined, dict(sorted(by_shard.items())), is_replay)
 
 
-def take(run: Run, spark: SparkSession, root: Path) -> Taken:
-    """Ingest committed rows into each shard that is not open, in one task per shard."""
-    count = require(Disk(), root).shard_count
+def take(run: Run, spark: SparkSession, root: Root) -> Taken:
+    """Ingest committed rows into each shard that is not open, in one task per shard.
+
+    Rows in a bucket are left to the owner of the shards.
+    """
+    count = require_target(root).shard_count
+    if isinstance(root, BucketUrl):
+        run.tell(f"left to the owner of {root}")
+        return Taken(0, ())
     shards = spark.range(0, count, 1, count)
     rows = shards.mapInArrow(IngestShards(str(root)), INGEST_RESULT).collect()
     taken = Taken(

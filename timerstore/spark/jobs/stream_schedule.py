@@ -12,16 +12,14 @@ Invariants:
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError
-from timerstore.shards.cluster import require
-from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import TARGET, Job, Outcome, Run
+from timerstore.spark.jobs.scheduling import Root, require_target
 from timerstore.spark.jobs.streaming import TRIGGER_OPTIONS, read_pairs, run_stream
 from timerstore.spark.locations import local_path
 
@@ -32,7 +30,7 @@ _FILES = {"parquet", "json", "csv", "orc", "text"}
 class Args:
     """Options of the job."""
 
-    path: Path
+    path: Root
     format: str
     checkpoint: str
     options: tuple[str, ...] = ()
@@ -70,8 +68,7 @@ def source_options(args: Args) -> dict[str, str]:
 
 def work(run: Run, args: Args) -> Outcome:
     """Check the options, and run the stream."""
-    need_there(str(args.path))
-    require(Disk(), args.path)
+    require_target(args.path)
     source_options(args)
     if args.format in _FILES and args.schema is None:
         raise ConfigError(f"--schema: missing; a stream of {args.format} files needs it")
@@ -103,8 +100,8 @@ JOB = Job(
         click.Option(
             ["--path"],
             required=True,
-            type=FOLDER,
-            help="The shard directory.",
+            type=TARGET,
+            help="The shard directory, or the bucket that its owner reads.",
         ),
         click.Option(["--format"], required=True, help="Source: kafka, parquet, json, rate, ..."),
         click.Option(

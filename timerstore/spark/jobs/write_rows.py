@@ -4,13 +4,11 @@ Invariants:
     Repeating a write with the same source writes nothing twice.
 """
 
-from pathlib import Path
-
 from pyspark.sql import DataFrame
 
 from timerstore.spark.jobs.inflate_worker import inflate
 from timerstore.spark.jobs.job import Run
-from timerstore.spark.jobs.scheduling import Scheduled, committed, scheduled_of, take
+from timerstore.spark.jobs.scheduling import Root, Scheduled, committed, scheduled_of, take
 
 ROWS = (
     "topic string, message_id string, deliver_ms long, body binary, keys array<string>, "
@@ -18,7 +16,7 @@ ROWS = (
 )
 
 
-def write_rows(run: Run, rows: DataFrame, root: Path, source: str) -> Scheduled:
+def write_rows(run: Run, rows: DataFrame, root: Root, source: str) -> Scheduled:
     """Inflate bodies, write the rows, and ingest. `rows` has the columns of ROWS, and flags."""
     known = committed(root, source, 0)
     if known is None:

@@ -1,0 +1,263 @@
+"""Objects below one URL of a bucket.
+
+Thread safety: any thread.
+Invariants:
+    1. `create` succeeds for exactly one of several callers with different data, also if an answer
+       was lost and the request is repeated.
+    2. An object is complete or absent: a put that was interrupted leaves nothing visible.
+Raises: BucketError: the service does not answer, or rejects a request. ConfigError: an option is
+    unknown, or obstore is not installed. Texts have no credentials.
+See also: docs/decisions/0015-object-storage.md.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import IO, Any, NamedTuple, TypeVar
+
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.storage.disk import File
+from timerstore.buckets.bucket_url import BucketUrl
+from timerstore.buckets.obstore_import import obstore
+from timerstore.errors import BucketError, ClosedError, ConfigError, TimerStoreError
+
+PART_BYTES = 8 << 20
+"""Larger objects are sent and read in parts of this size, so that each request is short."""
+
+_REQUESTS = 8  # at a time
+_TIMEOUT_S = 20
+RETRY_S = 45
+"""How long a request is repeated, by default."""
+_TAG = {name: re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message")}
+_CREATE_TRIES = 6
+_CREATE_PAUSE_S = 0.2
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class StoredObject(NamedTuple):
+    """One object: its path below the URL, and its state by the clock of the service."""
+
+    path: str
+    bytes: int
+    modified_ms: int
+    e_tag: str
+
+
+class Bucket(Owner):
+    """The objects below one URL."""
+
+    def __init__(
+        self,
+        url: BucketUrl,
+        options: Mapping[str, str] | None = None,
+        *,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """Connect at the first request.
+
+        options: settings of obstore for this service, such as `endpoint`, `region`,
+            `access_key_id`; by default those of the environment, as the tools of the service use
+            them. Values are not logged.
+
+        retry_s: how long a request that fails is repeated, in seconds.
+        """
+        self.url = url
+        self._store = _store_of(url, options or {}, retry_s)
+
+    def where(self, path: str) -> str:
+        """Return the URL of an object."""
+        return str(self.url.below(path))
+
+    # --- one object ---
+
+    def get(self, path: str) -> bytes | None:
+        """Return an object, or None if it is absent."""
+        try:
+            return bytes(obstore().get(self._store, path).bytes())
+        except FileNotFoundError:
+            return None
+        except _errors() as error:
+            raise self._failed("get", path, error) from error
+
+    def head(self, path: str) -> StoredObject | None:
+        """Return the state of an object, or None if it is absent."""
+        try:
+            return _stored(obstore().head(self._store, path))
+        except FileNotFoundError:
+            return None
+        except _errors() as error:
+            raise self._failed("head", path, error) from error
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create an object; return False if the name is taken by other data.
+
+        A request whose answer was lost may have succeeded. So the same data count as created.
+        """
+        last: Exception | None = None
+        for number in range(_CREATE_TRIES):
+            if number:
+                time.sleep(_CREATE_PAUSE_S * 2**number)
+            try:
+                obstore().put(self._store, path, data, mode="create", use_multipart=False)
+            except FileNotFoundError as error:
+                raise self._failed("create", path, error) from error
+            except obstore().exceptions.PermissionDeniedError as error:
+                raise self._failed("create", path, error) from error
+            except _errors() as error:
+                last = error
+            else:
+                return True
+            found = self.get(path)
+            if found is not None:
+                return found == data
+            # Either the request failed, or it lost against another that was removed since.
+        assert last is not None, "a try that did not fail has returned"
+        raise self._failed("create", path, last) from last
+
+    def check_create(self, probe: str) -> None:
+        """Raise ConfigError if the service replaces an object that `create` must not replace."""
+        self.put(probe, b"1")
+        if self.create(probe, b"2"):
+            raise ConfigError(
+                f"{self.url}: the service replaced an object although the request has "
+                "If-None-Match: *; wanted a service with conditional puts, or rows could be lost"
+            )
+
+    def put(self, path: str, data: bytes | IO[bytes]) -> None:
+        """Create or replace an object."""
+        try:
+            obstore().put(self._store, path, data, chunk_size=PART_BYTES, max_concurrency=4)
+        except _errors() as error:
+            raise self._failed("put", path, error) from error
+
+    def download(
+        self,
+        one: StoredObject,
+        target: File,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Copy an object to a file. Return False if it is absent.
+
+        Raises:
+            BucketError: as for every request, or the object has other bytes than `one` says.
+            ClosedError: `is_stopped` returned True between two parts.
+        """
+        for begin in range(0, one.bytes, PART_BYTES):
+            if is_stopped():
+                raise ClosedError("a download was stopped; the next one begins again")
+            end = min(begin + PART_BYTES, one.bytes)
+            data = self._range(one, begin, end)
+            if data is None:
+                return False
+            if len(data) != end - begin:
+                raise BucketError(
+                    "object: it is short",
+                    where=self.where(one.path),
+                    wanted=f"{one.bytes} bytes",
+                    got=begin + len(data),
+                )
+            target.write(data, begin)
+        return True
+
+    def _range(self, one: StoredObject, begin: int, end: int) -> bytes | None:
+        options: dict[str, Any] = {"range": (begin, end)}
+        if one.e_tag:
+            options["if_match"] = one.e_tag
+        try:
+            return bytes(obstore().get(self._store, one.path, options=options).bytes())
+        except FileNotFoundError:
+            return None
+        except _errors() as error:
+            raise self._failed("get", one.path, error) from error
+
+    # --- several objects ---
+
+    def list(self, prefix: str = "") -> list[StoredObject]:
+        """Return the objects below a prefix, by path."""
+        try:
+            found = [
+                _stored(one)
+                for chunk in obstore().list(self._store, prefix=prefix or None)
+                for one in chunk
+            ]
+        except _errors() as error:
+            raise self._failed("list", prefix, error) from error
+        return sorted(found)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove objects. An absent object is no error."""
+        for begin in range(0, len(paths), 1000):
+            try:
+                obstore().delete(self._store, list(paths[begin : begin + 1000]))
+            except FileNotFoundError:
+                pass  # some services report it, and have removed the others
+            except _errors() as error:
+                raise self._failed("delete", paths[begin], error) from error
+
+    def now_ms(self, probe: str) -> int:
+        """Return the time of the service, in ms since 1970, by writing an object `probe`."""
+        self.put(probe, b"")
+        found = self.head(probe)
+        if found is None:
+            raise BucketError("object: it was removed", where=self.where(probe))
+        return found.modified_ms
+
+    def _failed(self, what: str, path: str, error: Exception) -> TimerStoreError:
+        found = obstore().exceptions
+        is_final = isinstance(
+            error, found.PermissionDeniedError | found.UnauthenticatedError | FileNotFoundError
+        )
+        return BucketError(
+            f"{what}: {_text_of(error)}", where=self.where(path), retryable=not is_final
+        )
+
+
+def in_parallel(call: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call for several items at a time. Return the results in the order of the items."""
+    every = list(items)
+    if len(every) < 2:
+        return [call(one) for one in every]
+    with ThreadPoolExecutor(min(_REQUESTS, len(every)), thread_name_prefix="bucket") as pool:
+        return list(pool.map(call, every))
+
+
+def _store_of(url: BucketUrl, options: Mapping[str, str], retry_s: float) -> Any:
+    whole = str(url)
+    try:
+        return obstore().store.from_url(
+            whole,
+            config=dict(options),
+            # An http: endpoint is used only if a setting names one.
+            client_options={
+                "timeout": f"{_TIMEOUT_S}s",
+                "connect_timeout": "5s",
+                "allow_http": True,
+            },
+            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
+        )
+    except _errors() as error:
+        # The text names the setting, never its value.
+        raise ConfigError(f"{url}: {_text_of(error)}") from None
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text without the debug form, which repeats it. Of the service's XML, which may
+    name keys, return the code and the message only.
+    """
+    text = str(error).partition("\n\nDebug source")[0].strip()
+    before, _, xml = text.partition("<")
+    told = (_TAG[name].search(xml) for name in ("Code", "Message"))
+    return before.strip() + " ".join(["", *(found[1] for found in told if found is not None)])
+
+
+def _stored(found: Any) -> StoredObject:
+    modified_ms = int(found["last_modified"].timestamp() * 1000)
+    return StoredObject(found["path"], found["size"], modified_ms, found["e_tag"] or "")
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (obstore().exceptions.BaseError, OSError, ValueError)

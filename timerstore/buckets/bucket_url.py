@@ -1,0 +1,92 @@
+"""Parse locations: a local path, a `file:` URL, or the URL of a bucket.
+
+A plain path is used as it is. A `file:` URL is percent-encoded. The URL of a bucket is not decoded:
+its path is a prefix of object names.
+
+Raises: ConfigError. The text of a URL that may have a password is not shown.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from timerstore.errors import ConfigError, quoted
+
+SCHEMES = ("s3", "s3a", "gs", "abfss")
+"""The schemes of buckets. s3a is the name that Hadoop has for s3."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
+_FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_AZURE_HOST = re.compile(r"[a-z0-9][a-z0-9-]*@[A-Za-z0-9.-]+")
+_SEGMENT = re.compile(r"[A-Za-z0-9._=+,:~!-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketUrl:
+    """A bucket and a prefix of object names in it."""
+
+    scheme: str
+    host: str
+    """The bucket, or for Azure container@account."""
+    prefix: str
+    """Without a slash at either end; "" for the whole bucket."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}/{self.prefix}".rstrip("/")
+
+    def below(self, path: str) -> "BucketUrl":
+        """Return the URL of a longer prefix."""
+        return BucketUrl(self.scheme, self.host, f"{self.prefix}/{path}".strip("/"))
+
+
+def location_of(what: str, location: str | os.PathLike[str]) -> Path | BucketUrl:
+    """Return the path or the bucket of a location. `what` names the argument in the error.
+
+    A relative path stays relative. A relative path with a colon before its first slash is written
+    with a leading "./". A path object is always a path.
+
+    Raises:
+        ConfigError: empty, a URL of another scheme or host, or a name that is not accepted.
+    """
+    if isinstance(location, os.PathLike):
+        return Path(location)
+    if not location:
+        raise ConfigError(f"{what}: wanted a path or a URL, got ''")
+    scheme = _SCHEME.match(location)
+    if scheme is None and not location.lower().startswith("file:"):
+        return Path(location)
+    if scheme is not None and scheme[1].lower() in SCHEMES:
+        return _bucket_url(what, location, scheme[1].lower())
+    found = _FILE.fullmatch(location)
+    if found is None:
+        raise ConfigError(
+            f"{what}: wanted a path mounted on every host, as /dir or file:///dir, or a bucket, as "
+            f"{', '.join(one + '://' for one in SCHEMES)}; got {quoted(location)}"
+        )
+    return Path(unquote(found[1]))
+
+
+def _bucket_url(what: str, location: str, scheme: str) -> BucketUrl:
+    host, _, prefix = location[len(scheme) + 1 :].removeprefix("//").partition("/")
+    wanted = _AZURE_HOST if scheme == "abfss" else _HOST
+    if not location[len(scheme) + 1 :].startswith("//") or not wanted.fullmatch(host):
+        form = "abfss://container@account.dfs.core.windows.net" if scheme == "abfss" else (
+            f"{scheme}://bucket"
+        )  # fmt: skip
+        # Not shown: it may be scheme://key:secret@bucket.
+        raise ConfigError(f"{what}: wanted {form}/prefix, without credentials, got another form")
+    prefix = prefix.rstrip("/")
+    wrong = [
+        one
+        for one in (prefix.split("/") if prefix else [])
+        if not _SEGMENT.fullmatch(one) or set(one) == {"."}
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{what}: wanted names of letters, digits and ._=+,:~!- between slashes, got "
+            f"{quoted(wrong[0])}"
+        )
+    return BucketUrl(scheme, host, prefix)

@@ -39,7 +39,8 @@ def test_json_output_has_the_fields_of_the_message(ts: CommandLine) -> None:
     assert put["message_id"] == "order-1"
     assert put["queue_offset"] is None
     again = ts.fine(
-        "put", path, "orders", "hi", "--in", "1h", "--key", "a", "--id", "order-1", "--json"
+        *("put", path, "orders", "hi", "--in", "1h", "--key", "a", "--key", "b", "--tag", "paid"),
+        *("--property", "region=eu", "--id", "order-1", "--json"),
     )
     assert again.row["duplicate"]
     [found] = ts.fine("get", path, "orders", "--key", "b", "--json").rows

@@ -183,7 +183,7 @@ class Puts(Looking):
     def op_put_once(self, queue: list[Any], which: int, due: Any, size: Any) -> None:
         at, body = (queue[0], queue[1]), self.new_body(self.size(size))
         due_ms, name = self.once_due(due), self._name(at, which)
-        if self.repeated(at[0], name, which) is None:
+        if self.repeated(at, name, which) is None:
             self.note_attempt(at, [body], [due_ms or 0], names=[name])
         else:
             self.tried = []
@@ -196,7 +196,7 @@ class Puts(Looking):
         names = [self._name(at, which) for which, _, _ in items]
         new = []
         for k, (which, _, _) in enumerate(items):
-            same = self.repeated(at[0], names[k], which)
+            same = self.repeated(at, names[k], which)
             if same is None:
                 new.append(k)
             else:

@@ -11,7 +11,7 @@ from tests.support.driver.setup import (
     key_of,
 )
 from tests.support.inside import inside
-from tests.support.models.messages import Put, Queue, queue_of
+from tests.support.models.messages import RANKED, Put, Queue, queue_of
 from timerstore import (
     PutReceipt,
 )
@@ -161,7 +161,7 @@ class PutDriver(BaseDriver):
             due_ms = None  # flow control checks new messages only; test_dedupe.py covers the rest
         window_ms = self.config.dedupe_window_ms
         name = self.onces.name(queue[0], which, self.clock.now_ms, window_ms, self.lost_below)
-        same = self.repeated(queue[0], name, which)
+        same = self.repeated(queue, name, which)
         if same is not None:
             body, due_ms = same
         try:
@@ -175,17 +175,17 @@ class PutDriver(BaseDriver):
         else:
             self.note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
 
-    def repeated(self, topic: str, name: str, which: int) -> tuple[bytes, int | None] | None:
+    def repeated(self, queue: Queue, name: str, which: int) -> tuple[bytes, int | None] | None:
         """Return body and due time of the put that a put of this id repeats; None: of no put.
 
         Where contents are compared, ids with an even number come with the same contents again, and
-        the others with new ones.
+        the others with new ones. A message with another priority has other contents.
         """
         if self.config.dedupe == "id" or which % 2:
             return None
         now_ms, window_ms = self.clock.now_ms, self.config.dedupe_window_ms
-        one = self.onces.certain((topic, name), now_ms, window_ms, self.lost_below)
-        if one is None:
+        one = self.onces.certain((queue[0], name), now_ms, window_ms, self.lost_below)
+        if one is None or (queue[0] == RANKED and one.queue != queue):
             return None
         first = one.old[0] if one.old else one.receipt  # as it was put, before it was rescheduled
         return one.body, first.due_ms if one.waited and not one.level else None

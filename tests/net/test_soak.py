@@ -25,7 +25,8 @@ class Soak:
     def __init__(self, folder: Path, clients: int) -> None:
         self._folder = folder
         self._clients = clients
-        timerstore.open(folder / "store", small(flush="sync", dedupe_ids_max=1 << 20)).close()
+        with timerstore.open(folder / "store", small(flush="sync")) as store:
+            store.put("other", b"x")  # fixes the sizes of the files
         self.url = f"unix://{folder}/x.sock"
         self.server = self._start(
             [*COMMAND, "serve", str(folder / "store"), "--socket", f"{folder}/x.sock"]

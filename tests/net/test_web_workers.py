@@ -41,7 +41,9 @@ class Web:
         self.posted: dict[str, float] = {}  # body: time of the request
         self.failed: list[str] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        timerstore.open(self.path, small(flush="sync", dedupe_ids_max=1 << 20)).close()
+        # The first message fixes the sizes of the files: the processes open without a config.
+        with timerstore.open(self.path, small(flush="sync", dedupe_ids_max=1 << 20)) as store:
+            store.put("other", b"x")
 
     @property
     def _where(self) -> str:

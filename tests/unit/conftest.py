@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import Bench, small
+from tests.support.connected_bench import ConnectedBench
+from tests.support.connected_tests import kinds_of
 from timerstore import StoreConfig
 
 
@@ -27,9 +29,18 @@ def shared_bench(
     one.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of the API on a connected store as well (connected_tests.py)."""
+    if "bench" in metafunc.fixturenames and (kinds := kinds_of(metafunc)):
+        metafunc.parametrize("bench", kinds, indirect=True)
+
+
 @pytest.fixture
-def bench(tmp_path: Path, bench_config: StoreConfig) -> Iterator[Bench]:
+def bench(
+    tmp_path: Path, bench_config: StoreConfig, request: pytest.FixtureRequest
+) -> Iterator[Bench]:
     """Open a small store, and verify and close it at the end."""
-    one = Bench(tmp_path / "store", bench_config)
+    kind = ConnectedBench if getattr(request, "param", "open") == "connected" else Bench
+    one = kind(tmp_path / "store", bench_config)
     yield one
     one.close()

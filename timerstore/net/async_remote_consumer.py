@@ -15,7 +15,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore.errors import ClosedError, ConnectionLostError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
-from timerstore.net.call_table import CONSUMER_CALLS
+from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
 from timerstore.net.channel import NotSentError
 from timerstore.net.remote_consumer import LONGEST_WAIT_S, commit_options, wait_seconds
 
@@ -100,7 +100,9 @@ class AsyncRemoteConsumer(AsyncClosing):
     ) -> dict[int, int]:
         """Continue at another position, as RemoteConsumer.seek."""
         given = {"offset": offset, "time": time, "time_ms": time_ms, "queue_id": queue_id}
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {
+            name: packed_argument(name, value) for name, value in given.items() if value is not None
+        }
         at: dict[int, int] = await self._ask("seek", options)
         return at
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 
+from timerstore._engine.base import argument_types, due_times
 from timerstore._engine.leases import AckResult, Backoff, DeadLetter, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError
 from timerstore.messages import Message, PullResult
 from timerstore.net import wire_values
 from timerstore.receipts import PutReceipt
@@ -77,9 +78,9 @@ class Signature:
     def pack(self, values: Iterable[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments and options of values that are in the order of the signature."""
         given = iter(values)
-        args = [_argument(name, next(given)) for name in self.required]
+        args = [packed_argument(name, next(given)) for name in self.required]
         options = {
-            name: _argument(name, value)
+            name: packed_argument(name, value)
             for (name, default), value in zip(self.defaults.items(), given, strict=True)
             if value is not default
         }
@@ -113,28 +114,36 @@ def _receipt_text(value: Any) -> Any:
     return value.receipt if isinstance(value, LeasedMessage | DeadLetter) else value
 
 
-def _several(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _several(name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the conversion of a sequence. Its errors are those of the store."""
+
     def converted(values: Any) -> Any:
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            return values
-        return [convert(one) for one in values]
+        given = list(argument_types.several(name, values))
+        return [argument_types.read_of(name, at, one, convert) for at, one in enumerate(given)]
 
     return converted
 
 
 def _letters(value: Any) -> Any:
-    """Return the receipt of one dead letter, or those of several. A dead letter is a tuple, too."""
-    return value.receipt if isinstance(value, DeadLetter) else _several(_receipt_text)(value)
+    """Return the receipt of one dead letter, or those of several."""
+    if value is None or isinstance(value, str | DeadLetter):
+        return _receipt_text(value)
+    return _several("letters", _receipt_text)(value)
 
 
 def _span(value: Any) -> Any:
     return wire_values.seconds(value) if isinstance(value, timedelta) else value
 
 
-def _moment(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        raise MessageError(f"time: wanted a datetime with a time zone, got {quoted(value)}")
-    return value
+def _moment(name: str) -> Callable[[Any], Any]:
+    """Return the check of a datetime, which must have a time zone to travel."""
+
+    def checked(value: Any) -> Any:
+        if isinstance(value, datetime):
+            due_times.moment_ms(name, value)
+        return value
+
+    return checked
 
 
 def _strings(value: Any) -> Any:
@@ -155,9 +164,9 @@ def _backoff(value: Any) -> Any:
 _CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
         "receipt_or_handle": _handle,
-        "receipts_or_handles": _several(_handle),
+        "receipts_or_handles": _several("receipts_or_handles", _handle),
         "receipt": _receipt_text,
-        "receipts": _several(_receipt_text),
+        "receipts": _several("receipts", _receipt_text),
         "letters": _letters,
         "bodies": _strings,
         "message_ids": _strings,
@@ -167,16 +176,17 @@ _CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "wait_at_most": _span,
         "lease": _span,
         "every": _span,
-        "deliver_at": _moment,
-        "start": _moment,
-        "begin": _moment,
-        "end": _moment,
-        "time": _moment,
+        "deliver_at": _moment("deliver_at"),
+        "start": _moment("start"),
+        "begin": _moment("begin"),
+        "end": _moment("end"),
+        "time": _moment("time"),
     }
 )
 
 
-def _argument(name: str, value: Any) -> Any:
+def packed_argument(name: str, value: Any) -> Any:
+    """Return the form of an argument on the wire."""
     convert = _CONVERTED.get(name)
     return value if convert is None else convert(value)
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 from timerstore._engine.base.closing import Closing
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
-from timerstore.net.call_table import CONSUMER_CALLS
+from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
 from timerstore.net.channel import Channel, NotSentError
 
 LONGEST_WAIT_S = 3600.0
@@ -120,7 +120,9 @@ class RemoteConsumer(Closing):
             ConnectionLostError: the connection was lost; the position is that of the group.
         """
         given = {"offset": offset, "time": time, "time_ms": time_ms, "queue_id": queue_id}
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {
+            name: packed_argument(name, value) for name, value in given.items() if value is not None
+        }
         number, channel = self._joined()
         at: dict[int, int] = self._ask(channel, "seek", options, number)
         return at

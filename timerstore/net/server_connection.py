@@ -82,7 +82,9 @@ class ServerConnection(asyncio.Protocol):
         self._is_full = False  # the transport has too many bytes that were not sent
         self._is_ending = False
         self._is_finishing = False
-        self._ended: asyncio.Task[None] | None = None
+        self._is_counted = False
+        self._has_ended = asyncio.Event()
+        self._end_task: asyncio.Task[None] | None = None
 
     # --- the transport calls these ---
 
@@ -91,7 +93,8 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.unsent_bytes)
         self._hello_timer = self._loop.call_later(self._limits.hello_s, self._hello_missing)
-        if len(self._connections) >= self._limits.connections_max:
+        self._connections.add(self)
+        if self._counters.net_connections >= self._limits.connections_max:
             self._reject(
                 UnavailableError(
                     "the server accepts no more connections",
@@ -99,7 +102,7 @@ class ServerConnection(asyncio.Protocol):
                 )
             )
             return
-        self._connections.add(self)
+        self._is_counted = True
         self._counters.net_connections += 1
         self._counters.net_accepted_connections += 1
         if (uid := _uid_of(transport)) is not None and not self._access.accepts_user(uid):
@@ -136,11 +139,11 @@ class ServerConnection(asyncio.Protocol):
         self._is_ending = True
         self._hello_timer.cancel()
         self._payloads.clear()
-        if self in self._connections:
+        if self._is_counted:
             self._counters.net_connections -= 1
         for call_id in self._waiting:
             self._tasks[call_id].cancel()
-        self._ended = self._loop.create_task(self._end())
+        self._end_task = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
         if self._tasks:
@@ -148,6 +151,7 @@ class ServerConnection(asyncio.Protocol):
         if self._runner is not None:
             await self._runner.end()
         self._connections.discard(self)
+        self._has_ended.set()
 
     # --- the first message ---
 
@@ -364,15 +368,11 @@ class ServerConnection(asyncio.Protocol):
             self._tasks[call_id].cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=seconds)
-        if not self._is_ending:
-            self._close()
+        self._close()
 
     async def ended(self) -> None:
         """Return when everything that belongs to the connection has ended."""
-        while self in self._connections and self._ended is None:
-            await asyncio.sleep(0)
-        if self._ended is not None:
-            await self._ended
+        await self._has_ended.wait()
 
 
 def _uid_of(transport: asyncio.BaseTransport) -> int | None:

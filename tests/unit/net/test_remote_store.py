@@ -552,8 +552,10 @@ def test_socket_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     served = ServedBench(Bench(tmp_path / "store"), folder / "x.sock")
     assert served.connect().put("t", b"x").queue_offset == 0
     served.close()
+    other = Bench(tmp_path / "other")
     with pytest.raises(ConfigError, match="wanted a shorter file name"):
-        ServedBench(Bench(tmp_path / "other"), folder / ("n" * 200))
+        ServedBench(other, folder / ("n" * 200))
+    other.close()
 
 
 def test_socket_of_a_live_server_is_an_error(served: ServedBench, tmp_path: Path) -> None:

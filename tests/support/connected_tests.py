@@ -14,8 +14,26 @@ CONNECTED: Mapping[str, frozenset[str]] = {
     "change/test_cancel_many.py": frozenset({"test_results_are_exact_after_a_full_disk"}),
     "change/test_reschedule.py": frozenset(),
     "leases/test_attempts.py": frozenset(),
+    "leases/test_dead_letters.py": frozenset(
+        {
+            "test_bury_changes_nothing_when_the_disk_is_full",
+            "test_requeue_continues_when_the_disk_has_space_again",
+            "test_requeue_survives_a_restart_and_a_kill",
+        }
+    ),
+    "leases/test_priorities.py": frozenset(
+        {"test_priorities_survive_a_kill", "test_waiting_receive_is_woken_by_any_priority"}
+    ),
     "leases/test_receipts.py": frozenset(),
     "leases/test_receive.py": frozenset(),
+    "leases/test_several_topics.py": frozenset(
+        {
+            "test_begin_that_fails_in_one_topic_leaves_no_waiter",
+            "test_close_ends_the_wait",
+            "test_messages_leased_before_an_error_are_returned",
+            "test_one_message_wakes_one_waiter_once",
+        }
+    ),
     "leases/test_wrong_receipts.py": frozenset(),
     "levels/test_level_pending.py": frozenset(
         {
@@ -50,7 +68,12 @@ CONNECTED: Mapping[str, frozenset[str]] = {
 arguments use numbers of more than 64 bits, which cannot travel.
 """
 
-_ALWAYS = {"change/test_cancel.py", "leases/test_receive.py", "read/test_consumer_seeks.py"}
+_ALWAYS = {
+    "change/test_cancel.py",
+    "leases/test_dead_letters.py",
+    "leases/test_receive.py",
+    "read/test_consumer_seeks.py",
+}
 """In `make test`, too; the others in `make test-all`."""
 
 _UNIT = Path(__file__).parents[1] / "unit"

@@ -77,7 +77,7 @@ demo-spark: java $(VENV)/.has-demo $(VENV)/.has-spark $(BUILT) ## the same year 
 	@$(RUN) -m benchmarks.demo_spark $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.has-bench $(BUILT) bench-peers ## speed beside seven peers, about 14 min; report in build/bench; ARGS="--list"
+bench: $(VENV)/.has-bench $(BUILT) bench-peers ## speed beside seven peers, about 17 min; report in build/bench; ARGS="--list"
 	@$(RUN) -m benchmarks $(ARGS)
 
 # What cannot be installed is said loudly, and left out of the report, which says it again.

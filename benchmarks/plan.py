@@ -1,7 +1,7 @@
 """The parts of `make bench`, with their sizes and approximate times.
 
 A part is a benchmark (benchmarks/bench_<bench>.py) with options. Its seconds are estimates for
-a quiet machine with two cores. The parts of the report take about fourteen minutes; those with
+a quiet machine with two cores. The parts of the report take about seventeen minutes; those with
 `extra` are not in the report. Slow peers are measured with fewer messages, and compared with
 timerstore at the same number.
 """
@@ -33,6 +33,7 @@ PARTS = (
     Part("cancel", "cancel", 15),
     Part("own_reads", "own_reads", 3, ("--n", "300")),
     Part("settle", "settle", 15, extra=True),
+    Part("net", "net", 160, ("--rounds", "2", "--n", "4000")),
     Part("lateness", "lateness", 62, ("--seconds", "4")),
     Part("peers_1m", "peers", 250, ("--n", "1000000", "--peers", FAST, "--seconds-max", "300")),
     Part("peers_slow", "peers", 85, ("--n", "100000", "--peers", SLOW, "--seconds-max", "120")),

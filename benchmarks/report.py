@@ -39,6 +39,7 @@ def write(out: Path) -> Path:
         _crowd(lines),
         _recovery(lines),
         _puts(lines),
+        _net(lines),
         _missing(machine),
     )
     path = out / "report.md"
@@ -302,6 +303,43 @@ def _puts(lines: Lines) -> str:
         )
     head = ("call", "with", "flush", "a second", "p50 ns", "p99 ns", "max ns", "consumed /s")
     return "## Putting and cancelling\n\n" + _table(head, rows)
+
+
+def _net(lines: Lines) -> str:
+    found = lines.where(name="net").variants()
+    if not found:
+        return ""
+    rows = []
+    for one in sorted(found, key=_net_order):
+        told = one.first["parameters"]
+        same = {key: told[key] for key in ("by", "callers", "batch", "syncs_each")}
+        ours = lines.where(name="net", **same)
+        ours = Lines([line for line in ours.all if "timerstore" in line["parameters"]["server"]])
+        ratios = [ours.ratios(one, figure) for figure in ("rate", "take_rate")]
+        rows.append(
+            (
+                "each call" if told["syncs_each"] else "at times",
+                f"{told['callers']} {told['by']}, {told['batch']} at a time",
+                one.first["name_of_server"],
+                _cell(one.told("rate")),
+                *(human(_median(one, figure), "ms") for figure in ("p50", "p99")),
+                _cell(one.told("take_rate")),
+                *("" if ratio is None else f"{ratio:x}" for ratio in ratios),
+                str(len(one.all)),
+            )
+        )
+    head = ("disk sync", "callers", "server", "put /s", "put p50", "put p99", "receive+ack /s",
+            "ours is, put", "ours is, receive", "rounds")  # fmt: skip
+    return (
+        "## Servers behind a socket\n\nEach server in a process of its own, through its usual "
+        f"Python client, {found[0].first['parameters']['body']} B a message.\n\n"
+        + _table(head, rows)
+    )
+
+
+def _net_order(found: Lines) -> tuple[Any, ...]:
+    told = found.first["parameters"]
+    return (not told["syncs_each"], told["callers"], told["batch"], told["by"])
 
 
 def _missing(machine: dict[str, Any]) -> str:

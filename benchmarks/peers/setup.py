@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from benchmarks.peers import PEERS, contract
 
-MODULES = {"lmdb": "lmdb", "redis": "redis", "hiredis": "hiredis", "rocksdict": "rocksdict"}
+MODULES = {"lmdb": "lmdb", "redis": "redis", "hiredis": "hiredis", "rocksdict": "rocksdict",
+           "greenstalk": "greenstalk"}  # fmt: skip
 """Python modules and their packages."""
 
 SERVERS = {"redis-server": "redis-server", "beanstalkd": "beanstalkd"}

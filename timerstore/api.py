@@ -461,8 +461,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """Acknowledge a leased message: the group has processed it.
 
         Return ACKED; EXPIRED if the lease has ended and the message is delivered again; SETTLED if
-        this receipt was used before; or UNKNOWN if there is no such lease. The result is durable on
-        return.
+        this receipt was used before; or UNKNOWN if there is no such lease. The result is as durable
+        as a `put`: with `flush="async"` a power cut can take it back, and the message is delivered
+        again.
 
         Raises:
             MessageError: `receipt` is not a receipt.

@@ -56,6 +56,7 @@ def test_spark_submit_runs_job_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(report.read_text("utf-8"))["figures"]["duplicated"] == 81
 
 
+@pytest.mark.more
 def test_jobs_over_spark_connect(tmp_path: Path, spark: Any) -> None:
     for name in ("grpc", "grpc_status", "zstandard"):
         pytest.importorskip(name, reason="Spark Connect: pip install 'timerstore[connect]'")

@@ -134,6 +134,13 @@ class Bucket(Owner):
         except _errors() as error:
             raise self._failed("put", path, error) from error
 
+    def copy(self, path: str, target: str) -> None:
+        """Copy an object of at most 5 GB within the service. Replace the target."""
+        try:
+            obstore().copy(self._store, path, target)
+        except _errors() as error:
+            raise self._failed("copy", path, error) from error
+
     def download(
         self,
         one: StoredObject,

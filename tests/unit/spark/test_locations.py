@@ -74,7 +74,11 @@ _LOCATIONS = {
 
 
 TO_BUCKETS = {
-    (job, "--path") for job in ("audit", "bulk-schedule", "stream-schedule", "promote", "replay")
+    *(
+        (job, "--path")
+        for job in ("audit", "bulk-schedule", "stream-schedule", "promote", "replay")
+    ),
+    ("export", "--out"),
 }
 """The options that take the URL of a bucket."""
 

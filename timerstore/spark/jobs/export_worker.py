@@ -7,13 +7,12 @@ Invariants:
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore._engine.storage.disk import Disk
+from timerstore.spark.jobs.export_folder import ExportFolder
 
 RESULT = "number int, name string, rows long, bytes long"
 
@@ -29,41 +28,42 @@ _GROUP_ROWS = 262_144
 
 
 class WriteParquet:
-    """Write partitions as Parquet files into a directory."""
+    """Write partitions as Parquet files into the staging area of an export."""
 
-    def __init__(self, folder: Path, compression: str) -> None:
+    def __init__(self, folder: ExportFolder, compression: str) -> None:
         self.folder = folder
         self.compression = compression
 
     def __call__(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Write one file and yield its result row. Write no file if the partition has no rows."""
+        tables = _tables(batches)
+        first = next(tables, None)
+        if first is None:
+            return
         name = f"{number:05d}-{os.getpid()}-{uuid.uuid4().hex[:8]}.parquet"
-        path = self.folder / name
-        writer: Any = None
         rows = 0
-        held: list[pa.RecordBatch] = []
-        held_rows = 0
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if writer is None:
-                writer = pq.ParquetWriter(path, batch.schema, compression=self.compression)
+        with self.folder.staged(name) as file:
+            with pq.ParquetWriter(file, first.schema, compression=self.compression) as writer:
+                for table in chain([first], tables):
+                    writer.write_table(table)
+                    rows += table.num_rows
+            size = file.tell()
+        yield _result(number, name, rows, size)
+
+
+def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of each row group."""
+    held: list[pa.RecordBatch] = []
+    held_rows = 0
+    for batch in batches:
+        if batch.num_rows:
             held.append(batch)
             held_rows += batch.num_rows
-            rows += batch.num_rows
-            if held_rows >= _GROUP_ROWS:
-                writer.write_table(pa.Table.from_batches(held))
-                held, held_rows = [], 0
-        if writer is None:
-            return
-        if held:
-            writer.write_table(pa.Table.from_batches(held))
-        writer.close()
-        file = Disk().open(path)
-        file.sync()
-        size = file.size()
-        del file
-        yield _result(number, name, rows, size)
+        if held_rows >= _GROUP_ROWS:
+            yield pa.Table.from_batches(held)
+            held, held_rows = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _result(number: int, name: str, rows: int, size: int) -> pa.RecordBatch:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, CorruptError
-from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import FOLDER, STORE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import (
     DAY_PREFIX,
     Lake,
@@ -37,6 +37,7 @@ from timerstore.spark.jobs.lake import (
     day_of,
     open_lake,
 )
+from timerstore.spark.jobs.parquet_table import read_parquet
 from timerstore.spark.jobs.projection import (
     PROJECTION_FIELDS,
     Projection,
@@ -76,7 +77,7 @@ class AppendPlan(NamedTuple):
 def build(spark: SparkSession, args: Args) -> AppendPlan:
     """Divide the rows by destination."""
     projection = Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
-    table = spark.read.parquet(args.input)
+    table = read_parquet(spark, args.input)
     rows = rows_of(table, projection)
     horizon = read_time_ms("--now", args.now) + read_span_ms("--beyond", args.beyond)
     is_whole = (
@@ -195,7 +196,7 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--input"], required=True, type=PLACE, help="Parquet with the rows."),
+        click.Option(["--input"], required=True, type=STORE, help="Parquet with the rows."),
         click.Option(["--lake"], required=True, type=FOLDER, help="The lake."),
         click.Option(["--beyond"], default="7d", help="Append rows due later than this from now."),
         click.Option(["--now"], default="now", help="now, epoch ms, or a time with a zone."),

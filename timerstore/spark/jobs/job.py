@@ -94,7 +94,7 @@ FOLDER = Location()
 TARGET = Location(or_bucket=True)
 """Where a job writes: a directory or a bucket."""
 STORE = Location(as_text=True, or_bucket=True)
-"""What a job reads: a store, a directory of shards, or a backup in a bucket."""
+"""What a job reads: a store, shards, a backup in a bucket, or Parquet of a folder or a bucket."""
 
 COMMON_OPTIONS: tuple[click.Option, ...] = (
     click.Option(

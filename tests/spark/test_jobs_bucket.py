@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.bucket.fixtures import prefix, s3_endpoint
 from tests.support.bucket.uploads import upload
 from tests.support.spark import jobs
 from tests.support.spark import session as spark_session
-from tests.support.spark.jobs import START_MS
+from tests.support.spark.jobs import DAY_MS, START_MS
 from timerstore.buckets import Bucket, BucketUrl, location_of
 
 __all__ = ["prefix", "s3_endpoint"]
@@ -103,3 +104,39 @@ def test_parquet_of_a_bucket_is_scheduled_and_exported(tmp_path: Path, prefix: s
     assert names == ["_runs/e.json", *(one["name"] for one in exported["files"])]
     tables = [pq.read_table(pa.BufferReader(bucket.get(name) or b"")) for name in names[1:]]
     assert sum(map(len, tables)) == exported["rows"] >= 300
+
+
+def test_lake_in_a_bucket_is_promoted_once(tmp_path: Path, prefix: str) -> None:
+    rows = jobs.some_rows(60, step_ms=DAY_MS // 3)
+    jobs.write_table(tmp_path / "in/rows.parquet", rows)
+    upload(tmp_path / "in", f"{prefix}/in")
+    tombs = tmp_path / "tombs/_tombstones/a.parquet"
+    tombs.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"message_id": ["m00007"]}), tombs)
+    shards = jobs.make_shards(tmp_path / "shards", 2, tmp_path)
+    lake = f"{prefix}/lake"
+    append = ("cold-append", "--input", f"{prefix}/in", "--lake", lake, "--now", START_MS)
+    append = (*append, "--beyond", "1h", "--run-id", "a", *jobs.COLUMNS)
+    until = datetime.fromtimestamp(START_MS / 1000 + 100 * 86_400, UTC).date().isoformat()
+    promote = ("promote", "--lake", lake, "--path", shards, "--until", until)
+    [first] = run(append, scratch=tmp_path)
+    upload(tmp_path / "tombs", lake)
+    again, promoted, nothing, purged = run(
+        append,
+        promote,
+        promote,
+        (*promote, "--now", START_MS + 200 * DAY_MS, "--purge-after", 0),
+        scratch=tmp_path,
+    )
+    assert (first["rows"], first["is_replay"]) == (60, False)
+    assert again == {**first, "is_replay": True}
+    assert first["days"] == first["files"] == len({one["deliver_at"] // DAY_MS for one in rows})
+    assert (promoted["rows"], nothing["rows"]) == (59, 0)
+    wanted = jobs.expected_of(rows)
+    del wanted["m00007"]
+    assert jobs.waiting(shards) == wanted
+    assert purged["purged_files"] == first["files"]
+    found = location_of("lake", lake)
+    assert isinstance(found, BucketUrl)
+    left = [one.path for one in Bucket(found).list() if one.path.endswith(".parquet")]
+    assert left == ["_tombstones/a.parquet"]

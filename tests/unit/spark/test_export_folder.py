@@ -14,8 +14,9 @@ from tests.support.bucket.fault_proxy import Fault, FaultProxy  # noqa: E402
 from tests.support.bucket.fixtures import prefix, proxy, s3_endpoint  # noqa: E402
 from timerstore.buckets import Bucket, BucketUrl, location_of  # noqa: E402
 from timerstore.errors import BucketError  # noqa: E402
-from timerstore.spark.jobs.export_folder import export_folder  # noqa: E402
+from timerstore.spark.jobs.export_folder import ExportFolder  # noqa: E402
 from timerstore.spark.jobs.export_worker import WriteParquet  # noqa: E402
+from timerstore.spark.jobs.shared_folder import shared_folder  # noqa: E402
 
 __all__ = ["prefix", "proxy", "s3_endpoint"]
 
@@ -50,6 +51,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(found)
 
 
+def export_folder(out: Path | BucketUrl, run_id: str) -> ExportFolder:
+    return ExportFolder(shared_folder(out), run_id)
+
+
+def write_in(folder: ExportFolder) -> WriteParquet:
+    return WriteParquet(folder.folder, folder.staging, "zstd")
+
+
 def batches(*counts: int) -> Iterator[pa.RecordBatch]:
     first = 0
     for count in counts:
@@ -61,11 +70,11 @@ def test_files_of_tasks_get_their_names_and_the_record_ends_the_run(place: Place
     folder = export_folder(place.out, "r")
     assert folder.record() is None
     folder.clear()
-    write = pickle.loads(pickle.dumps(WriteParquet(folder, "zstd")))
+    write = pickle.loads(pickle.dumps(write_in(folder)))
     told = [row for n in (0, 1, 2) for one in write(n, batches(0, n, n)) for row in one.to_pylist()]
     assert [(row["number"], row["rows"]) for row in told] == [(1, 2), (2, 4)]
     assert {row["name"]: row["bytes"] for row in told} == {
-        name.removeprefix("_staging/r/"): len(data) for name, data in place.files().items()
+        name: len(data) for name, data in place.files().items()
     }
     folder.move_in({row["name"]: f"r-{row['number']:05d}.parquet" for row in told})
     assert folder.finish(b"{}")
@@ -101,7 +110,7 @@ def test_file_of_a_failed_task_is_not_in_the_output(place: Place) -> None:
         raise RuntimeError("the task ends")
 
     with pytest.raises(RuntimeError, match="the task ends"):
-        list(WriteParquet(folder, "zstd")(0, broken()))
+        list(write_in(folder)(0, broken()))
     assert folder.finish(b"{}")
     assert set(place.files()) == {"_runs/r.json"}
 
@@ -119,7 +128,7 @@ def test_requests_that_fail_for_a_while_lose_nothing(
     out = location_of("out", prefix)
     folder = export_folder(out, "r")
     folder.clear()
-    (told,) = WriteParquet(folder, "zstd")(0, batches(9))
+    (told,) = write_in(folder)(0, batches(9))
     folder.move_in({told.to_pylist()[0]["name"]: "r-00000.parquet"})
     assert folder.finish(b"{}")
     assert len(proxy.happened) == 4
@@ -132,4 +141,4 @@ def test_bucket_that_does_not_exist_is_named(prefix: str) -> None:
     assert prefix
     out = location_of("out", "s3://no-such-bucket/x")
     with pytest.raises(BucketError, match=r"s3://no-such-bucket/x"):
-        list(WriteParquet(export_folder(out, "r"), "zstd")(0, batches(9)))
+        list(write_in(export_folder(out, "r"))(0, batches(9)))

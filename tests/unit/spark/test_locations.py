@@ -81,6 +81,7 @@ TO_BUCKETS = {
     ("export", "--out"),
     *((job, "--input") for job in ("bulk-schedule", "replay", "cold-append")),
     ("audit", "--scheduled"),
+    *((job, "--lake") for job in ("cold-append", "promote")),
 }
 """The options that take the URL of a bucket."""
 

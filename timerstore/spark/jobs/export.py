@@ -19,10 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerstore.buckets import BucketUrl
 from timerstore.errors import ConfigError
-from timerstore.spark.jobs.export_folder import ExportFolder, export_folder
+from timerstore.spark.jobs.export_folder import ExportFolder
 from timerstore.spark.jobs.export_worker import RESULT, WriteParquet
 from timerstore.spark.jobs.job import PLACE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.shared_folder import shared_folder
 from timerstore.spark.jobs.source_tasks import Source, plan_source, run_tasks
 
 SCHEMAS = {
@@ -63,13 +64,14 @@ def build(spark: SparkSession, args: Args, folder: ExportFolder) -> tuple[DataFr
     """Return one row per written file, and the scan. Reading the rows writes the files."""
     options = {"topics": args.topics} if args.topics else {}
     source = plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
-    return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT), source
+    write = WriteParquet(folder.folder, folder.staging, args.compression)
+    return run_tasks(spark, source, write, RESULT), source
 
 
 def work(run: Run, args: Args) -> Outcome:
     """Export the table, unless a run with this id has done so."""
     need_there(args.path)
-    folder = export_folder(args.out, check_run_id(run.run_id))
+    folder = ExportFolder(shared_folder(args.out), check_run_id(run.run_id))
     done = folder.record()
     if done is not None:
         run.tell("a run with this id has exported before; nothing to do")

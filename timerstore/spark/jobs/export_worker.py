@@ -7,12 +7,11 @@ Invariants:
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from timerstore.spark.jobs.export_folder import ExportFolder
+from timerstore.spark.jobs.parquet_worker import write_parquet
+from timerstore.spark.jobs.shared_folder import SharedFolder
 
 RESULT = "number int, name string, rows long, bytes long"
 
@@ -24,46 +23,22 @@ _SCHEMA = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-_GROUP_ROWS = 262_144
 
 
 class WriteParquet:
-    """Write partitions as Parquet files into the staging area of an export."""
+    """Write partitions as Parquet files into a staging folder."""
 
-    def __init__(self, folder: ExportFolder, compression: str) -> None:
+    def __init__(self, folder: SharedFolder, staging: str, compression: str) -> None:
         self.folder = folder
+        self.staging = staging
         self.compression = compression
 
     def __call__(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Write one file and yield its result row. Write no file if the partition has no rows."""
-        tables = _tables(batches)
-        first = next(tables, None)
-        if first is None:
-            return
-        name = f"{number:05d}-{os.getpid()}-{uuid.uuid4().hex[:8]}.parquet"
-        rows = 0
-        with self.folder.staged(name) as file:
-            with pq.ParquetWriter(file, first.schema, compression=self.compression) as writer:
-                for table in chain([first], tables):
-                    writer.write_table(table)
-                    rows += table.num_rows
-            size = file.tell()
-        yield _result(number, name, rows, size)
-
-
-def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of each row group."""
-    held: list[pa.RecordBatch] = []
-    held_rows = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            held_rows += batch.num_rows
-        if held_rows >= _GROUP_ROWS:
-            yield pa.Table.from_batches(held)
-            held, held_rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+        name = f"{self.staging}/{number:05d}-{os.getpid()}-{uuid.uuid4().hex[:8]}.parquet"
+        done = write_parquet(self.folder, name, batches, self.compression)
+        if done is not None:
+            yield _result(number, name, done.rows, done.bytes)
 
 
 def _result(number: int, name: str, rows: int, size: int) -> pa.RecordBatch:

@@ -92,7 +92,7 @@ def tasks_of(files: Sequence[ParquetPath], rows_per_task: int = ROWS_PER_TASK) -
     """Divide the files in order into tasks of about `rows_per_task` rows, by whole row groups."""
     tasks: list[list[Piece]] = []
     rows_left = 0
-    footers = in_parallel(lambda file: _open(file).metadata, files)
+    footers = in_parallel(lambda file: open_parquet(file).metadata, files)
     for file, metadata in zip(files, footers, strict=True):
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
@@ -122,7 +122,7 @@ def read_task(
     """Yield the rows of a task in batches."""
     for piece in task:
         groups = range(piece.first_group, piece.first_group + piece.group_count)
-        file = _open(piece.file)
+        file = open_parquet(piece.file)
         int96 = _int96_columns(file)
         for batch in file.iter_batches(batch_rows, row_groups=groups, columns=list(columns)):
             yield _with_utc(batch, int96)
@@ -139,7 +139,7 @@ _UTC = pa.timestamp("us", tz="UTC")
 
 def _schema(file: ParquetPath) -> pa.Schema:
     """Return the schema of the batches of a file."""
-    opened = _open(file)
+    opened = open_parquet(file)
     schema = opened.schema_arrow
     for name in _int96_columns(opened) & set(schema.names):
         schema = schema.set(schema.get_field_index(name), pa.field(name, _UTC))
@@ -155,7 +155,8 @@ def _with_utc(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
     return batch
 
 
-def _open(file: ParquetPath) -> pq.ParquetFile:
+def open_parquet(file: ParquetPath) -> pq.ParquetFile:
+    """Open a file. Raise ConfigError if it is not Parquet."""
     try:
         source = file.open() if isinstance(file, BucketFile) else file
         return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")

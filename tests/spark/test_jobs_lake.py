@@ -16,9 +16,6 @@ import pyarrow.parquet as pq
 
 from tests.support.spark import jobs
 from tests.support.spark.jobs import DAY_MS, START_MS, run
-from timerstore.errors import CorruptError
-from timerstore.spark.jobs.cold_append import move_in
-from timerstore.spark.jobs.lake import open_lake
 
 
 def append(tmp: Path, table: Path, *more: object, status: int = 0) -> dict[str, Any]:
@@ -140,15 +137,3 @@ def test_cold_append_rejects_rows_after_year_9999(tmp_path: Path, spark: Any) ->
     pq.write_table(pa.Table.from_pylist(rows[:1]), table)
     figures = append(tmp_path, table)["figures"]
     assert (figures["rows"], figures["days"]) == (1, 1)
-
-
-def test_move_in_rejects_directory_without_day(tmp_path: Path) -> None:
-    lake = open_lake(tmp_path / "lake", create=True)
-    staging = lake.staging("june")
-    for name in ("deliver_day=2026-11-21", "deliver_day=+10000-01-01"):
-        (staging / name).mkdir(parents=True)
-    (staging / "_SUCCESS").touch()
-    with pytest.raises(CorruptError, match=r"wanted a day.*got '\+10000-01-01'"):
-        list(move_in(lake, "june"))
-    (staging / "deliver_day=+10000-01-01").rmdir()
-    assert list(move_in(lake, "june")) == []

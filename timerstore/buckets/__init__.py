@@ -2,6 +2,7 @@
 
 bucket_url.py        parses paths and URLs
 bucket.py            objects below one URL: get, create if absent, put, list, delete, download
+bucket_file.py       one object as a file that libraries read
 backup_copy.py       copies a backup to this machine, for a reader
 
 Thread safety: any thread. A process that was forked after it used a bucket needs a new `Bucket`.

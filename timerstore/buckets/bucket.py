@@ -134,6 +134,13 @@ class Bucket(Owner):
         except _errors() as error:
             raise self._failed("put", path, error) from error
 
+    def copy(self, path: str, target: str) -> None:
+        """Copy an object of at most 5 GB within the service. Replace the target."""
+        try:
+            obstore().copy(self._store, path, target)
+        except _errors() as error:
+            raise self._failed("copy", path, error) from error
+
     def download(
         self,
         one: StoredObject,
@@ -146,33 +153,48 @@ class Bucket(Owner):
             BucketError: as for every request, or the object has other bytes than `one` says.
             ClosedError: `is_stopped` returned True between two parts.
         """
-        for begin in range(0, one.bytes, PART_BYTES):
+        for begin, end in _parts(0, one.bytes):
             if is_stopped():
                 raise ClosedError("a download was stopped; the next one begins again")
-            end = min(begin + PART_BYTES, one.bytes)
             data = self._range(one, begin, end)
             if data is None:
                 return False
-            if len(data) != end - begin:
-                raise BucketError(
-                    "object: it is short",
-                    where=self.where(one.path),
-                    wanted=f"{one.bytes} bytes",
-                    got=begin + len(data),
-                )
             target.write(data, begin)
         return True
+
+    def read(self, one: StoredObject, begin: int, end: int) -> bytes:
+        """Return the bytes of an object from `begin` to `end`.
+
+        Raises:
+            BucketError: as for `download`, or the object is absent.
+        """
+
+        def part(ends: tuple[int, int]) -> bytes:
+            data = self._range(one, *ends)
+            if data is None:
+                raise BucketError("object: it was removed", where=self.where(one.path))
+            return data
+
+        return b"".join(in_parallel(part, _parts(begin, end)))
 
     def _range(self, one: StoredObject, begin: int, end: int) -> bytes | None:
         options: dict[str, Any] = {"range": (begin, end)}
         if one.e_tag:
             options["if_match"] = one.e_tag
         try:
-            return bytes(obstore().get(self._store, one.path, options=options).bytes())
+            data = bytes(obstore().get(self._store, one.path, options=options).bytes())
         except FileNotFoundError:
             return None
         except _errors() as error:
             raise self._failed("get", one.path, error) from error
+        if len(data) != end - begin:
+            raise BucketError(
+                "object: it is short",
+                where=self.where(one.path),
+                wanted=f"{one.bytes} bytes",
+                got=begin + len(data),
+            )
+        return data
 
     # --- several objects ---
 
@@ -214,6 +236,10 @@ class Bucket(Owner):
         return BucketError(
             f"{what}: {_text_of(error)}", where=self.where(path), retryable=not is_final
         )
+
+
+def _parts(begin: int, end: int) -> list[tuple[int, int]]:
+    return [(one, min(one + PART_BYTES, end)) for one in range(begin, end, PART_BYTES)]
 
 
 def in_parallel(call: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

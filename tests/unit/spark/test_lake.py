@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bucket.fixtures import prefix, s3_endpoint
 from tests.support.durable.names import DurableNames, killed_before_sync
 from timerstore._engine.storage.disk import Disk
+from timerstore.buckets import Bucket, location_of
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
-from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_of, open_lake
+from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_folder, open_lake
+
+__all__ = ["prefix", "s3_endpoint"]
 
 DAY, NEXT = date(2026, 11, 21), date(2026, 11, 22)
 
@@ -23,6 +27,14 @@ def lake(tmp_path: Path) -> Lake:
     return open_lake(tmp_path / "lake", create=True)
 
 
+@pytest.fixture(params=["folder", "bucket"])
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "folder":
+        return open_lake(tmp_path / "lake", create=True)
+    found = location_of("lake", request.getfixturevalue("prefix"))
+    return open_lake(found, create=True)
+
+
 def claim_all(lake: Lake, day: date = DAY) -> Claim | None:
     return lake.claim(day, lake.files())
 
@@ -30,9 +42,9 @@ def claim_all(lake: Lake, day: date = DAY) -> Claim | None:
 # ---------------------------------------------------------------- the folder
 
 
-def test_lake_keeps_id_when_reopened(lake: Lake) -> None:
-    assert open_lake(lake.root).id == lake.id
-    assert open_lake(lake.root, create=True).id == lake.id
+def test_lake_keeps_id_when_reopened(any_lake: Lake) -> None:
+    assert open_lake(any_lake.root).id == any_lake.id
+    assert open_lake(any_lake.root, create=True).id == any_lake.id
 
 
 def test_open_lake_rejects_other_directory(tmp_path: Path) -> None:
@@ -80,31 +92,25 @@ def test_run_id_accepts_limits() -> None:
     assert check_run_id("2026-11-21_a.b")
 
 
-def test_day_of_parses_directory_name() -> None:
-    assert day_of("deliver_day=2026-11-21") == DAY
-    assert day_of("deliver_day=2026-13-01") is None
-    assert day_of("_runs") is None
-
-
 # ---------------------------------------------------------------- appends
 
 
-def test_run_counts_after_its_record(lake: Lake) -> None:
-    assert lake.run("one") is None
-    assert list(lake.files()) == []
-    lake.commit_run("one", [file("b"), file("a", NEXT)])
-    assert set(lake.files()) == {file("b"), file("a", NEXT)}
+def test_run_counts_after_its_record(any_lake: Lake) -> None:
+    assert any_lake.run("one") is None
+    assert list(any_lake.files()) == []
+    any_lake.commit_run("one", [file("b"), file("a", NEXT)])
+    assert set(any_lake.files()) == {file("b"), file("a", NEXT)}
 
 
-def test_second_commit_of_run_changes_nothing(lake: Lake) -> None:
-    first = lake.commit_run("one", [file("a")])
-    assert lake.commit_run("one", [file("b", rows=99)]) == first
-    assert list(lake.files()) == [file("a")]
+def test_second_commit_of_run_changes_nothing(any_lake: Lake) -> None:
+    first = any_lake.commit_run("one", [file("a")])
+    assert any_lake.commit_run("one", [file("b", rows=99)]) == first
+    assert list(any_lake.files()) == [file("a")]
 
 
-def test_empty_run_counts(lake: Lake) -> None:
-    assert lake.commit_run("none", []) == ()
-    assert lake.run("none") == ()
+def test_empty_run_counts(any_lake: Lake) -> None:
+    assert any_lake.commit_run("none", []) == ()
+    assert any_lake.run("none") == ()
 
 
 @pytest.mark.parametrize(
@@ -123,21 +129,21 @@ def test_unreadable_run_record_is_corrupt(lake: Lake, text: str) -> None:
 # ---------------------------------------------------------------- claims
 
 
-def test_claim_takes_each_file_once(lake: Lake) -> None:
-    lake.commit_run("one", [file("a"), file("b"), file("c", NEXT)])
-    claim = claim_all(lake)
+def test_claim_takes_each_file_once(any_lake: Lake) -> None:
+    any_lake.commit_run("one", [file("a"), file("b"), file("c", NEXT)])
+    claim = claim_all(any_lake)
     assert claim == Claim(DAY, 0, ("a", "b"), 20)
-    assert claim_all(lake) is None
-    assert claim_all(lake, NEXT) == Claim(NEXT, 0, ("c",), 10)
+    assert claim_all(any_lake) is None
+    assert claim_all(any_lake, NEXT) == Claim(NEXT, 0, ("c",), 10)
 
 
-def test_late_file_gets_own_claim(lake: Lake) -> None:
-    lake.commit_run("one", [file("a")])
-    first = claim_all(lake)
-    lake.commit_run("two", [file("b")])
-    second = claim_all(lake)
+def test_late_file_gets_own_claim(any_lake: Lake) -> None:
+    any_lake.commit_run("one", [file("a")])
+    first = claim_all(any_lake)
+    any_lake.commit_run("two", [file("b")])
+    second = claim_all(any_lake)
     assert second == Claim(DAY, 1, ("b",), 10)
-    assert lake.claims(DAY) == (first, second)
+    assert any_lake.claims(DAY) == (first, second)
 
 
 def test_unfinished_lists_killed_promotion(lake: Lake) -> None:
@@ -163,9 +169,10 @@ def test_claims_with_gap_are_corrupt(lake: Lake) -> None:
 
 
 def test_purge_removes_files_of_finished_claim(lake: Lake) -> None:
-    lake.day_folder(DAY).mkdir()
-    (lake.day_folder(DAY) / "a").write_bytes(b"x")
-    (lake.day_folder(DAY) / "late").write_bytes(b"x")
+    folder = lake.root / day_folder(DAY)
+    folder.mkdir()
+    (folder / "a").write_bytes(b"x")
+    (folder / "late").write_bytes(b"x")
     lake.commit_run("one", [file("a")])
     claim = claim_all(lake)
     assert claim is not None
@@ -174,8 +181,40 @@ def test_purge_removes_files_of_finished_claim(lake: Lake) -> None:
     lake.finish(claim, {})
     assert lake.purge(claim) == 1
     assert lake.purge(claim) == 0
-    assert (lake.day_folder(DAY) / "late").exists()
+    assert (folder / "late").exists()
     assert claim_all(lake) is None  # removed, but still claimed
+
+
+def test_lake_in_bucket_finishes_and_purges(prefix: str) -> None:
+    url = location_of("lake", prefix)
+    with pytest.raises(ConfigError, match=f"{prefix}: not a cold lake"):
+        open_lake(url)
+    lake, bucket = open_lake(url, create=True), Bucket(url)
+    for name in ("a", "late"):
+        bucket.put(f"{day_folder(DAY)}/{name}", b"x")
+    bucket.put("_tombstones/t.parquet", b"t")
+    bucket.put("_tombstones/readme", b"t")
+    assert [str(one) for one in lake.tombstones()] == [f"{prefix}/_tombstones/t.parquet"]
+    lake.commit_run("one", [file("a"), file("gone", NEXT)])
+    claim, gone = claim_all(lake), claim_all(lake, NEXT)
+    assert claim is not None
+    assert gone is not None
+    assert [str(one) for one in lake.data(claim)] == [f"{prefix}/{day_folder(DAY)}/a"]
+    with pytest.raises(ConfigError, match=r"deliver_day=2026-11-22/gone: no such object"):
+        lake.data(gone)
+    lake.finish(claim, {"rows": 10})
+    lake.finish(claim, {"rows": 11})
+    assert lake.unfinished() == [gone]
+    assert b'"rows": 10' in (bucket.get("_promotions/2026-11-21/0000000000.done") or b"")
+    assert (lake.purge(claim), lake.purge(claim)) == (1, 0)
+    assert bucket.get(f"{day_folder(DAY)}/late") == b"x"
+
+
+def test_other_objects_are_not_a_lake(prefix: str) -> None:
+    url = location_of("lake", prefix)
+    Bucket(url).put("thing", b"x")
+    with pytest.raises(ConfigError, match="not empty"):
+        open_lake(url, create=True)
 
 
 def _race(root: Path, name: str, barrier: object, told: object) -> None:
@@ -185,12 +224,12 @@ def _race(root: Path, name: str, barrier: object, told: object) -> None:
     told.put(claim.files if claim else ())  # type: ignore[attr-defined]
 
 
-def test_concurrent_claims_have_one_winner(lake: Lake) -> None:
+def test_concurrent_claims_have_one_winner(any_lake: Lake) -> None:
     context = multiprocessing.get_context("spawn")
-    lake.commit_run("one", [file(f"f{k}") for k in range(50)])
+    any_lake.commit_run("one", [file(f"f{k}") for k in range(50)])
     barrier, told = context.Barrier(2), context.Queue()
     children = [
-        context.Process(target=_race, args=(lake.root, name, barrier, told)) for name in "xy"
+        context.Process(target=_race, args=(any_lake.root, name, barrier, told)) for name in "xy"
     ]
     for child in children:
         child.start()
@@ -199,16 +238,16 @@ def test_concurrent_claims_have_one_winner(lake: Lake) -> None:
         child.join(60)
         assert child.exitcode == 0
     assert sorted(map(len, got)) == [0, 50]
-    assert len(lake.claims(DAY)) == 1
+    assert len(any_lake.claims(DAY)) == 1
 
 
 @pytest.mark.parametrize("reading", [1, 2])
 def test_claim_created_during_another_claim_wins(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, reading: int
+    any_lake: Lake, monkeypatch: pytest.MonkeyPatch, reading: int
 ) -> None:
     """Another process claims all files right after each reading of the claims by this one."""
-    lake.commit_run("one", [file("a"), file("b")])
-    rival, read, readings = open_lake(lake.root), lake.claims, []
+    any_lake.commit_run("one", [file("a"), file("b")])
+    rival, read, readings = open_lake(any_lake.root), any_lake.claims, []
 
     def claims(day: date) -> tuple[Claim, ...]:
         found = read(day)
@@ -217,8 +256,8 @@ def test_claim_created_during_another_claim_wins(
             claim_all(rival)
         return found
 
-    monkeypatch.setattr(lake, "claims", claims)
-    won = [claim for claim in (claim_all(lake), *read(DAY)) if claim is not None]
+    monkeypatch.setattr(any_lake, "claims", claims)
+    won = [claim for claim in (claim_all(any_lake), *read(DAY)) if claim is not None]
     assert len({claim.number for claim in won}) == 1
     assert read(DAY)[0].files == ("a", "b")
 

@@ -74,7 +74,14 @@ _LOCATIONS = {
 
 
 TO_BUCKETS = {
-    (job, "--path") for job in ("audit", "bulk-schedule", "stream-schedule", "promote", "replay")
+    *(
+        (job, "--path")
+        for job in ("audit", "bulk-schedule", "stream-schedule", "promote", "replay")
+    ),
+    ("export", "--out"),
+    *((job, "--input") for job in ("bulk-schedule", "replay", "cold-append")),
+    ("audit", "--scheduled"),
+    *((job, "--lake") for job in ("cold-append", "promote")),
 }
 """The options that take the URL of a bucket."""
 
@@ -148,3 +155,14 @@ def test_stream_schedule_rejects_url_in_option_path(
     given += ["--format", "parquet", "--option", "path=s3a://bucket/x"]
     assert stream_schedule.main(given) == 1
     assert "--option path: wanted a path mounted on every host" in capsys.readouterr().err
+
+
+def test_bulk_schedule_reads_only_parquet_of_a_bucket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from timerstore.spark.jobs import bulk_schedule, init_shards
+
+    assert init_shards.main(["--path", str(tmp_path / "s"), "--shards", "1"]) == 0
+    given = ["--path", str(tmp_path / "s"), "--input", "s3://bucket/x", "--format", "csv"]
+    assert bulk_schedule.main([*given, "--topic", "t"]) == 1
+    assert "--input: wanted a path mounted on every host" in capsys.readouterr().err

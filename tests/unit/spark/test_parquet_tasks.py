@@ -1,5 +1,6 @@
 """Parquet files divided into tasks: each row is in exactly one task, for any row groups."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,12 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402 - behind the skip
 
-from timerstore.errors import ConfigError  # noqa: E402
+from tests.support.bucket.fixtures import prefix, s3_endpoint  # noqa: E402
+from tests.support.bucket.uploads import upload  # noqa: E402
+from timerstore.errors import BucketError, ConfigError  # noqa: E402
 from timerstore.spark.jobs import parquet_tasks as tasks  # noqa: E402
+
+__all__ = ["prefix", "s3_endpoint"]
 
 
 def write(path: Path, first: int, count: int, group: int, **more: object) -> Path:
@@ -47,9 +52,9 @@ def test_tasks_contain_every_row_once_in_order(
 def test_adjacent_row_groups_form_one_piece(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet", 0, 10, 2)
     assert tasks.tasks_of([file], 4) == [
-        (tasks.Piece(str(file), 0, 2, 4),),
-        (tasks.Piece(str(file), 2, 2, 4),),
-        (tasks.Piece(str(file), 4, 1, 2),),
+        (tasks.Piece(file, 0, 2, 4),),
+        (tasks.Piece(file, 2, 2, 4),),
+        (tasks.Piece(file, 4, 1, 2),),
     ]
 
 
@@ -64,7 +69,7 @@ def test_parquet_files_skips_hidden_names(tmp_path: Path) -> None:
 def test_parquet_files_rejects_other_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         tasks.parquet_files(str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="no Parquet files"):
+    with pytest.raises(ConfigError, match="there are no Parquet files"):
         tasks.parquet_files(str(tmp_path))
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no PAR1")
     with pytest.raises(ConfigError, match=r"a\.parquet: not a readable"):
@@ -91,3 +96,30 @@ def test_int96_and_int64_timestamps_are_read_as_utc(tmp_path: Path, old_kind: bo
     (batch,) = tasks.read_task(tasks.tasks_of([path])[0], ["at"])
     assert batch.schema.field("at").type == kind
     assert batch.column(0).cast(pa.int64()).to_pylist() == times
+
+
+def test_objects_of_a_bucket_give_the_tasks_of_the_same_folder(tmp_path: Path, prefix: str) -> None:
+    for k in range(3):
+        write(tmp_path / f"d/{k}.parquet", 10 * k, 10, 3)
+    write(tmp_path / "d/_staging/b.parquet", 0, 1, 1)
+    write(tmp_path / "d/.c.parquet", 0, 1, 1)
+    bucket = upload(tmp_path, prefix)
+    local = tasks.parquet_files(str(tmp_path / "d"))
+    files = tasks.parquet_files(f"{prefix}/d")
+    assert [str(one) for one in files] == [f"{prefix}/d/{k}.parquet" for k in range(3)]
+    assert tasks.schema_of(files, ["n"]) == tasks.schema_of(local, ["n"])
+    cut = tasks.tasks_of(files, 7)
+    assert [[piece[1:] for piece in task] for task in cut] == [
+        [piece[1:] for piece in task] for task in tasks.tasks_of(local, 7)
+    ]
+    cut = pickle.loads(pickle.dumps(cut))
+    assert [n for task in cut for n in rows_of(task)] == list(range(30))
+    assert len(tasks.parquet_files(f"{prefix}/d/.c.parquet")) == 1
+    with pytest.raises(ConfigError, match=f"{prefix}/none: there are no Parquet files"):
+        tasks.parquet_files(f"{prefix}/none")
+    bucket.put("d/1.parquet", (tmp_path / "d/2.parquet").read_bytes())
+    with pytest.raises(BucketError, match=r"d/1\.parquet"):
+        [n for task in cut for n in rows_of(task)]
+    bucket.put("d/1.parquet", b"PAR1 no PAR1")
+    with pytest.raises(ConfigError, match=r"d/1\.parquet: not a readable"):
+        tasks.tasks_of(tasks.parquet_files(f"{prefix}/d"))

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from timerstore.spark import latest_offsets
 from timerstore.spark.jobs import audit_frames as frames
 from timerstore.spark.jobs import plots, slo
-from timerstore.spark.jobs.job import FOLDER, PLACE, STORE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import FOLDER, STORE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.projection import (
     Projection,
     projection_options,
@@ -221,7 +221,7 @@ JOB = Job(
             type=STORE,
             help="A store, a shard directory, or a backup in a bucket.",
         ),
-        click.Option(["--scheduled"], type=PLACE, help="Parquet with the scheduled messages."),
+        click.Option(["--scheduled"], type=STORE, help="Parquet with the scheduled messages."),
         *projection_options(("topic", "topic_column", "id_column", "due_column")),
         click.Option(["--now"], default="now", help="now, log, epoch ms, or a time with a zone."),
         click.Option(

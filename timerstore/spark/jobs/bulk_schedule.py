@@ -25,8 +25,9 @@ from timerstore.errors import ConfigError
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
-from timerstore.spark.jobs.job import PLACE, TARGET, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import STORE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.parquet_table import read_parquet
 from timerstore.spark.jobs.parquet_tasks import (
     ROWS_PER_TASK,
     parquet_files,
@@ -49,6 +50,7 @@ from timerstore.spark.jobs.scheduling import (
     stage_and_commit,
     take,
 )
+from timerstore.spark.locations import local_path
 from timerstore.spark.writer import check_target
 
 _VERSION = 0
@@ -79,7 +81,10 @@ class Args:
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
     """Return the rows in the form of the data source's writer."""
-    table = spark.read.format(args.format).load(args.input)
+    if args.format == "parquet":
+        table = read_parquet(spark, args.input)
+    else:
+        table = spark.read.format(args.format).load(args.input)
     if args.sql is not None:
         table.createOrReplaceTempView("input")
         return spark.sql(args.sql)
@@ -99,6 +104,8 @@ def work(run: Run, args: Args) -> Outcome:
     source = check_run_id(run.run_id)
     need_there(args.input)
     require_target(args.path)
+    if args.format != "parquet":
+        local_path("--input", args.input)
     if args.fast and (args.sql is not None or args.format != "parquet"):
         raise ConfigError(
             "--fast: not with --sql or --format; it reads Parquet columns as they are"
@@ -218,7 +225,10 @@ JOB = Job(
     work,
     (
         click.Option(
-            ["--input"], required=True, type=PLACE, help="File or directory with the rows."
+            ["--input"],
+            required=True,
+            type=STORE,
+            help="File or directory with the rows; of Parquet, also in a bucket.",
         ),
         click.Option(
             ["--path"],

@@ -5,38 +5,38 @@ bulk-schedule. Without --near they are an error, and nothing is appended. Rows w
 topic or message id are also errors, because a promotion could not identify them. So are rows due
 after the year 9999: such a column is probably not in ms.
 
-On-disk format: see lake.py. Spark writes one file per day into the staging directory of the run.
-    The files are then moved into the directories of their days, under names that begin with the
-    run id. The record of the run is written last.
+On-disk format: see lake.py. Tasks write one file per day into the staging directory of the run. The
+    files are then moved into the directories of their days, under names that begin with the run id.
+    The record of the run is written last.
 Invariants:
     1. A run counts as a whole or not at all. A killed run leaves files that no record names, and
        a run with the same id replaces them.
     2. A repeated run with the same --run-id appends nothing.
-Raises: CorruptError if a staged directory is not a day, since its rows would be lost.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from timerstore._engine.storage.disk import Disk
-from timerstore.errors import ConfigError, CorruptError
-from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.buckets import BucketUrl
+from timerstore.errors import ConfigError
+from timerstore.spark.jobs.job import FOLDER, STORE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import (
-    DAY_PREFIX,
     Lake,
     LakeFile,
     check_run_id,
-    day_of,
+    day_folder,
     open_lake,
+    staging_of,
 )
+from timerstore.spark.jobs.lake_worker import DAY, RESULT, WriteDays
+from timerstore.spark.jobs.parquet_table import read_parquet
 from timerstore.spark.jobs.projection import (
     PROJECTION_FIELDS,
     Projection,
@@ -51,7 +51,7 @@ class Args:
     """Options of the job."""
 
     input: str
-    lake: Path
+    lake: Path | BucketUrl
     beyond: str = "7d"
     now: str = "now"
     near: Path | None = None
@@ -76,7 +76,7 @@ class AppendPlan(NamedTuple):
 def build(spark: SparkSession, args: Args) -> AppendPlan:
     """Divide the rows by destination."""
     projection = Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
-    table = spark.read.parquet(args.input)
+    table = read_parquet(spark, args.input)
     rows = rows_of(table, projection)
     horizon = read_time_ms("--now", args.now) + read_span_ms("--beyond", args.beyond)
     is_whole = (
@@ -111,15 +111,7 @@ def work(run: Run, args: Args) -> Outcome:
     if args.near is not None:
         plan.near.write.mode("overwrite").parquet(str(args.near))
         run.tell(f"near rows: {args.near}")
-    staging = lake.staging(run.run_id)
-    # The date of a timestamp would depend on the session's zone, which a notebook may have set.
-    day = F.expr(f"date_from_unix_date(cast(deliver_ms div {DAY_MS} as int))")
-    by_day = plan.far.withColumn("deliver_day", day)
-    by_day.repartition("deliver_day").sortWithinPartitions("deliver_day", "deliver_ms").write.mode(
-        "overwrite"
-    ).partitionBy("deliver_day").parquet(str(staging))
-    run.tell("written; moving into place")
-    files = lake.commit_run(run.run_id, list(move_in(lake, run.run_id)))
+    files = lake.commit_run(run.run_id, _write(lake, plan.far, run))
     figures = _figures(lake, files)
     run.tell(f"{figures['rows']:,} rows for {figures['days']:,} days")
     return Outcome({**figures, "is_replay": False})
@@ -149,35 +141,24 @@ def _refuse(plan: AppendPlan, args: Args) -> None:
         raise ConfigError(problems)
 
 
-def move_in(lake: Lake, run_id: str, disk: Disk | None = None) -> Iterator[LakeFile]:
-    """Move the staged files of a run durably into the directories of their days.
-
-    After a kill, a repeated call moves the remaining files. A file that already has the target name
-    was moved by a killed attempt, and is replaced. The same input gives the same rows, and only
-    one record ever names the file.
-    """
-    disk = disk or Disk()
-    staging = lake.staging(run_id)
-    for folder in disk.list(staging):
-        if not folder.startswith(DAY_PREFIX):
-            continue  # files of Spark's own, such as _SUCCESS
-        day = day_of(folder)
-        if day is None:
-            given = folder.removeprefix(DAY_PREFIX)
-            raise CorruptError("staged rows", where=staging, wanted="a day", got=repr(given))
-        parts = [one for one in disk.list(staging / folder) if one.endswith(".parquet")]
-        target = lake.day_folder(day)
-        disk.make_directory(target)
-        for number, part in enumerate(parts):
-            path = target / f"{run_id}-{number:05d}.parquet"
-            file = disk.open(staging / folder / part)
-            file.sync()
-            size = file.size()
-            del file
-            disk.rename(staging / folder / part, path)
-            rows = pq.ParquetFile(path).metadata.num_rows
-            yield LakeFile(day, path.name, rows, size)
-        disk.sync_directory(target)
+def _write(lake: Lake, rows: DataFrame, run: Run) -> list[LakeFile]:
+    """Write the rows into the folders of their days. A killed attempt's files are replaced."""
+    folder, staging = lake.folder, staging_of(run.run_id)
+    folder.remove_folder(staging)
+    # The date of a timestamp would depend on the session's zone, which a notebook may have set.
+    day = F.expr(f"date_from_unix_date(cast(deliver_ms div {DAY_MS} as int))")
+    by_day = rows.withColumn(DAY, day).repartition(DAY).sortWithinPartitions(DAY, "deliver_ms")
+    staged = sorted(by_day.mapInArrow(WriteDays(folder, staging), RESULT).collect())
+    run.tell("written; moving into place")
+    files = []
+    for day, parts in groupby(staged, key=lambda one: one["day"]):
+        for number, one in enumerate(parts):
+            name = f"{run.run_id}-{number:05d}.parquet"
+            files.append(LakeFile(day, name, one["rows"], one["bytes"]))
+    names = (f"{day_folder(one.day)}/{one.name}" for one in files)
+    folder.move(dict(zip((one["name"] for one in staged), names, strict=True)))
+    folder.remove_folder(staging)
+    return files
 
 
 def _figures(lake: Lake, files: tuple[LakeFile, ...]) -> dict[str, object]:
@@ -195,8 +176,10 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--input"], required=True, type=PLACE, help="Parquet with the rows."),
-        click.Option(["--lake"], required=True, type=FOLDER, help="The lake."),
+        click.Option(["--input"], required=True, type=STORE, help="Parquet with the rows."),
+        click.Option(
+            ["--lake"], required=True, type=TARGET, help="The lake: a directory, or a bucket."
+        ),
         click.Option(["--beyond"], default="7d", help="Append rows due later than this from now."),
         click.Option(["--now"], default="now", help="now, epoch ms, or a time with a zone."),
         click.Option(["--near"], type=FOLDER, help="Directory for nearer rows."),

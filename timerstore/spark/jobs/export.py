@@ -3,28 +3,27 @@
 The executors write the files without Spark's writer. Times are epoch ms. A killed run can leave
 files in --out; a run with the same --run-id replaces them.
 
-On-disk format: --out has <run>-00000.parquet and further files, and _runs/<run>.json, which lists
-    the files of a run.
+On-disk format: see export_folder.py.
 Invariants:
     1. The files of a run contain one state of the store.
     2. A repeated run with the same --run-id writes nothing and reports the same figures.
 """
 
 import json
-import re
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from timerstore._engine.storage.disk import Disk
+from timerstore.buckets import BucketUrl
+from timerstore.errors import ConfigError
+from timerstore.spark.jobs.export_folder import ExportFolder
 from timerstore.spark.jobs.export_worker import RESULT, WriteParquet
-from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import PLACE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.shared_folder import shared_folder
 from timerstore.spark.jobs.source_tasks import Source, plan_source, run_tasks
 
 SCHEMAS = {
@@ -55,61 +54,49 @@ class Args:
     """Options of the job."""
 
     path: str
-    out: Path
+    out: Path | BucketUrl
     table: str = "messages"
     topics: str | None = None
     compression: str = "zstd"
 
 
-def build(spark: SparkSession, args: Args, folder: Path) -> tuple[DataFrame, Source]:
+def build(spark: SparkSession, args: Args, folder: ExportFolder) -> tuple[DataFrame, Source]:
     """Return one row per written file, and the scan. Reading the rows writes the files."""
     options = {"topics": args.topics} if args.topics else {}
     source = plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
-    return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT), source
+    write = WriteParquet(folder.folder, folder.staging, args.compression)
+    return run_tasks(spark, source, write, RESULT), source
 
 
 def work(run: Run, args: Args) -> Outcome:
     """Export the table, unless a run with this id has done so."""
     need_there(args.path)
-    disk = Disk()
-    record = args.out / "_runs" / f"{check_run_id(run.run_id)}.json"
-    done = disk.read_created(record)
+    folder = ExportFolder(shared_folder(args.out), check_run_id(run.run_id))
+    done = folder.record()
     if done is not None:
         run.tell("a run with this id has exported before; nothing to do")
         return Outcome({**json.loads(done), "is_replay": True})
-    staging = args.out / "_staging" / run.run_id
-    shutil.rmtree(staging, ignore_errors=True)
-    disk.make_directory(staging)
-    for name in _files_of(disk, args.out, run.run_id):
-        disk.unlink(args.out / name)
-    written, source = build(run.spark, args, staging)
+    folder.clear()
+    written, source = build(run.spark, args, folder)
     files = written.orderBy("number").collect()
-    told: list[dict[str, Any]] = []
-    for file in files:
-        name = f"{run.run_id}-{file['number']:05d}.parquet"
-        disk.rename(staging / file["name"], args.out / name)
-        told.append({"name": name, "rows": file["rows"], "bytes": file["bytes"]})
-    disk.sync_directory(args.out)
-    shutil.rmtree(staging, ignore_errors=True)
+    names = {file["name"]: f"{run.run_id}-{file['number']:05d}.parquet" for file in files}
+    folder.move_in(names)
     figures = {
-        "rows": sum(one["rows"] for one in told),
-        "bytes": sum(one["bytes"] for one in told),
-        "files": told,
+        "rows": sum(one["rows"] for one in files),
+        "bytes": sum(one["bytes"] for one in files),
+        "files": [
+            {"name": names[one["name"]], "rows": one["rows"], "bytes": one["bytes"]}
+            for one in files
+        ],
         "as_of": source.state,
     }
-    disk.make_directory(record.parent)
-    disk.create_small(record, json.dumps(figures, indent=1).encode() + b"\n")
-    run.tell(f"{figures['rows']:,} rows in {len(told)} files")
+    if not folder.finish(json.dumps(figures, indent=1).encode() + b"\n"):
+        raise ConfigError(
+            f"--run-id: another process has just exported as {run.run_id} to {args.out}, and its "
+            "files may be replaced; wanted one process for an id. Export again with another id"
+        )
+    run.tell(f"{figures['rows']:,} rows in {len(files)} files")
     return Outcome({**figures, "is_replay": False})
-
-
-def _files_of(disk: Disk, out: Path, run_id: str) -> list[str]:
-    """Return the files left by a killed run, whose rows a reader of the directory would read too.
-
-    A date in a name, as in june-20260601.parquet, is not a file number.
-    """
-    wanted = re.compile(rf"{re.escape(run_id)}-([0-9]{{5}}|[1-9][0-9]{{5}})\.parquet")
-    return [name for name in disk.list(out) if wanted.fullmatch(name)]
 
 
 JOB = Job(
@@ -118,7 +105,9 @@ JOB = Job(
     work,
     (
         click.Option(["--path"], required=True, type=PLACE, help="A store, or a shard directory."),
-        click.Option(["--out"], required=True, type=FOLDER, help="Output directory."),
+        click.Option(
+            ["--out"], required=True, type=TARGET, help="Output directory, or the URL of a bucket."
+        ),
         click.Option(["--table"], type=click.Choice(list(SCHEMAS)), default="messages"),
         click.Option(["--topics"], help="Only these topics, separated by commas."),
         click.Option(

@@ -7,13 +7,11 @@ Invariants:
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from timerstore._engine.storage.disk import Disk
+from timerstore.spark.jobs.parquet_worker import write_parquet
+from timerstore.spark.jobs.shared_folder import SharedFolder
 
 RESULT = "number int, name string, rows long, bytes long"
 
@@ -25,45 +23,22 @@ _SCHEMA = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-_GROUP_ROWS = 262_144
 
 
 class WriteParquet:
-    """Write partitions as Parquet files into a directory."""
+    """Write partitions as Parquet files into a staging folder."""
 
-    def __init__(self, folder: Path, compression: str) -> None:
+    def __init__(self, folder: SharedFolder, staging: str, compression: str) -> None:
         self.folder = folder
+        self.staging = staging
         self.compression = compression
 
     def __call__(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Write one file and yield its result row. Write no file if the partition has no rows."""
-        name = f"{number:05d}-{os.getpid()}-{uuid.uuid4().hex[:8]}.parquet"
-        path = self.folder / name
-        writer: Any = None
-        rows = 0
-        held: list[pa.RecordBatch] = []
-        held_rows = 0
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if writer is None:
-                writer = pq.ParquetWriter(path, batch.schema, compression=self.compression)
-            held.append(batch)
-            held_rows += batch.num_rows
-            rows += batch.num_rows
-            if held_rows >= _GROUP_ROWS:
-                writer.write_table(pa.Table.from_batches(held))
-                held, held_rows = [], 0
-        if writer is None:
-            return
-        if held:
-            writer.write_table(pa.Table.from_batches(held))
-        writer.close()
-        file = Disk().open(path)
-        file.sync()
-        size = file.size()
-        del file
-        yield _result(number, name, rows, size)
+        name = f"{self.staging}/{number:05d}-{os.getpid()}-{uuid.uuid4().hex[:8]}.parquet"
+        done = write_parquet(self.folder, name, batches, self.compression)
+        if done is not None:
+            yield _result(number, name, done.rows, done.bytes)
 
 
 def _result(number: int, name: str, rows: int, size: int) -> pa.RecordBatch:

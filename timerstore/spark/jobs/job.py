@@ -92,9 +92,9 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic from click
 PLACE = Location(as_text=True)
 FOLDER = Location()
 TARGET = Location(or_bucket=True)
-"""Where a job writes rows for shards: their directory, or a bucket that their owner reads."""
+"""Where a job writes: a directory or a bucket."""
 STORE = Location(as_text=True, or_bucket=True)
-"""What a job reads: a store, a directory of shards, or a backup in a bucket."""
+"""What a job reads: a store, shards, a backup in a bucket, or Parquet of a folder or a bucket."""
 
 COMMON_OPTIONS: tuple[click.Option, ...] = (
     click.Option(

@@ -1,5 +1,7 @@
 """The cold lake: far timers as Parquet files by day of delivery, and the claims on these files.
 
+A lake is in a directory that is mounted on every host, or in a bucket.
+
 On-disk format:
     deliver_day=2026-11-21/<run>-00000.parquet   rows with the columns COLUMNS
     _runs/<run>.json                             a committed append, with the names of its files
@@ -31,14 +33,18 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
-from timerstore._engine.storage.disk import Disk, is_temporary_of
+from timerstore._engine.storage.disk import is_temporary_of
+from timerstore.buckets import BucketUrl
+from timerstore.buckets.bucket_file import BucketFile
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.spark.jobs.shared_folder import shared_folder
 
 FORMAT = 1
 COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")
 """Types: text, text, int64, binary, text, text. A file may lack the last two columns."""
 
 DAY_PREFIX = "deliver_day="
+_HEAD, _RUNS, _PROMOTIONS, _TOMBSTONES = "_lake.json", "_runs", "_promotions", "_tombstones"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CLAIM = re.compile(r"([0-9]{10})\.json")
 
@@ -65,34 +71,23 @@ class Claim:
 class Lake:
     """A cold lake. Use `open_lake` to open or create one."""
 
-    def __init__(self, root: Path, lake_id: str, disk: Disk) -> None:
+    def __init__(self, root: Path | BucketUrl, lake_id: str) -> None:
         self.root = root
         self.id = lake_id
-        self._disk = disk
+        self.folder = shared_folder(root)
 
     # --- appending ---
 
     def run(self, run_id: str) -> tuple[LakeFile, ...] | None:
         """Return the files of a committed append, or None if it is not committed."""
-        found = self._run(run_id)
-        if found is not None:
-            self._disk.sync_directory(
-                self._runs
-            )  # its creator may have been killed before the sync
-        return found
+        return self._files_of(run_id, self.folder.read_created(_run_name(run_id)))
 
-    def _run(self, run_id: str) -> tuple[LakeFile, ...] | None:
-        path = self._run_path(run_id)
-        text = self._disk.read_small(path)
-        return None if text is None else tuple(_files_of(_read(text, path), path))
-
-    def staging(self, run_id: str) -> Path:
-        """Return the staging directory of a run. Files left by a killed run are overwritten."""
-        return self.root / "_staging" / check_run_id(run_id)
+    def _files_of(self, run_id: str, text: bytes | None) -> tuple[LakeFile, ...] | None:
+        where = self.folder.where(_run_name(run_id))
+        return None if text is None else tuple(_files_of(_read(text, where), where))
 
     def commit_run(self, run_id: str, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
         """Commit the files of a run. Return its files, which may be those of an earlier commit."""
-        path = self._run_path(run_id)
         told = sorted(files)
         table: Json = {
             "format": FORMAT,
@@ -102,37 +97,27 @@ class Lake:
                 for one in told
             ],
         }
-        self._disk.make_directory(path.parent)
-        self._disk.create_small(path, _text(table))
+        self.folder.create(_run_name(run_id), _text(table))
         found = self.run(run_id)
         assert found is not None, "written above"
         return found
 
-    def day_folder(self, day: date) -> Path:
-        """Return the directory of a day of delivery."""
-        return self.root / f"{DAY_PREFIX}{day.isoformat()}"
-
     def files(self) -> Iterator[LakeFile]:
         """Yield every file of a committed run."""
-        names = self._disk.list(self._runs)
-        if names:
-            self._disk.sync_directory(self._runs)
-        for name in sorted(names):
+        for name in self.folder.names(_RUNS):
             if name.endswith(".json") and not name.startswith("."):
-                yield from self._run(name.removesuffix(".json")) or ()
+                text = self.folder.read(f"{_RUNS}/{name}")
+                yield from self._files_of(name.removesuffix(".json"), text) or ()
 
     # --- promoting ---
 
     def claims(self, day: date) -> tuple[Claim, ...]:
         """Return the claims of a day in order. They are durable, as rows are ingested by number."""
-        folder = self._claims_folder(day)
-        numbers = sorted(
-            int(match[1]) for name in self._disk.list(folder) if (match := _CLAIM.fullmatch(name))
-        )
+        names = self.folder.names(_claims_of(day))
+        numbers = sorted(int(match[1]) for name in names if (match := _CLAIM.fullmatch(name)))
         if numbers != list(range(len(numbers))):
-            raise CorruptError("claim numbers with a gap", where=folder, got=numbers)
-        if numbers:
-            self._disk.sync_directory(folder)
+            where = self.folder.where(_claims_of(day))
+            raise CorruptError("claim numbers with a gap", where=where, got=numbers)
         return tuple(self._claim(day, number) for number in numbers)
 
     def unclaimed(self, day: date, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
@@ -152,20 +137,19 @@ class Lake:
                 "number": number,
                 "rows": sum(one.rows for one in chosen),
                 "files": [one.name for one in chosen],
+                "by": uuid.uuid4().hex,
             }
-            path = self._claim_path(day, number)
-            self._disk.make_directory(path.parent)
-            if self._disk.create_small(path, _text(table)):
+            if self.folder.create(_claim_name(day, number), _text(table)):
                 return self._claim(day, number)
         return None
 
     def is_done(self, claim: Claim) -> bool:
         """Return whether the shards have the rows of a claim. A positive result is durable."""
-        return self._disk.read_created(self._done_path(claim)) is not None
+        return self.folder.read_created(_done_name(claim)) is not None
 
     def finish(self, claim: Claim, figures: Json) -> None:
         """Record that the shards have the rows of a claim. This may be repeated."""
-        self._disk.create_small(self._done_path(claim), _text({"format": FORMAT, **figures}))
+        self.folder.create(_done_name(claim), _text({"format": FORMAT, **figures}))
 
     def unfinished(self) -> list[Claim]:
         """Return the claims of a killed or running promotion, whose rows the shards may lack."""
@@ -178,79 +162,84 @@ class Lake:
 
     def claimed_days(self) -> list[date]:
         """Return the days that have a claim."""
-        return sorted(
-            date.fromisoformat(name) for name in self._disk.list(self.root / "_promotions")
-        )
+        return [date.fromisoformat(name) for name in self.folder.names(_PROMOTIONS)]
 
-    def tombstones(self) -> list[Path]:
+    def tombstones(self) -> list[Path | BucketFile]:
         """Return the Parquet files with the ids of cancelled messages."""
-        folder = self.root / "_tombstones"
-        return sorted(folder / one for one in self._disk.list(folder) if one.endswith(".parquet"))
+        names = [one for one in self.folder.names(_TOMBSTONES) if one.endswith(".parquet")]
+        return self.folder.files([f"{_TOMBSTONES}/{one}" for one in names])
+
+    def data(self, claim: Claim) -> list[Path | BucketFile]:
+        """Return the Parquet files of a claim."""
+        return self.folder.files([f"{day_folder(claim.day)}/{name}" for name in claim.files])
 
     def purge(self, claim: Claim) -> int:
         """Remove the files of a finished claim. Return the number of removed files."""
         assert self.is_done(claim), claim
-        paths = [self.day_folder(claim.day) / name for name in claim.files]
-        there = [path for path in paths if self._disk.exists(path)]
-        for path in there:
-            self._disk.unlink(path)
-        return len(there)
-
-    # --- paths ---
-
-    @property
-    def _runs(self) -> Path:
-        return self.root / "_runs"
-
-    def _run_path(self, run_id: str) -> Path:
-        return self._runs / f"{check_run_id(run_id)}.json"
-
-    def _claims_folder(self, day: date) -> Path:
-        return self.root / "_promotions" / day.isoformat()
-
-    def _claim_path(self, day: date, number: int) -> Path:
-        return self._claims_folder(day) / f"{number:010d}.json"
-
-    def _done_path(self, claim: Claim) -> Path:
-        return self._claims_folder(claim.day) / f"{claim.number:010d}.done"
+        return self.folder.remove([f"{day_folder(claim.day)}/{name}" for name in claim.files])
 
     def _claim(self, day: date, number: int) -> Claim:
-        path = self._claim_path(day, number)
-        text = self._disk.read_small(path)
+        name = _claim_name(day, number)
+        text, where = self.folder.read(name), self.folder.where(name)
         if text is None:
-            raise CorruptError("claim file is missing", where=path)
-        table = _read(text, path)
+            raise CorruptError("claim file is missing", where=where)
+        table = _read(text, where)
         try:
             names = _as_list(table.get("files"), "files")
             files = tuple(_as_text(name, "files") for name in names)
             rows = json_text.as_int(table.get("rows"), "rows")
         except CorruptError as error:
-            raise CorruptError(f"unreadable: {error}", where=path) from error
+            raise CorruptError(f"unreadable: {error}", where=where) from error
         return Claim(day, number, files, rows)
 
 
-def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> Lake:
-    """Open the lake in a directory, or create it if `create` is true.
+def day_folder(day: date) -> str:
+    """Return the name of the folder of a day of delivery."""
+    return f"{DAY_PREFIX}{day.isoformat()}"
+
+
+def staging_of(run_id: str) -> str:
+    """Return the name of the folder of an unfinished append."""
+    return f"_staging/{check_run_id(run_id)}"
+
+
+def _run_name(run_id: str) -> str:
+    return f"{_RUNS}/{check_run_id(run_id)}.json"
+
+
+def _claims_of(day: date) -> str:
+    return f"{_PROMOTIONS}/{day.isoformat()}"
+
+
+def _claim_name(day: date, number: int) -> str:
+    return f"{_claims_of(day)}/{number:010d}.json"
+
+
+def _done_name(claim: Claim) -> str:
+    return f"{_claims_of(claim.day)}/{claim.number:010d}.done"
+
+
+def open_lake(root: Path | BucketUrl, *, create: bool = False) -> Lake:
+    """Open the lake in a directory or below a URL, or create it if `create` is true.
 
     Raises:
-        ConfigError: the directory is not a lake, or it is not empty and cannot become one.
+        ConfigError: it is not a lake, or it is not empty and cannot become one.
     """
-    disk, root = disk or Disk(), root.absolute()
-    path = root / "_lake.json"
-    text = disk.read_created(path)
+    root = root.absolute() if isinstance(root, Path) else root
+    folder = shared_folder(root)
+    text = folder.read_created(_HEAD)
     if text is None:
         if not create:
-            raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append creates one")
+            raise ConfigError(f"{root}: not a cold lake (no {_HEAD}); cold-append creates one")
         # A killed process may have left a temporary file. Another may create the lake right now.
-        others = [n for n in disk.list(root) if n != path.name and not is_temporary_of(n, path)]
-        if others:
+        names = (name for name in folder.names() if name != _HEAD)
+        if any(not is_temporary_of(name, Path(_HEAD)) for name in names):
             raise ConfigError(f"{root}: not empty and not a cold lake; use a new directory")
-        disk.make_directory(root)
-        disk.create_small(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
-        text = disk.read_created(path)
+        folder.create(_HEAD, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
+        text = folder.read_created(_HEAD)
         assert text is not None, "created above, here or by another process"
-    table = _read(text, path)
-    return Lake(root, _as_text(table.get("id"), "id"), disk)
+    table = _read(text, folder.where(_HEAD))
+    return Lake(root, _as_text(table.get("id"), "id"))
 
 
 def check_run_id(run_id: str) -> str:
@@ -262,16 +251,6 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def day_of(folder: str) -> date | None:
-    """Return the day of a name like `deliver_day=2026-11-21`, or None for other names."""
-    if not folder.startswith(DAY_PREFIX):
-        return None
-    try:
-        return date.fromisoformat(folder.removeprefix(DAY_PREFIX))
-    except ValueError:
-        return None
-
-
 def _unclaimed(
     day: date, files: Iterable[LakeFile], claims: Iterable[Claim]
 ) -> tuple[LakeFile, ...]:
@@ -279,7 +258,7 @@ def _unclaimed(
     return tuple(one for one in files if one.day == day and one.name not in taken)
 
 
-def _files_of(table: Json, path: Path) -> Iterator[LakeFile]:
+def _files_of(table: Json, where: str) -> Iterator[LakeFile]:
     try:
         for one in _as_list(table.get("files"), "files"):
             line = json_text.as_table(one, "files")
@@ -290,7 +269,7 @@ def _files_of(table: Json, path: Path) -> Iterator[LakeFile]:
                 json_text.as_int(line.get("bytes"), "bytes"),
             )
     except (CorruptError, ValueError) as error:
-        raise CorruptError(f"unreadable: {error}", where=path) from error
+        raise CorruptError(f"unreadable: {error}", where=where) from error
 
 
 def _as_list(value: object, what: str) -> list[Any]:
@@ -309,12 +288,12 @@ def _text(table: Json) -> bytes:
     return json.dumps(table, indent=1).encode() + b"\n"
 
 
-def _read(text: bytes, path: Path) -> Json:
+def _read(text: bytes, where: str) -> Json:
     try:
         table = json_text.loads(text)
         found = json_text.as_int(table.get("format"), "format")
     except CorruptError as error:
-        raise CorruptError(f"unreadable: {error}", where=path) from error
+        raise CorruptError(f"unreadable: {error}", where=where) from error
     if found != FORMAT:
-        raise FormatVersionError("unknown format", where=path, wanted=FORMAT, got=found)
+        raise FormatVersionError("unknown format", where=where, wanted=FORMAT, got=found)
     return table

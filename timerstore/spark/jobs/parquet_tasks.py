@@ -4,6 +4,7 @@ Invariants:
     The same files and the same `rows_per_task` give the same pieces in the same order, so that a
     repeated run stages the same rows.
 Raises: ConfigError if a path has no Parquet file, or if files differ in the requested columns.
+    BucketError if an object was replaced since it was listed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,16 +14,23 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from timerstore.buckets import BucketUrl, location_of
+from timerstore.buckets.bucket import in_parallel
+from timerstore.buckets.bucket_file import BucketFile, find_files
 from timerstore.errors import ConfigError
 
 ROWS_PER_TASK = 1_000_000
 _BATCH_ROWS = 32_768
 
 
+ParquetPath = Path | BucketFile
+"""A local file, or an object of a bucket in the state that it had when it was listed."""
+
+
 class Piece(NamedTuple):
     """Consecutive row groups of one file."""
 
-    path: str
+    file: ParquetPath
     first_group: int
     group_count: int
     rows: int
@@ -31,30 +39,41 @@ class Piece(NamedTuple):
 Task = tuple[Piece, ...]
 
 
-def parquet_files(path: str) -> list[Path]:
-    """Return the file, or all Parquet files below a directory. Skip names that begin with _ or ."""
-    root = Path(path)
-    if root.is_file():
+def parquet_files(location: str) -> list[ParquetPath]:
+    """Return the file, or all Parquet files below a directory or the URL of a bucket.
+
+    Names that begin with _ or . are skipped.
+    """
+    root = location_of("path", location)
+    found: list[ParquetPath] = []
+    if isinstance(root, BucketUrl):
+        objects = find_files(root)
+        if len(objects) == 1 and str(objects[0]) == str(root):
+            return [objects[0]]
+        found += [one for one in objects if _is_shown(one.object.path)]
+    elif root.is_file():
         return [root]
-    if not root.is_dir():
-        raise ConfigError(f"{path}: no such file or directory")
-    found = sorted(
-        one
-        for one in root.rglob("*.parquet")
-        if not any(part[0] in "_." for part in one.relative_to(root).parts)
-    )
+    elif root.is_dir():
+        every = sorted(root.rglob("*.parquet"))
+        found += [one for one in every if _is_shown(one.relative_to(root).as_posix())]
+    else:
+        raise ConfigError(f"{location}: no such file or directory")
     if not found:
-        raise ConfigError(f"{path}: the directory has no Parquet files")
+        raise ConfigError(f"{location}: there are no Parquet files below it")
     return found
 
 
-def schema_of(files: Sequence[Path], columns: Iterable[str]) -> pa.Schema:
+def _is_shown(name: str) -> bool:
+    return name.endswith(".parquet") and not any(part[0] in "_." for part in name.split("/"))
+
+
+def schema_of(files: Sequence[ParquetPath], columns: Iterable[str]) -> pa.Schema:
     """Return the schema of the first file. Raise ConfigError if files differ in the columns."""
     schema: pa.Schema | None = None
     problems: list[str] = []
     wanted = sorted(set(columns))
-    for file in files:
-        found = _open(file).schema_arrow
+    schemas = in_parallel(_schema, files)
+    for file, found in zip(files, schemas, strict=True):
         schema = schema or found
         for name in wanted:
             if name not in found.names:
@@ -69,19 +88,19 @@ def schema_of(files: Sequence[Path], columns: Iterable[str]) -> pa.Schema:
     return schema
 
 
-def tasks_of(files: Iterable[Path], rows_per_task: int = ROWS_PER_TASK) -> list[Task]:
+def tasks_of(files: Sequence[ParquetPath], rows_per_task: int = ROWS_PER_TASK) -> list[Task]:
     """Divide the files in order into tasks of about `rows_per_task` rows, by whole row groups."""
     tasks: list[list[Piece]] = []
     rows_left = 0
-    for file in files:
-        metadata = _open(file).metadata
+    footers = in_parallel(lambda file: open_parquet(file).metadata, files)
+    for file, metadata in zip(files, footers, strict=True):
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
             if not tasks or rows > rows_left:
                 tasks.append([])
                 rows_left = rows_per_task
             rows_left -= rows
-            _add(tasks[-1], Piece(str(file), group, 1, rows))
+            _add(tasks[-1], Piece(file, group, 1, rows))
     return [tuple(task) for task in tasks]
 
 
@@ -89,7 +108,7 @@ def _add(task: list[Piece], piece: Piece) -> None:
     last = task[-1] if task else None
     if (
         last
-        and last.path == piece.path
+        and last.file == piece.file
         and last.first_group + last.group_count == piece.first_group
     ):
         task[-1] = last._replace(group_count=last.group_count + 1, rows=last.rows + piece.rows)
@@ -103,7 +122,7 @@ def read_task(
     """Yield the rows of a task in batches."""
     for piece in task:
         groups = range(piece.first_group, piece.first_group + piece.group_count)
-        file = _open(Path(piece.path))
+        file = open_parquet(piece.file)
         int96 = _int96_columns(file)
         for batch in file.iter_batches(batch_rows, row_groups=groups, columns=list(columns)):
             yield _with_utc(batch, int96)
@@ -115,18 +134,31 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
     return frozenset(one.path for one in columns if one.physical_type == "INT96")
 
 
+_UTC = pa.timestamp("us", tz="UTC")
+
+
+def _schema(file: ParquetPath) -> pa.Schema:
+    """Return the schema of the batches of a file."""
+    opened = open_parquet(file)
+    schema = opened.schema_arrow
+    for name in _int96_columns(opened) & set(schema.names):
+        schema = schema.set(schema.get_field_index(name), pa.field(name, _UTC))
+    return schema
+
+
 def _with_utc(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
     """Set the zone of INT96 columns to UTC. It is UTC by definition, but pyarrow omits it."""
     for place, name in enumerate(batch.schema.names):
         if name in names:
-            kind = pa.timestamp("us", tz="UTC")
-            column = batch.column(place).cast(pa.int64()).cast(kind)
-            batch = batch.set_column(place, pa.field(name, kind), column)
+            column = batch.column(place).cast(pa.int64()).cast(_UTC)
+            batch = batch.set_column(place, pa.field(name, _UTC), column)
     return batch
 
 
-def _open(file: Path) -> pq.ParquetFile:
+def open_parquet(file: ParquetPath) -> pq.ParquetFile:
+    """Open a file. Raise ConfigError if it is not Parquet."""
     try:
-        return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+        source = file.open() if isinstance(file, BucketFile) else file
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     except (pa.ArrowInvalid, OSError) as error:
         raise ConfigError(f"{file}: not a readable Parquet file: {error}") from error

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, IntegerType, LongType, TimestampType
 
 from timerstore.errors import ConfigError
+from timerstore.spark.jobs.parquet_table import read_parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def read_messages(
 
 def read_table(spark: SparkSession, path: str, projection: Projection) -> DataFrame:
     """Return topic, msg_id (binary) and due_ms of a Parquet table."""
-    table = spark.read.parquet(path)
+    table = read_parquet(spark, path)
     check_columns(table, projection, ("topic_column", "id_column", "due_column"))
     if projection.id_column is None:
         raise ConfigError("id_column: missing; rows are compared by message id")

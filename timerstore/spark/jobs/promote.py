@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from timerstore.buckets import BucketUrl
 from timerstore.errors import ConfigError, CorruptError
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
-from timerstore.spark.jobs.job import FOLDER, TARGET, Job, Outcome, Run, need_there
-from timerstore.spark.jobs.lake import COLUMNS, Claim, Lake, open_lake
-from timerstore.spark.jobs.parquet_tasks import ROWS_PER_TASK, tasks_of
+from timerstore.spark.jobs.job import TARGET, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.lake import COLUMNS, Claim, Lake, day_folder, open_lake
+from timerstore.spark.jobs.parquet_tasks import ROWS_PER_TASK, ParquetPath, open_parquet, tasks_of
 from timerstore.spark.jobs.scheduling import Root, Scheduled, require_target, stage_and_commit, take
 from timerstore.spark.jobs.spans import read_day, read_time_ms
 
@@ -40,7 +40,7 @@ _DAYS_AHEAD = 2
 class Args:
     """Options of the job."""
 
-    lake: Path
+    lake: Path | BucketUrl
     path: Root
     until: str | None = None
     purge_after: int | None = None
@@ -92,13 +92,13 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def _promote(run: Run, lake: Lake, claim: Claim, root: Root, without: frozenset[str]) -> Scheduled:
-    paths = [lake.day_folder(claim.day) / name for name in claim.files]
+    paths = lake.data(claim)
     source = source_of(lake, claim)
     tasks = tasks_of(paths, ROWS_PER_TASK)
     rows = sum(piece.rows for task in tasks for piece in task)
     if rows != claim.rows:
         raise CorruptError(
-            "row count of a claim", where=lake.day_folder(claim.day), wanted=claim.rows, got=rows
+            "row count of a claim", where=day_folder(claim.day), wanted=claim.rows, got=rows
         )
     options = WriteOptions(shard_by="key", write_id=source, null_body="empty", ingest="none")
     done = stage_and_commit(run, root, source, claim.number, tasks, _RENAMING, options, without)
@@ -123,11 +123,11 @@ def today_of(args: Args) -> date:
     return datetime.fromtimestamp(read_time_ms("--now", args.now) / 1000, UTC).date()
 
 
-def read_tombstones(files: Sequence[Path]) -> frozenset[str]:
+def read_tombstones(files: Sequence[ParquetPath]) -> frozenset[str]:
     """Return the message ids cancelled in the lake."""
     found: set[str] = set()
     for file in files:
-        table = pq.read_table(file)
+        table = open_parquet(file).read()
         if "message_id" not in table.column_names:
             raise ConfigError(f"{file}: wanted a column message_id, got {table.column_names}")
         found.update(table.column("message_id").drop_null().to_pylist())
@@ -162,7 +162,9 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--lake"], required=True, type=FOLDER, help="The lake."),
+        click.Option(
+            ["--lake"], required=True, type=TARGET, help="The lake: a directory, or a bucket."
+        ),
         click.Option(
             ["--path"],
             required=True,

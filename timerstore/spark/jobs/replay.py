@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from timerstore.errors import ConfigError
-from timerstore.spark.jobs.job import PLACE, TARGET, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.job import STORE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.parquet_table import read_parquet
 from timerstore.spark.jobs.pending_messages import LEVEL_DELAYS, read_level_delays, rows_to_put
 from timerstore.spark.jobs.scheduling import Root, require_target
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
@@ -40,7 +41,7 @@ class Args:
 
 def build(spark: SparkSession, args: Args) -> DataFrame:
     """Return the rows with shifted times. With --start, this reads the first due time."""
-    table = spark.read.parquet(args.input)
+    table = read_parquet(spark, args.input)
     missing = {"topic", "properties", "deliver_at", "body", "flags"} - set(table.columns)
     if missing:
         raise ConfigError(f"{args.input}: not an export of messages; no columns {sorted(missing)}")
@@ -88,7 +89,7 @@ JOB = Job(
     Args,
     work,
     (
-        click.Option(["--input"], required=True, type=PLACE, help="The exported Parquet files."),
+        click.Option(["--input"], required=True, type=STORE, help="The exported Parquet files."),
         click.Option(
             ["--path"],
             required=True,

@@ -14,11 +14,13 @@ from timerstore import TimerStore, TimerStoreError, errors
 from timerstore.cli.exits import TABLE, Exit, report_of
 
 EXITS = {
+    "AccessError": Exit.ERROR,
     "BucketError": Exit.LATER,
     "BusyError": Exit.LATER,
     "ClosedError": Exit.ERROR,
     "ConfigError": Exit.ERROR,
     "ConflictError": Exit.ERROR,
+    "ConnectionLostError": Exit.LATER,
     "CorruptError": Exit.NOT_SO,
     "FailedError": Exit.ERROR,
     "FlowControlError": Exit.LATER,
@@ -31,8 +33,11 @@ EXITS = {
     "LockedError": Exit.LOCKED,
     "MessageError": Exit.ERROR,
     "NotPendingError": Exit.NOT_SO,
+    "ProtocolError": Exit.ERROR,
     "ReadOnlyError": Exit.ERROR,
     "ReentrantCallError": Exit.ERROR,
+    "ServerError": Exit.ERROR,
+    "UnavailableError": Exit.LATER,
 }
 """A new error needs a row here, and in timerstore/cli/exits.py if its code is not 2."""
 

@@ -14,6 +14,7 @@ from timerstore.errors import (
     BucketError,
     BusyError,
     ConflictError,
+    ConnectionLostError,
     CorruptError,
     FailedError,
     FlowControlError,
@@ -24,6 +25,7 @@ from timerstore.errors import (
     LockedError,
     NotPendingError,
     TimerStoreError,
+    UnavailableError,
 )
 
 
@@ -106,6 +108,8 @@ class ErrorReport:
 
 _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (LockedError, Exit.LOCKED),
+    (ConnectionLostError, Exit.LATER),
+    (UnavailableError, Exit.LATER),
     (FullError, Exit.LATER),
     (BusyError, Exit.LATER),
     (BucketError, Exit.LATER),

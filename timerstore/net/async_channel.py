@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, cast
 
+from timerstore._engine.base.owner import Owner
 from timerstore.errors import (
     ClosedError,
     ConnectionLostError,
@@ -43,7 +44,7 @@ from timerstore.net.wire_messages import (
 _UNSENT_BYTES = 1 << 20
 
 
-class AsyncChannel(asyncio.Protocol):
+class AsyncChannel(Owner, asyncio.Protocol):
     """A connection; `connected_channel` makes it."""
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -56,7 +56,7 @@ class NotSentError(Exception):
     """The connection was lost before the call was sent: it can be made on another one."""
 
 
-class _Slot:
+class _Slot(Owner):
     """A call that waits for its answer."""
 
     __slots__ = ("is_reader", "is_waiting", "reply", "wakeup")

@@ -125,6 +125,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
         LockedError,
         f"use that process, or stop it first; these commands work while it runs: {READERS}",
     ),
+    (UnavailableError, "start the server, or try again later"),
+    (ConnectionLostError, "look whether the call took effect, then try again"),
     (FullError, "free space and try again; no acknowledged message is lost"),
     (FlowControlError, "try again after messages of that slot were delivered or cancelled"),
     (BusyError, "try again later"),

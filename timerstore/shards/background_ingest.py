@@ -94,6 +94,8 @@ class BackgroundIngest(Owner):
         self._clean_up()
 
     def _clean_up(self) -> None:
+        if self._bucket is not None and not self._bucket.is_bound:
+            return  # it may belong to another directory, whose ledger this one does not have
         now_ns = SystemClock().monotonic_ns
         if now_ns >= self._clean_ns:
             self._clean_ns = now_ns + _CLEAN_EVERY_NS

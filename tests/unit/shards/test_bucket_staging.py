@@ -402,6 +402,28 @@ def test_second_directory_is_rejected(shards: ShardBench, prefix: str, tmp_path:
     assert shards.store.ingest()
 
 
+def test_directory_that_is_not_bound_removes_nothing(
+    shards: ShardBench, prefix: str, tmp_path: Path, proxy: FaultProxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The bucket does not answer when the second directory is opened, so it is bound later."""
+    monkeypatch.setattr("timerstore.shards.bucket_binding._RETRY_S", 0.2)
+    proxy.fail(Fault("error 503", "GET", count=10_000))
+    root = tmp_path / "second"
+    second = opened(root, prefix, storage_options=s3_server.options(proxy.endpoint))
+    commit(root, "s", 0, [staged(str(root), 100)], clock=CLOCK)
+    with pytest.raises(BucketError):
+        second.store.ingest()
+    assert is_ingested(second.store)("s", 0)
+    proxy.heal()
+    first = write(prefix)
+    with pytest.raises(ConfigError, match="belongs to another directory of shards"):
+        ingest_in_background(second.store)
+    second.close()
+    assert len(names(prefix, "staging")) == len(first.manifest.files)
+    assert shards.store.ingest()
+
+
 def test_limits_of_the_owner_are_those_of_writers(tmp_path: Path, prefix: str) -> None:
     timerstore.open_shards(
         tmp_path / "s", 2, small(message_bytes_max=10), clock=CLOCK, threads=False,

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -66,6 +67,7 @@ class Bucket(Owner):
         retry_s: how long a request that fails is repeated, in seconds.
         """
         self.url = url
+        self._retry_s = retry_s
         self._store = _store_of(url, options or {}, retry_s)
 
     def where(self, path: str) -> str:
@@ -95,9 +97,11 @@ class Bucket(Owner):
     def create(self, path: str, data: bytes) -> bool:
         """Create an object; return False if the name is taken by other data.
 
-        A request whose answer was lost may have succeeded. So the same data count as created.
+        A request whose answer was lost may have succeeded. So the same data count as created. A
+        service that does not answer ends it after at most twice `retry_s`, and a timeout.
         """
         last: Exception | None = None
+        until_s = time.monotonic() + self._retry_s
         for number in range(_CREATE_TRIES):
             if number:
                 time.sleep(_CREATE_PAUSE_S * 2**number)
@@ -115,6 +119,8 @@ class Bucket(Owner):
             if found is not None:
                 return found == data
             # Either the request failed, or it lost against another that was removed since.
+            if time.monotonic() > until_s:
+                break
         assert last is not None, "a try that did not fail has returned"
         raise self._failed("create", path, last) from last
 
@@ -191,12 +197,23 @@ class Bucket(Owner):
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects. An absent object is no error."""
         for begin in range(0, len(paths), 1000):
+            chunk = paths[begin : begin + 1000]
             try:
-                obstore().delete(self._store, list(paths[begin : begin + 1000]))
-            except FileNotFoundError:
-                pass  # some services report it, and have removed the others
-            except _errors() as error:
-                raise self._failed("delete", paths[begin], error) from error
+                self._delete(chunk)
+            except FileNotFoundError:  # some services report it, and keep the others
+                in_parallel(self._delete_one, chunk)
+
+    def _delete_one(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._delete([path])
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        try:
+            obstore().delete(self._store, [*paths])
+        except FileNotFoundError:
+            raise
+        except _errors() as error:
+            raise self._failed("delete", paths[0], error) from error
 
     def now_ms(self, probe: str) -> int:
         """Return the time of the service, in ms since 1970, by writing an object `probe`."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from timerstore import store as single
 from timerstore._engine.base.failpoints import reach
@@ -50,6 +50,8 @@ from timerstore.shards.staging_area import CommittedVersions, StagingArea
 _log = logging.getLogger("timerstore.shards")
 
 _BACKOFF_S_MAX = 60.0
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _LOOK_AT_ALL = 64  # every n-th pass skips nothing, in case the clock of a file server is slow
 
 
@@ -296,9 +298,8 @@ def ingest(
         except LockedError:
             return None
         with store:
-            return [
-                done for area in areas for done in ShardIngester(root, {shard: store}, area).run(0)
-            ]
+            ingesters = [ShardIngester(root, {shard: store}, area) for area in areas]
+            return [done for part in every(lambda one: one.run(0), ingesters) for done in part]
 
     with ThreadPoolExecutor(min(max(len(chosen), 1), os.cpu_count() or 1)) as pool:
         found = dict(zip(chosen, pool.map(take, chosen), strict=True))
@@ -306,6 +307,20 @@ def ingest(
         tuple(one for part in found.values() for one in part or ()),
         tuple(shard for shard, part in found.items() if part is None),
     )
+
+
+def every(call: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call for each item, also after one that fails. Raise the first error at the end."""
+    results: list[Result] = []
+    errors: list[Exception] = []
+    for one in items:
+        try:
+            results.append(call(one))
+        except Exception as error:  # noqa: BLE001 - of one item: the others go on
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
 
 
 def _checked_shards(shards: Iterable[int] | None, count: int) -> list[int]:

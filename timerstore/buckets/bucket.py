@@ -22,6 +22,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.disk import File
 from timerstore.buckets.bucket_url import BucketUrl
 from timerstore.buckets.obstore_import import obstore
+from timerstore.buckets.storage_options import split_client, without_values
 from timerstore.errors import BucketError, ClosedError, ConfigError, TimerStoreError
 
 PART_BYTES = 8 << 20
@@ -68,7 +69,7 @@ class Bucket(Owner):
         """
         self.url = url
         self._retry_s = retry_s
-        self._store = _store_of(url, options or {}, retry_s)
+        self._store = _store_of(url, options, retry_s)
 
     def where(self, path: str) -> str:
         """Return the URL of an object."""
@@ -242,23 +243,21 @@ def in_parallel(call: Callable[[Item], Result], items: Iterable[Item]) -> list[R
         return list(pool.map(call, every))
 
 
-def _store_of(url: BucketUrl, options: Mapping[str, str], retry_s: float) -> Any:
-    whole = str(url)
+def _store_of(url: BucketUrl, options: Mapping[str, str] | None, retry_s: float) -> Any:
+    service, client = split_client(options)
+    # An http: endpoint is used only if a setting names one.
+    usual = {"timeout": f"{_TIMEOUT_S}s", "connect_timeout": "5s", "allow_http": True}
     try:
         return obstore().store.from_url(
-            whole,
-            config=dict(options),
-            # An http: endpoint is used only if a setting names one.
-            client_options={
-                "timeout": f"{_TIMEOUT_S}s",
-                "connect_timeout": "5s",
-                "allow_http": True,
-            },
+            str(url),
+            config=service,
+            client_options=usual | client,
             retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
         )
     except _errors() as error:
-        # The text names the setting, never its value.
-        raise ConfigError(f"{url}: {_text_of(error)}") from None
+        names = ", ".join([*service, *client]) or "none"
+        told = without_values(_text_of(error), service | client)
+        raise ConfigError(f"{url}: {told}; the given options are {names}") from None
 
 
 def _text_of(error: Exception) -> str:

@@ -30,6 +30,7 @@ from timerstore._engine.base.signal import Signals
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
+from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -270,7 +271,8 @@ def ingest(
 
     ingest_from: also ingest the rows that are committed in a bucket, as `open_shards` does.
 
-    storage_options: settings of obstore for the bucket; by default those of the environment.
+    storage_options: settings of obstore for the bucket; by default those of the environment. Only
+        with `ingest_from`.
 
     Raises:
         MessageError: `shards` is invalid.
@@ -280,6 +282,8 @@ def ingest(
         BucketError: the bucket does not answer. The call can be repeated.
     """
     root = absolute_path("path", path)
+    if ingest_from is None:
+        reject_without_bucket(storage_options, "path", root)
     disk, tree = Disk(), ShardsTree(root)
     cluster = require(disk, root)
     config = replace(config_for(cluster, config, tree.cluster_json), stop_dequeue=True)

@@ -140,6 +140,11 @@ def test_prefix_without_backup_is_an_error(tmp_path: Path, prefix: str) -> None:
         rows(prefix, "timers")
 
 
+def test_snapshot_of_backup_is_an_error(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="path: wanted the folder of a store, got s3://"):
+        tables.take(prefix)
+
+
 def test_folder_of_another_user_is_not_used(tmp_path: Path, prefix: str, scratch: Path) -> None:
     upload(make_backup(tmp_path / "s", 5), prefix)
     scratch.symlink_to(tmp_path / "elsewhere")

@@ -1,7 +1,9 @@
 """Objects in a bucket, with a service that fails."""
 
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from timerstore._engine.storage.disk import Disk
 from timerstore.buckets import Bucket
 from timerstore.buckets.bucket import PART_BYTES
 from timerstore.buckets.obstore_import import obstore
+from timerstore.buckets.storage_options import CLIENT_NAMES
 
 
 def bucket_at(prefix: str, proxy: FaultProxy, *, retry_s: float = 10.0) -> Bucket:
@@ -207,6 +210,38 @@ def test_unknown_option_is_rejected_without_its_value(prefix: str) -> None:
     with pytest.raises(ConfigError, match="secret_acess_key") as caught:
         bucket_of(prefix, {"secret_acess_key": "hunter2"})
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["aws_s3_express", "connect_timeout", "user_agent"])
+@pytest.mark.parametrize(
+    "value", ["hunter2", "Hunter2\n", 'a"hunter2"b', "a\n\nDebug source hunter2"]
+)
+def test_wrong_option_is_rejected_without_its_value(prefix: str, name: str, value: str) -> None:
+    value += "\n"  # is no value of a header
+    with pytest.raises(ConfigError, match=f"the given options are .*{name}") as caught:
+        bucket_of(prefix, {"region": "x", name: value})
+    assert "hunter2" not in str(caught.value).lower()
+
+
+@pytest.mark.parametrize("name", sorted(CLIENT_NAMES))
+def test_settings_of_connections_are_used(prefix: str, name: str) -> None:
+    """obstore panics if they are among those of the service."""
+    with suppress(ConfigError):  # as the value fits some of them only
+        bucket_of(prefix, {name.upper(): "5s"})
+
+
+def test_connection_settings_replace_the_usual_ones(prefix: str, proxy: FaultProxy) -> None:
+    options = s3_server.options(proxy.endpoint)
+    assert bucket_of(prefix, options | {"allow_http": "true", "timeout": "9s"}).list() == []
+    bucket = bucket_of(prefix, options | {"allow_http": "false"}, retry_s=0.1)
+    with pytest.raises(BucketError):
+        bucket.list()
+
+
+@pytest.mark.parametrize("wrong", ["region=x", {"region": 5}, {"region": None}, {5: "hunter2"}])
+def test_options_that_are_not_text_are_rejected(prefix: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="storage_options: wanted "):
+        bucket_of(prefix, wrong)
 
 
 def test_bucket_shows_no_credentials(bucket: Bucket) -> None:

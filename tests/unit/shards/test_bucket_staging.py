@@ -25,7 +25,7 @@ from tests.support.points import noted
 from tests.support.programs import run_program
 from tests.support.shards import ShardBench
 from tests.support.staging import batch_of
-from timerstore import BucketError, ConfigError, CorruptError, FullError, MessageError
+from timerstore import BucketError, ConfigError, CorruptError, FullError, MessageError, tables
 from timerstore.shards import (
     Committed,
     Staged,
@@ -544,10 +544,23 @@ def test_ingest_from_wants_a_bucket(tmp_path: Path, wrong: str) -> None:
         timerstore.open_shards(tmp_path / "s", 1, small(), threads=False, ingest_from=wrong)
 
 
-def test_storage_options_want_a_bucket(tmp_path: Path) -> None:
-    timerstore.open_shards(tmp_path / "s", 1, small(), clock=CLOCK, threads=False).close()
-    with pytest.raises(ConfigError, match="storage_options: wanted none for a local path"):
-        staged(str(tmp_path / "s"), storage_options={"region": "x"})
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda root, given: staged(str(root), **given),
+        lambda root, given: timerstore.open_shards(root, 1, small(), threads=False, **given),
+        lambda root, given: ingest(root, clock=CLOCK, **given),
+        lambda root, given: list(tables.read(root, **given)),
+    ],
+    ids=["stage", "open_shards", "ingest", "read"],
+)
+def test_storage_options_want_a_bucket(
+    tmp_path: Path, call: Callable[[Path, dict[str, Any]], object]
+) -> None:
+    root = tmp_path / "s"
+    timerstore.open_shards(root, 1, small(), clock=CLOCK, threads=False).close()
+    with pytest.raises(ConfigError, match="wanted none for a local path, got region and"):
+        call(root, {"storage_options": {"region": "hunter2"}})
 
 
 def test_threads_ingest_from_the_bucket(tmp_path: Path, prefix: str) -> None:

@@ -98,8 +98,8 @@ class Bucket(Owner):
     def create(self, path: str, data: bytes) -> bool:
         """Create an object; return False if the name is taken by other data.
 
-        A request whose answer was lost may have succeeded. So the same data count as created. A
-        service that does not answer ends it after at most twice `retry_s`, and a timeout.
+        A request whose answer was lost may have succeeded. So the same data count as created. No
+        try begins after `retry_s`. A try has a put and a get, which are repeated for so long each.
         """
         last: Exception | None = None
         until_s = time.monotonic() + self._retry_s

@@ -176,7 +176,7 @@ def test_two_drivers_write_one_id(
         finish(one, scratch)
     assert committed(prefix) == 1
     assert came(root, prefix) == each_once(20_000)
-    clean(prefix, old_ms=-3_600_000)  # what the driver had sent that came second
+    clean(prefix, old_ms=-3_600_000)  # the objects of the second driver
     assert bucket_of(prefix).list("_ingest/staging") == []
 
 

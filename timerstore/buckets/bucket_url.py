@@ -54,7 +54,7 @@ def location_of(what: str, location: str | os.PathLike[str]) -> Path | BucketUrl
     """
     if isinstance(location, os.PathLike):
         return Path(location)
-    if not isinstance(location, str) or not location:
+    if not isinstance(location, str) or not location:  # type: ignore[redundant-expr]
         raise ConfigError(f"{what}: wanted a path or a URL, got {quoted(location)}")
     scheme = _SCHEME.match(location)
     if scheme is None and not location.lower().startswith("file:"):

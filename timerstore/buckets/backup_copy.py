@@ -7,29 +7,39 @@ another copy, and a reader never sees parts of two states.
 Thread safety: any thread and any process. A file lock lets one of them copy, while others wait.
 Invariants:
     1. A copy is complete: `restore` checks every byte, and creates its folder last.
-    2. A copy that was not used for a day is removed when another one is made.
+    2. A copy is removed when another one is made, if no process that used it runs, and it was not
+       used for a day. So are the files of a copy that a killed process did not complete.
+On-disk format: <digest>.store is the copy; .backup and .store.restoring are parts of one. A process
+    has .lock locked alone while it makes or removes a copy, and .users shared until it ends.
 Raises: ConfigError if there is no backup; CorruptError if it is damaged; BucketError.
 """
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from timerstore._engine.maintenance import restore
 from timerstore._engine.maintenance.backup import MANIFEST
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.os_errors import os_error
 from timerstore.buckets.bucket import Bucket, StoredObject, in_parallel
 from timerstore.buckets.bucket_url import BucketUrl
 from timerstore.errors import BucketError, ConfigError
 
 _SHARD = re.compile(r"shard-[0-9]{5}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _UNUSED_S = 86_400.0
+
+_used: dict[Path, int] = {}
+"""The descriptors of the locks of the copies that this process uses."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +60,12 @@ class BackupCopy:
         """Return the restored store on this machine. Make it if it is not there."""
         disk, folder = Disk(), _folder()
         store = folder / f"{self.digest}.store"
-        with disk.locked(folder / f"{self.digest}.lock", alone=True):
+        with _locked(folder / f"{self.digest}.lock"):
             if not disk.exists(store):
                 _remove_unused(folder)
                 self._make(disk, folder / f"{self.digest}.backup", store)
             os.utime(store)  # it is used now
+            _use(folder / f"{self.digest}.users")
         return store
 
     def _make(self, disk: Disk, backup: Path, store: Path) -> None:
@@ -119,9 +130,75 @@ def _folder() -> Path:
     return folder
 
 
+@contextmanager
+def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock on a file, made if it is absent. Yield False if another one has it.
+
+    The one that has the lock may remove the file. So its name is looked up again.
+    """
+    while True:
+        fd, is_ours = _lock(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        try:
+            if not is_ours or _names(path, fd):
+                yield is_ours
+                return
+        finally:
+            os.close(fd)
+
+
+def _lock(path: Path, how: int) -> tuple[int, bool]:
+    """Return a descriptor, and whether the lock is taken: it is not if another one has it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, how)
+        except BlockingIOError:
+            return fd, False
+    except OSError as error:
+        raise os_error(error, "lock", path) from error
+    return fd, True
+
+
+def _names(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _use(path: Path) -> None:
+    """Keep a copy until this process ends. The caller has the lock of the copy."""
+    if path not in _used:
+        _used[path], _ = _lock(path, fcntl.LOCK_SH)
+
+
 def _remove_unused(folder: Path) -> None:
-    """Remove the copies that were not used for a day."""
-    before_s = time.time() - _UNUSED_S
-    for store in folder.glob("*.store"):
-        if store.stat().st_mtime < before_s:
-            shutil.rmtree(store)
+    """Remove the copies that no process uses, nor used for a day."""
+    found = {one.name.partition(".")[0] for one in folder.iterdir()}
+    for digest in sorted(found):
+        if not _DIGEST.fullmatch(digest) or not _is_old(folder, digest):
+            continue
+        with (
+            _locked(folder / f"{digest}.lock", wait=False) as is_ours,
+            _locked(folder / f"{digest}.users", wait=False) as is_unused,
+        ):
+            if is_ours and is_unused and _is_old(folder, digest):
+                _remove(folder, digest)
+
+
+def _is_old(folder: Path, digest: str) -> bool:
+    """Return whether no part of a copy was made or used for a day."""
+    lock, users = folder / f"{digest}.lock", folder / f"{digest}.users"
+    # To take a lock makes its file, so these count only without parts.
+    parts = [one for one in folder.glob(f"{digest}.*") if one not in (lock, users)] or [lock]
+    before_ms = (time.time() - _UNUSED_S) * 1000
+    return all((Disk().modified_ms(one) or 0) < before_ms for one in parts)
+
+
+def _remove(folder: Path, digest: str) -> None:
+    """Remove the files of a copy. The caller has both locks; the file of the first goes last."""
+    for one in folder.glob(f"{digest}.*"):
+        if one.is_dir():
+            shutil.rmtree(one, ignore_errors=True)
+    for kind in ("users", "lock"):
+        (folder / f"{digest}.{kind}").unlink(missing_ok=True)

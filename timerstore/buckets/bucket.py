@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.disk import File
 from timerstore.buckets.bucket_url import BucketUrl
 from timerstore.buckets.obstore_import import obstore
+from timerstore.buckets.storage_options import split_client, without_values
 from timerstore.errors import BucketError, ClosedError, ConfigError, TimerStoreError
 
 PART_BYTES = 8 << 20
@@ -66,7 +68,8 @@ class Bucket(Owner):
         retry_s: how long a request that fails is repeated, in seconds.
         """
         self.url = url
-        self._store = _store_of(url, options or {}, retry_s)
+        self._retry_s = retry_s
+        self._store = _store_of(url, options, retry_s)
 
     def where(self, path: str) -> str:
         """Return the URL of an object."""
@@ -95,9 +98,11 @@ class Bucket(Owner):
     def create(self, path: str, data: bytes) -> bool:
         """Create an object; return False if the name is taken by other data.
 
-        A request whose answer was lost may have succeeded. So the same data count as created.
+        A request whose answer was lost may have succeeded. So the same data count as created. No
+        try begins after `retry_s`. A try has a put and a get, which are repeated for so long each.
         """
         last: Exception | None = None
+        until_s = time.monotonic() + self._retry_s
         for number in range(_CREATE_TRIES):
             if number:
                 time.sleep(_CREATE_PAUSE_S * 2**number)
@@ -115,6 +120,8 @@ class Bucket(Owner):
             if found is not None:
                 return found == data
             # Either the request failed, or it lost against another that was removed since.
+            if time.monotonic() > until_s:
+                break
         assert last is not None, "a try that did not fail has returned"
         raise self._failed("create", path, last) from last
 
@@ -213,12 +220,23 @@ class Bucket(Owner):
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects. An absent object is no error."""
         for begin in range(0, len(paths), 1000):
+            chunk = paths[begin : begin + 1000]
             try:
-                obstore().delete(self._store, list(paths[begin : begin + 1000]))
-            except FileNotFoundError:
-                pass  # some services report it, and have removed the others
-            except _errors() as error:
-                raise self._failed("delete", paths[begin], error) from error
+                self._delete(chunk)
+            except FileNotFoundError:  # some services report it, and keep the others
+                in_parallel(self._delete_one, chunk)
+
+    def _delete_one(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._delete([path])
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        try:
+            obstore().delete(self._store, [*paths])
+        except FileNotFoundError:
+            raise
+        except _errors() as error:
+            raise self._failed("delete", paths[0], error) from error
 
     def now_ms(self, probe: str) -> int:
         """Return the time of the service, in ms since 1970, by writing an object `probe`."""
@@ -251,23 +269,21 @@ def in_parallel(call: Callable[[Item], Result], items: Iterable[Item]) -> list[R
         return list(pool.map(call, every))
 
 
-def _store_of(url: BucketUrl, options: Mapping[str, str], retry_s: float) -> Any:
-    whole = str(url)
+def _store_of(url: BucketUrl, options: Mapping[str, str] | None, retry_s: float) -> Any:
+    service, client = split_client(options)
+    # An http: endpoint is used only if a setting names one.
+    usual = {"timeout": f"{_TIMEOUT_S}s", "connect_timeout": "5s", "allow_http": True}
     try:
         return obstore().store.from_url(
-            whole,
-            config=dict(options),
-            # An http: endpoint is used only if a setting names one.
-            client_options={
-                "timeout": f"{_TIMEOUT_S}s",
-                "connect_timeout": "5s",
-                "allow_http": True,
-            },
+            str(url),
+            config=service,
+            client_options=usual | client,
             retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
         )
     except _errors() as error:
-        # The text names the setting, never its value.
-        raise ConfigError(f"{url}: {_text_of(error)}") from None
+        names = ", ".join([*service, *client]) or "none"
+        told = without_values(_text_of(error), service | client)
+        raise ConfigError(f"{url}: {told}; the given options are {names}") from None
 
 
 def _text_of(error: Exception) -> str:

@@ -49,12 +49,13 @@ def location_of(what: str, location: str | os.PathLike[str]) -> Path | BucketUrl
     with a leading "./". A path object is always a path.
 
     Raises:
-        ConfigError: empty, a URL of another scheme or host, or a name that is not accepted.
+        ConfigError: not text or a path, empty, a URL of another scheme or host, or a name that is
+            not accepted.
     """
     if isinstance(location, os.PathLike):
         return Path(location)
-    if not location:
-        raise ConfigError(f"{what}: wanted a path or a URL, got ''")
+    if not isinstance(location, str) or not location:  # type: ignore[redundant-expr]
+        raise ConfigError(f"{what}: wanted a path or a URL, got {quoted(location)}")
     scheme = _SCHEME.match(location)
     if scheme is None and not location.lower().startswith("file:"):
         return Path(location)
@@ -62,9 +63,11 @@ def location_of(what: str, location: str | os.PathLike[str]) -> Path | BucketUrl
         return _bucket_url(what, location, scheme[1].lower())
     found = _FILE.fullmatch(location)
     if found is None:
+        may_have_secret = scheme is not None and re.search("[@?]", location)
+        shown = f"{scheme[1]}:... (not shown)" if scheme and may_have_secret else quoted(location)
         raise ConfigError(
             f"{what}: wanted a path mounted on every host, as /dir or file:///dir, or a bucket, as "
-            f"{', '.join(one + '://' for one in SCHEMES)}; got {quoted(location)}"
+            f"{', '.join(one + '://' for one in SCHEMES)}; got {shown}"
         )
     return Path(unquote(found[1]))
 

@@ -164,6 +164,8 @@ def report_of(error: Exception) -> ErrorReport:
     if isinstance(error, CommandError):
         return error.report
     code = next((code for kind, code in _CODES if isinstance(error, kind)), Exit.ERROR)
+    if code is Exit.LATER and isinstance(error, TimerStoreError) and not error.retryable:
+        code = Exit.ERROR
     do = _advice(error)
     kind = type(error).__name__
     if isinstance(error, TimerStoreError):

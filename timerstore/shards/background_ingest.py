@@ -18,7 +18,7 @@ from timerstore.shards.bucket_binding import BucketSource
 from timerstore.shards.folder_staging import FolderStaging
 from timerstore.shards.janitor import clean, prune
 from timerstore.shards.shard_calls import WORKERS_MAX
-from timerstore.shards.shard_ingest import Ingested, IngestService, ShardIngester
+from timerstore.shards.shard_ingest import Ingested, IngestService, ShardIngester, every
 from timerstore.shards.staging_area import CommittedVersions, StagingArea
 from timerstore.store import TimerStore
 
@@ -94,6 +94,8 @@ class BackgroundIngest(Owner):
         self._clean_up()
 
     def _clean_up(self) -> None:
+        if self._bucket is not None and not self._bucket.is_bound:
+            return  # it may belong to another directory, whose ledger this one does not have
         now_ns = SystemClock().monotonic_ns
         if now_ns >= self._clean_ns:
             self._clean_ns = now_ns + _CLEAN_EVERY_NS
@@ -176,13 +178,14 @@ class IngestOfAll(Owner):
             one.start(every_s)
 
     def run(self) -> list[Ingested]:
-        """Run one pass over each place."""
-        return [done for one in self._places for done in one.run()]
+        """Run one pass over each place. Raise the first error after all of them."""
+        return [done for part in every(BackgroundIngest.run, self._places) for done in part]
 
     def run_and_clean(self) -> None:
-        """Run one pass over each place, and clean it if it is time."""
-        for one in self._places:
-            one.run_and_clean()
+        """Run one pass over each place, and clean it if it is time. Raise the first error after
+        all of them.
+        """
+        every(BackgroundIngest.run_and_clean, self._places)
 
     def is_ingested(self, source: str, version: int) -> bool:
         """Return whether every shard has all its rows of a version."""

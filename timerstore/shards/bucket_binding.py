@@ -54,11 +54,11 @@ class BucketSource(Owner):
         self.area = BucketStaging(
             Bucket(found, storage_options, retry_s=_RETRY_S), scratch=tree.fetched
         )
-        self._is_bound = False
+        self.is_bound = False
 
     def bind(self) -> None:
         """Publish the description of the shards, or check the one that is there. Do it once."""
-        if self._is_bound:
+        if self.is_bound:
             return
         area = self.area
         wanted = self._cluster._replace(owner=owner_of(self._tree))
@@ -78,7 +78,7 @@ class BucketSource(Owner):
                 f"ingest_from: {area.where('cluster.json')} does not describe "
                 f"{self._tree.cluster_json}; remove the object while no write is under way"
             )
-        self._is_bound = True
+        self.is_bound = True
 
 
 def owner_of(tree: ShardsTree) -> str:

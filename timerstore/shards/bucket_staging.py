@@ -16,7 +16,7 @@ See also: docs/decisions/0015-object-storage.md.
 
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -60,6 +60,19 @@ class _TemporaryOutput(Owner):
     def sync(self) -> None:
         """Do nothing: the bucket makes objects durable."""
 
+    def rewound(self) -> IO[bytes]:
+        """Return the complete file, to be read from its beginning."""
+        try:
+            self.file.seek(0)  # writes buffered data
+        except OSError as error:
+            raise os_error(error, "write", tempfile.gettempdir()) from error
+        return self.file
+
+    def close(self) -> None:
+        """Remove the file, also if data of it could not be written."""
+        with suppress(OSError):
+            self.file.close()
+
 
 class _BucketAttempt(Attempt):
     """Files that are sent to the bucket together."""
@@ -68,7 +81,6 @@ class _BucketAttempt(Attempt):
         self._bucket = bucket
         self._path = path
         self._outputs: list[_TemporaryOutput] = []
-        self._is_sent = False
 
     def create(self, name: str) -> _TemporaryOutput:
         """Create a file."""
@@ -78,22 +90,16 @@ class _BucketAttempt(Attempt):
 
     def finish(self, *, synced: bool) -> None:  # noqa: ARG002 - objects are always durable
         """Send all files."""
-        self._is_sent = True
         in_parallel(self._send, self._outputs)
 
     def _send(self, output: _TemporaryOutput) -> None:
-        output.file.seek(0)
-        self._bucket.put(output.path, output.file)
-        output.file.close()
+        self._bucket.put(output.path, output.rewound())
+        output.close()
 
     def abandon(self) -> None:
-        """Remove the objects. Those that a request under way still creates are left to the
-        janitor.
-        """
+        """Leave the objects to the janitor: writers have no permission to delete."""
         for output in self._outputs:
-            output.file.close()
-        if self._is_sent:
-            self._bucket.delete([output.path for output in self._outputs])
+            output.close()
         self._outputs = []
 
 

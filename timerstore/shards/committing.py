@@ -43,8 +43,8 @@ def commit(
 ) -> Committed:
     """Make all staged rows of some parts visible at once; durable on return.
 
-    If the version is already committed, the staged files are removed. A part that is given twice
-    counts once.
+    If the version is already committed, the staged files are removed, in a bucket by the owner of
+    the shards. A part that is given twice counts once.
 
     root: as for `stage`.
 
@@ -73,7 +73,8 @@ def commit(
             if area.create_manifest(manifest):
                 reach("manifest_committed")
                 return Committed(manifest, is_replay=False)
-    _drop(area, source, version, files)
+    if area.removes_aborted:
+        _drop(area, source, version, files)
     reach("manifest_replayed")
     if same_rows and (existing.row_count, existing.digest) != (
         manifest.row_count,
@@ -129,20 +130,11 @@ def _check_files(area: StagingArea, manifest: Manifest) -> None:
             )
 
 
-def drop(
-    root: str | os.PathLike[str] | StagingArea,
-    source: str,
-    version: int,
-    files: Iterable[StagedFile],
-) -> int:
-    """Remove the files of an attempt, except committed ones. Return how many were removed."""
-    return _drop(area_at("root", root), source, version, files)
-
-
-def _drop(area: StagingArea, source: str, version: int, files: Iterable[StagedFile]) -> int:
+def _drop(area: StagingArea, source: str, version: int, files: Iterable[StagedFile]) -> None:
+    """Remove the files of an attempt, except committed ones."""
     manifest = area.load(source, version)
     kept = set() if manifest is None else {one.path for one in manifest.files}
-    return area.remove([one for one in files if one.path not in kept])
+    area.remove([one for one in files if one.path not in kept])
 
 
 def abort(

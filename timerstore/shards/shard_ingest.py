@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from timerstore import store as single
 from timerstore._engine.base.failpoints import reach
@@ -30,6 +30,7 @@ from timerstore._engine.base.signal import Signals
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
+from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -50,6 +51,8 @@ from timerstore.shards.staging_area import CommittedVersions, StagingArea
 _log = logging.getLogger("timerstore.shards")
 
 _BACKOFF_S_MAX = 60.0
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _LOOK_AT_ALL = 64  # every n-th pass skips nothing, in case the clock of a file server is slow
 
 
@@ -268,7 +271,8 @@ def ingest(
 
     ingest_from: also ingest the rows that are committed in a bucket, as `open_shards` does.
 
-    storage_options: settings of obstore for the bucket; by default those of the environment.
+    storage_options: settings of obstore for the bucket; by default those of the environment. Only
+        with `ingest_from`.
 
     Raises:
         MessageError: `shards` is invalid.
@@ -278,6 +282,8 @@ def ingest(
         BucketError: the bucket does not answer. The call can be repeated.
     """
     root = absolute_path("path", path)
+    if ingest_from is None:
+        reject_without_bucket(storage_options, "path", root)
     disk, tree = Disk(), ShardsTree(root)
     cluster = require(disk, root)
     config = replace(config_for(cluster, config, tree.cluster_json), stop_dequeue=True)
@@ -296,9 +302,8 @@ def ingest(
         except LockedError:
             return None
         with store:
-            return [
-                done for area in areas for done in ShardIngester(root, {shard: store}, area).run(0)
-            ]
+            ingesters = [ShardIngester(root, {shard: store}, area) for area in areas]
+            return [done for part in every(lambda one: one.run(0), ingesters) for done in part]
 
     with ThreadPoolExecutor(min(max(len(chosen), 1), os.cpu_count() or 1)) as pool:
         found = dict(zip(chosen, pool.map(take, chosen), strict=True))
@@ -306,6 +311,20 @@ def ingest(
         tuple(one for part in found.values() for one in part or ()),
         tuple(shard for shard, part in found.items() if part is None),
     )
+
+
+def every(call: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call for each item, also after one that fails. Raise the first error at the end."""
+    results: list[Result] = []
+    errors: list[Exception] = []
+    for one in items:
+        try:
+            results.append(call(one))
+        except Exception as error:  # noqa: BLE001 - of one item: the others go on
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
 
 
 def _checked_shards(shards: Iterable[int] | None, count: int) -> list[int]:

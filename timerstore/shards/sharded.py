@@ -31,6 +31,7 @@ from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
+from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError, TimerStoreError
@@ -128,6 +129,8 @@ class ShardedStore(
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.root = absolute_path("path", path)
+        if ingest_from is None:
+            reject_without_bucket(storage_options, "path", self.root)
         check_interval(ingest_every)
         self.tree = ShardsTree(self.root)
         check_config(config, clock)
@@ -387,7 +390,8 @@ def open_shards(
     ingest. The call publishes cluster.json there, and writers need only the bucket. One directory
     of shards reads one such prefix.
 
-    storage_options: settings of obstore for the bucket; by default those of the environment.
+    storage_options: settings of obstore for the bucket; by default those of the environment. Only
+        with `ingest_from`.
 
     read_only: not supported for a directory of shards. Open the folder of each shard with
     `timerstore.open(..., read_only=True)`.

@@ -44,7 +44,7 @@ class Attempt(Owner, ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Remove all files. No manifest can name them."""
+        """Give up all files. No manifest can name them. In a bucket the janitor removes them."""
 
 
 class CommittedVersions(ABC):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.buckets import Bucket, BucketUrl, location_of
-from timerstore.errors import ConfigError
+from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.shards.bucket_staging import BucketStaging
 from timerstore.shards.folder_staging import FolderStaging
 from timerstore.shards.staging_area import StagingArea
@@ -28,6 +28,5 @@ def area_at(
     found = location_of(what, location) if isinstance(location, str) and location else location
     if isinstance(found, BucketUrl):
         return BucketStaging(Bucket(found, storage_options))
-    if storage_options:
-        raise ConfigError(f"storage_options: wanted none for a local path, got {what} {found}")
+    reject_without_bucket(storage_options, what, found)
     return FolderStaging(absolute_path(what, found))

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from timerstore._engine.snapshot.columns.table_scan import Wanted
 from timerstore.buckets import BucketUrl, location_of
 from timerstore.buckets.backup_copy import BackupCopy, find_backups
+from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.locations import split_storage
 from timerstore.spark.plan import Task, plan
@@ -39,6 +40,7 @@ def split_backup(given: Mapping[str, str]) -> tuple[dict[str, str], BackupSource
     name = next((one for one in own if one.lower() == "path"), None)
     found = None if name is None or not own[name] else location_of("path", own[name])
     if name is None or not isinstance(found, BucketUrl):
+        reject_without_bucket(storage, "path", found or own.get("paths"))
         return own, None
     return own | {name: _NOWHERE}, BackupSource(found, storage)
 

@@ -1,15 +1,22 @@
-"""Copies of local folders in a bucket."""
+"""Buckets of tests, and copies of local folders in them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from timerstore.buckets import Bucket, BucketUrl, location_of
 
 
-def upload(folder: Path, url: str) -> Bucket:
-    """Copy every file of a folder to a prefix; return the bucket."""
+def bucket_of(url: str, options: Mapping[str, str] | None = None, **given: Any) -> Bucket:
+    """Return the bucket of a URL; by default the environment has its options."""
     found = location_of("path", url)
     assert isinstance(found, BucketUrl)
-    bucket = Bucket(found)
+    return Bucket(found, options, **given)
+
+
+def upload(folder: Path, url: str) -> Bucket:
+    """Copy every file of a folder to a prefix; return the bucket."""
+    bucket = bucket_of(url)
     for one in sorted(folder.rglob("*")):
         if one.is_file():
             with one.open("rb") as file:

@@ -15,7 +15,9 @@ from tests.support.bench import NOW, small
 from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from tests.support.bucket.uploads import upload
+from tests.support.programs import run_program
 from timerstore import ConfigError, CorruptError, tables
+from timerstore._engine.storage.disk import Disk
 from timerstore.testing import ManualClock
 
 TABLES = ("messages", "timers", "deliveries", "transactions")
@@ -27,6 +29,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))  # of programs
     return folder / f"timerstore-{os.getuid()}"
 
 
@@ -81,15 +84,60 @@ def test_copy_is_made_once_and_follows_the_backup(
     assert not list(scratch.glob("*.backup"))
 
 
+_READER = """
+    import sys
+    from timerstore import tables
+
+    list(tables.read(sys.argv[1], "timers"))
+"""
+
+
+def make_old(scratch: Path) -> None:
+    for one in scratch.iterdir():
+        os.utime(one, (0, 0))
+
+
 def test_unused_copies_are_removed(tmp_path: Path, prefix: str, scratch: Path) -> None:
     upload(make_backup(tmp_path / "s", 5), f"{prefix}/one")
     upload(make_backup(tmp_path / "t", 5), f"{prefix}/two")
-    rows(f"{prefix}/one", "timers")
+    assert run_program(_READER, f"{prefix}/one").returncode == 0
     (old,) = scratch.glob("*.store")
-    os.utime(old, (0, 0))
+    left = scratch / ("0" * 32 + ".backup")  # of a killed process
+    (left / "commitlog").mkdir(parents=True)
+    left.with_suffix(".lock").touch()
+    (scratch / ("1" * 32 + ".lock")).touch()
+    (scratch / "notes").touch()
+    make_old(scratch)
     rows(f"{prefix}/two", "timers")
     assert not old.exists()
+    (now,) = scratch.glob("*.store")
+    assert {one.name for one in scratch.iterdir()} == {
+        "notes", now.name, now.with_suffix(".lock").name, now.with_suffix(".users").name
+    }  # fmt: skip
     assert len(rows(f"{prefix}/one", "timers")) == 5
+
+
+def test_copy_in_use_stays(tmp_path: Path, prefix: str, scratch: Path) -> None:
+    """Also if its user began more than a day ago."""
+    upload(make_backup(tmp_path / "s", 5), f"{prefix}/one")
+    upload(make_backup(tmp_path / "t", 5), f"{prefix}/two")
+    rows(f"{prefix}/one", "timers")
+    (used,) = scratch.glob("*.store")
+    make_old(scratch)
+    assert run_program(_READER, f"{prefix}/two").returncode == 0
+    assert used.exists()
+    assert len(list(scratch.glob("*.store"))) == 2
+
+
+def test_copy_that_another_process_makes_stays(tmp_path: Path, prefix: str, scratch: Path) -> None:
+    upload(make_backup(tmp_path / "s", 5), prefix)
+    scratch.mkdir(mode=0o700)
+    part = scratch / ("0" * 32 + ".backup")
+    part.mkdir()
+    with Disk().locked(part.with_suffix(".lock"), alone=True):
+        make_old(scratch)
+        rows(prefix, "timers")
+        assert part.exists()
 
 
 def test_readers_at_once_share_one_copy(tmp_path: Path, prefix: str, proxy: FaultProxy) -> None:
@@ -138,6 +186,11 @@ def test_prefix_without_backup_is_an_error(tmp_path: Path, prefix: str) -> None:
     upload(make_backup(tmp_path / "s", 5), f"{prefix}/shard-00001")
     with pytest.raises(ConfigError, match=r"got \['shard-00001'\]"):
         rows(prefix, "timers")
+
+
+def test_snapshot_of_backup_is_an_error(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="path: wanted the folder of a store, got s3://"):
+        tables.take(prefix)
 
 
 def test_folder_of_another_user_is_not_used(tmp_path: Path, prefix: str, scratch: Path) -> None:

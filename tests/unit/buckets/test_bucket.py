@@ -1,22 +1,25 @@
 """Objects in a bucket, with a service that fails."""
 
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
+from tests.support.bucket.uploads import bucket_of
 from timerstore import BucketError, ClosedError, ConfigError
 from timerstore._engine.storage.disk import Disk
-from timerstore.buckets import Bucket, BucketUrl, location_of
+from timerstore.buckets import Bucket
 from timerstore.buckets.bucket import PART_BYTES
+from timerstore.buckets.obstore_import import obstore
+from timerstore.buckets.storage_options import CLIENT_NAMES
 
 
 def bucket_at(prefix: str, proxy: FaultProxy, *, retry_s: float = 10.0) -> Bucket:
-    url = location_of("path", prefix)
-    assert isinstance(url, BucketUrl)
-    return Bucket(url, s3_server.options(proxy.endpoint), retry_s=retry_s)
+    return bucket_of(prefix, s3_server.options(proxy.endpoint), retry_s=retry_s)
 
 
 @pytest.fixture
@@ -39,6 +42,30 @@ def test_objects_are_put_listed_read_and_removed(bucket: Bucket) -> None:
     bucket.delete(["a/b", "absent", "ab"])
     assert [one.path for one in bucket.list()] == ["a%2Ec~d/e"]
     assert bucket.list("none") == []
+
+
+def test_absent_object_does_not_keep_the_others(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store of local files reports an absent object as services of Google do."""
+    local = obstore().store.LocalStore(tmp_path)
+    monkeypatch.setattr("timerstore.buckets.bucket._store_of", lambda *_: local)
+    bucket = bucket_of(prefix)
+    names = [f"{number:03}" for number in range(200)]
+    for name in names:
+        bucket.put(name, b"1")
+    bucket.delete(["absent", *names[:100], "gone", *names[100:-1]])
+    assert [one.path for one in bucket.list()] == names[-1:]
+    bucket.delete(["absent"])
+
+
+def test_create_ends_when_the_service_does_not_answer(prefix: str, proxy: FaultProxy) -> None:
+    """A create does not multiply the time for which obstore repeats each request."""
+    bucket = bucket_at(prefix, proxy, retry_s=0.5)
+    proxy.fail(Fault("error 503", "PUT", count=10_000))
+    with pytest.raises(BucketError, match="create: "):
+        bucket.create("x", b"1")
+    assert sum(one.startswith("GET") for one in proxy.requests) <= 2  # one for each try
 
 
 def test_create_succeeds_once(bucket: Bucket) -> None:
@@ -172,9 +199,7 @@ def test_create_without_permission_is_not_repeated(bucket: Bucket, proxy: FaultP
 
 
 def test_unreachable_service_is_a_retryable_error(prefix: str) -> None:
-    url = location_of("path", prefix)
-    assert isinstance(url, BucketUrl)
-    bucket = Bucket(url, s3_server.options("http://127.0.0.1:9"), retry_s=0.1)
+    bucket = bucket_of(prefix, s3_server.options("http://127.0.0.1:9"), retry_s=0.1)
     for call in (lambda: bucket.get("x"), lambda: bucket.list(), lambda: bucket.put("x", b"")):
         with pytest.raises(BucketError, match=r"127\.0\.0\.1:9") as caught:
             call()
@@ -182,11 +207,41 @@ def test_unreachable_service_is_a_retryable_error(prefix: str) -> None:
 
 
 def test_unknown_option_is_rejected_without_its_value(prefix: str) -> None:
-    url = location_of("path", prefix)
-    assert isinstance(url, BucketUrl)
     with pytest.raises(ConfigError, match="secret_acess_key") as caught:
-        Bucket(url, {"secret_acess_key": "hunter2"})
+        bucket_of(prefix, {"secret_acess_key": "hunter2"})
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["aws_s3_express", "connect_timeout", "user_agent"])
+@pytest.mark.parametrize(
+    "value", ["hunter2", "Hunter2\n", 'a"hunter2"b', "a\n\nDebug source hunter2"]
+)
+def test_wrong_option_is_rejected_without_its_value(prefix: str, name: str, value: str) -> None:
+    value += "\n"  # is no value of a header
+    with pytest.raises(ConfigError, match=f"the given options are .*{name}") as caught:
+        bucket_of(prefix, {"region": "x", name: value})
+    assert "hunter2" not in str(caught.value).lower()
+
+
+@pytest.mark.parametrize("name", sorted(CLIENT_NAMES))
+def test_settings_of_connections_are_used(prefix: str, name: str) -> None:
+    """obstore panics if they are among those of the service."""
+    with suppress(ConfigError):  # as the value fits some of them only
+        bucket_of(prefix, {name.upper(): "5s"})
+
+
+def test_connection_settings_replace_the_usual_ones(prefix: str, proxy: FaultProxy) -> None:
+    options = s3_server.options(proxy.endpoint)
+    assert bucket_of(prefix, options | {"allow_http": "true", "timeout": "9s"}).list() == []
+    bucket = bucket_of(prefix, options | {"allow_http": "false"}, retry_s=0.1)
+    with pytest.raises(BucketError):
+        bucket.list()
+
+
+@pytest.mark.parametrize("wrong", ["region=x", {"region": 5}, {"region": None}, {5: "hunter2"}])
+def test_options_that_are_not_text_are_rejected(prefix: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="storage_options: wanted "):
+        bucket_of(prefix, wrong)
 
 
 def test_bucket_shows_no_credentials(bucket: Bucket) -> None:

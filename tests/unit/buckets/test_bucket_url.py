@@ -1,6 +1,7 @@
 """Locations: paths, file URLs and buckets."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,25 @@ def test_credentials_in_url_are_rejected_and_not_shown() -> None:
         location_of("path", "s3://AKIAKEY:hunter2@bucket/a")
     assert "hunter2" not in str(caught.value)
     assert "AKIAKEY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3n://AKIA:SECRET@bucket/x",
+        "https://user:SECRET@host/b",
+        "https://account.blob.core.windows.net/box?sig=SECRET",
+        "file://user:SECRET@host/b",
+        "s3://AKIA:SECRET@bucket/x",
+    ],
+)
+def test_credentials_of_url_are_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match="path: wanted") as caught:
+        location_of("path", text)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [5, b"/a", None, ["/a"]])
+def test_location_wants_text_or_path(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="path: wanted a path or a URL, got"):
+        location_of("path", wrong)

@@ -5,7 +5,7 @@ import pickle
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from tests.support.bench import NOW, small
 from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from tests.support.bucket.fixtures import prefix, proxy, s3_endpoint
+from tests.support.bucket.uploads import bucket_of
 from tests.support.inside import ingest_in_background, is_ingested
 from tests.support.points import noted
 from tests.support.programs import run_program
 from tests.support.shards import ShardBench
 from tests.support.staging import batch_of
-from timerstore import BucketError, ConfigError, CorruptError, MessageError
-from timerstore.buckets import Bucket, BucketUrl, location_of
+from timerstore import BucketError, ConfigError, CorruptError, FullError, MessageError, tables
 from timerstore.shards import (
     Committed,
     Staged,
@@ -37,6 +37,7 @@ from timerstore.shards import (
     prune,
     stage,
 )
+from timerstore.shards.bucket_staging import BucketStaging
 from timerstore.shards.committing import quarantined
 from timerstore.testing import ManualClock
 
@@ -70,12 +71,6 @@ def staged(url: str, first: int = 0, version: int = 0, source: str = "s", **give
 
 def write(url: str, first: int = 0, version: int = 0, source: str = "s") -> Committed:
     return commit(url, source, version, [staged(url, first, version, source)], clock=CLOCK)
-
-
-def bucket_of(url: str) -> Bucket:
-    found = location_of("path", url)
-    assert isinstance(found, BucketUrl)
-    return Bucket(found)
 
 
 def names(url: str, part: str) -> list[str]:
@@ -129,10 +124,10 @@ def test_repeated_commit_adds_nothing(shards: ShardBench, prefix: str) -> None:
     assert again.manifest == first.manifest
     with pytest.raises(MessageError, match="committed with other rows"):
         commit(prefix, "s", 0, [staged(prefix, 20)], same_rows=True, clock=CLOCK)
-    assert len(names(prefix, "staging")) == len(first.manifest.files)
     shards.store.ingest()
     write(prefix)  # a replay after the files are gone
     assert shards.store.ingest() == []
+    assert len(clean(prefix, old_ms=-60_000)) == 3  # the attempts that no manifest names
     assert names(prefix, "staging") == []
     shards.turn(1_000_000)
     assert shards.counted() == expected(20)
@@ -217,6 +212,43 @@ def test_writer_repeats_requests_that_fail(
     assert shards.counted() == expected(20)
 
 
+def test_writer_needs_no_permission_to_delete(
+    shards: ShardBench, prefix: str, proxy: FaultProxy
+) -> None:
+    storage = s3_server.options(proxy.endpoint)
+    proxy.fail(*(Fault("error 403", method, count=99) for method in ("POST", "DELETE")))
+    first = write(prefix)
+    again = commit(
+        prefix, "s", 0, [staged(prefix, storage_options=storage)], same_rows=True, clock=CLOCK,
+        storage_options=storage,
+    )  # fmt: skip
+    assert again.is_replay
+    assert again.manifest == first.manifest
+    abort(prefix, [staged(prefix, storage_options=storage)], storage_options=storage)
+    assert proxy.happened == []
+
+
+def test_error_of_staging_is_raised_without_permission_to_delete(
+    shards: ShardBench, prefix: str, proxy: FaultProxy
+) -> None:
+    proxy.fail(Fault("error 403", "POST", count=99), Fault("error 403", "PUT", count=1))
+    with pytest.raises(BucketError, match="put: "):
+        staged(prefix, storage_options=s3_server.options(proxy.endpoint))
+    assert len(proxy.happened) == 1
+
+
+def test_full_disk_of_the_writer_is_an_error(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffered data are written last, when the object is sent."""
+    full = Path("/dev/full").open("r+b")  # noqa: SIM115 - closed by the attempt
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: full)
+    attempt = BucketStaging(bucket_of(prefix)).attempt("x")
+    attempt.create("0").write(b"rows", 0)
+    with pytest.raises(FullError, match="write: "):
+        attempt.finish(synced=True)
+    attempt.abandon()
+    assert full.closed
+
+
 def test_commit_request_that_arrives_after_the_abort_loses_nothing(
     shards: ShardBench, prefix: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +289,7 @@ def test_owner_survives_requests_that_fail(
     for _ in range(10):
         with suppress(BucketError):
             ingest_in_background(shards.store)
+    assert proxy.happened
     proxy.heal()
     shards.store.ingest()
     shards.turn(1_000_000)
@@ -282,6 +315,40 @@ def test_damaged_object_stops_its_source_only(shards: ShardBench, prefix: str) -
     shards.store.ingest()
     shards.turn(1_000_000)
     assert shards.counted() == expected(60)
+
+
+def lose_rows(root: Path) -> None:
+    """Commit rows in the directory, and remove their files."""
+    lost = commit(root, "local", 0, [staged(str(root), source="local")], clock=CLOCK)
+    for one in lost.manifest.files:
+        (root / one.path).unlink()
+
+
+def run_of_stopped_shards(bench: ShardBench, url: str) -> None:
+    bench.close()
+    try:
+        ingest(bench.root, clock=CLOCK, ingest_from=url)
+    finally:
+        bench.open()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda bench, _url: bench.store.ingest(),
+        lambda bench, _url: ingest_in_background(bench.store),
+        run_of_stopped_shards,
+    ],
+    ids=["call", "background", "stopped"],
+)
+def test_error_of_the_directory_does_not_stop_the_bucket(
+    shards: ShardBench, prefix: str, run: Callable[[ShardBench, str], object]
+) -> None:
+    lose_rows(shards.root)
+    write(prefix)
+    with pytest.raises(CorruptError, match="'local' version 0 is lost"):
+        run(shards, prefix)
+    assert is_ingested(shards.store)("s", 0)
 
 
 def test_missing_object_is_reported_as_lost(shards: ShardBench, prefix: str) -> None:
@@ -402,6 +469,28 @@ def test_second_directory_is_rejected(shards: ShardBench, prefix: str, tmp_path:
     assert shards.store.ingest()
 
 
+def test_directory_that_is_not_bound_removes_nothing(
+    shards: ShardBench, prefix: str, tmp_path: Path, proxy: FaultProxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The bucket does not answer when the second directory is opened, so it is bound later."""
+    monkeypatch.setattr("timerstore.shards.bucket_binding._RETRY_S", 0.2)
+    proxy.fail(Fault("error 503", "GET", count=10_000))
+    root = tmp_path / "second"
+    second = opened(root, prefix, storage_options=s3_server.options(proxy.endpoint))
+    commit(root, "s", 0, [staged(str(root), 100)], clock=CLOCK)
+    with pytest.raises(BucketError):
+        second.store.ingest()
+    assert is_ingested(second.store)("s", 0)
+    proxy.heal()
+    first = write(prefix)
+    with pytest.raises(ConfigError, match="belongs to another directory of shards"):
+        ingest_in_background(second.store)
+    second.close()
+    assert len(names(prefix, "staging")) == len(first.manifest.files)
+    assert shards.store.ingest()
+
+
 def test_limits_of_the_owner_are_those_of_writers(tmp_path: Path, prefix: str) -> None:
     timerstore.open_shards(
         tmp_path / "s", 2, small(message_bytes_max=10), clock=CLOCK, threads=False,
@@ -455,10 +544,23 @@ def test_ingest_from_wants_a_bucket(tmp_path: Path, wrong: str) -> None:
         timerstore.open_shards(tmp_path / "s", 1, small(), threads=False, ingest_from=wrong)
 
 
-def test_storage_options_want_a_bucket(tmp_path: Path) -> None:
-    timerstore.open_shards(tmp_path / "s", 1, small(), clock=CLOCK, threads=False).close()
-    with pytest.raises(ConfigError, match="storage_options: wanted none for a local path"):
-        staged(str(tmp_path / "s"), storage_options={"region": "x"})
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda root, given: staged(str(root), **given),
+        lambda root, given: timerstore.open_shards(root, 1, small(), threads=False, **given),
+        lambda root, given: ingest(root, clock=CLOCK, **given),
+        lambda root, given: list(tables.read(root, **given)),
+    ],
+    ids=["stage", "open_shards", "ingest", "read"],
+)
+def test_storage_options_want_a_bucket(
+    tmp_path: Path, call: Callable[[Path, dict[str, Any]], object]
+) -> None:
+    root = tmp_path / "s"
+    timerstore.open_shards(root, 1, small(), clock=CLOCK, threads=False).close()
+    with pytest.raises(ConfigError, match="wanted none for a local path, got region and"):
+        call(root, {"storage_options": {"region": "hunter2"}})
 
 
 def test_threads_ingest_from_the_bucket(tmp_path: Path, prefix: str) -> None:

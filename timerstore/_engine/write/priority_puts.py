@@ -58,16 +58,16 @@ class PriorityPuts(Owner):
         return self._put_parts(whole, np.array(priorities))
 
     def _put_parts(self, call: CheckedBatch, priorities: Int64Array) -> PutBatch:
-        parts: list[tuple[Int64Array, PutBatch]] = []
-        changes = np.flatnonzero(np.diff(priorities)) + 1
+        parts: list[PutBatch] = []
+        changes = (np.flatnonzero(np.diff(priorities)) + 1).tolist()
         try:
-            for rows in np.split(np.arange(len(priorities)), changes):
-                priority = int(priorities[rows[0]])
+            for begin, end in pairwise([0, *changes, len(priorities)]):
+                priority = int(priorities[begin])
                 queue_id = PriorityQueueId(priority) if priority else None
-                part = call.subset(rows)._replace(queue_id=queue_id, is_sync=False)
-                parts.append((rows, self._many_putting.put_checked(part, atomic=False)))
+                part = call.part(begin, end)._replace(queue_id=queue_id, is_sync=False)
+                parts.append(self._many_putting.put_checked(part, atomic=False))
         except (FullError, BusyError, ConflictError) as error:
-            error.stored_count += sum(len(rows) for rows, _ in parts)
+            error.stored_count += sum(map(len, parts))
             raise
         finally:
             if call.is_sync:
@@ -104,7 +104,7 @@ def _with_priorities(extra: tuple[Any, Any], priorities: Sequence[int]) -> tuple
     return b"".join(texts), sizes
 
 
-def _merged(count: int, parts: Sequence[tuple[Int64Array, PutBatch]]) -> PutBatch:
+def _merged(count: int, parts: Sequence[PutBatch]) -> PutBatch:
     """Return the receipts of all parts, in the order of the batch."""
     columns = {
         name: np.empty(count, np.int64)
@@ -112,17 +112,19 @@ def _merged(count: int, parts: Sequence[tuple[Int64Array, PutBatch]]) -> PutBatc
     }
     ids: list[Any] = [""] * count
     flags = {name: np.zeros(count, bool) for name in ("duplicate", "cancelled")}
-    for rows, part in parts:
+    end = 0
+    for part in parts:
+        rows = slice(end, end + len(part))
+        end = rows.stop
         for name in ("log_offsets", "queue_offsets", "due_ms", "timer_ids"):
             columns[name][rows] = getattr(part, name)
         columns["queue_ids"][rows] = part.queue_id if part.given is None else part.given.queue_ids
-        for at, one in zip(rows.tolist(), part.message_ids, strict=True):
-            ids[at] = one
+        ids[rows] = part.message_ids
         if part.given is not None:
             for name, column in flags.items():
                 column[rows] = getattr(part.given, name)
     queue_ids = columns.pop("queue_ids")
-    first = parts[0][1]
+    first = parts[0]
     return PutBatch(
         first.origin,
         first.counter_begin,

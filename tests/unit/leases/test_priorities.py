@@ -26,6 +26,7 @@ from timerstore import (
     MessageError,
     StoreConfig,
 )
+from timerstore._engine.base.priorities import PriorityQueueId, stored_queue_id
 from timerstore._engine.leases.priority_order import TURN_EVERY, PriorityOrder
 from timerstore.testing import ManualClock, Stepper
 
@@ -498,3 +499,18 @@ def test_aio_puts_and_receives_with_priorities(tmp_path: Path) -> None:
             assert seen(found) == ["9-b", "4-d", "3-c", "0-a"]
 
     asyncio.run(run())
+
+
+def test_replacement_with_priority_0_is_rejected_for_a_higher_one(bench: Bench) -> None:
+    bench.store.put("t", b"5-a", key="k", replace=True, delay=50, priority=5)
+    with pytest.raises(MessageError, match=r"pending with priority 5.*got 0"):
+        bench.store.put("t", b"0-b", key="k", replace=True, delay=50, priority=0)
+    bench.turn(50_000)
+    assert seen(take(bench)) == ["5-a"]
+
+
+def test_property_that_contains_the_name_of_the_priority_is_none() -> None:
+    assert type(stored_queue_id(3, b"X_SYS_MSG_PRIORITY_\x013\x02")) is int
+    assert type(stored_queue_id(3, b"a\x01_SYS_MSG_PRIORITY_\x02")) is int
+    assert type(stored_queue_id(3, b"a\x011\x02_SYS_MSG_PRIORITY_\x013\x02")) is PriorityQueueId
+    assert type(stored_queue_id(3, b"_SYS_MSG_PRIORITY_\x013\x02")) is PriorityQueueId

@@ -194,9 +194,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         `StoreConfig.group_bytes_max` bytes. With `message_ids`, either all ids were put before, or
         none of them.
 
-        priority: as for `put`, one value for all messages or one for each. With different
-        priorities the messages of each are a part, stored in their order, and the parts of higher
-        priorities are stored first. `atomic` needs one priority.
+        priority: as for `put`, one value for all messages or one for each. The messages are stored
+        in the order of the batch, and each run of equal priorities takes an append of its own.
+        `atomic` needs one priority.
 
         Raises:
             MessageError: an argument is invalid, or an atomic batch is too large; nothing was

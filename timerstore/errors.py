@@ -108,9 +108,9 @@ class ConflictError(TimerStoreError):
     """The message id was put to the topic before, with other contents (`StoreConfig.dedupe`).
 
     `topic` and `message_id` name the message, and `differs` says what is different: "body",
-    "properties" (which include tags and keys), "due time". Nothing was stored, except the
-    `stored_count` messages of higher priorities of the same `put_many`. The first message with the
-    id is durable.
+    "properties" (which include tags and keys), "due time". The first message with the id is
+    durable. Nothing was stored, unless another thread put the id during a `put_many`: then its
+    first `stored_count` messages are stored, and others may be.
     """
 
     stored_count: int = 0
@@ -232,8 +232,8 @@ class FullError(TimerStoreError):
 class BusyError(TimerStoreError):
     """The call was rejected by flow control. It can be repeated later.
 
-    Nothing was stored, except the first `stored_count` messages of a `put_many` with message ids.
-    Those are as durable as after a `put_many` that succeeds.
+    Nothing was stored, except the first `stored_count` messages of a `put_many`. Those are as
+    durable as after a `put_many` that succeeds.
     """
 
     retryable = True
@@ -241,7 +241,7 @@ class BusyError(TimerStoreError):
 
 
 class FlowControlError(BusyError):
-    """Too many messages wait for one slot (`slot_messages_max`). Nothing was stored.
+    """Too many messages wait for one slot (`slot_messages_max`). As BusyError.
 
     The call can be repeated when one of them was cancelled, or at once with a due time in another
     slot.

@@ -17,12 +17,19 @@ CONNECTED: Mapping[str, frozenset[str]] = {
     "leases/test_dead_letters.py": frozenset(
         {
             "test_bury_changes_nothing_when_the_disk_is_full",
+            "test_buried_message_is_a_dead_letter_if_the_clock_is_set_back",
+            "test_requeue_is_durable_with_asynchronous_flush",
             "test_requeue_continues_when_the_disk_has_space_again",
             "test_requeue_survives_a_restart_and_a_kill",
         }
     ),
     "leases/test_priorities.py": frozenset(
-        {"test_priorities_survive_a_kill", "test_waiting_receive_is_woken_by_any_priority"}
+        {
+            "test_batch_with_priorities_and_a_full_slot_stores_nothing",
+            "test_priorities_survive_a_kill",
+            "test_stored_messages_of_a_failed_batch_are_its_first",
+            "test_waiting_receive_is_woken_by_any_priority",
+        }
     ),
     "leases/test_receipts.py": frozenset(),
     "leases/test_receive.py": frozenset(),

@@ -33,6 +33,7 @@ from timerstore._engine.leases.receive_request import (
     check_receive,
     check_topics,
 )
+from timerstore._engine.leases.topic_turns import recalled
 from timerstore._engine.read.multi_wait import MultiWait
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.config import StoreConfig
@@ -103,9 +104,10 @@ class ShardLeases(Owner):
         """Lease what there is now, at most so many, from shard after shard."""
         topic, group = request.topic, request.group
         count, most = len(self._stores), request.max_count
+        key = topic if isinstance(topic, str) else tuple(sorted(topic)), group
         with self._lock:
-            begin = self._turns.get((topic, group), 0)
-            self._turns[topic, group] = begin + 1
+            begin = recalled(self._turns, key, 0)
+            self._turns[key] = begin + 1
         found: list[ShardLeasedMessage] = []
         asked = 1  # shards, those that the next call need not begin with
         try:
@@ -127,8 +129,8 @@ class ShardLeases(Owner):
                     break
         finally:
             with self._lock:
-                if self._turns[topic, group] == begin + 1:  # no other call has begun since
-                    self._turns[topic, group] = begin + asked
+                if self._turns.get(key) == begin + 1:  # no other call has begun since
+                    self._turns[key] = begin + asked
         return found
 
     # --- what becomes of a lease ---

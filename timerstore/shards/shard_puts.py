@@ -13,7 +13,7 @@ import numpy as np
 
 from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.priorities import queue_of_priority
+from timerstore._engine.base.priorities import PriorityQueueId, queue_of_priority
 from timerstore._engine.write.checked_batch import id_bytes
 from timerstore._engine.write.priority_puts import check_priorities, is_for_all
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
@@ -91,7 +91,7 @@ class ShardPuts(Owner):
             queue_of_priority(priority, queue_id)
         if not self._config.timer_enabled and bool((due > 0).any()):
             raise due_times.timers_off()
-        self._check(topic, offsets, request.tags, keys, queue_id, ids)
+        self._check(topic, offsets, request.tags, keys, queue_id, ids, priority)
         atomic = argument_types.check_flag("atomic", request.atomic)
         shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
@@ -172,7 +172,14 @@ class ShardPuts(Owner):
         return shards
 
     def _check(
-        self, topic: str, offsets: Any, tags: Any, keys: Any, queue_id: Any, ids: Column | None
+        self,
+        topic: str,
+        offsets: Any,
+        tags: Any,
+        keys: Any,
+        queue_id: Any,
+        ids: Column | None,
+        priority: Any,
     ) -> None:
         """Reject a batch that a shard would reject, before any shard has stored a part."""
         name = message_fields.check_topic(topic)
@@ -193,6 +200,8 @@ class ShardPuts(Owner):
             message_fields.check_queue_id(queue_id)
         if ids is not None and len(sizes):
             extra = extra + id_bytes(ids, is_remembered=self._config.dedupe_window_ms > 0)
+        if priority is not None:
+            extra = extra + len(PriorityQueueId(1).text) * (np.asarray(priority) > 0)
         if len(sizes):
             most = int(extra.max())
             message_fields.check_sizes(

@@ -367,3 +367,57 @@ def test_read_only_store_lists_dead_letters(bench: Bench) -> None:
             reader.requeue("g")
         with pytest.raises(ReadOnlyError, match="bury"):
             reader.bury("x")
+
+
+def test_property_that_ends_like_the_mark_hides_no_dead_letter(bench: Bench) -> None:
+    bury(bench, b"a", b"b")
+    first, second = letters(bench)
+    store_id = read_letter(first.receipt).store_id
+    place = read_letter(second.receipt)
+    mark = f"{store_id:08x} 0 0 {place.queue_id} {place.queue_offset} 0 0 0 0 0 0"
+    bench.store.put(RETRY, b"x", properties={"XTS_LEASE": mark})
+    bench.turn()
+    assert [one.body for one in letters(bench)] == [b"a", b"b"]
+    assert bench.store.requeue("g") == 2
+
+
+def test_buried_message_is_a_dead_letter_if_the_clock_is_set_back(bench: Bench) -> None:
+    put(bench, b"a")
+    (one,) = take(bench, lease=60)
+    rescheduler = bench.store._engine.rescheduler
+    move = rescheduler.reschedule_handle
+
+    def set_back(*given: object) -> object:
+        bench.clock.set(bench.clock.now_ms - 5000)
+        return move(*given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rescheduler, "reschedule_handle", set_back)
+        assert bench.store.bury(one) is AckResult.BURIED
+    assert [one.body for one in letters(bench)] == [b"a"]
+
+
+def test_requeue_is_durable_with_asynchronous_flush(bench: Bench) -> None:
+    bury(bench, b"a")
+    assert bench.store.requeue("g") == 1
+    log = inside(bench.store).log
+    assert log.durable == log.end
+
+
+def test_bury_of_a_settled_message_makes_no_topic(bench: Bench) -> None:
+    put(bench, b"a")
+    (one,) = take(bench, lease=60)
+    bench.store.ack(one)
+    assert bench.store.bury(one) is AckResult.SETTLED
+    assert DEAD not in bench.store.topics()
+
+
+def test_foreign_dead_letter_does_not_stop_the_others(bench: Bench) -> None:
+    bury(bench, b"a", b"b")
+    bench.store.put(DEAD, b"foreign")
+    bench.turn()
+    with pytest.raises(MessageError, match=r"RETRY_TOPIC.*; requeue: 2 others were requeued"):
+        bench.store.requeue("g")
+    assert [one.body for one in letters(bench)] == [b"foreign"]
+    bench.turn()
+    assert bodies(take(bench)) == [b"a", b"b"]

@@ -14,8 +14,19 @@ import timerstore
 import timerstore.aio
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import inside
 from tests.support.leasing import DEAD, RETRY
-from timerstore import AckResult, CancelResult, ConflictError, MessageError, StoreConfig
+from tests.support.placing_races import full
+from timerstore import (
+    AckResult,
+    CancelResult,
+    ConflictError,
+    FlowControlError,
+    FullError,
+    MessageError,
+    StoreConfig,
+)
+from timerstore._engine.base.priorities import PriorityQueueId, stored_queue_id
 from timerstore._engine.leases.priority_order import TURN_EVERY, PriorityOrder
 from timerstore.testing import ManualClock, Stepper
 
@@ -271,13 +282,63 @@ def test_atomic_batch_has_one_priority(bench: Bench) -> None:
     assert seen(take(bench)) == ["6-a", "6-b"]
 
 
-def test_conflict_in_a_batch_counts_the_messages_of_higher_priorities(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("bodies", "ids"),
+    [(["7-new", "0-other"], ["b", "a"]), (["7-x", "0-x"], ["c", "c"]), (["1-x"], ["a"])],
+)
+def test_nothing_of_a_batch_with_a_conflict_is_stored(
+    bench: Bench, bodies: list[str], ids: list[str]
+) -> None:
     bench.store.put("t", b"0-first", message_id="a")
-    with pytest.raises(ConflictError, match="'a'") as caught:
-        bench.store.put_many("t", [b"0-other", b"7-new"], priority=[0, 7], message_ids=["a", "b"])
-    assert caught.value.stored_count == 1
+    with pytest.raises(ConflictError) as caught:
+        bench.store.put_many(
+            "t", [one.encode() for one in bodies],
+            priority=[int(one[0]) for one in bodies], message_ids=ids,
+        )  # fmt: skip
+    assert caught.value.stored_count == 0
     bench.turn()
-    assert seen(take(bench)) == ["7-new", "0-first"]
+    assert seen(take(bench)) == ["0-first"]
+    assert bench.store.topics()["t"] == 1
+
+
+def test_single_put_with_a_conflict_does_not_make_a_priority_topic(bench: Bench) -> None:
+    bench.store.put("t", b"0-first", message_id="a")
+    with pytest.raises(ConflictError):
+        bench.store.put("t", b"0-first", message_id="a", priority=1)
+    assert bench.store.topics()["t"] == 1
+
+
+def test_batch_with_priorities_and_a_full_slot_stores_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, small(slot_messages_max=1))
+    with pytest.raises(FlowControlError) as caught:
+        bench.store.put_many("t", [b"0-low", b"9-high"], priority=[0, 9], delay=50)
+    assert caught.value.stored_count == 0
+    bench.turn(60_000)
+    assert bench.bodies() == []
+    bench.close()
+
+
+def test_stored_messages_of_a_failed_batch_are_its_first(bench: Bench) -> None:
+    """The disk is full at the second part; the rest is repeated as the documentation says."""
+    put(bench, 9)
+    log = inside(bench.store).log
+    serve = log.serve
+
+    def no_space(status: int, need: int, what: str) -> None:
+        serve(status, need, what)
+        full()
+
+    bodies, priorities = [b"0-a", b"0-b", b"9-c" + bytes(3000), b"0-d"], [0, 0, 9, 0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "serve", no_space)
+        log.native.append_limit = log.end + 2000
+        with pytest.raises(FullError) as caught:
+            bench.store.put_many("t", bodies, priority=priorities)
+    stored = caught.value.stored_count
+    assert stored == 2
+    bench.store.put_many("t", bodies[stored:], priority=priorities[stored:])
+    bench.turn()
+    assert [one[:3] for one in seen(take(bench))] == ["9-0", "9-c", "0-a", "0-b", "0-d"]
 
 
 def test_repeated_id_with_another_priority_is_a_conflict(bench: Bench) -> None:
@@ -438,3 +499,18 @@ def test_aio_puts_and_receives_with_priorities(tmp_path: Path) -> None:
             assert seen(found) == ["9-b", "4-d", "3-c", "0-a"]
 
     asyncio.run(run())
+
+
+def test_replacement_with_priority_0_is_rejected_for_a_higher_one(bench: Bench) -> None:
+    bench.store.put("t", b"5-a", key="k", replace=True, delay=50, priority=5)
+    with pytest.raises(MessageError, match=r"pending with priority 5.*got 0"):
+        bench.store.put("t", b"0-b", key="k", replace=True, delay=50, priority=0)
+    bench.turn(50_000)
+    assert seen(take(bench)) == ["5-a"]
+
+
+def test_property_that_contains_the_name_of_the_priority_is_none() -> None:
+    assert type(stored_queue_id(3, b"X_SYS_MSG_PRIORITY_\x013\x02")) is int
+    assert type(stored_queue_id(3, b"a\x01_SYS_MSG_PRIORITY_\x02")) is int
+    assert type(stored_queue_id(3, b"a\x011\x02_SYS_MSG_PRIORITY_\x013\x02")) is PriorityQueueId
+    assert type(stored_queue_id(3, b"_SYS_MSG_PRIORITY_\x013\x02")) is PriorityQueueId

@@ -51,13 +51,13 @@ def test_max_count_is_for_all_topics_and_the_next_call_begins_after_the_last(ben
     assert take(bench, ["a", "b", "c"], 4) == ["b2"]
 
 
-def test_turns_belong_to_the_list_and_positions_to_the_topic(bench: Bench) -> None:
+def test_turns_belong_to_the_topics_and_positions_to_the_topic(bench: Bench) -> None:
     put(bench, "ab", 3)
     assert take(bench, ["a", "b"]) == ["a0"]
     assert take(bench, "a") == ["a1"]
     assert take(bench, ["b", "a"]) == ["b0"]
-    assert take(bench, ["a", "b"]) == ["b1"]
-    assert take(bench, ["a"]) == ["a2"]
+    assert take(bench, ["a", "b"]) == ["a2"]
+    assert take(bench, ["b"]) == ["b1"]
     assert bench.store.receive(["a", "b"], "other", lease=60)[0].body == b"a0"
 
 
@@ -245,3 +245,18 @@ def test_lease_consumer_over_topics(bench: Bench) -> None:
         with consumer.handling(message):
             got.append(message.body.decode())
     assert got == ["a0", "b0", "a1", "b1"]
+
+
+def test_order_of_a_list_makes_no_new_turn(bench: Bench) -> None:
+    for topic in ("t", "u"):
+        bench.store.put(topic, topic.encode())
+        bench.store.put(topic, topic.encode())
+    bench.turn()
+    got = [bench.store.receive(one, "g") for one in (["t", "u"], ["u", "t"], ("t", "u"))]
+    assert [one.topic for part in got for one in part] == ["t", "u", "t"]
+
+
+def test_topics_without_an_order_are_rejected(bench: Bench) -> None:
+    for wrong in ({"t", "u"}, frozenset({"t"}), {"t": 1}):
+        with pytest.raises(MessageError, match="topics: wanted a list"):
+            bench.store.receive(wrong, "g")  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from timerstore import (
     MessageError,
 )
 from timerstore._engine.base import message_fields
+from timerstore._engine.base.message_fields import PROPERTIES_HEADROOM_BYTES
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import FullError
 
@@ -148,6 +149,7 @@ def test_put_many_uses_one_shard_when_without_keys(shards: ShardBench) -> None:
 
 def test_put_many_stores_nothing_when_one_row_is_invalid(shards: ShardBench) -> None:
     keys = [f"k{k}" for k in range(30)]
+    room = shards.store.config.properties_bytes_max - PROPERTIES_HEADROOM_BYTES - len("t")
     wrong = [
         {"keys": [*keys[:-1], "two words"]},
         {"keys": keys[:-1]},
@@ -155,6 +157,7 @@ def test_put_many_stores_nothing_when_one_row_is_invalid(shards: ShardBench) -> 
         {"keys": keys, "queue_id": -1},
         {"keys": keys, "tags": ""},
         {"keys": [*keys[:-1], "k" * 40_000]},
+        {"keys": [*keys[:-1], "k" * (room - 7)], "priority": [*[0] * 29, 3]},  # 7: KEYS and marks
     ]
     before = shards.store.stats()["log_end_bytes"]
     for given in wrong:

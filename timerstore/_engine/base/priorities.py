@@ -7,12 +7,16 @@ that a RocketMQ client gives it.
 Raises: MessageError for an invalid priority.
 """
 
+import re
+
 from timerstore._engine.base.argument_types import whole
 from timerstore.errors import MessageError, quoted
 
 PRIORITY_PROPERTY = "_SYS_MSG_PRIORITY_"
 PRIORITY_MAX = 9
 PRIORITY_QUEUE_COUNT = PRIORITY_MAX + 1
+
+_HAS_PRIORITY = re.compile(rb"(?:^|\x02)%s\x01" % PRIORITY_PROPERTY.encode())
 
 
 class PriorityQueueId(int):
@@ -41,4 +45,4 @@ def queue_of_priority(priority: object, queue_id: object) -> PriorityQueueId | N
 
 def stored_queue_id(queue_id: int, properties: bytes) -> int:
     """Return a stored queue id as that of a priority if the encoded properties have one."""
-    return PriorityQueueId(queue_id) if PRIORITY_PROPERTY.encode() in properties else queue_id
+    return PriorityQueueId(queue_id) if _HAS_PRIORITY.search(properties) else queue_id

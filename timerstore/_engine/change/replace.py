@@ -66,6 +66,7 @@ class _CheckedPut(NamedTuple):
     due_ms: int  # as the caller asked; 0: now
     wait_ms: int | None
     queue_id: int | None
+    has_priority_0: bool
 
 
 class _Pending(NamedTuple):
@@ -140,8 +141,9 @@ class Replacing(Owner):
         check_queue(request.queue_id)
         is_sync = self._appender.wants_sync(request.flush)
         given = _CheckedPut(
-            request.topic, name, bytes(raw), key, text, due_ms, wait_ms, request.queue_id
-        )
+            request.topic, name, bytes(raw), key, text, due_ms, wait_ms, request.queue_id,
+            request.priority is not None and request.queue_id is None,
+        )  # fmt: skip
         with self._locks[zlib.crc32(f"{request.topic} {key}".encode()) % _LOCKS]:
             receipt, end = self._put(given)
         reach("replace_answered")
@@ -216,6 +218,11 @@ class Replacing(Owner):
             raise MessageError(
                 f"{name}: a message with key {given.key!r} is pending for queue {route.queue_id} "
                 f"of {given.topic!r}, and its replacement must go there; got {given.queue_id}"
+            )
+        if given.has_priority_0 and route.queue_id and given.topic in self._routes.priority_topics:
+            raise MessageError(
+                f"priority: a message with key {given.key!r} is pending with priority "
+                f"{route.queue_id}, and its replacement must have it, too; got 0"
             )
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
         counter = self._appender.take_ids(1)

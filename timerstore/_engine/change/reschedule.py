@@ -42,6 +42,9 @@ from timerstore.reports import CancelResult
 Sync = Callable[[int], None]
 """Called with a log offset, below which the log must be durable before the caller is answered."""
 
+MakeRoute = Callable[[], Route]
+"""Returns a queue, created if necessary."""
+
 _INT64_DIGITS = 19
 _NEW_IN_EACH_COPY = frozenset(
     {b"__CRC32#", b"TS_ID", b"TS_GROUP", b"TS_PLACE", b"REAL_TOPIC", b"REAL_QID"}
@@ -78,14 +81,14 @@ class Rescheduler:
         delay: timedelta | float | None,
         deliver_at: datetime | None,
         deliver_ms: int | None,
-        to: Route | None = None,
+        to: MakeRoute | None = None,
         sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule the message; return its new receipt.
 
         The new time is durable on return. If an error is raised, the state it reports is durable.
 
-        to: the queue that gets the message if it is due now; None: its own.
+        to: returns the queue that gets the message if it is due now; None: its own.
         sync: called with the end of the log that must be durable, instead of making it so.
         """
         now_ms = self._clock.now_ms
@@ -102,7 +105,7 @@ class Rescheduler:
         self,
         one: FoundTimer,
         deliver_ms: int,
-        to: Route | None = None,
+        to: MakeRoute | None = None,
         sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule a message that was found already, as `reschedule`.
@@ -114,7 +117,7 @@ class Rescheduler:
         return self._move(one, due_ms, now_ms, to, sync or self._log.sync_through)
 
     def _reschedule(
-        self, handle: Handle, due_ms: int, now_ms: int, to: Route | None, sync: Sync
+        self, handle: Handle, due_ms: int, now_ms: int, to: MakeRoute | None, sync: Sync
     ) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
@@ -139,7 +142,7 @@ class Rescheduler:
         return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
     def _move(
-        self, one: FoundTimer, due_ms: int, now_ms: int, to: Route | None, sync: Sync
+        self, one: FoundTimer, due_ms: int, now_ms: int, to: MakeRoute | None, sync: Sync
     ) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
             # NotPendingError comes before a full slot
@@ -148,9 +151,11 @@ class Rescheduler:
             return self._append(one, due_ms, now_ms, to, sync)
 
     def _append(
-        self, one: FoundTimer, due_ms: int, now_ms: int, to: Route | None, sync: Sync
+        self, one: FoundTimer, due_ms: int, now_ms: int, to: MakeRoute | None, sync: Sync
     ) -> PutReceipt:
-        target = self._timer_route if due_ms else to or one.real
+        target = self._timer_route if due_ms else one.real
+        if to is not None and not due_ms and self._finder.is_waiting(one.timer_id):
+            target = to()  # not for a message that is not pending: its queue might be new
         record, once_ms = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
         deletion = delete_properties(one)

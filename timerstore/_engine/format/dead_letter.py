@@ -16,7 +16,7 @@ import base64
 import binascii
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from timerstore._engine.format.lease import LEASE_PROPERTY
@@ -24,6 +24,7 @@ from timerstore.errors import MessageError, quoted, typed
 
 _RECEIPT_CHARACTERS_MAX = 512
 _NUMBER_MAX = 2**63 - 1
+_PAIR_END = 2  # the byte after each property
 
 Place = tuple[int, int]
 """A queue of a dead-letter topic, and an offset in it."""
@@ -71,11 +72,16 @@ _FORM = re.compile(
 )
 
 
-def requeued_places(properties: bytes | bytearray | memoryview, store_id: int) -> Iterator[Place]:
+def requeued_places(
+    properties: bytes | bytearray | memoryview, begins: Container[int], store_id: int
+) -> Iterator[Place]:
     """Yield the dead letters from which messages were requeued, by the properties of messages.
 
     properties: the encoded properties of any number of messages, one after another.
+    begins: the offset in `properties` at which those of each message begin.
     """
     mark = rb"%s\x01%08x 0 [01] ([0-9]{1,19}) ([0-9]{1,19}) " % (LEASE_PROPERTY.encode(), store_id)
     for found in re.finditer(mark, properties):
-        yield int(found[1]), int(found[2])
+        begin = found.start()  # of a name, not inside one of the producer's
+        if begin in begins or properties[begin - 1] == _PAIR_END:
+            yield int(found[1]), int(found[2])

@@ -1,9 +1,8 @@
 """Read the dead letters of a group, and which of them were requeued.
 
 A dead letter stays in the topic %DLQ%<group> until retention removes it. The message that `requeue`
-puts into the group's retry topic names its dead letter, so that message is also the record that the
-dead letter is one no more. It is stored later than the dead letter, so retention never removes it
-first.
+puts into the group's retry topic names its dead letter, and that message marks the dead letter as
+requeued. It is stored later than the dead letter, so retention never removes it first.
 
 Thread safety: any thread; one thread at a time uses a RequeuedPlaces.
 Raises: what pulls raise.
@@ -87,7 +86,9 @@ class DeadLetterReader(Owner):
                 for queue_id in range(count):
                     begin = known.scanned.get((topic, queue_id), 0)
                     for batch in self._batches(topic, queue_id, begin, _SCANNED):
-                        known.places.update(requeued_places(batch.properties, self._store_id))
+                        begins = set(batch.properties_offsets.tolist())
+                        found = requeued_places(batch.properties, begins, self._store_id)
+                        known.places.update(found)
                         known.scanned[topic, queue_id] = batch.next_offset
 
     def pages(self, group: str) -> Iterator[list[PlacedLetter]]:

@@ -14,6 +14,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from timerstore._engine.base import argument_types
@@ -21,7 +22,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.reschedule import Rescheduler, Sync
+from timerstore._engine.change.reschedule import MakeRoute, Rescheduler, Sync
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import (
     Receipt,
@@ -42,7 +43,7 @@ from timerstore._engine.leases.receive_request import (
     check_receive,
     check_topics,
 )
-from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics
+from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics, recalled
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import make_filter
@@ -155,7 +156,8 @@ class Leases(Owner):
         if len(readers) == 1:
             return readers[0]
         with self._lock:
-            return self._turns.setdefault((topics, group), TopicTurns(readers))
+            key = tuple(sorted(topics)), group
+            return recalled(self._turns, key, TopicTurns(readers))
 
     def _reader(self, topic: str, group: str) -> LeaseReader:
         again = retry_topic(topic, group)
@@ -313,8 +315,8 @@ class Leases(Owner):
         receipt = _receipt_of(target)
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
-        letters = self._putting.route_to(dead_letter_topic(receipt.group))
-        moved = self._move(receipt, self._clock.now_ms, None, letters)
+        to = partial(self._putting.route_to, dead_letter_topic(receipt.group))
+        moved = self._move(receipt, 0, None, to)  # 0: now, also if the clock is set back
         return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
@@ -347,11 +349,11 @@ class Leases(Owner):
         )
 
     def _move(
-        self, receipt: Receipt, deliver_ms: int, sync: Sync | None, to: Route | None = None
+        self, receipt: Receipt, deliver_ms: int, sync: Sync | None, to: MakeRoute | None = None
     ) -> PutReceipt | AckResult:
         """Move the end of a lease; return its outcome instead if it has one.
 
-        to: the queue that gets the message if the lease ends now; None: that of the lease.
+        to: returns the queue that gets the message if the lease ends now; None: that of the lease.
         """
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN

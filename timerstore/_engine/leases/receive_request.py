@@ -4,6 +4,7 @@ Raises: MessageError with everything that is wrong.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from timerstore._engine.read.filter import filter_problems
 from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.validation import wait_problems, whole_or
 from timerstore.config import StoreConfig
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, quoted, typed
 
 COUNT_MAX = 10_000
 ATTEMPTS_MAX = 1_000_000
@@ -125,6 +126,8 @@ def check_topics(topic: object, group: object) -> tuple[str, ...]:
     Each topic, and its retry topic, has a valid name.
     """
     one = isinstance(topic, str)
+    if isinstance(topic, AbstractSet | Mapping):
+        raise MessageError(f"topics: wanted a list, which has an order, got {typed(topic)}")
     topics = (topic,) if one else tuple(argument_types.several("topics", topic))
     if not 1 <= len(topics) <= TOPICS_MAX:
         raise MessageError(f"topics: wanted 1 to {TOPICS_MAX}, got {len(topics)}")

@@ -42,6 +42,8 @@ from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.errors import MessageError
 from timerstore.receipts import unique_key
 
+_PROBLEMS_MAX = 10  # that an error lists
+
 LetterOrReceipt = str | DeadLetter
 """A dead letter, or its receipt."""
 
@@ -115,20 +117,30 @@ class Requeuer(Owner):
             places = argument_types.each_of("letters", letters, read)
         self._log.check_alive()
         count = 0
+        problems: list[str] = []
         try:
             with self._lock:
                 requeued = self._requeued_of(group)
                 for page in self._pages(group, places):
-                    copies = {
-                        place: self._copy(group, place, one)
-                        for place, one in page
-                        if place not in requeued and topic in (None, one.topic)
-                    }
+                    copies: dict[Place, _Copy] = {}
+                    for place, one in page:
+                        if place in requeued or topic not in (None, one.topic):
+                            continue
+                        try:
+                            copies[place] = self._copy(group, place, one)
+                        except MessageError as error:
+                            if places is not None:
+                                raise
+                            problems += error.problems
                     self._put_back(group, list(copies.values()), requeued)
                     count += len(copies)
         finally:
-            if self._putting.wants_sync(None):
-                self._log.sync_through(self._log.end)
+            self._log.sync_through(self._log.end)  # whatever `flush` is, as bury and nack
+        if problems:
+            left = [f"... and {more} more"] if (more := len(problems) - _PROBLEMS_MAX) > 0 else []
+            raise MessageError(
+                [*problems[:_PROBLEMS_MAX], *left, f"requeue: {count} others were requeued"]
+            )
         return count
 
     def _pages(self, group: str, places: list[Place] | None) -> Iterator[list[PlacedLetter]]:

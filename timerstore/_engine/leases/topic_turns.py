@@ -17,6 +17,7 @@ See also: docs/decisions/0017-dead-letters-and-priorities.md.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
@@ -26,7 +27,24 @@ from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.read.multi_wait import MultiWait
 from timerstore.errors import MessageError, TimerStoreError
 
+_TURNS_MAX = 1024  # that are remembered
+
+Key = TypeVar("Key")
+Turn = TypeVar("Turn")
+
 LeaseFrom = Callable[[LeaseReader, ReceiveTerms], list[LeasedMessage]]
+
+
+def recalled(turns: dict[Key, Turn], key: Key, first: Turn) -> Turn:
+    """Return the turn of a key, which becomes the last in `turns`; a new key gets `first`.
+
+    If there are too many, the one not used for the longest time is forgotten.
+    """
+    turn = turns.pop(key, first)
+    if len(turns) >= _TURNS_MAX:
+        del turns[next(iter(turns))]
+    turns[key] = turn
+    return turn
 
 
 class TopicTurns(Owner):

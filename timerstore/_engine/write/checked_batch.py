@@ -66,23 +66,20 @@ class CheckedBatch(NamedTuple):
         data, offsets = self.ids
         return bytes(data[int(offsets[row]) : int(offsets[row + 1])]).decode()
 
-    def subset(self, which: Int64Array) -> "CheckedBatch":
-        """Return a batch of some of the messages, in the order of their indexes."""
-        data, offsets = _gathered(self.spans.data, self.spans.offsets, which)
+    def part(self, begin: int, end: int) -> "CheckedBatch":
+        """Return a batch of the messages from `begin` to before `end`."""
+        data, offsets = _cut(self.spans.data, self.spans.offsets, begin, end)
         spans = message_bodies.Spans(data, offsets, self.spans.largest)
         extra = self.extra
         if extra[1] is not None:
-            extra = _gathered(extra[0], extra[1], which)
-        ids = None if self.ids is None else _gathered(*self.ids, which)
-        return self._replace(spans=spans, due=self.due[which], extra=extra, ids=ids)
+            extra = _cut(*extra, begin, end)
+        ids = None if self.ids is None else _cut(*self.ids, begin, end)
+        return self._replace(spans=spans, due=self.due[begin:end], extra=extra, ids=ids)
 
 
-def _gathered(data: Any, offsets: Int64Array, which: Int64Array) -> tuple[bytes, Int64Array]:
-    whole, spans = memoryview(data), offsets.tolist()
-    parts = [whole[spans[k] : spans[k + 1]] for k in which.tolist()]
-    sizes = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=sizes[1:])
-    return b"".join(parts), sizes
+def _cut(data: Any, offsets: Int64Array, begin: int, end: int) -> tuple[bytes, Int64Array]:
+    first, last = int(offsets[begin]), int(offsets[end])
+    return bytes(memoryview(data)[first:last]), offsets[begin : end + 1] - first
 
 
 def id_bytes(ids: Column, *, is_remembered: bool) -> Int64Array:

@@ -1,14 +1,16 @@
-"""Put batches whose messages have priorities: one part for each priority.
+"""Put batches whose messages have priorities: one part for each run of equal priorities.
 
 Thread safety: any thread.
 Invariants:
-    1. All priorities are checked before any message is stored.
-    2. Messages of one priority are stored in the order of the batch.
+    1. The whole batch is checked before any message is stored: its priorities, sizes, ids and
+       contents, the limits of flow control, and whether its topic can have priorities.
+    2. Messages are stored in the order of the batch, so an error leaves a first part of it stored.
 Raises: as ManyPutting. `stored_count` of an error counts the stored messages of all parts.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,22 +53,21 @@ class PriorityPuts(Owner):
                 "atomic: wanted messages of one priority, because a group is in one queue; got "
                 f"the priorities {chosen}"
             )
-        return self._put_parts(call, np.array(priorities), chosen)
+        whole = call._replace(extra=_with_priorities(call.extra, priorities))
+        self._many_putting.admit(whole, PriorityQueueId(chosen[0]))
+        return self._put_parts(whole, np.array(priorities))
 
-    def _put_parts(
-        self, call: CheckedBatch, priorities: Int64Array, chosen: Sequence[int]
-    ) -> PutBatch:
-        self._many_putting.check_fits(call._replace(text=call.text + PriorityQueueId(1).text))
-        parts: list[tuple[Int64Array, PutBatch]] = []
+    def _put_parts(self, call: CheckedBatch, priorities: Int64Array) -> PutBatch:
+        parts: list[PutBatch] = []
+        changes = (np.flatnonzero(np.diff(priorities)) + 1).tolist()
         try:
-            for priority in chosen:
+            for begin, end in pairwise([0, *changes, len(priorities)]):
+                priority = int(priorities[begin])
                 queue_id = PriorityQueueId(priority) if priority else None
-                text = call.text + (queue_id.text if queue_id is not None else b"")
-                rows = np.flatnonzero(priorities == priority)
-                part = call.subset(rows)._replace(text=text, queue_id=queue_id, is_sync=False)
-                parts.append((rows, self._many_putting.put_checked(part, atomic=False)))
+                part = call.part(begin, end)._replace(queue_id=queue_id, is_sync=False)
+                parts.append(self._many_putting.put_checked(part, atomic=False))
         except (FullError, BusyError, ConflictError) as error:
-            error.stored_count += sum(len(rows) for rows, _ in parts)
+            error.stored_count += sum(map(len, parts))
             raise
         finally:
             if call.is_sync:
@@ -91,7 +92,19 @@ def check_priorities(priorities: object, count: int, queue_id: object) -> list[i
     return [argument_types.read_of("priority", at, one, read) for at, one in enumerate(given)]
 
 
-def _merged(count: int, parts: Sequence[tuple[Int64Array, PutBatch]]) -> PutBatch:
+def _with_priorities(extra: tuple[Any, Any], priorities: Sequence[int]) -> tuple[Any, Int64Array]:
+    """Return the property texts of the rows, and their offsets, with those of the priorities."""
+    texts = [PriorityQueueId(one).text for one in priorities]
+    data, offsets = extra
+    if offsets is not None:
+        own, spans = bytes(data), offsets.tolist()
+        texts = [one + own[a:b] for one, (a, b) in zip(texts, pairwise(spans), strict=True)]
+    sizes = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=sizes[1:])
+    return b"".join(texts), sizes
+
+
+def _merged(count: int, parts: Sequence[PutBatch]) -> PutBatch:
     """Return the receipts of all parts, in the order of the batch."""
     columns = {
         name: np.empty(count, np.int64)
@@ -99,17 +112,19 @@ def _merged(count: int, parts: Sequence[tuple[Int64Array, PutBatch]]) -> PutBatc
     }
     ids: list[Any] = [""] * count
     flags = {name: np.zeros(count, bool) for name in ("duplicate", "cancelled")}
-    for rows, part in parts:
+    end = 0
+    for part in parts:
+        rows = slice(end, end + len(part))
+        end = rows.stop
         for name in ("log_offsets", "queue_offsets", "due_ms", "timer_ids"):
             columns[name][rows] = getattr(part, name)
         columns["queue_ids"][rows] = part.queue_id if part.given is None else part.given.queue_ids
-        for at, one in zip(rows.tolist(), part.message_ids, strict=True):
-            ids[at] = one
+        ids[rows] = part.message_ids
         if part.given is not None:
             for name, column in flags.items():
                 column[rows] = getattr(part.given, name)
     queue_ids = columns.pop("queue_ids")
-    first = parts[0][1]
+    first = parts[0]
     return PutBatch(
         first.origin,
         first.counter_begin,

@@ -21,6 +21,7 @@ from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.dedupe import Firsts, Once
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
@@ -149,6 +150,18 @@ class ManyPutting(Owner):
             request.is_fixed,
         )
 
+    def admit(self, call: CheckedBatch, highest: PriorityQueueId) -> None:
+        """Do the remaining checks of a batch that is appended in parts.
+
+        highest: the queue of its highest priority, created if necessary.
+        """
+        self.check_fits(call)
+        once = None
+        if call.ids is not None:
+            once = self._firsts.once(call.name, call.row_count, call.now_ms)
+        self._admit_unknown(call, once)
+        self._targets.route_of(self._targets.get(call.topic), highest)
+
     def put_checked(self, call: CheckedBatch, *, atomic: bool) -> PutBatch:
         """Do the remaining checks, then append."""
         count = call.row_count
@@ -204,7 +217,7 @@ class ManyPutting(Owner):
         if once is not None:
             rows = call.rows(call.text, 0)
             known = self._firsts.known(rows, once, call.now_ms)
-            if call.row_count > 1:
+            if call.row_count > 1 or isinstance(call.queue_id, PriorityQueueId):
                 self._check_contents(call, rows, once, known)
             due = np.where(known >= 0, 0, due)
         self._appender.admission.check(due)
@@ -215,7 +228,8 @@ class ManyPutting(Owner):
     ) -> None:
         """Raise ConflictError if a message repeats an id with other contents.
 
-        A call with one message stores nothing if its id is known, and is checked after that.
+        A call with one message stores nothing if its id is known, and is checked after that,
+        except if it has a priority, for which its topic may be changed.
         """
         self._contents.check_rows(call, rows)
         which = np.flatnonzero(known >= 0)

@@ -173,7 +173,9 @@ class CallAttempt(Owner):
         return True
 
     def result(self, found: Any) -> Any:
-        """Return the result without the effects of the client's ids."""
+        """Return the result without the effects of the client's ids. With the caller's own ids, a
+        repeated put may return `duplicate=True` for its own first attempt.
+        """
         if not self._has_own_ids:
             return found
         if isinstance(found, PutReceipt):

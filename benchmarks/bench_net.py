@@ -25,7 +25,7 @@ from benchmarks import harness, served
 from benchmarks.harness import Result, need, spread
 from benchmarks.peers.contract import each_once
 from benchmarks.rounds import interleaved
-from benchmarks.served.contract import Served, Server
+from benchmarks.served.contract import Caller, Served, Server
 
 ENDS_S = 120.0
 FULL: dict[str, Any] = {"n": 6000, "body": 128, "callers": 64, "batch": 32, "rounds": 3,
@@ -67,40 +67,42 @@ class Work:
         each_once(rows, self.n)
 
 
-def _putter(server: Server, work: Work, took: list[float]) -> None:
-    caller = server.caller()
+def _putter(work: Work, caller: Caller, took: list[float]) -> None:
     while (body := work.next_body()) is not None:
         began = time.perf_counter()
         caller.put(body)
         took.append(1000 * (time.perf_counter() - began))
-    caller.close()
 
 
-def _taker(server: Server, batch: int, work: Work, took: list[float]) -> None:
-    caller = server.caller()
+def _taker(batch: int, work: Work, caller: Caller, took: list[float]) -> None:
     while work.is_left():
         began = time.perf_counter()
         found = caller.take(batch)
         if found:
             took.append(1000 * (time.perf_counter() - began))
         work.received += found
-    caller.close()
 
 
-def _by_threads(count: int, target: Callable[[list[float]], None]) -> Phase:
-    """Run the target in threads. An error of one is raised here."""
+def _by_threads(server: Server, count: int, target: Callable[[Caller, list[float]], None]) -> Phase:
+    """Run the target in threads, each with a connection that is made before. An error of one is
+    raised here.
+    """
     took: list[float] = []
-    began = time.perf_counter()
+    callers = [server.caller() for _ in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(target, took) for _ in range(count)]:
+        began = time.perf_counter()
+        for done in [pool.submit(target, one, took) for one in callers]:
             done.result()
-    return Phase(time.perf_counter() - began, took)
+        seconds = time.perf_counter() - began
+    for one in callers:
+        one.close()
+    return Phase(seconds, took)
 
 
 def from_threads(server: Server, work: Work, callers: int, batch: int) -> tuple[Phase, Phase]:
     """Put all, then receive all."""
-    puts = _by_threads(callers, partial(_putter, server, work))
-    return puts, _by_threads(callers, partial(_taker, server, batch, work))
+    puts = _by_threads(server, callers, partial(_putter, work))
+    return puts, _by_threads(server, callers, partial(_taker, batch, work))
 
 
 async def _from_tasks(server: Server, work: Work, tasks: int, batch: int) -> tuple[Phase, Phase]:

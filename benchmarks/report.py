@@ -319,7 +319,7 @@ def _net(lines: Lines) -> str:
         rows.append(
             (
                 "each call" if told["syncs_each"] else "at times",
-                f"{told['callers']} {told['by']}, {told['batch']} at a time",
+                f"{told['callers']} {told['by']}, receive {told['batch']} at a time",
                 one.first["name_of_server"],
                 _cell(one.told("rate")),
                 *(human(_median(one, figure), "ms") for figure in ("p50", "p99")),

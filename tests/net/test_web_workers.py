@@ -140,16 +140,20 @@ class Web:
         """Return the messages that were put, and of which no process has taken notice."""
         return self.posted.keys() - {body for body, *_ in self.rows("received")}
 
+    def logs(self) -> str:
+        """Return what the processes wrote."""
+        return "\n".join(_text(one) for one in sorted(self.folder.glob("*.log")))
+
     def wait_for_owner(self) -> None:
         """Return when an owner listens: a new process needs seconds to start on a busy machine."""
-        while True:
-            with socket.socket(socket.AF_UNIX) as one:
-                try:
-                    one.connect(f"{self.folder}/orders.sock")
-                except OSError:
-                    time.sleep(0.005)
-                else:
-                    return
+        deadline = time.monotonic() + _DEADLINE_S
+        while not self._is_owner_listening():
+            assert time.monotonic() < deadline, f"no owner listens: {self.logs()}"
+            time.sleep(0.005)
+
+    def _is_owner_listening(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as one:
+            return one.connect_ex(f"{self.folder}/orders.sock") == 0
 
 
 def _text(path: Path) -> str:
@@ -241,8 +245,9 @@ def test_workers_lose_nothing_when_the_owner_is_killed(
     _check_deliveries(web)
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     print(f"{len(web.posted)} messages; next put after {next_put_s} s, {load=}")
-    if load < BUSY_LOAD:  # else a start of Python alone takes longer
-        assert statistics.median(next_put_s) <= NEXT_PUT_S_MAX, next_put_s
+    if load >= BUSY_LOAD:  # a start of Python alone takes longer
+        pytest.skip(f"all checks passed, but {load=} is too high to check the next put")
+    assert statistics.median(next_put_s) <= NEXT_PUT_S_MAX, next_put_s
 
 
 def _check_deliveries(web: Web) -> None:

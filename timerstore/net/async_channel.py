@@ -23,7 +23,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.net.call_runner import receipts_in
-from timerstore.net.call_table import STORE_CALLS, CallSpec
+from timerstore.net.call_table import CONSUMER_CALLS, LIST_CALLS, STORE_CALLS, CallSpec
 from timerstore.net.channel import RECEIVED_BYTES_MAX, NotSentError, call_payload, check_welcome
 from timerstore.net.endpoints import Endpoint, unix_address
 from timerstore.net.frames import FrameSplitter, frame
@@ -42,6 +42,7 @@ from timerstore.net.wire_messages import (
 )
 
 _UNSENT_BYTES = 1 << 20
+_TARGETS = {"consumer", *LIST_CALLS}
 
 
 class AsyncChannel(Owner, asyncio.Protocol):
@@ -117,19 +118,28 @@ class AsyncChannel(Owner, asyncio.Protocol):
             self._release(spec, reply)
 
     def _release(self, spec: CallSpec, reply: Answer | Failure) -> None:
-        """Give back messages that were leased for a call that had just been cancelled."""
-        if not isinstance(reply, Answer) or spec.name != "receive":
+        """Give back messages that were leased for a call that had just been cancelled, or close
+        the target that it made.
+        """
+        if not isinstance(reply, Answer):
             return
-        for receipt in receipts_in(decode_value(spec.decoder, reply.value)):
-            task = self._loop.create_task(self._give_back(receipt))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
+        if spec.name == "receive":
+            for receipt in receipts_in(decode_value(spec.decoder, reply.value)):
+                self._begin_release(STORE_CALLS["nack"], [receipt], {"delay": 0})
+        elif spec.name in _TARGETS:
+            number = decode_value(spec.decoder, reply.value)
+            self._begin_release(CONSUMER_CALLS["close"], [], {}, number)
 
-    async def _give_back(self, receipt: str) -> None:
+    def _begin_release(self, *call: Any) -> None:
+        task = self._loop.create_task(self._released(*call))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _released(self, *call: Any) -> None:
         try:
-            await self.request(STORE_CALLS["nack"], [receipt], {"delay": 0})
+            await self.request(*call)
         except (TimerStoreError, NotSentError):
-            return  # it is delivered again when its lease ends
+            return  # a lease ends later, and a target with its connection
 
     # --- calls ---
 

@@ -12,12 +12,18 @@ from typing import Any, Self
 
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
-from timerstore.errors import ClosedError, ConnectionLostError, TimerStoreError
+from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
 from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
 from timerstore.net.channel import NotSentError
-from timerstore.net.remote_consumer import LONGEST_WAIT_S, commit_options, wait_seconds
+from timerstore.net.remote_consumer import (
+    LONGEST_WAIT_S,
+    commit_options,
+    lost_pause_s,
+    wait_seconds,
+)
+from timerstore.net.repeating import RetryLimit
 
 Join = Callable[[], Awaitable[tuple[int, AsyncChannel]]]
 
@@ -30,18 +36,23 @@ class AsyncRemoteConsumer(AsyncClosing):
     def __init__(
         self,
         join: Join,
+        limit: Callable[[], RetryLimit],
         number: int,
         channel: AsyncChannel,
         topic: str,
         group: str,
         wait: float | None,
     ) -> None:
-        """`join`: makes the consumer in the server again; returns its number and connection."""
+        """`join`: makes the consumer in the server again; returns its number and connection.
+        `limit`: makes the limit of the attempts of one call.
+        """
         self.topic = topic
         self.group = group
         self.wait = wait
         """How many seconds iterating waits for the next message; None: without a limit."""
         self._join = join
+        self._limit = limit
+        self._interrupted: tuple[int, AsyncChannel] | None = None
         self._number, self._channel = number, channel
         self._lock = asyncio.Lock()
         self._is_closed = False
@@ -51,17 +62,28 @@ class AsyncRemoteConsumer(AsyncClosing):
         """Return the next messages of its queues, as RemoteConsumer.poll."""
         loop = asyncio.get_running_loop()
         deadline, left = loop.time() + wait_seconds(wait), wait
+        limit = self._limit()
         while True:
             number, channel = await self._joined()
             try:
                 found: list[Message] = await channel.request(
                     CONSUMER_CALLS["poll"], [], {"max_count": max_count, "wait": left}, number
                 )
-            except (ConnectionLostError, NotSentError):
+            except (ConnectionLostError, NotSentError) as error:
+                await asyncio.sleep(lost_pause_s(limit, error))
                 left = max(deadline - loop.time(), 0.0)
-                continue
-            self._has_rejoined = False
-            return found
+            except (ClosedError, MessageError):
+                if self._is_closed or self._number == number:
+                    raise
+                # another task was interrupted in `poll`, and this consumer has joined again
+            except TimerStoreError:
+                raise
+            except BaseException:  # messages may be on their way, which the server does not repeat
+                self._interrupted = number, channel
+                raise
+            else:
+                self._has_rejoined = False
+                return found
 
     def __aiter__(self) -> Self:
         return self
@@ -79,7 +101,7 @@ class AsyncRemoteConsumer(AsyncClosing):
     async def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:
         """Commit the messages handed out here, as RemoteConsumer.commit."""
         options = commit_options(self.topic, through)
-        number, channel = await self._joined()
+        number, channel = await self._joined(is_commit=bool(options))
         if self._has_rejoined:
             return {}
         try:
@@ -117,15 +139,21 @@ class AsyncRemoteConsumer(AsyncClosing):
         except NotSentError as error:
             raise ConnectionLostError(f"the connection was lost before `{name}`") from error
 
-    async def _joined(self) -> tuple[int, AsyncChannel]:
+    async def _joined(self, *, is_commit: bool = False) -> tuple[int, AsyncChannel]:
+        """Return the consumer in the server, as RemoteConsumer._joined."""
         async with self._lock:
             if self._is_closed:
                 raise ClosedError(
                     "the consumer is closed", where=f"topic {self.topic} group {self.group}"
                 )
-            if self._channel.is_lost:
-                self._number, self._channel = await self._join()
-                self._has_rejoined = True
+            present = self._number, self._channel
+            is_interrupted = self._interrupted == present and not is_commit
+            if not self._channel.is_lost:
+                if not is_interrupted:
+                    return present
+                await self._leave()
+            self._number, self._channel = await self._join()
+            self._has_rejoined = True
             return self._number, self._channel
 
     async def close(self) -> None:
@@ -134,6 +162,9 @@ class AsyncRemoteConsumer(AsyncClosing):
             self._is_closed = True
             return
         self._is_closed = True
+        await self._leave()
+
+    async def _leave(self) -> None:
         try:
             await self._channel.request(CONSUMER_CALLS["close"], [], {}, self._number)
         except (NotSentError, TimerStoreError):

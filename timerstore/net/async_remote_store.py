@@ -37,7 +37,7 @@ from timerstore.net.endpoints import Endpoint, parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_store import checked_hello
-from timerstore.net.repeating import CallAttempt, ClientIds
+from timerstore.net.repeating import CallAttempt, ClientIds, RetryLimit
 from timerstore.net.wire_messages import Hello
 from timerstore.reports import PendingTimer
 
@@ -87,33 +87,51 @@ class AsyncRemoteStore(AsyncClosing):
 
     # --- the connection ---
 
-    async def _channel(self) -> AsyncChannel:
-        """Return the connection of this loop; make one if there is none."""
+    async def _channel(self, deadline_s: float | None = None) -> AsyncChannel:
+        """Return the connection of this loop; make one if there is none.
+
+        `deadline_s`: the end of the attempts on the monotonic clock; None: `retry_for` from now.
+        """
         if os.getpid() != self._pid:
             self._ids.renew()
             self._channels.clear()
             self._connecting.clear()
             self._pid = os.getpid()
         if self._is_closed:
-            raise ClosedError("the store is closed", where=self._endpoint)
+            raise self._closed_error()
         loop = asyncio.get_running_loop()
         found = self._channels.get(loop)
         if found is not None and not found.is_lost:
             return found
         task = self._connecting.get(loop)
         if task is None:
-            task = self._connecting[loop] = loop.create_task(self._connect())
+            task = self._connecting[loop] = loop.create_task(self._connect(deadline_s))
             task.add_done_callback(lambda _: self._connecting.pop(loop, None))
-        found = await asyncio.shield(task)
-        if not found.is_lost:
-            self._channels[loop] = found
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by `close`
+                raise self._closed_error() from None
+            raise
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError("the store is closed", where=self._endpoint)
+
+    async def _connect(self, deadline_s: float | None) -> AsyncChannel:
+        """Connect, and keep the connection, also if no caller waits for it any longer."""
+        found = await self._connected(deadline_s)
+        if self._is_closed:
+            await found.close()
+            raise self._closed_error()
+        self._channels[asyncio.get_running_loop()] = found
         return found
 
-    async def _connect(self) -> AsyncChannel:
-        deadline, pause = time.monotonic() + self._retry_for_s, _PAUSE_S
+    async def _connected(self, deadline_s: float | None) -> AsyncChannel:
+        deadline = time.monotonic() + self._retry_for_s if deadline_s is None else deadline_s
+        pause = _PAUSE_S
         while True:
             if self._is_closed:
-                raise ClosedError("the store is closed", where=self._endpoint)
+                raise self._closed_error()
             try:
                 return await connected_channel(self._endpoint, self._hello, self._tls, _CONNECT_S)
             except (OSError, UnavailableError) as error:
@@ -135,6 +153,7 @@ class AsyncRemoteStore(AsyncClosing):
         channel, spec = await self._channel(), STORE_CALLS[name]
         ids = self._ids if self._retry_for_s else None
         attempt = CallAttempt(spec, args, options, ids, channel.welcome.dedupe_window_ms)
+        limit = self._limit()
         while True:
             try:
                 found = await channel.request(spec, args, attempt.options)
@@ -142,13 +161,18 @@ class AsyncRemoteStore(AsyncClosing):
             except NotSentError as error:
                 if not self._retry_for_s:
                     raise ConnectionLostError("the connection was lost") from error
-            except ConnectionLostError:
+                await asyncio.sleep(limit.pause_s(error))
+            except ConnectionLostError as error:
                 if not self._retry_for_s or not attempt.can_repeat:
                     raise
+                await asyncio.sleep(limit.pause_s(error))
             except TimerStoreError as error:
                 if not attempt.without_ids(error):
                     raise
-            channel = await self._channel()
+            channel = await self._channel(limit.deadline_s)
+
+    def _limit(self) -> RetryLimit:
+        return RetryLimit(self._retry_for_s, _LONGEST_PAUSE_S, self._endpoint)
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **options: Any
@@ -167,7 +191,9 @@ class AsyncRemoteStore(AsyncClosing):
 
         async def make() -> AsyncRemoteConsumer:
             number, channel = await join()
-            return AsyncRemoteConsumer(join, number, channel, args[0], args[1], options.get("wait"))
+            return AsyncRemoteConsumer(
+                join, self._limit, number, channel, args[0], args[1], options.get("wait")
+            )
 
         return JoiningRemotely(make)
 
@@ -198,6 +224,9 @@ class AsyncRemoteStore(AsyncClosing):
             raise ForkedError("a connection belongs to the process that made it")
         self._is_closed = True
         loop = asyncio.get_running_loop()
+        if (task := self._connecting.get(loop)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
         if (found := self._channels.pop(loop, None)) is not None:
             await found.close()
 

@@ -17,6 +17,7 @@ import contextlib
 import socket
 import ssl
 import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -128,6 +129,7 @@ class Channel(Owner):
         self._last_id = NO_CALL
         self._is_read = False
         self._lost: TimerStoreError | None = None
+        self._unused_targets: deque[int] = deque()
 
     def _first_reply(self) -> object:
         head = self._read_exactly(LENGTH_BYTES)
@@ -168,9 +170,7 @@ class Channel(Owner):
             MessageError: an argument cannot be sent.
         """
         slot = _Slot()
-        with self._lock:
-            self._last_id += 1
-            call_id = self._last_id
+        call_id = self._next_id()
         payload = call_payload(
             Call(call_id, spec.name, args, dict(options), target), self.welcome.frame_bytes_max
         )
@@ -179,6 +179,7 @@ class Channel(Owner):
                 raise NotSentError(str(self._lost)) from self._lost
             self._slots[call_id] = slot
         try:
+            self._close_unused_targets()
             self._send(payload)
             self._await(slot)
         except BaseException:
@@ -189,6 +190,21 @@ class Channel(Owner):
             value = decode_value(spec.decoder, reply.value)
             return value if spec.from_wire is None else spec.from_wire(value)
         raise error_of(reply) if isinstance(reply, Failure) else _copied(reply)
+
+    def close_later(self, target: int) -> None:
+        """Close a target with the next call. This neither sends nor locks: a finalizer calls it."""
+        self._unused_targets.append(target)
+
+    def _close_unused_targets(self) -> None:
+        while self._unused_targets:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                target = self._unused_targets.popleft()
+                self._send(encode_call(Call(self._next_id(), "close", [], {}, target)))
+
+    def _next_id(self) -> int:
+        with self._lock:
+            self._last_id += 1
+            return self._last_id
 
     def _send(self, payload: bytes) -> None:
         data = frame(payload)

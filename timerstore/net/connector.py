@@ -51,13 +51,17 @@ class Connector(Owner):
         self._is_closed = False
         _all.add(self)
 
-    def channel(self) -> Channel:
-        """Return the connection; make one if there is none."""
+    def channel(self, deadline_s: float | None = None) -> Channel:
+        """Return the connection; make one if there is none.
+
+        `deadline_s`: the end of the attempts on the monotonic clock; None: `retry_for_s` from now.
+        """
         found = self._channel
         if found is not None and not found.is_lost and not self._is_closed:
             return found
-        deadline = time.monotonic() + self.retry_for_s
-        if not self._lock.acquire(timeout=max(self.retry_for_s, 0.001)):
+        now = time.monotonic()
+        deadline = now + self.retry_for_s if deadline_s is None else deadline_s
+        if not self._lock.acquire(timeout=max(deadline - now, 0.001)):
             raise self._unavailable("another thread connects")
         try:
             found = self._channel

@@ -20,6 +20,7 @@ from timerstore.errors import ClosedError, ConnectionLostError, MessageError, Ti
 from timerstore.messages import Message
 from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
 from timerstore.net.channel import Channel, NotSentError
+from timerstore.net.repeating import RetryLimit
 
 LONGEST_WAIT_S = 3600.0
 """The longest single wait of a loop without a limit."""
@@ -34,16 +35,21 @@ class RemoteConsumer(Closing):
     def __init__(
         self,
         join: Callable[[], tuple[int, Channel]],
+        limit: Callable[[], RetryLimit],
         topic: str,
         group: str,
         wait: float | None,
     ) -> None:
-        """`join`: makes the consumer in the server; returns its number and its connection."""
+        """`join`: makes the consumer in the server; returns its number and its connection.
+        `limit`: makes the limit of the attempts of one call.
+        """
         self.topic = topic
         self.group = group
         self.wait = wait
         """How many seconds iterating waits for the next message; None: without a limit."""
         self._join = join
+        self._limit = limit
+        self._interrupted: tuple[int, Channel] | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_closed = False
@@ -62,17 +68,28 @@ class RemoteConsumer(Closing):
             ClosedError: the consumer or the store is closed.
         """
         deadline, left = time.monotonic() + wait_seconds(wait), wait
+        limit = self._limit()
         while True:
             number, channel = self._joined()
             try:
                 found: list[Message] = channel.request(
                     CONSUMER_CALLS["poll"], [], {"max_count": max_count, "wait": left}, number
                 )
-            except (ConnectionLostError, NotSentError):
+            except (ConnectionLostError, NotSentError) as error:
+                time.sleep(lost_pause_s(limit, error))
                 left = max(deadline - time.monotonic(), 0.0)
-                continue
-            self._has_rejoined = False
-            return found
+            except (ClosedError, MessageError):
+                if self._is_closed or self._number == number:
+                    raise
+                # another thread was interrupted in `poll`, and this consumer has joined again
+            except TimerStoreError:
+                raise
+            except BaseException:  # messages may be on their way, which the server does not repeat
+                self._interrupted = number, channel
+                raise
+            else:
+                self._has_rejoined = False
+                return found
 
     def __iter__(self) -> Self:
         self._check_open()
@@ -93,11 +110,12 @@ class RemoteConsumer(Closing):
     def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:
         """Commit the messages handed out here, as Consumer.commit.
 
-        If the connection was lost since they were handed out, return an empty dict: whether they
+        If the connection was lost since they were handed out, or a `poll` was interrupted and
+        `through` is not given, return an empty dict: whether they
         are committed is unknown, and those that are not are handed out again.
         """
         options = commit_options(self.topic, through)
-        number, channel = self._joined()
+        number, channel = self._joined(is_commit=bool(options))
         if self._has_rejoined:
             return {}
         try:
@@ -148,16 +166,25 @@ class RemoteConsumer(Closing):
                 "the consumer is closed", where=f"topic {self.topic} group {self.group}"
             )
 
-    def _joined(self) -> tuple[int, Channel]:
-        """Return the consumer in the server; join again if it has ended."""
+    def _joined(self, *, is_commit: bool = False) -> tuple[int, Channel]:
+        """Return the consumer in the server; join again if it has ended, or if a poll was
+        interrupted. `is_commit`: stay after a poll that was interrupted, to commit what is named.
+        """
         self._check_open()
         if os.getpid() != self._pid:
             self._lock = threading.Lock()
             self._pid = os.getpid()
         with self._lock:
+            present = self._number, self._channel
+            is_interrupted = self._interrupted == present and not is_commit
             if self._channel.is_lost or self._channel.fileno() < 0:
-                self._number, self._channel = self._join()
-                self._has_rejoined = True
+                is_interrupted = False
+            elif not is_interrupted:
+                return present
+            if is_interrupted:
+                self._leave()
+            self._number, self._channel = self._join()
+            self._has_rejoined = True
             return self._number, self._channel
 
     def close(self) -> None:
@@ -166,6 +193,9 @@ class RemoteConsumer(Closing):
             self._is_closed = True
             return
         self._is_closed = True
+        self._leave()
+
+    def _leave(self) -> None:
         try:
             self._channel.request(CONSUMER_CALLS["close"], [], {}, self._number)
         except (NotSentError, TimerStoreError):
@@ -173,6 +203,17 @@ class RemoteConsumer(Closing):
 
     def __repr__(self) -> str:
         return f"<RemoteConsumer topic={self.topic!r} group={self.group!r}>"
+
+
+def lost_pause_s(limit: RetryLimit, error: Exception) -> float:
+    """Return the seconds before the next attempt of a call, as RetryLimit.pause_s.
+
+    Raises:
+        ConnectionLostError: calls are not repeated.
+    """
+    if limit.is_none:
+        raise ConnectionLostError("the connection was lost during `poll`") from error
+    return limit.pause_s(error)
 
 
 def wait_seconds(wait: object) -> float:

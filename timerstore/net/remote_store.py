@@ -10,6 +10,8 @@ See also: docs/guide.md, docs/protocol.md.
 
 import os
 import ssl
+import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +26,7 @@ from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_consumer import RemoteConsumer
-from timerstore.net.repeating import CallAttempt, ClientIds
+from timerstore.net.repeating import CallAttempt, ClientIds, RetryLimit
 from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 from timerstore.reports import PendingTimer
 
@@ -61,32 +63,43 @@ class RemoteStore(RecordedCalls):
         channel = connector.channel()
         ids = self._ids if connector.retry_for_s else None
         attempt = CallAttempt(spec, args, options, ids, channel.welcome.dedupe_window_ms)
+        limit = self._limit()
         while True:
             try:
                 return attempt.result(channel.request(spec, args, attempt.options)), channel
             except NotSentError as error:
                 if not connector.retry_for_s:
                     raise ConnectionLostError("the connection was lost") from error
-            except ConnectionLostError:
+                time.sleep(limit.pause_s(error))
+            except ConnectionLostError as error:
                 if not connector.retry_for_s or not attempt.can_repeat:
                     raise
+                time.sleep(limit.pause_s(error))
             except TimerStoreError as error:
                 if not attempt.without_ids(error):
                     raise
-            channel = connector.channel()
+            channel = connector.channel(limit.deadline_s)
+
+    def _limit(self) -> RetryLimit:
+        connector = self._connector
+        return RetryLimit(connector.retry_for_s, connector.longest_pause_s, connector.endpoint)
 
     def _do_pending(
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
         given = {"begin_ms": begin_ms, "end_ms": end_ms, "topic": topic}
         options = {name: value for name, value in given.items() if value is not None}
-        number, channel = self._made("pending", [], options)
-        return _pages("pending", channel, number)
+        return self._listed("pending", [], options)
 
     def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
         options = {} if topic is None else {"topic": topic}
-        number, channel = self._made("dead_letters", [group], options)
-        return _pages("dead_letters", channel, number)
+        return self._listed("dead_letters", [group], options)
+
+    def _listed(self, name: str, args: list[Any], options: dict[str, Any]) -> Iterator[Any]:
+        number, channel = self._made(name, args, options)
+        rows = _rows(name, channel, number)
+        weakref.finalize(rows, channel.close_later, number).atexit = False
+        return rows
 
     def _do_consumer(self, topic: str, group: str, *given: Any) -> RemoteConsumer:
         names = ("queues", "tags", "sql", "wait")
@@ -97,7 +110,7 @@ class RemoteStore(RecordedCalls):
         def join() -> tuple[int, Channel]:
             return self._made("consumer", [topic, group], options)
 
-        return RemoteConsumer(join, topic, group, options.get("wait"))
+        return RemoteConsumer(join, self._limit, topic, group, options.get("wait"))
 
     def _do_lease_consumer(
         self, topic: Topics, group: str, wait: float | None, options: dict[str, Any]
@@ -115,19 +128,15 @@ class RemoteStore(RecordedCalls):
         return f"<{type(self).__name__} {self.url}>"
 
 
-def _pages(of: str, channel: Channel, number: int) -> Iterator[Any]:
+def _rows(of: str, channel: Channel, number: int) -> Iterator[Any]:
     """Yield the messages of a list that the server keeps for this connection."""
-    try:
-        while page := _on_list(of, channel, "next", number):
-            yield from page
-    finally:
-        if not channel.is_lost:  # else the list has ended with its connection
-            _on_list(of, channel, "close", number)
+    while page := _next_page(of, channel, number):
+        yield from page
 
 
-def _on_list(of: str, channel: Channel, name: str, number: int) -> Any:
+def _next_page(of: str, channel: Channel, number: int) -> Any:
     try:
-        return channel.request(LIST_CALLS[of][name], [], {}, number)
+        return channel.request(LIST_CALLS[of]["next"], [], {}, number)
     except NotSentError as error:
         raise ConnectionLostError(
             f"the connection was lost during `{of}`; call it again"

@@ -14,6 +14,7 @@ Raises: as timerstore.open and RemoteStore.
 See also: docs/decisions/0018-server-and-client.md.
 """
 
+import logging
 import select
 import threading
 import time
@@ -40,7 +41,10 @@ _WORKERS = 8
 _MODE = 0o600
 _BUSY_S = 0.01
 _LOOK_S = 0.2  # how often the watcher looks whether it is still needed
+_LONGEST_PAUSE_S = 5.0  # of the watcher, while no process can open the store
 _RETRY_S = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 class SharedConnector(Connector):
@@ -55,6 +59,8 @@ class SharedConnector(Connector):
         self._config = config
         self._owned: tuple[TimerStore, StoreServer] | None = None
         self._watcher: threading.Thread | None = None
+        self.closing = threading.Event()
+        """Set by `close`."""
 
     @property
     def is_owner(self) -> bool:
@@ -132,6 +138,7 @@ class SharedConnector(Connector):
     def close(self) -> None:
         """End the connection. The owner closes the store, and another process takes over."""
         super().close()
+        self.closing.set()
         with self._lock:
             super().close()  # a connection that was made in between
             self._give_up()
@@ -147,13 +154,19 @@ class SharedConnector(Connector):
 
 
 def _watch_connection(connector: "weakref.ref[SharedConnector]") -> None:
+    pause_s = 0.0
     while (one := connector()) is not None and not one.is_closed:
         try:
             one.reconnect_if_lost()
         except ClosedError:
             return
-        except (TimerStoreError, OSError, ValueError):
-            pass  # the next call of the program raises it
+        except (TimerStoreError, OSError, ValueError) as error:
+            if not pause_s:
+                _log.warning("shared store: no server, and this process cannot be it: %s", error)
+            pause_s = min(max(2 * pause_s, _LOOK_S), _LONGEST_PAUSE_S)
+            one.closing.wait(pause_s)  # the next call of the program raises the error
+        else:
+            pause_s = 0.0
         del one
 
 

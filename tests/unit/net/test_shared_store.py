@@ -9,7 +9,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
-from timerstore import ConfigError, LockedError, StoreConfig, UnavailableError
+from timerstore import ConfigError, CorruptError, LockedError, StoreConfig, UnavailableError
 from timerstore.net import shared_store
 from timerstore.net.shared_store import SharedConnector, SharedStore, open_shared
 from timerstore.testing import ManualClock
@@ -62,7 +62,7 @@ def test_calls_go_on_when_the_owner_is_killed(tmp_path: Path, config: StoreConfi
     if pid == 0:
         try:
             owner = _open(tmp_path / "s", config)
-            owner.put("t", b"owner", delay=3600)
+            owner.put("owner", b"owner", delay=3600)
             time.sleep(600)
         finally:
             os._exit(1)
@@ -72,17 +72,41 @@ def test_calls_go_on_when_the_owner_is_killed(tmp_path: Path, config: StoreConfi
         time.sleep(0.01)
     with _open(tmp_path / "s", config) as store:
         assert not store.is_owner
-        for k in range(5):
-            store.put("t", b"%d" % k, delay=3600)
+        receipts = [store.put("t", b"%d" % k, delay=3600) for k in range(5)]
         os.kill(pid, 9)
-        for k in range(5):
-            store.put("t", b"%d" % k, delay=3600)
+        receipts += [store.put("t", b"%d" % k, delay=3600) for k in range(5)]
         os.waitpid(pid, 0)
         assert store.is_owner
-        bodies = len(list(store.pending()))
-        assert bodies >= 10
+        found = sorted(one.message_id for one in store.pending(topic="t"))
+        assert found == sorted(one.message_id for one in receipts), "each put once"
     report = timerstore.verify_directory(tmp_path / "s")
     assert report.clean, report
+
+
+def test_watcher_pauses_when_taking_over_fails(
+    tmp_path: Path,
+    config: StoreConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    owner = _open(tmp_path / "s", config)
+    other = _open(tmp_path / "s", config)
+    opened = []
+
+    def fail(self: SharedConnector) -> None:
+        opened.append(self)
+        raise CorruptError("checkpoint: wanted a checksum, got another one")
+
+    monkeypatch.setattr(SharedConnector, "_open", fail)
+    owner.close()
+    deadline = time.monotonic() + 60
+    while len(opened) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert len(opened) < 10
+    assert len([one for one in caplog.records if "wanted a checksum" in one.message]) == 1
+    other.close()
 
 
 def test_forked_child_owns_nothing(tmp_path: Path, config: StoreConfig) -> None:

@@ -1,0 +1,154 @@
+"""Calls that are interrupted or cancelled, and connections that end again and again."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+import timerstore.aio
+from tests.support.served_bench import ServedBench
+from timerstore import ClosedError, ConnectionLostError, UnavailableError
+from timerstore.net.async_channel import AsyncChannel
+from timerstore.net.channel import Channel
+from timerstore.net.connector import Connector
+from timerstore.net.remote_store import RemoteStore
+
+
+def _fill(served: ServedBench, count: int) -> None:
+    for k in range(count):
+        served.bench.store.put("t", b"%d" % k)
+    served.bench.turn()
+
+
+def test_interrupted_poll_loses_no_messages(
+    served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(served, 4)
+    consumer = remote.consumer("t", "g")
+    (first,) = consumer.poll(1)
+    request = Channel.request
+
+    def interrupted(self: Channel, *call: Any, **more: Any) -> Any:
+        request(self, *call, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "request", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(2)
+    assert consumer.commit(first) == {0: 1}, "what the caller names is committed"
+    assert consumer.commit() == {}, "the interrupted poll is not committed"
+    assert [one.body for one in consumer.poll()] == [b"1", b"2", b"3"]
+    assert consumer.commit() == {0: 4}
+    consumer.close()
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_cancelled_poll_loses_no_messages(served: ServedBench, turns: int) -> None:
+    _fill(served, 6)
+
+    async def main() -> None:
+        async with timerstore.aio.connect(served.url) as store, store.consumer("t", "g") as one:
+            call = asyncio.ensure_future(one.poll(3))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert [m.body for m in await call] == [b"0", b"1", b"2"]
+            rest = await one.poll(32)
+            expected = range(6) if call.cancelled() else range(3, 6)
+            assert [m.body for m in rest] == [b"%d" % k for k in expected]
+            assert await one.commit() == {0: 6}
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_lists_that_are_not_read_take_no_space(remote: RemoteStore) -> None:
+    for _ in range(300):  # a connection has at most 256
+        remote.pending()
+    assert list(remote.pending()) == []
+
+
+def test_calls_end_when_every_connection_is_lost(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = served.connect(retry_for=0.3)
+    consumer = remote.consumer("t", "g")
+    single = served.connect(retry_for=0).consumer("t", "single")
+    made = 0
+    connect, request = Connector._attempt, Channel.request
+
+    def counted(self: Connector) -> Channel:
+        nonlocal made
+        made += 1
+        return connect(self)
+
+    def lost(self: Channel, spec: Any, *rest: Any, **more: Any) -> Any:
+        if spec.name in ("topics", "poll"):
+            self._lose(ConnectionLostError("lost"))
+            raise ConnectionLostError("lost")
+        return request(self, spec, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connector, "_attempt", counted)
+        patch.setattr(Channel, "request", lost)
+        with pytest.raises(UnavailableError):
+            remote.topics()
+        with pytest.raises(UnavailableError):
+            consumer.poll()
+        with pytest.raises(ConnectionLostError):
+            single.poll()
+    assert 2 <= made < 40
+
+
+def test_async_calls_end_when_every_connection_is_lost(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost_count = 0
+    request = AsyncChannel.request
+
+    async def lost(self: AsyncChannel, spec: Any, *rest: Any, **more: Any) -> Any:
+        nonlocal lost_count
+        if spec.name in ("topics", "poll"):
+            lost_count += 1
+            self._lose(ConnectionLostError("lost"))
+            raise ConnectionLostError("lost")
+        return await request(self, spec, *rest, **more)
+
+    async def main() -> None:
+        async with (
+            timerstore.aio.connect(served.url, retry_for=0.3) as store,
+            store.consumer("t", "g") as consumer,
+        ):
+            with pytest.raises(UnavailableError):
+                await store.topics()  # type: ignore[attr-defined]
+            with pytest.raises(UnavailableError):
+                await consumer.poll()
+
+    monkeypatch.setattr(AsyncChannel, "request", lost)
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert 2 <= lost_count < 40
+
+
+def test_cancelled_caller_leaks_no_connection(served: ServedBench) -> None:
+    async def main() -> None:
+        store = await timerstore.aio.connect(served.url)
+        (old,) = store._channels.values()
+        old._lose(ConnectionLostError("lost"))
+        call = asyncio.ensure_future(store.put("t", b"x"))  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        (connecting,) = store._connecting.values()
+        call.cancel()
+        found = await connecting
+        assert list(store._channels.values()) == [found]
+        found._lose(ConnectionLostError("lost"))
+        call = asyncio.ensure_future(store.put("t", b"x"))  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        await store.close()
+        with pytest.raises(ClosedError):
+            await call
+        assert not store._channels
+        assert not store._connecting
+
+    asyncio.run(asyncio.wait_for(main(), 60))

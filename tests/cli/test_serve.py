@@ -154,6 +154,9 @@ def test_serve_socket_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_pa
     assert "HOST:PORT" in ts("serve", store, "--tcp", "nonsense").err
     assert "--tls-key" in ts("serve", store, "--tcp", "127.0.0.1:0", "--tls-cert", busy).err
     assert "--snapshot" in ts("serve", store, "--socket", busy, "--snapshot").err
+    assert "wanted --tcp" in ts("serve", store, "--ui", "--token-file", busy).err
+    assert "wanted --tcp" in ts("serve", store, "--socket", busy, "--insecure").err
+    assert "wanted --socket" in ts("serve", store, "--tcp", "127.0.0.1:0", "--user", "7").err
     assert "no store" in ts("serve", tmp_path / "nowhere", "--socket", busy).err
     open_token = tmp_path / "token"
     open_token.write_text("0123456789abcdef")

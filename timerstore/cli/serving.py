@@ -87,6 +87,10 @@ def serve_command(
         raise click.UsageError("--snapshot: a store that is not open cannot be served to programs")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("wanted --tls-cert and --tls-key together")
+    if tcp is None and (tls_cert is not None or token_file is not None or insecure):
+        raise click.UsageError("--tls-cert, --token-file, --insecure: wanted --tcp with them")
+    if socket is None and users:
+        raise click.UsageError("--user: wanted --socket with it")
     config = config_of(settings)
     start = _dashboard() if ui else None
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)

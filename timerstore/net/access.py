@@ -3,15 +3,20 @@
 Raises: ConfigError for a token file that others can read, or that has no token.
 """
 
+import hmac
 import os
+import socket
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from timerstore._engine.storage.paths import absolute_path
-from timerstore.errors import ConfigError, quoted
+from timerstore.errors import AccessError, ConfigError, ProtocolError, quoted
+from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 
 _TOKEN_CHARACTERS = (16, 4096)
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class ServerAccess(NamedTuple):
@@ -21,6 +26,19 @@ class ServerAccess(NamedTuple):
     """User ids that a unix socket accepts; None on TCP."""
     token: str | None
     """The token that the first message must contain; None if none is necessary."""
+
+    def check_hello(self, hello: Hello) -> None:
+        """Raise ProtocolError for another version, and AccessError for a wrong token."""
+        if hello.version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                "the client speaks another version of the protocol",
+                wanted=f"version {PROTOCOL_VERSION}",
+                got=f"version {hello.version}",
+            )
+        if self.token is not None and not hmac.compare_digest(
+            self.token.encode(), (hello.token or "").encode("utf-8", "replace")
+        ):
+            raise AccessError("the token is wrong", wanted="the token of the server's token file")
 
     def accepts_user(self, uid: int) -> bool:
         """Return whether a user of this machine may connect."""
@@ -59,3 +77,11 @@ def read_token(path: str | os.PathLike[str]) -> str:
 def tls_files(cert: str | os.PathLike[str], key: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Return the paths of a certificate chain and its key."""
     return absolute_path("tls_cert", cert), absolute_path("tls_key", key)
+
+
+def uid_of(one: socket.socket) -> int | None:
+    """Return the user at the other end of a unix socket; None for another kind."""
+    if one.family != socket.AF_UNIX:
+        return None
+    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])

@@ -25,7 +25,7 @@ from timerstore.errors import (
 from timerstore.net.call_runner import receipts_in
 from timerstore.net.call_table import CONSUMER_CALLS, LIST_CALLS, STORE_CALLS, CallSpec
 from timerstore.net.channel import RECEIVED_BYTES_MAX, NotSentError, call_payload, check_welcome
-from timerstore.net.endpoints import Endpoint, unix_address
+from timerstore.net.endpoints import Endpoint, keep_alive, unix_address
 from timerstore.net.frames import FrameSplitter, frame
 from timerstore.net.wire_errors import error_of
 from timerstore.net.wire_messages import (
@@ -79,6 +79,8 @@ class AsyncChannel(Owner, asyncio.Protocol):
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        if (one := transport.get_extra_info("socket")) is not None:
+            keep_alive(one)
 
     def data_received(self, data: bytes) -> None:
         """Give each answer to its call."""

@@ -12,8 +12,10 @@ from typing import Any
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases.backoff import delay_ms
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
+from timerstore.messages import PullResult
 from timerstore.net.call_table import (
     CONSUMER_CALLS,
     LIST_CALLS,
@@ -24,6 +26,7 @@ from timerstore.net.call_table import (
 )
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
+from timerstore.net.shortened_results import ResultShortener
 from timerstore.net.wire_messages import Call
 
 _PAGE = 256  # messages of a list in one answer
@@ -36,15 +39,23 @@ class MessageList(Owner):
     def __init__(self, calls: Mapping[str, CallSpec], found: AsyncIterator[Any]) -> None:
         self.calls = calls
         self._found = found
+        self._kept: list[Any] = []
 
     async def next(self) -> list[Any]:
         """Return the next messages; an empty list at the end."""
+        if self._kept:
+            page, self._kept = self._kept, []
+            return page
         page = []
         async for one in self._found:
             page.append(one)
             if len(page) == _PAGE:
                 break
         return page
+
+    def keep(self, rows: list[Any]) -> None:
+        """Return these rows before the others."""
+        self._kept = rows + self._kept
 
     async def close(self) -> None:
         """Forget the rest."""
@@ -71,7 +82,9 @@ class CallRunner(Owner):
         self._counters = counters
         self._targets: dict[int, AsyncConsumer | MessageList] = {}
         self._numbers = count(1)
-        self._leases: dict[str, None] | None = {} if return_leases else None
+        self._clock = store.blocking._clock
+        self._leases: dict[str, int] | None = {} if return_leases else None  # to their ends, ms
+        self._shortener = ResultShortener(self._clock, limits.frame_bytes_max)
 
     def spec_of(self, call: Call) -> CallSpec:
         """Return the row of a call."""
@@ -95,6 +108,10 @@ class CallRunner(Owner):
             raise MessageError([f"{call.name}: {one}" for one in problems])
         if call.name == "receive":
             self._check_leases()
+            kept, stale = self._shortener.take_kept(call)
+            await self.give_back(stale)
+            if kept:
+                return kept
         method: Callable[..., Any] = getattr(self._store, call.name)
         if call.name == "consumer":
             self._check_targets()
@@ -123,6 +140,22 @@ class CallRunner(Owner):
             del self._targets[call.target]
         return await getattr(target, call.name)(*call.args, **call.options)
 
+    async def shortened(self, call: Call, found: Any) -> Any:
+        """Return the part of a result that fits into a frame; the rest is in later results."""
+        target = self._targets.get(call.target)
+        if isinstance(target, MessageList):
+            return self._shortener.listed(found, target.keep)
+        if target is not None and call.name == "poll":
+            return await self._shortener.polled(target, found)
+        if call.name == "receive":
+            return self._shortener.received(call, found)
+        if isinstance(found, PullResult):
+            return self._shortener.pulled(found)
+        raise MessageError(
+            f"{call.name}: the result is longer than a frame, which has at most "
+            f"{self._limits.frame_bytes_max} bytes; ask for fewer messages (max_count)"
+        )
+
     def _check_targets(self) -> None:
         if len(self._targets) >= self._limits.targets_max:
             raise BusyError(
@@ -138,7 +171,13 @@ class CallRunner(Owner):
     # --- leases ---
 
     def _check_leases(self) -> None:
-        if self._leases is not None and len(self._leases) >= self._limits.leases_max:
+        leases = self._leases
+        if leases is None or len(leases) < self._limits.leases_max:
+            return
+        now_ms = self._clock.now_ms
+        for receipt in [one for one, end_ms in leases.items() if end_ms <= now_ms]:
+            del leases[receipt]
+        if len(leases) >= self._limits.leases_max:
             raise BusyError(
                 "the connection has too many leases", wanted=f"at most {self._limits.leases_max}"
             )
@@ -147,11 +186,12 @@ class CallRunner(Owner):
         leases = self._leases
         assert leases is not None, "checked by the caller"
         if call.name == "receive":
-            leases.update(dict.fromkeys(one.receipt for one in found))
+            leases.update((one.receipt, one.lease_until_ms) for one in found)
         elif call.name in _SETTLING:
             leases.pop(call.args[0], None)
             if call.name == "extend":
-                leases[found] = None
+                lease_ms = delay_ms("lease", call.options.get("lease", 30.0))
+                leases[found] = self._clock.now_ms + lease_ms
         elif call.name == "ack_many":
             for receipt in call.args[0]:
                 leases.pop(receipt, None)
@@ -170,6 +210,7 @@ class CallRunner(Owner):
         for one in targets:
             with suppress(TimerStoreError):  # as the store may be closed
                 await one.close()
+        await self.give_back(self._shortener.end())
         if self._leases:
             await self.give_back(list(self._leases))
 
@@ -185,3 +226,8 @@ async def settled(tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
     """Wait until tasks have ended, for a limited time."""
     if tasks:
         await asyncio.wait(tasks, timeout=seconds)
+
+
+def is_wait(value: object) -> bool:
+    """Return whether a value of `wait` is a time to wait; the store checks it."""
+    return isinstance(value, int | float) and value > 0

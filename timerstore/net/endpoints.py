@@ -18,6 +18,9 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError, quoted
 
 _UNIX_BYTES_MAX = 107
+_KEEP_IDLE_S = 30
+_KEEP_INTERVAL_S = 10
+_UNANSWERED_MS = 60_000
 _FORMS = "wanted unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"
 
 
@@ -83,13 +86,22 @@ def unix_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def keep_alive(one: socket.socket) -> None:
+    """Have the system end a TCP connection whose other end is gone, after about a minute."""
+    if one.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE_S)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_INTERVAL_S)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
+
+
 def connected_socket(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     """Return a socket that is connected to a server, without TLS. OSError if none listens."""
     if endpoint.path is None:
         one = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        keep_alive(one)
         return one
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

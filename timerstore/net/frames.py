@@ -25,7 +25,8 @@ class FrameSplitter(Owner):
     """
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
+        """The limit; a change applies from the next frame on."""
         self._buffer = bytearray()
 
     @property
@@ -41,10 +42,10 @@ class FrameSplitter(Owner):
         try:
             while size - at >= LENGTH_BYTES:
                 length = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
-                if not 1 <= length <= self._frame_bytes_max:
+                if not 1 <= length <= self.frame_bytes_max:
                     raise ProtocolError(
                         "a frame has an invalid length",
-                        wanted=f"1 to {self._frame_bytes_max} bytes",
+                        wanted=f"1 to {self.frame_bytes_max} bytes",
                         got=length,
                     )
                 end = at + LENGTH_BYTES + length

@@ -10,11 +10,9 @@ See also: docs/protocol.md, docs/decisions/0018-server-and-client.md.
 """
 
 import asyncio
-import hmac
 import logging
-import socket
-import struct
 from collections import deque
+from functools import partial
 from typing import Any, cast
 
 from timerstore.aio import AsyncTimerStore
@@ -28,9 +26,10 @@ from timerstore.errors import (
     TimerStoreError,
     UnavailableError,
 )
-from timerstore.net.access import ServerAccess
-from timerstore.net.call_runner import CallRunner, receipts_in
+from timerstore.net.access import ServerAccess, uid_of
+from timerstore.net.call_runner import CallRunner, is_wait, receipts_in
 from timerstore.net.call_table import CallSpec
+from timerstore.net.endpoints import keep_alive
 from timerstore.net.frames import FrameSplitter, frame
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
@@ -45,12 +44,13 @@ from timerstore.net.wire_messages import (
     Hello,
     Welcome,
     decode_from_client,
+    decode_hello,
     encode,
 )
 
 _log = logging.getLogger(__name__)
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _LINGER_S = 1.0
+_HELLO_BYTES_MAX = 20 << 10  # a token of 4,096 characters fits
 ABANDONED = "AbandonedCall"
 """The kind of the failure that answers an abandoned call."""
 
@@ -73,11 +73,13 @@ class ServerConnection(asyncio.Protocol):
         self._access = access
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        self._splitter = FrameSplitter(limits.frame_bytes_max)
+        self._splitter = FrameSplitter(_HELLO_BYTES_MAX)
         self._payloads: deque[bytes] = deque()  # received, not started yet
         self._answers: list[bytes] = []  # of this turn
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: set[int] = set()  # ids of calls that may wait for messages
+        self._call_bytes: dict[int, int] = {}  # received, of each running call
+        self._running_bytes = 0  # their sum
         self._runner: CallRunner | None = None
         self._is_full = False  # the transport has too many bytes that were not sent
         self._is_ending = False
@@ -105,7 +107,11 @@ class ServerConnection(asyncio.Protocol):
         self._is_counted = True
         self._counters.net_connections += 1
         self._counters.net_accepted_connections += 1
-        if (uid := _uid_of(transport)) is not None and not self._access.accepts_user(uid):
+        one = transport.get_extra_info("socket")
+        if one is not None:
+            keep_alive(one)
+        uid = None if one is None else uid_of(one)
+        if uid is not None and not self._access.accepts_user(uid):
             self._reject(AccessError("the server does not accept this user", got=f"user {uid}"))
 
     def data_received(self, data: bytes) -> None:
@@ -114,9 +120,13 @@ class ServerConnection(asyncio.Protocol):
             return
         self._counters.net_received_bytes += len(data)
         try:
-            self._payloads.extend(self._splitter.feed(data))
+            for payload in self._splitter.feed(data):
+                self._payloads.append(payload)
+                if self._runner is None:
+                    self._start_calls()  # a hello raises the limit of the next frame
         except ProtocolError as error:
-            self._break(error)
+            if not self._is_ending:
+                self._break(error)
             return
         self._start_calls()
 
@@ -162,18 +172,9 @@ class ServerConnection(asyncio.Protocol):
             )
 
     def _greet(self, hello: Hello) -> None:
-        if hello.version != PROTOCOL_VERSION:
-            raise ProtocolError(
-                "the client speaks another version of the protocol",
-                wanted=f"version {PROTOCOL_VERSION}",
-                got=f"version {hello.version}",
-            )
-        token = self._access.token
-        if token is not None and not hmac.compare_digest(
-            token.encode(), (hello.token or "").encode("utf-8", "replace")
-        ):
-            raise AccessError("the token is wrong", wanted="the token of the server's token file")
+        self._access.check_hello(hello)
         self._hello_timer.cancel()
+        self._splitter.frame_bytes_max = self._limits.frame_bytes_max
         self._runner = CallRunner(
             self._store, self._limits, self._counters, return_leases=hello.return_leases
         )
@@ -193,11 +194,13 @@ class ServerConnection(asyncio.Protocol):
 
     def _start_calls(self) -> None:
         while self._payloads and not self._is_finishing:
-            if self._is_full or len(self._tasks) - len(self._waiting) >= self._limits.in_flight_max:
+            if self._is_full or self._is_at_limit():
                 self._transport.pause_reading()
                 return
             try:
-                self._handle(decode_from_client(self._payloads.popleft()))
+                payload = self._payloads.popleft()
+                decode = decode_hello if self._runner is None else decode_from_client
+                self._handle(decode(payload), len(payload))
             except ProtocolError as error:
                 self._break(error)
                 return
@@ -207,7 +210,14 @@ class ServerConnection(asyncio.Protocol):
         if not self._is_ending:
             self._transport.resume_reading()
 
-    def _handle(self, message: Hello | Call | Abandon) -> None:
+    def _is_at_limit(self) -> bool:
+        running_count = len(self._tasks) - len(self._waiting)
+        return (
+            running_count >= self._limits.in_flight_max
+            or self._running_bytes >= self._limits.running_bytes_max
+        )
+
+    def _handle(self, message: Hello | Call | Abandon, size_bytes: int) -> None:
         runner = self._runner
         if isinstance(message, Hello):
             if runner is not None:
@@ -219,24 +229,26 @@ class ServerConnection(asyncio.Protocol):
             if message.id in self._waiting:
                 self._tasks[message.id].cancel()
         else:
-            self._start(runner, message)
+            self._start(runner, message, size_bytes)
 
-    def _start(self, runner: CallRunner, call: Call) -> None:
+    def _start(self, runner: CallRunner, call: Call, size_bytes: int) -> None:
         if call.id <= NO_CALL or call.id in self._tasks:
             raise ProtocolError("the id of a call is not above 0, or in use", got=call.id)
         self._counters.net_requests += 1
         try:
             spec = runner.spec_of(call)
-            if spec.waits and call.options.get("wait"):
+            if spec.waits and is_wait(call.options.get("wait")):
                 self._check_waits()
                 self._waiting.add(call.id)
                 self._counters.net_waiting_requests += 1
-        except TimerStoreError as error:
-            self._fail(call.id, error)
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self._fail_with(call, error)
             return
+        self._running_bytes += size_bytes
+        self._call_bytes[call.id] = size_bytes
         self._counters.net_running_requests += 1
-        task = self._loop.create_task(self._run(runner, call, spec))
-        self._tasks[call.id] = task
+        self._tasks[call.id] = task = self._loop.create_task(self._run(runner, call, spec))
+        task.add_done_callback(partial(self._call_ended, call.id))
 
     def _check_waits(self) -> None:
         limits = self._limits
@@ -253,23 +265,38 @@ class ServerConnection(asyncio.Protocol):
         found: Any = None
         try:
             found = await runner.run(call, spec)
-            if self._answer(call, found):
+            if await self._answer(runner, call, found):
                 found = None
-        except asyncio.CancelledError:
-            if not self._is_finishing:  # else the client asks the next server
-                self._write(Failure(call.id, ABANDONED))
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._fail_with(call, error)
         finally:
+            self._forget_wait(call.id)  # nothing cancels the call any more
             if receipts := receipts_in(found):  # the answer was not sent
                 await runner.give_back(receipts)
-            self._tasks.pop(call.id, None)
-            self._counters.net_running_requests -= 1
-            if call.id in self._waiting:
-                self._waiting.discard(call.id)
-                self._counters.net_waiting_requests -= 1
-            if self._payloads or not self._is_ending:
-                self._start_calls()
+            self._forget(call.id)
+
+    def _forget(self, call_id: int) -> None:
+        del self._tasks[call_id]
+        self._running_bytes -= self._call_bytes.pop(call_id)
+        self._counters.net_running_requests -= 1
+        self._forget_wait(call_id)
+
+    def _forget_wait(self, call_id: int) -> None:
+        if call_id in self._waiting:
+            self._waiting.discard(call_id)
+            self._counters.net_waiting_requests -= 1
+
+    def _call_ended(self, call_id: int, task: "asyncio.Task[None]") -> None:
+        """Account for a call, also for one that was cancelled before its first step."""
+        if self._tasks.get(call_id) is task:
+            self._forget(call_id)
+        if task.cancelled():
+            if not self._is_finishing:  # else the client asks the next server
+                self._write(Failure(call_id, ABANDONED))
+        elif (error := task.exception()) is not None:
+            _log.error("the end of a call failed", exc_info=error)
+        if self._payloads or not self._is_ending:
+            self._start_calls()
 
     def _fail_with(self, call: Call, error: Exception) -> None:
         """Answer a call that raised an exception."""
@@ -292,14 +319,11 @@ class ServerConnection(asyncio.Protocol):
 
     # --- answers ---
 
-    def _answer(self, call: Call, found: Any) -> bool:
+    async def _answer(self, runner: CallRunner, call: Call, found: Any) -> bool:
         """Send a result, and return whether the connection is still there."""
         payload = encode(Answer(call.id, found))
         if len(payload) > self._limits.frame_bytes_max:
-            raise MessageError(
-                f"{call.name}: the result has {len(payload)} bytes, and a frame at most "
-                f"{self._limits.frame_bytes_max}; ask for fewer messages (max_count)"
-            )
+            payload = encode(Answer(call.id, await runner.shortened(call, found)))
         self._send(payload)
         return not self._is_ending
 
@@ -350,6 +374,7 @@ class ServerConnection(asyncio.Protocol):
         """Send the error, and close when the client has: a close with unread bytes loses it."""
         self._flush()
         self._is_ending = True
+        self._payloads.clear()
         if self._transport.can_write_eof():
             self._transport.write_eof()
             self._loop.call_later(_LINGER_S, self._transport.close)
@@ -373,12 +398,3 @@ class ServerConnection(asyncio.Protocol):
     async def ended(self) -> None:
         """Return when everything that belongs to the connection has ended."""
         await self._has_ended.wait()
-
-
-def _uid_of(transport: asyncio.BaseTransport) -> int | None:
-    """Return the user at the other end of a unix socket; None for another kind."""
-    one = transport.get_extra_info("socket")
-    if one is None or one.family != socket.AF_UNIX:
-        return None
-    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[1])

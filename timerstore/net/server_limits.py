@@ -17,6 +17,8 @@ class ServerLimits:
     in_flight_max: int = 1024
     """Running calls of one connection, without those that wait for messages. At the limit, the
     server reads nothing more from this connection until one has ended."""
+    running_bytes_max: int = 128 << 20
+    """Bytes of the running calls of one connection. At the limit as for `in_flight_max`."""
     waits_max: int = 16_384
     """Calls of all connections that wait for messages. Another one gets BusyError."""
     connection_waits_max: int = 4096
@@ -30,7 +32,8 @@ class ServerLimits:
     leases_max: int = 100_000
     """Leases of one connection that has `return_leases`. Then `receive` raises BusyError."""
     hello_s: int = 10
-    """Seconds for the first message of a client."""
+    """Seconds for the first message of a client, and for a handshake of TLS before it. The first
+    message has at most 20 KiB."""
 
     def __post_init__(self) -> None:
         problems = [

@@ -38,6 +38,7 @@ def start_server(
 ) -> StoreServer:
     """Implement timerstore.net.serve."""
     _check(store, socket, tcp, tls, limits, workers)
+    _check_used(socket, tcp, token_file, users, insecure=insecure)
     with ExitStack() as undo:
         listeners = []
         if tcp is not None:
@@ -84,6 +85,21 @@ def _check(store: Any, socket: Any, tcp: Any, tls: Any, limits: Any, workers: An
         problems.append(f"limits: wanted ServerLimits, got {quoted(limits)}")
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         problems.append(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_used(
+    socket: object, tcp: object, token_file: object, users: Iterable[int], *, insecure: bool
+) -> None:
+    """Reject an option of access that protects nothing."""
+    problems = []
+    if tcp is None and token_file is not None:
+        problems.append("token_file: wanted tcp with it; a unix socket has no token")
+    if tcp is None and insecure:
+        problems.append("insecure: wanted tcp with it")
+    if socket is None and users:
+        problems.append("users: wanted socket with it; TCP does not know the users")
     if problems:
         raise ConfigError(problems)
 

@@ -154,7 +154,10 @@ class StoreServer(Closing):
 
         if one.path is not None:
             return await loop.create_unix_server(connection, sock=one.socket)
-        return await loop.create_server(connection, sock=one.socket, ssl=one.tls)
+        timeout_s = None if one.tls is None else float(self._limits.hello_s)
+        return await loop.create_server(
+            connection, sock=one.socket, ssl=one.tls, ssl_handshake_timeout=timeout_s
+        )
 
     async def _end_connections(self) -> None:
         open_ones = list(self._connections)

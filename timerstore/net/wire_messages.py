@@ -96,6 +96,7 @@ FromServer = Welcome | Answer | Failure
 _encoder = msgspec.msgpack.Encoder(enc_hook=wire_value)
 _call_encoder = msgspec.msgpack.Encoder(enc_hook=argument_object)
 _from_client = msgspec.msgpack.Decoder(FromClient, ext_hook=decoded_extension)
+_hello = msgspec.msgpack.Decoder(Hello)
 _from_server = msgspec.msgpack.Decoder(FromServer)
 
 
@@ -109,6 +110,11 @@ def encode_call(call: Call) -> bytes:
 def encode(message: FromClient | FromServer | object) -> bytes:
     """Return the bytes of a message or of a result."""
     return _encoder.encode(message)
+
+
+def decode_hello(payload: bytes) -> Hello:
+    """Return the first message of a client, which is a Hello."""
+    return _decoded(_hello, payload)
 
 
 def decode_from_client(payload: bytes) -> FromClient:

@@ -4,6 +4,7 @@ import contextlib
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.bench import Bench
@@ -11,9 +12,11 @@ from tests.support.served_bench import RawClient, ServedBench
 from timerstore.errors import AccessError, MessageError, ProtocolError, UnavailableError
 from timerstore.net.channel import Channel
 from timerstore.net.endpoints import Endpoint
+from timerstore.net.frames import frame
 from timerstore.net.remote_store import RemoteStore
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_messages import Hello
+from timerstore.net.wire_values import INT64_COLUMN
 
 
 def _works(remote: RemoteStore) -> None:
@@ -48,6 +51,32 @@ def test_call_before_hello_closes(served: ServedBench) -> None:
     raw.send([2, 1, "topics"])
     assert raw.reply()[1:3] == [0, "ProtocolError"]
     assert raw.is_closed_by_server()
+
+
+def test_first_frame_above_the_limit_of_a_hello_closes(served: ServedBench) -> None:
+    raw = served.raw()
+    raw.socket.sendall((1 << 20).to_bytes(4, "big"))
+    assert raw.reply()[1:3] == [0, "ProtocolError"]
+    assert raw.is_closed_by_server()
+
+
+def test_hello_and_a_large_call_in_one_packet_are_accepted(served: ServedBench) -> None:
+    raw = served.raw()
+    call = msgspec.msgpack.encode([2, 1, "put", ["t", bytes(100_000)]])
+    raw.socket.sendall(frame(msgspec.msgpack.encode([1, 1])) + frame(call))
+    assert raw.reply()[0] == 4
+    assert raw.reply()[:2] == [5, 1]
+
+
+def test_calls_above_the_limit_of_running_bytes_are_not_lost(tmp_path: Path) -> None:
+    limits = ServerLimits(running_bytes_max=50_000)
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
+    raw = served.raw()
+    raw.hello()
+    for k in range(1, 21):
+        raw.send([2, k, "put", ["t", bytes(40_000)]])
+    assert sorted(raw.reply()[1] for _ in range(20)) == list(range(1, 21))
+    served.close()
 
 
 def test_second_hello_closes(served: ServedBench) -> None:
@@ -95,6 +124,8 @@ def test_id_in_use_closes(served: ServedBench) -> None:
         ["ack_many", [5]],
         ["receive", ["t", "g"], {"wait": "for ever"}],
         ["receive", ["t", "g"], {"wait": -1}],
+        ["receive", ["t", "g"], {"wait": {"type": "array"}}],
+        ["receive", ["t", "g"], {"wait": msgspec.msgpack.Ext(INT64_COLUMN, bytes(16))}],
         ["receive", ["t", "g"], {"backoff": {"a": 1}}],
         ["pull", ["t", "0", None]],
         ["pull", ["t", 0, 0], {"max_count": 2**63 - 1, "shard": 1}],
@@ -231,21 +262,122 @@ def test_limit_of_waits_is_a_busy_error(tmp_path: Path) -> None:
     served.close()
 
 
-def test_too_long_result_is_an_error_of_that_call(tmp_path: Path) -> None:
+def _served_with_small_frames(tmp_path: Path, bodies: list[bytes]) -> ServedBench:
     limits = ServerLimits(frame_bytes_max=20_000)
     served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
-    remote = served.connect()
-    for _ in range(3):
-        remote.put("t", bytes(9000))
+    for one in bodies:
+        served.bench.store.put("t", one)
     served.bench.turn()
-    with pytest.raises(MessageError, match="ask for fewer messages"):
-        remote.pull("t", 0, 0)
-    assert len(remote.pull("t", 0, 0, max_count=1).messages) == 1
+    return served
+
+
+def test_pull_returns_the_messages_that_fit_into_a_frame(tmp_path: Path) -> None:
+    served = _served_with_small_frames(tmp_path, [bytes(9000)] * 3)
+    remote = served.connect()
+    first = remote.pull("t", 0, 0)
+    assert len(first.messages) == 2
+    assert first.next_offset == 2
+    assert len(remote.pull("t", 0, first.next_offset).messages) == 1
     with pytest.raises(MessageError, match="at most 20000 in one call"):
         remote.put("t", bytes(30_000))
-    with pytest.raises(MessageError, match="ask for fewer messages"):
-        remote.receive("t", "g", max_count=3)
-    served.bench.turn()
-    found = remote.receive("t", "g", wait=5)  # what could not be sent was given back
+    served.close()
+
+
+def test_message_above_the_frame_is_an_error_and_stays(tmp_path: Path) -> None:
+    served = _served_with_small_frames(tmp_path, [bytes(30_000)])
+    remote = served.connect()
+    with pytest.raises(MessageError, match="does not fit into a frame"):
+        remote.pull("t", 0, 0)
+    with pytest.raises(MessageError, match="does not fit into a frame"):
+        remote.receive("t", "g")
+    with remote.consumer("t", "h") as consumer:
+        with pytest.raises(MessageError, match="does not fit into a frame"):
+            consumer.poll()
+        assert consumer.commit() == {}
+    served.close()
+
+
+def test_poll_cut_at_a_frame_commits_only_what_was_returned(tmp_path: Path) -> None:
+    bodies = [bytes([k]) * 6000 for k in range(7)]
+    served = _served_with_small_frames(tmp_path, bodies)
+    with served.connect().consumer("t", "g") as consumer:
+        got = [one.body for one in consumer.poll(32)]
+        assert got == bodies[:3]
+        assert consumer.commit() == {0: 3}
+        while found := consumer.poll(32):
+            got += [one.body for one in found]
+        assert got == bodies
+        assert consumer.commit() == {0: 7}
+    served.close()
+
+
+def test_receive_cut_at_a_frame_counts_no_attempt_of_the_rest(tmp_path: Path) -> None:
+    bodies = [bytes([k]) * 6000 for k in range(7)]
+    served = _served_with_small_frames(tmp_path, bodies)
+    remote = served.connect()
+    got = []
+    while found := remote.receive("t", "g", max_count=7, max_attempts=1):
+        assert len(found) <= 3
+        got += [one.body for one in found]
+        assert {one.attempt for one in found} == {1}
+        remote.ack_many([one.receipt for one in found])
+    assert got == bodies
+    assert list(remote.dead_letters("g")) == []
+    served.close()
+
+
+def test_kept_leases_are_given_back_with_the_connection(tmp_path: Path) -> None:
+    served = _served_with_small_frames(tmp_path, [bytes(6000)] * 5)
+    first = served.connect()
+    held = first.receive("t", "g", max_count=5)
+    assert len(held) == 3
+    first.close()
+    other = served.connect()
+    for _ in range(100):
+        served.bench.turn()
+        if found := other.receive("t", "g", max_count=1, wait=0.1):
+            break
     assert found[0].attempt == 2
+    served.close()
+
+
+def test_dead_letters_are_read_in_pages_that_fit(tmp_path: Path) -> None:
+    bodies = [bytes([k]) * 6000 for k in range(7)]
+    served = _served_with_small_frames(tmp_path, bodies)
+    remote = served.connect()
+    while found := remote.receive("t", "g", max_count=7):
+        for one in found:
+            remote.bury(one.receipt)
+    served.bench.turn()
+    assert sorted(one.body for one in remote.dead_letters("g")) == bodies
+    served.close()
+
+
+def test_abandon_in_one_packet_with_its_call_leaves_nothing(served: ServedBench) -> None:
+    raw = served.raw()
+    raw.hello()
+    call = frame(msgspec.msgpack.encode([2, 1, "receive", ["t", "g"], {"wait": 60.0}]))
+    raw.socket.sendall(call + frame(msgspec.msgpack.encode([3, 1])))
+    assert raw.reply()[:3] == [6, 1, "AbandonedCall"]
+    raw.send([2, 1, "topics"])  # the id is free
+    assert raw.reply()[:2] == [5, 1]
+    stats = served.server.stats()
+    assert stats["net_waiting_requests"] == 0
+    assert stats["net_running_requests"] == 0
+
+
+def test_expired_leases_do_not_count(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    served = ServedBench(bench, tmp_path / "x.sock", limits=ServerLimits(leases_max=1))
+    raw = served.raw()
+    raw.hello(return_leases=True)
+    bench.store.put_many("t", [b"a", b"b", b"c"])
+    bench.turn()
+    raw.send([2, 1, "receive", ["t", "g"], {"lease": 1.0}])
+    assert len(raw.reply()[2]) == 1
+    raw.send([2, 2, "receive", ["t", "g"], {"lease": 1.0}])
+    assert raw.reply()[:3] == [6, 2, "BusyError"]
+    bench.clock.advance(2000)
+    raw.send([2, 3, "receive", ["t", "g"], {"lease": 1.0}])
+    assert raw.reply()[:2] == [5, 3]
     served.close()

@@ -111,3 +111,20 @@ def test_unsafe_arguments_are_config_errors(tls: Tls, tmp_path: Path) -> None:
     short.chmod(0o600)
     with pytest.raises(ConfigError, match="16 to 4096 characters, got 5"):
         timerstore.net.serve(store, tcp="127.0.0.1:0", token_file=short)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"socket": "x.sock", "token_file": "token"}, "token_file"),
+        ({"socket": "x.sock", "insecure": True}, "insecure"),
+        ({"tcp": "127.0.0.1:0", "insecure": True, "users": [7]}, "users"),
+    ],
+)
+def test_options_that_protect_nothing_are_config_errors(
+    tls: Tls, tmp_path: Path, options: dict[str, Any], name: str
+) -> None:
+    if "socket" in options:
+        options = {**options, "socket": tmp_path / "x.sock"}
+    with pytest.raises(ConfigError, match=f"{name}: wanted"):
+        timerstore.net.serve(tls.bench.store, **options)

@@ -1,0 +1,118 @@
+"""Shorten results that do not fit into one frame, without the loss of a message.
+
+Thread safety: runs on the server's loop.
+Invariants:
+    1. A message that is cut off a result is in a later one: a consumer goes back to it, a list
+       keeps it, and a leased message is kept for the next `receive` with the same arguments.
+    2. A kept message is handed out only while half of its lease is left. Later it is given back.
+Raises: MessageError if not even the first message fits, or if the result cannot be cut.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases import LeasedMessage
+from timerstore.aio import AsyncConsumer
+from timerstore.clock import Clock
+from timerstore.errors import MessageError
+from timerstore.messages import Message, PullResult
+from timerstore.net.wire_messages import Call, encode
+
+_FRAME_BYTES = 64
+"""Of an answer, without the elements of its list."""
+_PULL_BYTES = 256
+"""Of the other fields of a PullResult."""
+
+Key = tuple[str, ...]
+
+
+class ResultShortener(Owner):
+    """The shortened results of one connection."""
+
+    def __init__(self, clock: Clock, frame_bytes_max: int) -> None:
+        self._clock = clock
+        self._frame_bytes_max = frame_bytes_max
+        self._kept: dict[Key, list[tuple[int, LeasedMessage]]] = {}  # last time to hand it out
+
+    def pulled(self, found: PullResult) -> PullResult:
+        """Return the first messages of a pull; the next one begins after them."""
+        count = self._fitting("pull", found.messages, _PULL_BYTES)
+        next_offset = found.messages[count].queue_offset
+        return replace(found, messages=found.messages[:count], next_offset=next_offset)
+
+    async def polled(self, consumer: AsyncConsumer, found: list[Message]) -> list[Message]:
+        """Return the first messages of a poll, and let the consumer go back to the others."""
+        try:
+            count = self._fitting("poll", found)
+        except MessageError:
+            await _go_back(consumer, found)
+            raise
+        await _go_back(consumer, found[count:])
+        return found[:count]
+
+    def listed(self, found: list[Any], keep: Callable[[list[Any]], None]) -> list[Any]:
+        """Return the first rows of a page, and let the list keep the others."""
+        try:
+            count = self._fitting("next", found)
+        except MessageError:
+            keep(found)
+            raise
+        keep(found[count:])
+        return found[:count]
+
+    def received(self, call: Call, found: list[LeasedMessage]) -> list[LeasedMessage]:
+        """Return the first leased messages, and keep the others for the next `receive`."""
+        count, now_ms = self._fitting("receive", found), self._clock.now_ms
+        self._kept.setdefault(_key(call), []).extend(
+            ((now_ms + one.lease_until_ms) // 2, one) for one in found[count:]
+        )
+        return found[:count]
+
+    def take_kept(self, call: Call) -> tuple[list[LeasedMessage], list[str]]:
+        """Return kept messages for a `receive`, and the receipts of those to give back."""
+        max_count = call.options.get("max_count", 1)
+        if not self._kept or type(max_count) is not int or max_count < 1:
+            return [], []
+        rows, now_ms = self._kept.pop(_key(call), []), self._clock.now_ms
+        usable = [one for last_ms, one in rows if now_ms < last_ms]
+        stale = [one.receipt for last_ms, one in rows if now_ms >= last_ms]
+        if usable[max_count:]:
+            self._kept[_key(call)] = [row for row in rows if now_ms < row[0]][max_count:]
+        return usable[:max_count], stale
+
+    def end(self) -> list[str]:
+        """Forget the kept messages; return their receipts, to give them back."""
+        receipts = [one.receipt for rows in self._kept.values() for _, one in rows]
+        self._kept.clear()
+        return receipts
+
+    def _fitting(self, name: str, rows: Sequence[Any], more_bytes: int = 0) -> int:
+        """Return how many rows fit into a frame."""
+        left = self._frame_bytes_max - _FRAME_BYTES - more_bytes
+        for count, one in enumerate(rows):
+            left -= len(encode(one))
+            if left < 0:
+                if count == 0:
+                    raise MessageError(
+                        f"{name}: one message of the result does not fit into a frame, which has "
+                        f"at most {self._frame_bytes_max} bytes (ServerLimits.frame_bytes_max)"
+                    )
+                return count
+        return max(len(rows) - 1, 1)  # only the fields around the rows are too long
+
+
+async def _go_back(consumer: AsyncConsumer, messages: list[Message]) -> None:
+    first: dict[int, int] = {}
+    for one in messages:
+        first.setdefault(one.queue_id, one.queue_offset)
+    for queue_id, offset in first.items():
+        with suppress(MessageError):  # the queue moved to another consumer, which begins there
+            await consumer.seek(offset, queue_id=queue_id)
+
+
+def _key(call: Call) -> Key:
+    options = call.options
+    return (*map(repr, call.args), repr(options.get("tags")), repr(options.get("sql")))

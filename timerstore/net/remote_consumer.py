@@ -168,7 +168,7 @@ class RemoteConsumer(Closing):
 
     def _joined(self, *, is_commit: bool = False) -> tuple[int, Channel]:
         """Return the consumer in the server; join again if it has ended, or if a poll was
-        interrupted. `is_commit`: stay after a poll that was interrupted, to commit what is named.
+        interrupted. `is_commit`: keep it, to commit named offsets.
         """
         self._check_open()
         if os.getpid() != self._pid:

@@ -37,7 +37,7 @@ def test_interrupted_poll_loses_no_messages(
         patch.setattr(Channel, "request", interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(2)
-    assert consumer.commit(first) == {0: 1}, "what the caller names is committed"
+    assert consumer.commit(first) == {0: 1}, "a named message is committed"
     assert consumer.commit() == {}, "the interrupted poll is not committed"
     assert [one.body for one in consumer.poll()] == [b"1", b"2", b"3"]
     assert consumer.commit() == {0: 4}

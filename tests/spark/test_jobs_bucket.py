@@ -61,6 +61,7 @@ def run(*commands: tuple[object, ...], scratch: Path) -> list[dict[str, Any]]:
     return [json.loads(one.read_text("utf-8"))["figures"] for one in reports]
 
 
+@pytest.mark.more
 def test_parquet_of_a_bucket_is_scheduled_and_exported(tmp_path: Path, prefix: str) -> None:
     rows = jobs.some_rows(300)
     for part in range(3):
@@ -106,6 +107,7 @@ def test_parquet_of_a_bucket_is_scheduled_and_exported(tmp_path: Path, prefix: s
     assert sum(map(len, tables)) == exported["rows"] >= 300
 
 
+@pytest.mark.more
 def test_lake_in_a_bucket_is_promoted_once(tmp_path: Path, prefix: str) -> None:
     rows = jobs.some_rows(60, step_ms=DAY_MS // 3)
     jobs.write_table(tmp_path / "in/rows.parquet", rows)

@@ -244,7 +244,7 @@ def test_invalid_paths_and_modes_are_rejected(spark: Any, root: Path, tmp_path: 
     with pytest.raises(Exception, match=r"no cluster\.json"):
         save(rows, tmp_path)
     with pytest.raises(Exception, match="wanted a path mounted on every host"):
-        rows.write.format("timerstore").mode("append").save("s3a://bucket/x")
+        rows.write.format("timerstore").mode("append").save("hdfs://host/x")
     with pytest.raises(Exception, match="does not overwrite"):
         rows.write.format("timerstore").mode("overwrite").save(str(root))
     with pytest.raises(Exception, match="path: missing"):

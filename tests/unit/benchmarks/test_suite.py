@@ -53,9 +53,9 @@ def test_suite_continues_after_failed_part(
     assert "failed: cancel" in capsys.readouterr().err
 
 
-def test_plan_fits_fourteen_minutes_and_has_valid_options() -> None:
+def test_plan_fits_seventeen_minutes_and_has_valid_options() -> None:
     parts = plan.chosen(None, everything=False)
-    assert sum(part.seconds for part in parts) <= 14 * 60
+    assert sum(part.seconds for part in parts) <= 17 * 60
     assert len({part.name for part in plan.PARTS}) == len(plan.PARTS)
     for part in plan.PARTS:
         module = importlib.import_module(f"benchmarks.bench_{part.bench}")

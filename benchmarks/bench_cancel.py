@@ -114,13 +114,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         )
         for number, callers, cancels in ways
     ]
-    return interleaved(
-        variants,
-        rounds=parameters["rounds"],
-        seconds_max=parameters["seconds_max"],
-        smoke=smoke,
-        directory=directory,
-    )
+    return interleaved(variants, parameters, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -278,12 +278,11 @@ def once(engine: str, shape: str, parameters: dict[str, Any], _root: Path) -> Re
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """Every one once a round, in each shape."""
     parameters = dict(parameters)
-    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
+    limits = {name: parameters.pop(name) for name in ("rounds", "seconds_max")}
     variants = [partial(once, engine, shape, parameters) for shape in SHAPES for engine in PLANNERS]
     return interleaved(
         variants,
-        rounds=rounds,
-        seconds_max=seconds_max,
+        limits,
         smoke=smoke,
         directory=directory,
         warm_bytes=AHEAD_BYTES,

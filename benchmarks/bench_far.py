@@ -80,7 +80,7 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """Rolled, far, and so on, `rounds` times over."""
     parameters = dict(parameters)
-    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
+    limits = {name: parameters.pop(name) for name in ("rounds", "seconds_max")}
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     config = replace(config, index_enabled=False)
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
@@ -89,9 +89,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         partial(once, work, replace(config, far_wheel=mode), {**parameters, "far_wheel": mode})
         for mode in modes
     ]
-    return interleaved(
-        variants, rounds=rounds, seconds_max=seconds_max, smoke=smoke, directory=directory
-    )
+    return interleaved(variants, limits, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

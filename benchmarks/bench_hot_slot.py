@@ -116,7 +116,7 @@ def all_of(store: timerstore.TimerStore, work: Work) -> np.ndarray[Any, np.dtype
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """With turns, without, and so on, `rounds` times over."""
     parameters = dict(parameters)
-    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
+    limits = {name: parameters.pop(name) for name in ("rounds", "seconds_max")}
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     burst = 100 if smoke else fair_queue.BURST_MESSAGES
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
@@ -126,8 +126,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     ]
     return interleaved(
         variants,
-        rounds=rounds,
-        seconds_max=seconds_max,
+        limits,
         smoke=smoke,
         directory=directory,
         warm_bytes=warm_bytes_for(work.n, work.body_bytes),

@@ -89,16 +89,14 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """A level, a timer, and so on, `rounds` times over."""
     parameters = dict(parameters)
-    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
+    limits = {name: parameters.pop(name) for name in ("rounds", "seconds_max")}
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     config = replace(config, level_delays=f"{parameters['delay']}s")
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
     variants = [
         partial(once, work, config, {**parameters, "kind": kind}) for kind in ("level", "timer")
     ]
-    return interleaved(
-        variants, rounds=rounds, seconds_max=seconds_max, smoke=smoke, directory=directory
-    )
+    return interleaved(variants, limits, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -197,13 +197,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         for by, count, batch in shapes:
             few = n if count > 1 else max(1, n // 4)
             variants.append(partial(once, one, by, count, batch, few, size))
-    yield from interleaved(
-        variants,
-        rounds=parameters["rounds"],
-        seconds_max=parameters["seconds_max"],
-        smoke=smoke,
-        directory=directory,
-    )
+    yield from interleaved(variants, parameters, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

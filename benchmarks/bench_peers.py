@@ -134,8 +134,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     variants = [partial(once, peer, work, settings, told) for peer in there(parameters["peers"])]
     return interleaved(
         variants,
-        rounds=parameters["rounds"],
-        seconds_max=parameters["seconds_max"],
+        parameters,
         smoke=smoke,
         directory=directory,
         warm_bytes=warm_bytes_for(told["n"], told["body"]),

@@ -208,8 +208,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     return interleaved(
         [partial(way, work, config, told) for way in (by_service, by_thread)],
-        rounds=parameters["rounds"],
-        seconds_max=parameters["seconds_max"],
+        parameters,
         smoke=smoke,
         directory=directory,
     )

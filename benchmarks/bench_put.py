@@ -302,13 +302,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         add("put_many", "async", told, partial(put_lists, batch=size, form=form))
     told = {"body": body, "n": parameters["consumed_n"], "services": "live, and a consumer"}
     variants.append(partial(consumed, make(flush="async"), told))
-    return interleaved(
-        variants,
-        rounds=parameters["rounds"],
-        seconds_max=parameters["seconds_max"],
-        smoke=smoke,
-        directory=directory,
-    )
+    return interleaved(variants, parameters, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -80,8 +80,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         told |= {"n": n, "stops": 1, "form": "list", "threads": True}
         yield from interleaved(
             [partial(measured, work, config, told)],
-            rounds=parameters["rounds"],
-            seconds_max=seconds_max,
+            {**parameters, "seconds_max": seconds_max},
             smoke=smoke,
             directory=directory,
             warm_bytes=warm_bytes_for(n, parameters["body"]),

@@ -89,13 +89,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     variants: list[Variant] = [
         partial(once, make(flush="sync"), {**shared, "call": kind}) for kind in KINDS
     ]
-    return interleaved(
-        variants,
-        rounds=parameters["rounds"],
-        seconds_max=parameters["seconds_max"],
-        smoke=smoke,
-        directory=directory,
-    )
+    return interleaved(variants, parameters, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

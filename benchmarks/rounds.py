@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import harness
 from benchmarks.control import Control
@@ -29,18 +30,18 @@ Variant = Callable[[Path], Result]
 
 def interleaved(
     variants: Sequence[Variant],
+    parameters: Mapping[str, Any],
     *,
-    rounds: int,
-    seconds_max: float,
     smoke: bool,
     directory: Path | None,
     warm_bytes: int = WARM_BYTES,
 ) -> Iterator[Result]:
-    """Yield each result when its run ends.
+    """Yield each result when its run ends: `rounds` rounds of all variants, within `seconds_max`.
 
     Smoke runs use this process, without control process. `warm_bytes` is the amount of memory to
     keep warm for a run (warm.py).
     """
+    rounds, seconds_max = parameters["rounds"], parameters["seconds_max"]
     began = time.monotonic()
     longest = 0.0
     for number in range(rounds):

@@ -81,7 +81,8 @@ def test_rounds_rotate_variants() -> None:
         return result(1.0)
 
     variants = [partial(variant, name) for name in "abc"]
-    found = list(rounds.interleaved(variants, rounds=3, seconds_max=60, smoke=True, directory=None))
+    limits = {"rounds": 3, "seconds_max": 60}
+    found = list(rounds.interleaved(variants, limits, smoke=True, directory=None))
     assert "".join(seen) == "abc" + "bca" + "cab"
     assert [one.figures["round"] for one in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
@@ -97,9 +98,8 @@ def test_rounds_respect_time_limit_after_first(
         return result(1.0)
 
     def count(seconds_max: float) -> int:
-        found = rounds.interleaved(
-            [variant], rounds=5, seconds_max=seconds_max, smoke=True, directory=None
-        )
+        limits = {"rounds": 5, "seconds_max": seconds_max}
+        found = rounds.interleaved([variant], limits, smoke=True, directory=None)
         return len(list(found))
 
     assert count(50) == 5

@@ -177,6 +177,10 @@ def test_invalid_combinations_are_config_errors(tmp_path: Path, options: dict[st
 
 def test_error_of_opening_is_raised(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"a file")
-    with pytest.raises(timerstore.TimerStoreError):
+    with pytest.raises(timerstore.TimerStoreError) as single:
+        timerstore.open(tmp_path / "s")
+    with pytest.raises(timerstore.TimerStoreError) as shared:
         timerstore.open(tmp_path / "s", shared=True)
+    assert type(shared.value) is type(single.value)
+    assert str(shared.value) == str(single.value)
     assert SharedConnector.longest_pause_s < 1

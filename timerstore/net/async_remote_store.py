@@ -88,7 +88,7 @@ class AsyncRemoteStore(AsyncClosing):
     # --- the connection ---
 
     async def _channel(self, deadline_s: float | None = None) -> AsyncChannel:
-        """Return the connection of this loop; make one if there is none.
+        """Return the connection of this loop, after making one if it is lost or not made yet.
 
         `deadline_s`: the end of the attempts on the monotonic clock; None: `retry_for` from now.
         """

@@ -52,7 +52,7 @@ class Connector(Owner):
         _all.add(self)
 
     def channel(self, deadline_s: float | None = None) -> Channel:
-        """Return the connection; make one if there is none.
+        """Return the connection, after making one if it is lost or was not made yet.
 
         `deadline_s`: the end of the attempts on the monotonic clock; None: `retry_for_s` from now.
         """

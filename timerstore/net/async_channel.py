@@ -219,9 +219,6 @@ class AsyncChannel(Owner, asyncio.Protocol):
             await asyncio.wait(self._releases)
         await self._closed.wait()
 
-    def forget_in_child(self) -> None:
-        """Drop a connection of the parent; the child's loop is another one."""
-
 
 async def connected_channel(
     endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, timeout_s: float

@@ -4,7 +4,6 @@ Thread safety: runs on the server's loop.
 Raises: MessageError for a call or an argument that does not exist; otherwise as the store.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -220,12 +219,6 @@ def receipts_in(found: object) -> list[str]:
     if not isinstance(found, list):
         return []
     return [one.receipt for one in found if isinstance(one, LeasedMessage)]
-
-
-async def settled(tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
-    """Wait until tasks have ended, for a limited time."""
-    if tasks:
-        await asyncio.wait(tasks, timeout=seconds)
 
 
 def is_wait(value: object) -> bool:

@@ -132,7 +132,7 @@ def _letters(value: Any) -> Any:
 
 
 def _span(value: Any) -> Any:
-    return wire_values.seconds(value) if isinstance(value, timedelta) else value
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _moment(name: str) -> Callable[[Any], Any]:

@@ -137,11 +137,6 @@ class CallAttempt(Owner):
         # A column of the caller may have empty ids: then it is not repeated.
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the call was made."""
-        return time.monotonic() - self._begin_s
-
-    @property
     def can_repeat(self) -> bool:
         """Whether the call may be sent again."""
         in_time = self._last_s is None or time.monotonic() < self._last_s
@@ -150,7 +145,7 @@ class CallAttempt(Owner):
     @property
     def options(self) -> dict[str, Any]:
         """The options to send now. Delays and waits are counted from the beginning of the call."""
-        elapsed = self.elapsed_s
+        elapsed = time.monotonic() - self._begin_s
         if elapsed < _ELAPSED_S_MIN:
             return self._options
         changed = dict(self._options)

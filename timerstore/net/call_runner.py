@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases import AckResult
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
@@ -212,13 +212,6 @@ class CallRunner(Owner):
         await self.give_back(self._shortener.end())
         if self._leases:
             await self.give_back(list(self._leases))
-
-
-def receipts_in(found: object) -> list[str]:
-    """Return the receipts of leased messages in a result."""
-    if not isinstance(found, list):
-        return []
-    return [one.receipt for one in found if isinstance(one, LeasedMessage)]
 
 
 def is_wait(value: object) -> bool:

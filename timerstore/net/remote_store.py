@@ -19,7 +19,7 @@ from timerstore._engine.base.closing import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import Topics
 from timerstore.errors import ConfigError, ConnectionLostError, TimerStoreError, quoted
-from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
+from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
 from timerstore.net.channel import Channel, NotSentError
 from timerstore.net.connector import Connector
 from timerstore.net.endpoints import parse_endpoint
@@ -84,33 +84,25 @@ class RemoteStore(RecordedCalls):
         connector = self._connector
         return RetryLimit(connector.retry_for_s, connector.longest_pause_s, connector.endpoint)
 
-    def _do_pending(
-        self, begin_ms: int | None, end_ms: int | None, topic: str | None
-    ) -> Iterator[PendingTimer]:
-        given = {"begin_ms": begin_ms, "end_ms": end_ms, "topic": topic}
-        options = {name: value for name, value in given.items() if value is not None}
-        return self._listed("pending", [], options)
+    def _do_pending(self, *values: Any) -> Iterator[PendingTimer]:
+        return self._listed("pending", values)
 
-    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
-        options = {} if topic is None else {"topic": topic}
-        return self._listed("dead_letters", [group], options)
+    def _do_dead_letters(self, *values: Any) -> Iterator[DeadLetter]:
+        return self._listed("dead_letters", values)
 
-    def _listed(self, name: str, args: list[Any], options: dict[str, Any]) -> Iterator[Any]:
-        number, channel = self._made(name, args, options)
+    def _listed(self, name: str, values: tuple[Any, ...]) -> Iterator[Any]:
+        number, channel = self._made(name, *pack_call(name, values))
         rows = _rows(name, channel, number)
         weakref.finalize(rows, channel.close_later, number).atexit = False
         return rows
 
-    def _do_consumer(self, topic: str, group: str, *given: Any) -> RemoteConsumer:
-        names = ("queues", "tags", "sql", "wait")
-        options = {
-            name: value for name, value in zip(names, given, strict=True) if value is not None
-        }
+    def _do_consumer(self, *values: Any) -> RemoteConsumer:
+        args, options = pack_call("consumer", values)
 
         def join() -> tuple[int, Channel]:
-            return self._made("consumer", [topic, group], options)
+            return self._made("consumer", args, options)
 
-        return RemoteConsumer(join, self._limit, topic, group, options.get("wait"))
+        return RemoteConsumer(join, self._limit, args[0], args[1], options.get("wait"))
 
     def _do_lease_consumer(
         self, topic: Topics, group: str, wait: float | None, options: dict[str, Any]

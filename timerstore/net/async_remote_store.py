@@ -158,17 +158,10 @@ class AsyncRemoteStore(AsyncClosing):
             try:
                 found = await channel.request(spec, args, attempt.options)
                 return attempt.result(found), channel
-            except NotSentError as error:
-                if not self._retry_for_s:
-                    raise ConnectionLostError("the connection was lost") from error
-                await asyncio.sleep(limit.pause_s(error))
-            except ConnectionLostError as error:
-                if not self._retry_for_s or not attempt.can_repeat:
+            except (NotSentError, TimerStoreError) as error:
+                if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
-                await asyncio.sleep(limit.pause_s(error))
-            except TimerStoreError as error:
-                if not attempt.without_ids(error):
-                    raise
+            await asyncio.sleep(pause_s)
             channel = await self._channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:

@@ -67,17 +67,10 @@ class RemoteStore(RecordedCalls):
         while True:
             try:
                 return attempt.result(channel.request(spec, args, attempt.options)), channel
-            except NotSentError as error:
-                if not connector.retry_for_s:
-                    raise ConnectionLostError("the connection was lost") from error
-                time.sleep(limit.pause_s(error))
-            except ConnectionLostError as error:
-                if not connector.retry_for_s or not attempt.can_repeat:
+            except (NotSentError, TimerStoreError) as error:
+                if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
-                time.sleep(limit.pause_s(error))
-            except TimerStoreError as error:
-                if not attempt.without_ids(error):
-                    raise
+            time.sleep(pause_s)
             channel = connector.channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:

@@ -20,8 +20,15 @@ from msgspec.msgpack import Ext
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.recurring import draw_name
-from timerstore.errors import BusyError, FlowControlError, TimerStoreError, UnavailableError
+from timerstore.errors import (
+    BusyError,
+    ConnectionLostError,
+    FlowControlError,
+    TimerStoreError,
+    UnavailableError,
+)
 from timerstore.net.call_table import CallSpec, Repeat
+from timerstore.net.channel import NotSentError
 from timerstore.net.wire_values import FLOAT64_COLUMN, INT64_COLUMN, SPANS, spans_extension
 from timerstore.receipts import CallerIds, PutBatch, PutReceipt, unique_key
 
@@ -154,7 +161,23 @@ class CallAttempt(Owner):
                 changed[name] = _reduced(changed[name], elapsed)
         return changed
 
-    def without_ids(self, error: TimerStoreError) -> bool:
+    def pause_s(self, error: NotSentError | TimerStoreError, limit: RetryLimit) -> float | None:
+        """Return the seconds to wait after an error, before the call is sent again. Return None if
+        it is not sent again: then the caller raises the error.
+
+        Raises:
+            ConnectionLostError: the call was not sent, and calls are not repeated.
+            UnavailableError: the time of the limit is over.
+        """
+        if isinstance(error, NotSentError):
+            if limit.is_none:
+                raise ConnectionLostError("the connection was lost") from error
+            return limit.pause_s(error)
+        if isinstance(error, ConnectionLostError):
+            return None if limit.is_none or not self.can_repeat else limit.pause_s(error)
+        return 0.0 if self._without_ids(error) else None
+
+    def _without_ids(self, error: TimerStoreError) -> bool:
         """Return whether the call can be sent without the client's ids after an error. Do so if the
         store has no space for more ids: then the call is not repeated if the connection is lost.
         """

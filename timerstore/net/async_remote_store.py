@@ -8,9 +8,7 @@ See also: docs/guide.md, docs/protocol.md.
 
 import asyncio
 import os
-import random
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
@@ -31,19 +29,18 @@ from timerstore.errors import (
 )
 from timerstore.net.async_channel import AsyncChannel, connected_channel
 from timerstore.net.async_remote_consumer import AsyncRemoteConsumer, JoiningRemotely
+from timerstore.net.attempt_limits import LONGEST_PAUSE_S, ConnectLimit, RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
 from timerstore.net.channel import NotSentError
+from timerstore.net.connector import CONNECT_S
 from timerstore.net.endpoints import Endpoint, parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_store import checked_hello
-from timerstore.net.repeating import CallAttempt, ClientIds, RetryLimit
+from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_messages import Hello
 from timerstore.reports import PendingTimer
 
-_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.5
-_CONNECT_S = 10.0
 _OWN_FORM = frozenset({"consumer", "dead_letters", "pending"})
 
 
@@ -127,22 +124,15 @@ class AsyncRemoteStore(AsyncClosing):
         return found
 
     async def _connected(self, deadline_s: float | None) -> AsyncChannel:
-        deadline = time.monotonic() + self._retry_for_s if deadline_s is None else deadline_s
-        pause = _PAUSE_S
+        limit = ConnectLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint, deadline_s)
         while True:
             if self._is_closed:
                 raise self._closed_error()
             try:
-                return await connected_channel(self._endpoint, self._hello, self._tls, _CONNECT_S)
+                return await connected_channel(self._endpoint, self._hello, self._tls, CONNECT_S)
             except (OSError, UnavailableError) as error:
-                left = deadline - time.monotonic()
-                if left <= 0 or isinstance(error, ssl.SSLCertVerificationError):
-                    raise UnavailableError(
-                        f"no server was found in {self._retry_for_s:g} s ({error})",
-                        where=self._endpoint,
-                    ) from error
-            await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+                pause_s = limit.pause_s(error)
+            await asyncio.sleep(pause_s)
 
     # --- calls ---
 
@@ -165,7 +155,7 @@ class AsyncRemoteStore(AsyncClosing):
             channel = await self._channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:
-        return RetryLimit(self._retry_for_s, _LONGEST_PAUSE_S, self._endpoint)
+        return RetryLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint)
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **options: Any

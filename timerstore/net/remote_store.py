@@ -19,6 +19,7 @@ from timerstore._engine.base.closing import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import Topics
 from timerstore.errors import ConfigError, ConnectionLostError, TimerStoreError, quoted
+from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
 from timerstore.net.channel import Channel, NotSentError
 from timerstore.net.connector import Connector
@@ -26,7 +27,7 @@ from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_consumer import RemoteConsumer
-from timerstore.net.repeating import CallAttempt, ClientIds, RetryLimit
+from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 from timerstore.reports import PendingTimer
 

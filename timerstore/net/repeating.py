@@ -10,7 +10,6 @@ See also: docs/decisions/0018-server-and-client.md.
 
 import dataclasses
 import itertools
-import random
 import secrets
 import time
 from typing import Any
@@ -20,13 +19,8 @@ from msgspec.msgpack import Ext
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.recurring import draw_name
-from timerstore.errors import (
-    BusyError,
-    ConnectionLostError,
-    FlowControlError,
-    TimerStoreError,
-    UnavailableError,
-)
+from timerstore.errors import BusyError, ConnectionLostError, FlowControlError, TimerStoreError
+from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CallSpec, Repeat
 from timerstore.net.channel import NotSentError
 from timerstore.net.wire_values import FLOAT64_COLUMN, INT64_COLUMN, SPANS, spans_extension
@@ -35,7 +29,6 @@ from timerstore.receipts import CallerIds, PutBatch, PutReceipt, unique_key
 _ID_BYTES = 32
 _SINGLE = {"key", "replace", "wait_at_most"}  # a put with one of these takes no message id
 _ELAPSED_S_MIN = 0.05  # less than this is not subtracted
-_PAUSE_S = 0.01
 
 
 class ClientIds(Owner):
@@ -57,44 +50,6 @@ class ClientIds(Owner):
         """Return new ids as a column."""
         data = "".join(self.one() for _ in range(count)).encode()
         return spans_extension(data, np.arange(count + 1) * _ID_BYTES)
-
-
-class RetryLimit(Owner):
-    """The time for the attempts of one call, and the pauses between them."""
-
-    def __init__(self, retry_for_s: float, longest_pause_s: float, where: object) -> None:
-        self._retry_for_s = retry_for_s
-        self._longest_pause_s = longest_pause_s
-        self._where = where
-        self._pause_s = 0.0  # the first repetition is immediate
-        self._lost_s = 0.0
-        self.deadline_s: float | None = None
-        """The end of the last attempt, on the monotonic clock; None until a connection is lost."""
-
-    @property
-    def is_none(self) -> bool:
-        """Whether calls are not repeated."""
-        return self._retry_for_s == 0
-
-    def pause_s(self, error: BaseException) -> float:
-        """Return the seconds to wait after a lost connection, before the call is sent again.
-
-        Raises:
-            UnavailableError: the time is over.
-        """
-        now = time.monotonic()
-        if self.deadline_s is None or now - self._lost_s > self._retry_for_s:
-            self.deadline_s = now + self._retry_for_s  # a call that waited for long begins again
-        self._lost_s = now
-        left = self.deadline_s - now
-        if left <= 0:
-            raise UnavailableError(
-                f"the call was not answered in {self._retry_for_s:g} s ({error})",
-                where=self._where,
-            ) from error
-        pause = min(self._pause_s * random.uniform(0.5, 1.0), left)  # noqa: S311 - no secret
-        self._pause_s = min(max(self._pause_s * 2, _PAUSE_S), self._longest_pause_s)
-        return pause
 
 
 class CallAttempt(Owner):

@@ -22,8 +22,13 @@ from timerstore.errors import (
     ProtocolError,
     TimerStoreError,
 )
-from timerstore.net.call_runner import receipts_in
-from timerstore.net.call_table import CONSUMER_CALLS, LIST_CALLS, STORE_CALLS, CallSpec
+from timerstore.net.call_table import (
+    CONSUMER_CALLS,
+    LIST_CALLS,
+    STORE_CALLS,
+    CallSpec,
+    receipts_in,
+)
 from timerstore.net.channel import RECEIVED_BYTES_MAX, NotSentError, call_payload, check_welcome
 from timerstore.net.endpoints import Endpoint, keep_alive, unix_address
 from timerstore.net.frames import FrameSplitter, frame
@@ -218,9 +223,6 @@ class AsyncChannel(Owner, asyncio.Protocol):
         while self._releases:
             await asyncio.wait(self._releases)
         await self._closed.wait()
-
-    def forget_in_child(self) -> None:
-        """Drop a connection of the parent; the child's loop is another one."""
 
 
 async def connected_channel(

@@ -15,6 +15,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
+from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
 from timerstore.net.channel import NotSentError
 from timerstore.net.remote_consumer import (
@@ -23,7 +24,6 @@ from timerstore.net.remote_consumer import (
     lost_pause_s,
     wait_seconds,
 )
-from timerstore.net.repeating import RetryLimit
 
 Join = Callable[[], Awaitable[tuple[int, AsyncChannel]]]
 

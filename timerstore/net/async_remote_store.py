@@ -8,9 +8,7 @@ See also: docs/guide.md, docs/protocol.md.
 
 import asyncio
 import os
-import random
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
@@ -31,19 +29,18 @@ from timerstore.errors import (
 )
 from timerstore.net.async_channel import AsyncChannel, connected_channel
 from timerstore.net.async_remote_consumer import AsyncRemoteConsumer, JoiningRemotely
+from timerstore.net.attempt_limits import LONGEST_PAUSE_S, ConnectLimit, RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
 from timerstore.net.channel import NotSentError
+from timerstore.net.connector import CONNECT_S
 from timerstore.net.endpoints import Endpoint, parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_store import checked_hello
-from timerstore.net.repeating import CallAttempt, ClientIds, RetryLimit
+from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_messages import Hello
 from timerstore.reports import PendingTimer
 
-_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.5
-_CONNECT_S = 10.0
 _OWN_FORM = frozenset({"consumer", "dead_letters", "pending"})
 
 
@@ -88,7 +85,7 @@ class AsyncRemoteStore(AsyncClosing):
     # --- the connection ---
 
     async def _channel(self, deadline_s: float | None = None) -> AsyncChannel:
-        """Return the connection of this loop; make one if there is none.
+        """Return the connection of this loop, after making one if it is lost or not made yet.
 
         `deadline_s`: the end of the attempts on the monotonic clock; None: `retry_for` from now.
         """
@@ -127,22 +124,15 @@ class AsyncRemoteStore(AsyncClosing):
         return found
 
     async def _connected(self, deadline_s: float | None) -> AsyncChannel:
-        deadline = time.monotonic() + self._retry_for_s if deadline_s is None else deadline_s
-        pause = _PAUSE_S
+        limit = ConnectLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint, deadline_s)
         while True:
             if self._is_closed:
                 raise self._closed_error()
             try:
-                return await connected_channel(self._endpoint, self._hello, self._tls, _CONNECT_S)
+                return await connected_channel(self._endpoint, self._hello, self._tls, CONNECT_S)
             except (OSError, UnavailableError) as error:
-                left = deadline - time.monotonic()
-                if left <= 0 or isinstance(error, ssl.SSLCertVerificationError):
-                    raise UnavailableError(
-                        f"no server was found in {self._retry_for_s:g} s ({error})",
-                        where=self._endpoint,
-                    ) from error
-            await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+                pause_s = limit.pause_s(error)
+            await asyncio.sleep(pause_s)
 
     # --- calls ---
 
@@ -158,21 +148,14 @@ class AsyncRemoteStore(AsyncClosing):
             try:
                 found = await channel.request(spec, args, attempt.options)
                 return attempt.result(found), channel
-            except NotSentError as error:
-                if not self._retry_for_s:
-                    raise ConnectionLostError("the connection was lost") from error
-                await asyncio.sleep(limit.pause_s(error))
-            except ConnectionLostError as error:
-                if not self._retry_for_s or not attempt.can_repeat:
+            except (NotSentError, TimerStoreError) as error:
+                if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
-                await asyncio.sleep(limit.pause_s(error))
-            except TimerStoreError as error:
-                if not attempt.without_ids(error):
-                    raise
+            await asyncio.sleep(pause_s)
             channel = await self._channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:
-        return RetryLimit(self._retry_for_s, _LONGEST_PAUSE_S, self._endpoint)
+        return RetryLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint)
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **options: Any

@@ -4,14 +4,13 @@ Thread safety: runs on the server's loop.
 Raises: MessageError for a call or an argument that does not exist; otherwise as the store.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases import AckResult
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
@@ -213,19 +212,6 @@ class CallRunner(Owner):
         await self.give_back(self._shortener.end())
         if self._leases:
             await self.give_back(list(self._leases))
-
-
-def receipts_in(found: object) -> list[str]:
-    """Return the receipts of leased messages in a result."""
-    if not isinstance(found, list):
-        return []
-    return [one.receipt for one in found if isinstance(one, LeasedMessage)]
-
-
-async def settled(tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
-    """Wait until tasks have ended, for a limited time."""
-    if tasks:
-        await asyncio.wait(tasks, timeout=seconds)
 
 
 def is_wait(value: object) -> bool:

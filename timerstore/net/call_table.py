@@ -132,7 +132,7 @@ def _letters(value: Any) -> Any:
 
 
 def _span(value: Any) -> Any:
-    return wire_values.seconds(value) if isinstance(value, timedelta) else value
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _moment(name: str) -> Callable[[Any], Any]:
@@ -299,3 +299,10 @@ def pack_call(name: str, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, 
     if values and (names := _REQUESTS.get(type(values[0]))) is not None:
         values = tuple(getattr(values[0], one) for one in names)
     return SIGNATURES[name].pack(values)
+
+
+def receipts_in(found: object) -> list[str]:
+    """Return the receipts of leased messages in a result."""
+    if not isinstance(found, list):
+        return []
+    return [one.receipt for one in found if isinstance(one, LeasedMessage)]

@@ -18,9 +18,9 @@ from typing import Any, Self
 from timerstore._engine.base.closing import Closing
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
+from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
 from timerstore.net.channel import Channel, NotSentError
-from timerstore.net.repeating import RetryLimit
 
 LONGEST_WAIT_S = 3600.0
 """The longest single wait of a loop without a limit."""

@@ -19,14 +19,15 @@ from timerstore._engine.base.closing import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import Topics
 from timerstore.errors import ConfigError, ConnectionLostError, TimerStoreError, quoted
-from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
+from timerstore.net.attempt_limits import RetryLimit
+from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
 from timerstore.net.channel import Channel, NotSentError
 from timerstore.net.connector import Connector
 from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_consumer import RemoteConsumer
-from timerstore.net.repeating import CallAttempt, ClientIds, RetryLimit
+from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 from timerstore.reports import PendingTimer
 
@@ -67,50 +68,35 @@ class RemoteStore(RecordedCalls):
         while True:
             try:
                 return attempt.result(channel.request(spec, args, attempt.options)), channel
-            except NotSentError as error:
-                if not connector.retry_for_s:
-                    raise ConnectionLostError("the connection was lost") from error
-                time.sleep(limit.pause_s(error))
-            except ConnectionLostError as error:
-                if not connector.retry_for_s or not attempt.can_repeat:
+            except (NotSentError, TimerStoreError) as error:
+                if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
-                time.sleep(limit.pause_s(error))
-            except TimerStoreError as error:
-                if not attempt.without_ids(error):
-                    raise
+            time.sleep(pause_s)
             channel = connector.channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:
         connector = self._connector
         return RetryLimit(connector.retry_for_s, connector.longest_pause_s, connector.endpoint)
 
-    def _do_pending(
-        self, begin_ms: int | None, end_ms: int | None, topic: str | None
-    ) -> Iterator[PendingTimer]:
-        given = {"begin_ms": begin_ms, "end_ms": end_ms, "topic": topic}
-        options = {name: value for name, value in given.items() if value is not None}
-        return self._listed("pending", [], options)
+    def _do_pending(self, *values: Any) -> Iterator[PendingTimer]:
+        return self._listed("pending", values)
 
-    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
-        options = {} if topic is None else {"topic": topic}
-        return self._listed("dead_letters", [group], options)
+    def _do_dead_letters(self, *values: Any) -> Iterator[DeadLetter]:
+        return self._listed("dead_letters", values)
 
-    def _listed(self, name: str, args: list[Any], options: dict[str, Any]) -> Iterator[Any]:
-        number, channel = self._made(name, args, options)
+    def _listed(self, name: str, values: tuple[Any, ...]) -> Iterator[Any]:
+        number, channel = self._made(name, *pack_call(name, values))
         rows = _rows(name, channel, number)
         weakref.finalize(rows, channel.close_later, number).atexit = False
         return rows
 
-    def _do_consumer(self, topic: str, group: str, *given: Any) -> RemoteConsumer:
-        names = ("queues", "tags", "sql", "wait")
-        options = {
-            name: value for name, value in zip(names, given, strict=True) if value is not None
-        }
+    def _do_consumer(self, *values: Any) -> RemoteConsumer:
+        args, options = pack_call("consumer", values)
 
         def join() -> tuple[int, Channel]:
-            return self._made("consumer", [topic, group], options)
+            return self._made("consumer", args, options)
 
-        return RemoteConsumer(join, self._limit, topic, group, options.get("wait"))
+        return RemoteConsumer(join, self._limit, args[0], args[1], options.get("wait"))
 
     def _do_lease_consumer(
         self, topic: Topics, group: str, wait: float | None, options: dict[str, Any]

@@ -10,7 +10,6 @@ See also: docs/decisions/0018-server-and-client.md.
 
 import dataclasses
 import itertools
-import random
 import secrets
 import time
 from typing import Any
@@ -20,15 +19,16 @@ from msgspec.msgpack import Ext
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.recurring import draw_name
-from timerstore.errors import BusyError, FlowControlError, TimerStoreError, UnavailableError
+from timerstore.errors import BusyError, ConnectionLostError, FlowControlError, TimerStoreError
+from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CallSpec, Repeat
+from timerstore.net.channel import NotSentError
 from timerstore.net.wire_values import FLOAT64_COLUMN, INT64_COLUMN, SPANS, spans_extension
 from timerstore.receipts import CallerIds, PutBatch, PutReceipt, unique_key
 
 _ID_BYTES = 32
 _SINGLE = {"key", "replace", "wait_at_most"}  # a put with one of these takes no message id
 _ELAPSED_S_MIN = 0.05  # less than this is not subtracted
-_PAUSE_S = 0.01
 
 
 class ClientIds(Owner):
@@ -50,44 +50,6 @@ class ClientIds(Owner):
         """Return new ids as a column."""
         data = "".join(self.one() for _ in range(count)).encode()
         return spans_extension(data, np.arange(count + 1) * _ID_BYTES)
-
-
-class RetryLimit(Owner):
-    """The time for the attempts of one call, and the pauses between them."""
-
-    def __init__(self, retry_for_s: float, longest_pause_s: float, where: object) -> None:
-        self._retry_for_s = retry_for_s
-        self._longest_pause_s = longest_pause_s
-        self._where = where
-        self._pause_s = 0.0  # the first repetition is immediate
-        self._lost_s = 0.0
-        self.deadline_s: float | None = None
-        """The end of the last attempt, on the monotonic clock; None until a connection is lost."""
-
-    @property
-    def is_none(self) -> bool:
-        """Whether calls are not repeated."""
-        return self._retry_for_s == 0
-
-    def pause_s(self, error: BaseException) -> float:
-        """Return the seconds to wait after a lost connection, before the call is sent again.
-
-        Raises:
-            UnavailableError: the time is over.
-        """
-        now = time.monotonic()
-        if self.deadline_s is None or now - self._lost_s > self._retry_for_s:
-            self.deadline_s = now + self._retry_for_s  # a call that waited for long begins again
-        self._lost_s = now
-        left = self.deadline_s - now
-        if left <= 0:
-            raise UnavailableError(
-                f"the call was not answered in {self._retry_for_s:g} s ({error})",
-                where=self._where,
-            ) from error
-        pause = min(self._pause_s * random.uniform(0.5, 1.0), left)  # noqa: S311 - no secret
-        self._pause_s = min(max(self._pause_s * 2, _PAUSE_S), self._longest_pause_s)
-        return pause
 
 
 class CallAttempt(Owner):
@@ -137,11 +99,6 @@ class CallAttempt(Owner):
         # A column of the caller may have empty ids: then it is not repeated.
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the call was made."""
-        return time.monotonic() - self._begin_s
-
-    @property
     def can_repeat(self) -> bool:
         """Whether the call may be sent again."""
         in_time = self._last_s is None or time.monotonic() < self._last_s
@@ -150,7 +107,7 @@ class CallAttempt(Owner):
     @property
     def options(self) -> dict[str, Any]:
         """The options to send now. Delays and waits are counted from the beginning of the call."""
-        elapsed = self.elapsed_s
+        elapsed = time.monotonic() - self._begin_s
         if elapsed < _ELAPSED_S_MIN:
             return self._options
         changed = dict(self._options)
@@ -159,7 +116,23 @@ class CallAttempt(Owner):
                 changed[name] = _reduced(changed[name], elapsed)
         return changed
 
-    def without_ids(self, error: TimerStoreError) -> bool:
+    def pause_s(self, error: NotSentError | TimerStoreError, limit: RetryLimit) -> float | None:
+        """Return the seconds to wait after an error, before the call is sent again. Return None if
+        it is not sent again: then the caller raises the error.
+
+        Raises:
+            ConnectionLostError: the call was not sent, and calls are not repeated.
+            UnavailableError: the time of the limit is over.
+        """
+        if isinstance(error, NotSentError):
+            if limit.is_none:
+                raise ConnectionLostError("the connection was lost") from error
+            return limit.pause_s(error)
+        if isinstance(error, ConnectionLostError):
+            return None if limit.is_none or not self.can_repeat else limit.pause_s(error)
+        return 0.0 if self._without_ids(error) else None
+
+    def _without_ids(self, error: TimerStoreError) -> bool:
         """Return whether the call can be sent without the client's ids after an error. Do so if the
         store has no space for more ids: then the call is not repeated if the connection is lost.
         """

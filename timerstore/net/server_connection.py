@@ -27,8 +27,8 @@ from timerstore.errors import (
     UnavailableError,
 )
 from timerstore.net.access import ServerAccess, uid_of
-from timerstore.net.call_runner import CallRunner, is_wait, receipts_in
-from timerstore.net.call_table import CallSpec
+from timerstore.net.call_runner import CallRunner, is_wait
+from timerstore.net.call_table import CallSpec, receipts_in
 from timerstore.net.endpoints import keep_alive
 from timerstore.net.frames import FrameSplitter, frame
 from timerstore.net.server_counters import ServerCounters

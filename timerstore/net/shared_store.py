@@ -75,7 +75,12 @@ class SharedConnector(Connector):
     def _connected_or_opened(self) -> Channel:
         try:
             return super()._attempt()
-        except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError) as error:
+        except (
+            FileNotFoundError,
+            NotADirectoryError,  # the path is a file: the opening says so
+            ConnectionRefusedError,
+            ConnectionResetError,
+        ) as error:
             if self._owned is not None:  # its server has ended
                 self._give_up()
             try:

@@ -72,10 +72,6 @@ class TlsStream(Owner):
             self._incoming.write(data)
         return bool(data)
 
-    def settimeout(self, seconds: float | None) -> None:
-        """Set the time-out of the socket."""
-        self._raw.settimeout(seconds)
-
     def fileno(self) -> int:
         """Return the number of the socket."""
         return self._raw.fileno()

@@ -8,7 +8,6 @@ On-disk format: none; docs/protocol.md states the form of each value.
 """
 
 import operator
-from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -78,11 +77,6 @@ def spans_extension(data: Any, offsets: Any) -> Ext:
 def backoff_extension(backoff: Backoff) -> Ext:
     """Return a Backoff: a map of its fields."""
     return Ext(BACKOFF, msgspec.msgpack.encode(backoff))
-
-
-def seconds(span: timedelta) -> float:
-    """Return a time span in seconds, exact to the microsecond."""
-    return span.total_seconds()
 
 
 def _column(array: npt.NDArray[Any]) -> Ext:

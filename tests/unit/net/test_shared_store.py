@@ -1,7 +1,8 @@
 """A shared store: one owner, and another one when it ends."""
 
 import os
-import time
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,23 @@ def test_first_one_owns_and_others_connect(tmp_path: Path, config: StoreConfig) 
     timerstore.open(tmp_path / "s").close()
 
 
-def test_another_takes_over_when_the_owner_closes(tmp_path: Path, config: StoreConfig) -> None:
+def test_another_takes_over_when_the_owner_closes(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = _open(tmp_path / "s", config)
     second = _open(tmp_path / "s", config)
     third = _open(tmp_path / "s", config)
     second.put("t", b"1")
+    opened, become_owner = threading.Event(), SharedConnector._open
+
+    def observed(self: SharedConnector) -> None:
+        become_owner(self)
+        opened.set()
+
+    monkeypatch.setattr(SharedConnector, "_open", observed)
     first.close()
-    deadline = time.monotonic() + 60
-    while not (second.is_owner or third.is_owner):  # neither makes a call
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert opened.wait(60), "none took over without a call"
+    assert second.is_owner or third.is_owner
     third.put("t", b"2")
     assert len(second.pull("t", 0, 0, wait=30).messages) >= 1
     assert second.is_owner != third.is_owner
@@ -58,18 +66,20 @@ def test_another_takes_over_when_the_owner_closes(tmp_path: Path, config: StoreC
 
 
 def test_calls_go_on_when_the_owner_is_killed(tmp_path: Path, config: StoreConfig) -> None:
+    read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(600)  # if the parent ends before it kills this child
         try:
             owner = _open(tmp_path / "s", config)
             owner.put("owner", b"owner", delay=3600)
-            time.sleep(600)
+            os.write(write, b"x")
+            signal.pause()
         finally:
             os._exit(1)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "s" / "timerstore" / "server.sock").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    os.close(write)
+    assert os.read(read, 1) == b"x", "the child ended"
+    os.close(read)
     with _open(tmp_path / "s", config) as store:
         assert not store.is_owner
         receipts = [store.put("t", b"%d" % k, delay=3600) for k in range(5)]
@@ -83,6 +93,22 @@ def test_calls_go_on_when_the_owner_is_killed(tmp_path: Path, config: StoreConfi
     assert report.clean, report
 
 
+class _ClosingEvent(threading.Event):
+    """As the one of a connector: it records the first pauses, and does not wait for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_s: list[float | None] = []
+        self.are_enough = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses_s.append(timeout)
+        if len(self.pauses_s) < 8:
+            return False
+        self.are_enough.set()
+        return super().wait()
+
+
 def test_watcher_pauses_when_taking_over_fails(
     tmp_path: Path,
     config: StoreConfig,
@@ -92,6 +118,7 @@ def test_watcher_pauses_when_taking_over_fails(
     owner = _open(tmp_path / "s", config)
     other = _open(tmp_path / "s", config)
     opened = []
+    closing = other._shared.closing = _ClosingEvent()
 
     def fail(self: SharedConnector) -> None:
         opened.append(self)
@@ -99,12 +126,9 @@ def test_watcher_pauses_when_taking_over_fails(
 
     monkeypatch.setattr(SharedConnector, "_open", fail)
     owner.close()
-    deadline = time.monotonic() + 60
-    while len(opened) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.5)
-    assert len(opened) < 10
+    assert closing.are_enough.wait(60)
+    assert closing.pauses_s == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert len(opened) == len(closing.pauses_s), "one attempt before each pause"
     assert len([one for one in caplog.records if "wanted a checksum" in one.message]) == 1
     other.close()
 
@@ -153,6 +177,10 @@ def test_invalid_combinations_are_config_errors(tmp_path: Path, options: dict[st
 
 def test_error_of_opening_is_raised(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"a file")
-    with pytest.raises(timerstore.TimerStoreError):
+    with pytest.raises(timerstore.TimerStoreError) as single:
+        timerstore.open(tmp_path / "s")
+    with pytest.raises(timerstore.TimerStoreError) as shared:
         timerstore.open(tmp_path / "s", shared=True)
+    assert type(shared.value) is type(single.value)
+    assert str(shared.value) == str(single.value)
     assert SharedConnector.longest_pause_s < 1

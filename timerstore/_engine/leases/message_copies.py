@@ -8,17 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from timerstore._engine.base import message_fields
 from timerstore._engine.base.column_batch import ColumnBatch
+from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, MessageError
 from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
-
-_NOT_COPIED = frozenset({
-    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#", "TS_ID", "TS_GROUP", "TS_LEVEL",
-    "TS_ONCE", "TS_PLACE", LEASE_PROPERTY, TOPIC_PROPERTY,
-})  # fmt: skip
-"""Properties that are not copied: they are set for each copy, or have no meaning for it."""
 
 
 class CopyRow(Protocol):
@@ -64,11 +58,14 @@ def body_of(message: Message) -> bytes:
 
 
 def properties_of(message: Message, lease: Lease, topic: str) -> bytes:
-    """Return the encoded properties of a copy: those of the message and those of the lease."""
+    """Return the encoded properties of a copy: those of the message and those of the lease.
+
+    Those of the engine are set for each copy, or have no meaning for it.
+    """
     pairs = [
         f"{name}\x01{value}\x02"
         for name, value in message.properties.items()
-        if name not in _NOT_COPIED and not name.startswith(message_fields.RESERVED_PREFIX)
+        if name != TOPIC_PROPERTY and not is_of_engine(name)
     ]
     pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
     return "".join(pairs).encode()

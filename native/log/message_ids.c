@@ -185,7 +185,7 @@ static int32_t is_of_engine(const ts_text *name)
     return 0;
 }
 
-/* Find the next property that a caller gave. Return 0 if there is none. */
+/* Find the next property that a caller gave. Return 0 at the end of the text. */
 static int32_t next_given(const uint8_t *text, int32_t size, int32_t *at, ts_text *name,
                           ts_text *value)
 {

@@ -32,7 +32,7 @@ def string_column(what: str, texts: object, row_offsets: object, count: int) -> 
 
 
 def property_column(texts: object, row_offsets: object, count: int) -> Column | None:
-    """Return a column of encoded properties, name 0x01 value 0x02, repeated; None without one.
+    """Return a column of encoded properties (name 0x01 value 0x02, repeated), or None.
 
     Names are not checked against the reserved ones.
     """

@@ -6,9 +6,7 @@ Thread safety: any thread; there is no state.
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
-from timerstore._engine.base.column_batch import ColumnBatch
+from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, MessageError
@@ -35,16 +33,8 @@ def columns_of(rows: Sequence[CopyRow], due: Int64Array) -> ColumnBatch:
     """Return the rows as columns, with a due time in ms for each; 0: now."""
     ids = [row.message_id.encode() for row in rows]
     bodies, properties = [row.body for row in rows], [row.text for row in rows]
-    made = ColumnBatch(b"".join(bodies), _spans(bodies), due, b"")
-    return made.with_extra(b"".join(properties), _spans(properties)).with_ids(
-        b"".join(ids), _spans(ids)
-    )
-
-
-def _spans(parts: list[bytes]) -> Int64Array:
-    spans = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=spans[1:])
-    return spans
+    made = ColumnBatch(*joined_column(bodies), due, b"")
+    return made.with_extra(*joined_column(properties)).with_ids(*joined_column(ids))
 
 
 def body_of(message: Message) -> bytes:

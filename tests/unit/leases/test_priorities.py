@@ -94,6 +94,20 @@ def test_batches_have_the_order_of_single_messages(bench: Bench, tmp_path: Path)
     other.close()
 
 
+def test_queues_past_the_priorities_come_last(bench: Bench) -> None:
+    put(bench, 5, 0, 5)
+    for queue_id in (12, 3, 30):
+        bench.store.put("t", b"queue %d" % queue_id, queue_id=queue_id)
+    bench.turn()
+    order = [b"5-0", b"5-2", b"queue 3", b"0-1", b"queue 12", b"queue 30"]
+    got = [take(bench, 1)[0] for _ in range(6)]
+    assert [one.body for one in got] == order
+    for one in got:
+        assert bench.store.nack(one, delay=0) is AckResult.NACKED
+    bench.turn()
+    assert [one.body for one in take(bench)] == order  # the retries, too
+
+
 def test_retries_and_new_messages_of_a_priority_take_turns(bench: Bench) -> None:
     put(bench, 5, 5, 1)
     for one in take(bench):

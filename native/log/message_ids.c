@@ -166,15 +166,17 @@ int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *nex
     return count;
 }
 
-/* Return whether the engine sets a property, not the caller of a put. */
+/* Return whether the engine sets a property, not the caller of a put. Python has the same names
+ * (base/message_fields.py). */
 static int32_t is_of_engine(const ts_text *name)
 {
     static const char *const names[] = {
         TS_PROP_UNIQ_KEY, TS_PROP_TS_ONCE, TS_PROP_REAL_TOPIC, TS_PROP_REAL_QID, TS_PROP_DELAY,
-        TS_PROP_TS_ID, TS_PROP_TS_GROUP, TS_PROP_CRC32,
+        TS_PROP_TS_ID, TS_PROP_TS_GROUP, TS_PROP_CRC32, "TS_LEVEL", "TS_PLACE", "TS_LEASE",
+        "TS_REPLACE", "TS_EVERY",
     };
 
-    if (name->size > 6 && memcmp(name->at, "TIMER_", 6) == 0)
+    if (name->size >= 6 && memcmp(name->at, "TIMER_", 6) == 0)
         return 1;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (ts_text_is(name, names[i], (int32_t)strlen(names[i])))
@@ -183,7 +185,7 @@ static int32_t is_of_engine(const ts_text *name)
     return 0;
 }
 
-/* Find the next property that a caller gave. Return 0 if there is none. */
+/* Find the next property that a caller gave. Return 0 at the end of the text. */
 static int32_t next_given(const uint8_t *text, int32_t size, int32_t *at, ts_text *name,
                           ts_text *value)
 {

@@ -250,7 +250,7 @@ int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_ma
     return took + UNIQUE_BYTES;
 }
 
-/* Return where a CRC pair at the end of the text begins, or the text's size if there is none. */
+/* Return where a CRC pair at the end of the text begins, or the text's size without such a pair. */
 static int32_t crc_begin(const uint8_t *text, int32_t size)
 {
     const uint8_t *end = text + size;

@@ -1,9 +1,13 @@
 """An asyncio store whose clock and services a test controls."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import timerstore.aio
+from tests.support.bench import NOW, small
 from tests.support.inside import inside
 from timerstore.aio import AsyncTimerStore
 from timerstore.testing import ManualClock, Stepper
@@ -16,6 +20,11 @@ class Stepped:
         self.store = store
         self.clock = clock
         self.stepper = Stepper(store.blocking)
+
+    async def put(self, *bodies: bytes) -> None:
+        """Put messages of topic t, and step the services until they can be read."""
+        await self.store.put_many("t", list(bodies))
+        self.stepper.settle()
 
     @property
     def waiting_count(self) -> int:
@@ -31,3 +40,11 @@ class Stepped:
 
 
 Test = Callable[[Stepped], Awaitable[None]]
+
+
+@asynccontextmanager
+async def stepped_store(root: Path, *, flush: str = "async", **more: Any) -> AsyncIterator[Stepped]:
+    """Open a store without service threads, and close it in the end."""
+    clock, config = ManualClock(NOW), small(flush=flush)
+    async with timerstore.aio.open(root, config, clock=clock, threads=False, **more) as store:
+        yield Stepped(store, clock)

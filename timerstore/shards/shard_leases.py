@@ -19,6 +19,7 @@ docs/decisions/0009-leases-replace-and-recurring.md.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol
 
@@ -34,7 +35,7 @@ from timerstore._engine.leases.receive_request import (
     check_topics,
 )
 from timerstore._engine.leases.topic_turns import recalled
-from timerstore._engine.read.multi_wait import MultiWait
+from timerstore._engine.read.multi_wait import MultiWait, begin_parts
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
@@ -90,14 +91,10 @@ class ShardLeases(Owner):
 
     def _begin(self, request: ReceiveRequest) -> "WaitingShards":
         begin = methodcaller("begin_receive", request.topic, request.group, **request.options())
-        begun: list[WaitingReceive | WaitingTopics] = []
-        try:
-            for shard in range(len(self._stores)):
-                begun.append(self._call(shard, begin))  # noqa: PERF401 - those before one that fails
-        except BaseException:
-            for one in begun:
-                one.end()
-            raise
+        shards = range(len(self._stores))
+        begun: list[WaitingReceive | WaitingTopics] = begin_parts(
+            partial(self._call, shard, begin) for shard in shards
+        )
         return WaitingShards(begun, lambda: self._take(request))
 
     def _take(self, request: ReceiveRequest) -> list[ShardLeasedMessage]:

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import timerstore.aio
-from tests.support.bench import NOW, small
-from tests.support.stepped_aio import Stepped, Test
-from timerstore.testing import ManualClock
+from tests.support.stepped_aio import Test, stepped_store
 
 
 @pytest.fixture
@@ -17,13 +14,11 @@ def stepped(tmp_path: Path) -> Callable[[Test], None]:
     """Run a test on a store with an empty queue 0 of topic t."""
 
     async def run(test: Test) -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            one = Stepped(store, clock)
-            await store.put("t", b"makes the topic", queue_id=1)
+        async with stepped_store(tmp_path) as one:
+            await one.store.put("t", b"makes the topic", queue_id=1)
             one.stepper.settle()
             await test(one)
-            report = await store.verify()
+            report = await one.store.verify()
             assert report.clean, report
             assert one.waiting_count == 0, "an ended pull is still in the table"
 

@@ -6,19 +6,17 @@ from pathlib import Path
 import pytest
 
 import timerstore.aio
-from tests.support.bench import NOW, small
+from tests.support.bench import small
+from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, FullError, LeaseLostError, MessageError
 from timerstore._engine.leases import Leases
-from timerstore.testing import ManualClock, Stepper
 
 
 def test_receive_ack_nack_extend(tmp_path: Path) -> None:
     async def run() -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            stepper = Stepper(store.blocking)
-            await store.put_many("t", [b"a", b"b", b"c"])
-            stepper.settle()
+        async with stepped_store(tmp_path) as opened:
+            store, stepper = opened.store, opened.stepper
+            await opened.put(b"a", b"b", b"c")
             a, b, c = await store.receive("t", "g", max_count=5, lease=10)
             assert await store.ack(a) is AckResult.ACKED
             assert await store.nack(b, delay=0) is AckResult.NACKED
@@ -43,11 +41,8 @@ def test_receive_waits_without_a_thread(tmp_path: Path) -> None:
     """More calls wait than there are threads; each message wakes one of them."""
 
     async def run() -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(
-            tmp_path, small(), clock=clock, threads=False, workers=1
-        ) as store:
-            stepper = Stepper(store.blocking)
+        async with stepped_store(tmp_path, workers=1) as opened:
+            store, stepper = opened.store, opened.stepper
             waiting = [
                 asyncio.create_task(store.receive("t", "g", wait=1000, lease=50)) for _ in range(5)
             ]
@@ -76,11 +71,9 @@ def test_loop_leases_only_the_message_it_hands_out(tmp_path: Path) -> None:
     """A loop that leased a batch lost its other messages; they became dead letters."""
 
     async def run() -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            stepper = Stepper(store.blocking)
-            await store.put_many("t", [b"a", b"b"])
-            stepper.settle()
+        async with stepped_store(tmp_path) as opened:
+            store = opened.store
+            await opened.put(b"a", b"b")
             with pytest.raises(MessageError, match=r"max_count: wanted none, .* got 5"):
                 store.lease_consumer("t", "g", max_count=5)
             with pytest.raises(MessageError, match=r"lease_consumer: wanted some of .* got wiat"):
@@ -142,11 +135,9 @@ def test_lease_consumer(tmp_path: Path) -> None:
 
 def test_bury_dead_letters_and_requeue(tmp_path: Path) -> None:
     async def run() -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            stepper = Stepper(store.blocking)
-            await store.put_many("t", [b"a", b"b", b"c"])
-            stepper.settle()
+        async with stepped_store(tmp_path) as opened:
+            store, stepper = opened.store, opened.stepper
+            await opened.put(b"a", b"b", b"c")
             for one in await store.receive("t", "g", max_count=5, lease=10):
                 assert await store.bury(one) is AckResult.BURIED
             stepper.settle()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import timerstore.aio
-from tests.support.bench import NOW, small
+from tests.support.bench import small
 from tests.support.inside import inside
+from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, FailedError, LeasedMessage, LeaseLostError, MessageError
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ClosedError
@@ -24,16 +25,11 @@ def with_leases(
     flush: str = "sync",
 ) -> None:
     async def run() -> None:
-        clock = ManualClock(NOW)
-        config = small(flush=flush)
-        async with timerstore.aio.open(
-            tmp_path / "store", config, clock=clock, threads=False
-        ) as store:
-            await store.put_many("t", [b"%d" % k for k in range(COUNT)])
-            Stepper(store.blocking).settle()
-            leased = await store.receive("t", "g", max_count=COUNT, lease=10)
+        async with stepped_store(tmp_path / "store", flush=flush) as one:
+            await one.put(*(b"%d" % k for k in range(COUNT)))
+            leased = await one.store.receive("t", "g", max_count=COUNT, lease=10)
             assert len(leased) == COUNT
-            await test(store, leased, clock)
+            await test(one.store, leased, one.clock)
 
     asyncio.run(run())
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import timerstore
 import timerstore.aio
-from tests.support.bench import DAY, NOW, Bench, small
+from tests.support.bench import DAY, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
 from tests.support.leasing import DEAD, RETRY
 from tests.support.placing_races import full
+from tests.support.stepped_aio import stepped_store
 from timerstore import (
     AckResult,
     CancelResult,
@@ -28,7 +29,6 @@ from timerstore import (
 )
 from timerstore._engine.base.priorities import PriorityQueueId, stored_queue_id
 from timerstore._engine.leases.priority_order import TURN_EVERY, PriorityOrder
-from timerstore.testing import ManualClock, Stepper
 
 
 def put(bench: Bench, *priorities: int | None, **more: Any) -> None:
@@ -92,6 +92,20 @@ def test_batches_have_the_order_of_single_messages(bench: Bench, tmp_path: Path)
     batches = [body for count in (1, 3, 20, 7, 11) for body in seen(take(other, count))]
     assert batches == single
     other.close()
+
+
+def test_queues_past_the_priorities_come_last(bench: Bench) -> None:
+    put(bench, 5, 0, 5)
+    for queue_id in (12, 3, 30):
+        bench.store.put("t", b"queue %d" % queue_id, queue_id=queue_id)
+    bench.turn()
+    order = [b"5-0", b"5-2", b"queue 3", b"0-1", b"queue 12", b"queue 30"]
+    got = [take(bench, 1)[0] for _ in range(6)]
+    assert [one.body for one in got] == order
+    for one in got:
+        assert bench.store.nack(one, delay=0) is AckResult.NACKED
+    bench.turn()
+    assert [one.body for one in take(bench)] == order  # the retries, too
 
 
 def test_retries_and_new_messages_of_a_priority_take_turns(bench: Bench) -> None:
@@ -489,12 +503,12 @@ def test_filters_apply_to_each_priority(bench: Bench) -> None:
 
 def test_aio_puts_and_receives_with_priorities(tmp_path: Path) -> None:
     async def run() -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
+        async with stepped_store(tmp_path) as opened:
+            store = opened.store
             await store.put("t", b"0-a")
             await store.put("t", b"9-b", priority=9)
             await store.put_many("t", [b"3-c", b"4-d"], priority=[3, 4])
-            Stepper(store.blocking).settle()
+            opened.stepper.settle()
             found = await store.receive("t", "g", max_count=9, lease=60)
             assert seen(found) == ["9-b", "4-d", "3-c", "0-a"]
 

@@ -10,9 +10,9 @@ import pytest
 
 import timerstore
 import timerstore.aio
-from tests.support.bench import NOW, Bench, small
+from tests.support.bench import Bench, small
+from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, FlowControlError, MessageError
-from timerstore.testing import ManualClock, Stepper
 
 
 def put(bench: Bench, topics: str, each: int = 1) -> None:
@@ -210,9 +210,8 @@ def test_close_ends_the_wait(bench: Bench) -> None:
 
 def test_aio_receive_over_topics_and_a_cancelled_caller(tmp_path: Path) -> None:
     async def run() -> None:
-        clock = ManualClock(NOW)
-        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
-            stepper = Stepper(store.blocking)
+        async with stepped_store(tmp_path) as opened:
+            store, stepper = opened.store, opened.stepper
             await store.put("a", b"a0")
             await store.put("b", b"b0")
             stepper.settle()

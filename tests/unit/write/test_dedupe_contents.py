@@ -14,6 +14,9 @@ from tests.support.driver import abandon
 from tests.support.inside import append_of_many, inside
 from tests.support.retaining import SIZES, fill
 from timerstore import CancelResult, ConflictError, CorruptError, MessageError
+from timerstore._engine.base.column_batch import ColumnBatch
+from timerstore._engine.base.message_fields import ENGINE_NAMES, is_of_engine
+from timerstore._engine.dedupe import Firsts
 
 HOUR = 3_600_000
 FULL: dict[str, Any] = {"tags": "a", "keys": ["k", "l"], "properties": {"x": "1", "y": "2"}}
@@ -173,6 +176,27 @@ def test_cancelled_message_is_compared(bench: Bench) -> None:
     assert bench.store.put("t", b"x", message_id="a", delay=5).cancelled
     with pytest.raises(ConflictError):
         bench.store.put("t", b"y", message_id="a", delay=5)
+
+
+OF_CALLERS = ["TAGS", "KEYS", "RETRY_TOPIC", "_SYS_MSG_PRIORITY_", "TS_", "TS_I", "DELAYS", "x"]
+
+
+@pytest.mark.parametrize("name", [*sorted(ENGINE_NAMES), "TIMER_", "TIMER_x", *OF_CALLERS])
+def test_native_and_python_know_the_same_properties_of_the_engine(bench: Bench, name: str) -> None:
+    put = bench.store.put("t", b"x", message_id="a")
+    spans = np.array([0, 1], np.int64)
+    rows = ColumnBatch(b"x", spans, np.zeros(1, np.int64), f"{name}\x01v\x02".encode())
+    parts = inside(bench.store)
+    firsts = Firsts(
+        parts.log, parts.ids, parts.states.native, parts.store_id, bench.store.config.precision_ms
+    )
+    once = firsts.once(b"t", 1, NOW)
+    assert once is not None
+    (found,) = firsts.read(
+        rows.with_ids(b"a", spans), once, np.array([0]), np.array([put.log_offset])
+    )
+    assert (found["is_same"], found["has_body"]) == (1, 1)
+    assert bool(found["has_properties"]) == is_of_engine(name) == (name not in OF_CALLERS)
 
 
 def test_message_that_retention_removed_is_not_compared(tmp_path: Path) -> None:

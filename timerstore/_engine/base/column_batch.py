@@ -5,13 +5,22 @@ Invariants:
 Raises: AssertionError if a column has another length; callers have checked it.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import ffi, lib, pointer
 
 _INT64 = "int64_t[]"
+
+
+def joined_column(parts: Sequence[bytes]) -> tuple[bytes, Int64Array]:
+    """Return the parts one after another, and the offsets of each: their number + 1."""
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+    return b"".join(parts), offsets
 
 
 class BatchPart(NamedTuple):

@@ -36,6 +36,10 @@ DROPPED_NAMES = frozenset(
 """Properties dropped silently: a forwarded message still has those of its earlier store."""
 
 RESERVED_PREFIX = "TIMER_"
+ENGINE_NAMES = DROPPED_NAMES | {"UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#"}
+"""Properties that only the engine sets, with those that begin with TIMER_. C has the same names
+(native/log/message_ids.c); a test compares them.
+"""
 RESERVED_NAMES = {
     "TAGS": "pass it as tags=",
     "KEYS": "pass them as keys=",
@@ -73,6 +77,11 @@ PROPERTIES_HEADROOM_BYTES = sum(len(name) + size + 2 for name, size in _ENGINE_P
 
 _RECORD_FIXED_BYTES = 91 + 24  # a record around body, topic and properties; both hosts may be IPv6
 _TIMER_TOPIC_BYTES = len("rmq_sys_wheel_timer")
+
+
+def is_of_engine(name: str) -> bool:
+    """Return whether the engine sets a property, not the caller of a put."""
+    return name in ENGINE_NAMES or name.startswith(RESERVED_PREFIX)
 
 
 def check_topic(topic: object) -> bytes:

@@ -43,6 +43,11 @@ def queue_of_priority(priority: object, queue_id: object) -> PriorityQueueId | N
     return PriorityQueueId(number) if number else None
 
 
+def rank_of_queue(queue_id: int) -> int:
+    """Return the priority of a queue; of one past the priorities, a number below all of them."""
+    return queue_id if queue_id <= PRIORITY_MAX else -queue_id
+
+
 def stored_queue_id(queue_id: int, properties: bytes) -> int:
     """Return a stored queue id as that of a priority if the encoded properties have one."""
     return PriorityQueueId(queue_id) if _HAS_PRIORITY.search(properties) else queue_id

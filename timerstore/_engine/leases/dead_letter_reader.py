@@ -99,7 +99,7 @@ class DeadLetterReader(Owner):
                 yield [self._letter(group, one) for one in batch]
 
     def at(self, group: str, place: Place) -> PlacedLetter | None:
-        """Return the dead letter at a place, or None if there is none."""
+        """Return the dead letter at a place, or None."""
         topic, (queue_id, offset) = dead_letter_topic(group), place
         if queue_id >= self._topics().get(topic, 0):
             return None

@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.priorities import rank_of_queue
 from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.priority_order import PriorityOrder, Source
@@ -108,7 +109,7 @@ class LeaseReader(Owner):
         return leased
 
     def _fetch_by_priority(self, count: int) -> dict[Source, AssignedQueue]:
-        """Buffer the messages that may come next; return the queues by priority and side."""
+        """Buffer the messages that may come next; return the queues by rank and side."""
         found: dict[Source, AssignedQueue] = {}
         turn_count = self._order.turn_count(count)
         self._ends.catch_up()
@@ -117,7 +118,7 @@ class LeaseReader(Owner):
             queues = consumer.fetch(count, partial(self._highest_first, topic))
             for queue in queues if turn_count else ():
                 consumer.fetch(turn_count, partial(_only, queue.queue_id))
-            found.update(((queue.queue_id, side), queue) for queue in queues)
+            found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
 
     def _highest_first(
@@ -127,7 +128,7 @@ class LeaseReader(Owner):
         has_messages = self._ends.has_messages
         return [
             one
-            for one in sorted(queues.values(), key=lambda one: one.queue_id, reverse=True)
+            for one in sorted(queues.values(), key=_rank_of, reverse=True)
             if one.buffered or one.position < 0 or has_messages(topic, one.queue_id, one.fetch_at)
         ]
 
@@ -206,6 +207,10 @@ class LeaseReader(Owner):
         of_topic = self._make_consumer(topic.read_topic, topic.group, filters)
         of_retries = self._make_consumer(retry.read_topic, retry.group, _NO_FILTERS)
         self._filters, self._consumers = filters, [of_retries, of_topic]
+
+
+def _rank_of(queue: AssignedQueue) -> int:
+    return rank_of_queue(queue.queue_id)
 
 
 def _only(queue_id: int, queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:

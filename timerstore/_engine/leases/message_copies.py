@@ -6,19 +6,11 @@ Thread safety: any thread; there is no state.
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
-from timerstore._engine.base import message_fields
-from timerstore._engine.base.column_batch import ColumnBatch
+from timerstore._engine.base.column_batch import ColumnBatch, joined_column
+from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, MessageError
 from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
-
-_NOT_COPIED = frozenset({
-    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#", "TS_ID", "TS_GROUP", "TS_LEVEL",
-    "TS_ONCE", "TS_PLACE", LEASE_PROPERTY, TOPIC_PROPERTY,
-})  # fmt: skip
-"""Properties that are not copied: they are set for each copy, or have no meaning for it."""
 
 
 class CopyRow(Protocol):
@@ -41,16 +33,8 @@ def columns_of(rows: Sequence[CopyRow], due: Int64Array) -> ColumnBatch:
     """Return the rows as columns, with a due time in ms for each; 0: now."""
     ids = [row.message_id.encode() for row in rows]
     bodies, properties = [row.body for row in rows], [row.text for row in rows]
-    made = ColumnBatch(b"".join(bodies), _spans(bodies), due, b"")
-    return made.with_extra(b"".join(properties), _spans(properties)).with_ids(
-        b"".join(ids), _spans(ids)
-    )
-
-
-def _spans(parts: list[bytes]) -> Int64Array:
-    spans = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=spans[1:])
-    return spans
+    made = ColumnBatch(*joined_column(bodies), due, b"")
+    return made.with_extra(*joined_column(properties)).with_ids(*joined_column(ids))
 
 
 def body_of(message: Message) -> bytes:
@@ -64,11 +48,14 @@ def body_of(message: Message) -> bytes:
 
 
 def properties_of(message: Message, lease: Lease, topic: str) -> bytes:
-    """Return the encoded properties of a copy: those of the message and those of the lease."""
+    """Return the encoded properties of a copy: those of the message and those of the lease.
+
+    Those of the engine are set for each copy, or have no meaning for it.
+    """
     pairs = [
         f"{name}\x01{value}\x02"
         for name, value in message.properties.items()
-        if name not in _NOT_COPIED and not name.startswith(message_fields.RESERVED_PREFIX)
+        if name != TOPIC_PROPERTY and not is_of_engine(name)
     ]
     pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
     return "".join(pairs).encode()

@@ -19,7 +19,7 @@ TURN_EVERY = 10
 """Of so many messages, one is of the priority that was served least recently."""
 
 Source = tuple[int, int]
-"""A priority, and the side: 0 for retries, 1 for the topic itself."""
+"""A priority, or the rank of a queue of none, and the side: 0 for retries, 1 for the topic."""
 
 
 class PriorityRun(NamedTuple):

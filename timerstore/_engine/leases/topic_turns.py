@@ -17,6 +17,7 @@ See also: docs/decisions/0017-dead-letters-and-priorities.md.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from timerstore._engine.base.native import Lock
@@ -24,7 +25,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases.lease_reader import LeaseReader, WaitingReceive
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveTerms
-from timerstore._engine.read.multi_wait import MultiWait
+from timerstore._engine.read.multi_wait import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
 
 _TURNS_MAX = 1024  # that are remembered
@@ -94,15 +95,9 @@ class TopicTurns(Owner):
         self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]
     ) -> "WaitingTopics":
         """Begin to wait for all topics; `take` leases messages."""
-        begun: dict[str, WaitingReceive] = {}
-        try:
-            for reader in self._readers:
-                begun[reader.topic] = reader.begin(terms, take)
-        except BaseException:
-            for one in begun.values():
-                one.end()
-            raise
-        return WaitingTopics(begun, take)
+        begun = begin_parts(partial(reader.begin, terms, take) for reader in self._readers)
+        topics = (reader.topic for reader in self._readers)
+        return WaitingTopics(dict(zip(topics, begun, strict=True)), take)
 
 
 class WaitingTopics(MultiWait[LeasedMessage]):

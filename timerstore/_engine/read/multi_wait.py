@@ -1,13 +1,14 @@
 """Wait for several pulls or polls at once, until one of them has messages.
 
-`receive` uses it for a topic and its retry topic, and for all shards of a directory.
+`receive` uses it for a topic and its retry topic, for several topics, and for all shards of a
+directory.
 
 Thread safety: one thread at a time; any thread may call `wake`.
 Invariants:
     1. A waiting call has entered all of its parts or none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from timerstore._engine.base.owner import Owner
@@ -15,6 +16,20 @@ from timerstore._engine.read.waiting_pull import Waits
 from timerstore.errors import ClosedError
 
 One = TypeVar("One")
+Part = TypeVar("Part", bound=Waits[Any, Any])
+
+
+def begin_parts(begins: Iterable[Callable[[], Part]]) -> list[Part]:
+    """Begin each part. If one raises an error, end those before it."""
+    begun: list[Part] = []
+    try:
+        for begin in begins:
+            begun.append(begin())  # noqa: PERF401 - those before one that fails
+    except BaseException:
+        for one in begun:
+            one.end()
+        raise
+    return begun
 
 
 class MultiWait(Owner, Generic[One]):

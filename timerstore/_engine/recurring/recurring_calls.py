@@ -15,11 +15,10 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
-from timerstore._engine.base.column_batch import ColumnBatch
+from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
@@ -230,8 +229,8 @@ class RecurringCalls(Owner):
         due = np.array(runs, np.int64)
         now_ms = self._clock.now_ms
         due = np.where(due > now_ms, due, 0)
-        rows = ColumnBatch(body * len(runs), _spans([body] * len(runs)), due, b"")
-        rows = rows.with_extra(b"".join(texts), _spans(texts)).with_ids(b"".join(ids), _spans(ids))
+        rows = ColumnBatch(*joined_column([body] * len(runs)), due, b"")
+        rows = rows.with_extra(*joined_column(texts)).with_ids(*joined_column(ids))
         route = self._route_of(definition)
         places = _RunPlaces(self._definitions, definition, runs)
         self._appender.append_rows(Destination(route), rows, due, places)
@@ -298,9 +297,3 @@ class RecurringCalls(Owner):
         self._appender.appended()
         reach("recurring_run_cancelled")
         return result
-
-
-def _spans(parts: list[bytes]) -> Any:
-    spans = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=spans[1:])
-    return spans

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.column_batch import ColumnBatch
-from timerstore._engine.base.message_fields import DROPPED_NAMES, RESERVED_PREFIX
+from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.dedupe import FirstRows
@@ -29,7 +29,6 @@ from timerstore._engine.write.checked_batch import CheckedBatch
 from timerstore.errors import ConflictError, quoted
 from timerstore.messages import parse_properties
 
-_OF_ENGINE = DROPPED_NAMES | {"UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#"}
 _CRC_MASK = 0x7FFF_FFFF  # a record has a CRC without its top bit
 
 
@@ -117,11 +116,8 @@ class Contents(Owner):
 
 def _given(text: bytes) -> dict[str, str]:
     """Return the properties of a text that the caller of a put gave."""
-    return {
-        name: value
-        for name, value in parse_properties(text).items()
-        if name not in _OF_ENGINE and not name.startswith(RESERVED_PREFIX)
-    }
+    pairs = parse_properties(text).items()
+    return {name: value for name, value in pairs if not is_of_engine(name)}
 
 
 def _add_properties(first: bytes, text: bytes, wanted: dict[str, str], got: dict[str, str]) -> None:

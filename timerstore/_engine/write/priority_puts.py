@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base import argument_types
+from timerstore._engine.base.column_batch import joined_column
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.priorities import PriorityQueueId, queue_of_priority
 from timerstore._engine.log.commit_log import CommitLog
@@ -99,9 +100,7 @@ def _with_priorities(extra: tuple[Any, Any], priorities: Sequence[int]) -> tuple
     if offsets is not None:
         own, spans = bytes(data), offsets.tolist()
         texts = [one + own[a:b] for one, (a, b) in zip(texts, pairwise(spans), strict=True)]
-    sizes = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=sizes[1:])
-    return b"".join(texts), sizes
+    return joined_column(texts)
 
 
 def _merged(count: int, parts: Sequence[PutBatch]) -> PutBatch:

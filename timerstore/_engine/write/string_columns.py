@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base import message_bodies, message_fields
+from timerstore._engine.base.column_batch import joined_column
 from timerstore.errors import MessageError, quoted
 from timerstore.messages import Int64Array
 
@@ -32,7 +33,7 @@ def string_column(what: str, texts: object, row_offsets: object, count: int) -> 
 
 
 def property_column(texts: object, row_offsets: object, count: int) -> Column | None:
-    """Return a column of encoded properties, name 0x01 value 0x02, repeated; None without one.
+    """Return a column of encoded properties (name 0x01 value 0x02, repeated), or None.
 
     Names are not checked against the reserved ones.
     """
@@ -146,9 +147,7 @@ def gather_ids(message_ids: object, count: int) -> Column | None:
             f"message_ids: wanted one entry for each of {count} bodies, got {len(message_ids)}"
         )
     raw = [message_fields.check_message_id(one) if one else b"" for one in message_ids]
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, raw), np.int64, count), out=offsets[1:])
-    return b"".join(raw), offsets
+    return joined_column(raw)
 
 
 def encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
@@ -160,10 +159,7 @@ def encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
     if not is_row or len(keys) != count:
         got = str(len(keys)) if is_row else type(keys).__name__
         raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
-    texts = [message_fields.encode_properties(None, one, None) for one in keys]
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
-    return b"".join(texts), offsets
+    return joined_column([message_fields.encode_properties(None, one, None) for one in keys])
 
 
 def _refuse(what: str, wrong: npt.NDArray[np.bool_], column: Column, wanted: str) -> None:

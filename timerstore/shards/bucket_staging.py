@@ -164,7 +164,7 @@ class BucketStaging(StagingArea):
         return self.bucket.where(path)
 
     def cluster(self) -> Cluster:
-        """Return the description of the shards. Raise ConfigError if there is none."""
+        """Read the object that the owner of the shards publishes."""
         cluster = self.find_cluster()
         if cluster is None:
             raise ConfigError(

@@ -53,7 +53,7 @@ Root = Path | BucketUrl
 
 
 def require_target(root: Root) -> Cluster:
-    """Return the description of the shards. Raise ConfigError if there is none."""
+    """Return the description of the shards. Raise ConfigError if it is missing."""
     if isinstance(root, Path):
         need_there(str(root))
     return _area_of(root).cluster()

@@ -60,11 +60,11 @@ def test_remote_uri_is_rejected(text: str) -> None:
 def test_ingest_error_after_commit_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    def broken(_root: str) -> None:
+    def broken(_root: Path) -> None:
         raise error
 
     monkeypatch.setattr(writer, "ingest", broken)
-    writer.Target("/s", writer.WriteOptions()).ingest()
+    writer.Target(Path("/s"), writer.WriteOptions()).ingest()
     assert [one for one in caplog.records if repr(error) in one.getMessage()]
 
 

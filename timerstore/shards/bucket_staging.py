@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.store_paths import shard_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.os_errors import os_error
 from timerstore.buckets import Bucket, StoredObject
@@ -30,7 +31,7 @@ from timerstore.shards import cluster as cluster_json
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import Cluster
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.shard_paths import ShardsTree, manifest_version, shard_name, source_of
+from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
 from timerstore.shards.staged_files import StagedFile
 from timerstore.shards.staging_area import Attempt, CommittedVersions, FetchedFiles, StagingArea
 

@@ -149,3 +149,7 @@ class ShardsTree:
     def manifest(self, source: str, version: int) -> Path:
         """Return the file whose existence means that a version is committed."""
         return self.source_manifests(source) / f"{check_version(version):020d}.json"
+
+
+NAMES = ShardsTree(Path())
+"""All names relative to the root. With slashes, they are those of objects in a bucket."""

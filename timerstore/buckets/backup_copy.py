@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from timerstore._engine.format.store_paths import shard_name, shard_number
 from timerstore._engine.maintenance import restore
 from timerstore._engine.maintenance.backup import MANIFEST
 from timerstore._engine.storage.disk import Disk
@@ -34,7 +35,6 @@ from timerstore.buckets.bucket import Bucket, StoredObject, in_parallel
 from timerstore.buckets.bucket_url import BucketUrl
 from timerstore.errors import BucketError, ConfigError
 
-_SHARD = re.compile(r"shard-[0-9]{5}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _UNUSED_S = 86_400.0
 
@@ -98,12 +98,13 @@ def find_backups(url: BucketUrl, storage: Mapping[str, str] | None = None) -> li
     names = {one.path for one in objects}
     if MANIFEST in names:
         return [BackupCopy(url, _needed(objects, ""), given)]
+    places = (name.rpartition("/") for name in names)
     found = sorted(
-        name.removesuffix(f"/{MANIFEST}")
-        for name in names
-        if name.endswith(f"/{MANIFEST}") and _SHARD.fullmatch(name.removesuffix(f"/{MANIFEST}"))
+        folder
+        for folder, _, file in places
+        if file == MANIFEST and shard_number(folder) is not None
     )
-    if not found or found != [f"shard-{number:05d}" for number in range(len(found))]:
+    if not found or found != [shard_name(number) for number in range(len(found))]:
         raise ConfigError(
             f"path: no backup in the bucket at {url}; wanted the files of store.backup(...) there, "
             f"or those of each shard in shard-00000, shard-00001 ...; got {found or 'none'}"

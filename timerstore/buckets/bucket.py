@@ -108,9 +108,7 @@ class Bucket(Owner):
                 time.sleep(_CREATE_PAUSE_S * 2**number)
             try:
                 obstore().put(self._store, path, data, mode="create", use_multipart=False)
-            except FileNotFoundError as error:
-                raise self._failed("create", path, error) from error
-            except obstore().exceptions.PermissionDeniedError as error:
+            except (FileNotFoundError, obstore().exceptions.PermissionDeniedError) as error:
                 raise self._failed("create", path, error) from error
             except _errors() as error:
                 last = error

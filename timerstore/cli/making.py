@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from timerstore import store as single
-from timerstore._engine.format.store_paths import Tree, segment_name
+from timerstore._engine.format.store_paths import Tree, segment_name, shard_number
 from timerstore._engine.maintenance import restore
 from timerstore._engine.storage.disk import Disk, is_temporary_of
 from timerstore.cli.exits import CommandError
@@ -26,7 +26,7 @@ from timerstore.config import StoreConfig
 from timerstore.reports import BackupReport
 from timerstore.shards import open_shards
 from timerstore.shards.kinds import Kind, kind_of
-from timerstore.shards.shard_paths import ShardsTree, shard_number
+from timerstore.shards.shard_paths import ShardsTree
 
 _GEOMETRY = (
     "precision_ms",

@@ -15,6 +15,8 @@ shard_reads.py       pulls, queries and groups
 shard_pending.py     pending messages of all shards
 shard_consumer.py    a group that reads all shards
 shard_leases.py      a group that leases from all shards
+shard_letters.py     dead letters of all shards
+shard_recurring.py   recurring messages of all shards
 rate_share.py        divides a rate among shards
 unsupported.py       calls of TimerStore that ShardedStore does not have, with reasons
 write_options.py     how rows become messages

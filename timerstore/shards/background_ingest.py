@@ -181,25 +181,10 @@ class IngestOfAll(Owner):
         """Run one pass over each place. Raise the first error after all of them."""
         return [done for part in every(BackgroundIngest.run, self._places) for done in part]
 
-    def run_and_clean(self) -> None:
-        """Run one pass over each place, and clean it if it is time. Raise the first error after
-        all of them.
-        """
-        every(BackgroundIngest.run_and_clean, self._places)
-
-    def is_ingested(self, source: str, version: int) -> bool:
-        """Return whether every shard has all its rows of a version."""
-        return self._places[0].is_ingested(source, version)
-
     def wake(self) -> None:
         """Start the next passes now."""
         for one in self._places:
             one.wake()
-
-    @property
-    def ingesters(self) -> list[ShardIngester]:
-        """The ingesters of the directory, by shard."""
-        return self._places[0].ingesters
 
     @property
     def error(self) -> str:

@@ -13,17 +13,15 @@ See also: janitor.py, for directories.
 
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from timerstore.buckets import StoredObject
 from timerstore.errors import CorruptError
 from timerstore.shards.bucket_staging import CLOCK, BucketStaging, manifest_objects
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
+from timerstore.shards.shard_paths import NAMES, manifest_version, source_of
 from timerstore.shards.staged_files import QUARANTINE
 from timerstore.shards.write_options import is_drawn
-
-_NAMES = ShardsTree(Path())
 
 Version = tuple[str, int]
 
@@ -78,7 +76,7 @@ def _remove_manifest(area: BucketStaging, source: str, version: int) -> int:
     manifest = _readable(area, source, version)
     if manifest is None or manifest.of_shard(QUARANTINE):
         return 0  # unreadable: it may name files that are needed
-    area.bucket.delete([_NAMES.manifest(source, version).as_posix()])
+    area.bucket.delete([NAMES.manifest(source, version).as_posix()])
     return 1
 
 
@@ -101,7 +99,7 @@ def _named(area: BucketStaging, source: str, version: int) -> set[str] | None:
 def _staged(area: BucketStaging) -> dict[Version, dict[str, list[StoredObject]]]:
     """Return the staged objects by version and attempt. Other names are left alone."""
     found: dict[Version, dict[str, list[StoredObject]]] = defaultdict(lambda: defaultdict(list))
-    for one in area.bucket.list(_NAMES.staging.as_posix()):
+    for one in area.bucket.list(NAMES.staging.as_posix()):
         attempt = PurePosixPath(one.path).parent
         version = manifest_version(f"{attempt.parent.name}.json")
         try:

@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.store_paths import shard_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.os_errors import os_error
 from timerstore.buckets import Bucket, StoredObject
@@ -30,11 +31,10 @@ from timerstore.shards import cluster as cluster_json
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import Cluster
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.shard_paths import ShardsTree, manifest_version, shard_name, source_of
+from timerstore.shards.shard_paths import NAMES, manifest_version, source_of
 from timerstore.shards.staged_files import StagedFile
 from timerstore.shards.staging_area import Attempt, CommittedVersions, FetchedFiles, StagingArea
 
-_NAMES = ShardsTree(Path())
 CLOCK = "_ingest/clock"
 """The object that is written to read the time of the service."""
 
@@ -107,14 +107,14 @@ def manifest_objects(bucket: Bucket) -> tuple[dict[str, dict[int, StoredObject]]
     """Return the manifests by source and version, and the names of other objects among them."""
     found: dict[str, dict[int, StoredObject]] = {}
     strays = []
-    for one in bucket.list(_NAMES.manifests.as_posix()):
+    for one in bucket.list(NAMES.manifests.as_posix()):
         path = PurePosixPath(one.path)
         version = manifest_version(path.name)
         try:
             source = source_of(path.parent.name)
         except CorruptError:
             version = None
-        if version is None or path.parent.parent != PurePosixPath(_NAMES.manifests):
+        if version is None or path.parent.parent != PurePosixPath(NAMES.manifests):
             strays.append(Path(one.path))
         else:
             found.setdefault(source, {})[version] = one
@@ -164,7 +164,7 @@ class BucketStaging(StagingArea):
         return self.bucket.where(path)
 
     def cluster(self) -> Cluster:
-        """Return the description of the shards. Raise ConfigError if there is none."""
+        """Read the object that the owner of the shards publishes."""
         cluster = self.find_cluster()
         if cluster is None:
             raise ConfigError(
@@ -175,13 +175,13 @@ class BucketStaging(StagingArea):
 
     def find_cluster(self) -> Cluster | None:
         """Return the description of the shards, or None."""
-        name = _NAMES.cluster_json.as_posix()
+        name = NAMES.cluster_json.as_posix()
         text = self.bucket.get(name)
         return None if text is None else cluster_json.read(text, self.where(name))
 
     def create_cluster(self, cluster: Cluster) -> bool:
         """Publish the description. Return False if there is another one."""
-        return self.bucket.create(_NAMES.cluster_json.as_posix(), cluster_json.write(cluster))
+        return self.bucket.create(NAMES.cluster_json.as_posix(), cluster_json.write(cluster))
 
     # --- writers ---
 
@@ -193,7 +193,7 @@ class BucketStaging(StagingArea):
         self, source: str, version: int, files: Sequence[StagedFile]
     ) -> dict[str, int | None]:
         """Return the present size of each staged object of a version; None if it is absent."""
-        prefix = _NAMES.version_staging(source, version).as_posix()
+        prefix = NAMES.version_staging(source, version).as_posix()
         found = {one.path: one.bytes for one in self.bucket.list(prefix)} if files else {}
         return {one.path: found.get(one.path) for one in files}
 
@@ -203,14 +203,14 @@ class BucketStaging(StagingArea):
 
     def create_manifest(self, manifest: Manifest) -> bool:
         """Commit a version; durable on return. Return False if it was committed before."""
-        path = _NAMES.manifest(manifest.source, manifest.version).as_posix()
+        path = NAMES.manifest(manifest.source, manifest.version).as_posix()
         return self.bucket.create(path, manifests.write(manifest))
 
     # --- owners ---
 
     def load(self, source: str, version: int) -> Manifest | None:
         """Return the manifest of a version. None: it is not committed."""
-        path = _NAMES.manifest(source, version).as_posix()
+        path = NAMES.manifest(source, version).as_posix()
         text = self.bucket.get(path)
         if text is None:
             return None

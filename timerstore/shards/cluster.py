@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
+from timerstore._engine.format.store_paths import shard_number
 from timerstore._engine.storage.disk import Disk
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
@@ -33,7 +34,6 @@ from timerstore.shards.shard_paths import (
     SHARD_COUNT_MAX,
     ShardsTree,
     check_shard_count,
-    shard_number,
 )
 
 FORMAT = 1

@@ -11,14 +11,14 @@ See also: manifest.py, docs/decisions/0008-deduplication-and-ingest.md.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.shard_paths import ShardsTree
+from timerstore.shards.shard_paths import NAMES
 from timerstore.shards.staged_files import QUARANTINE, Staged, StagedFile
 from timerstore.shards.staging_area import StagingArea
 from timerstore.shards.staging_location import area_at
@@ -94,7 +94,7 @@ def _files_of(source: str, version: int, parts: Iterable[Staged]) -> tuple[Stage
     A replay removes the files that the manifest does not name, so files of another version must be
     rejected.
     """
-    place = ShardsTree(Path()).version_staging(source, version)
+    place = NAMES.version_staging(source, version)
     known: dict[str, StagedFile] = {}
     for part in parts:
         if (part.source, part.version) != (source, version):

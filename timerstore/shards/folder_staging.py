@@ -94,7 +94,7 @@ class FolderStaging(StagingArea):
         return self.tree.root / path
 
     def cluster(self) -> Cluster:
-        """Return the description of the shards. Raise ConfigError if there is none."""
+        """Read cluster.json of the directory."""
         return require(self._disk, self.tree.root)
 
     def attempt(self, path: str) -> FolderAttempt:

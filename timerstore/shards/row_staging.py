@@ -17,7 +17,6 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from timerstore.shards.arrow_rows import Reader, Rows
 from timerstore.shards.message_writeback import rows_of_messages
 from timerstore.shards.routing import Turns, shards_of_rows
 from timerstore.shards.row_columns import check_columns
-from timerstore.shards.shard_paths import ShardsTree, check_attempt
+from timerstore.shards.shard_paths import NAMES, check_attempt
 from timerstore.shards.staged_files import COLUMNS, QUARANTINE, Staged, StagedFile, staged_schema
 from timerstore.shards.staging_area import StagedOutput, StagingArea
 from timerstore.shards.staging_location import area_at
@@ -222,7 +221,7 @@ class Stager(Owner):
         A point sorts like the path separator, so files are ordered by the names of their attempts.
         """
         name = f"{self._attempt}.{os.urandom(8).hex()}"
-        place = ShardsTree(Path()).version_staging(self._source, self._version)
+        place = NAMES.version_staging(self._source, self._version)
         self._folder = (place / name).as_posix()
         self._files = self._area.attempt(self._folder)
 

@@ -15,7 +15,7 @@ See also: docs/decisions/0008-deduplication-and-ingest.md.
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -119,20 +119,16 @@ class ShardIngester(Owner):
             committed = self._area.committed()
         self._log_strays(committed.strays)
         done: list[Ingested] = []
-        errors: list[Exception] = []
-        for source in committed.sources:
+
+        def look(source: str) -> None:
             stamp = committed.stamp(source)
-            if source in self._settled and self._settled[source] == stamp:
-                continue
-            try:
-                self._run_source(source, committed, done)
-            except Exception as error:  # noqa: BLE001 - of one source: the others go on
-                errors.append(error)
-                continue
+            if self._settled.get(source) == stamp:
+                return
+            self._run_source(source, committed, done)
             if committed.is_final(stamp, now_ms):
                 self._settled[source] = stamp
-        if errors:
-            raise errors[0]
+
+        every(look, committed.sources)
         return done
 
     def _log_strays(self, strays: list[Path]) -> None:
@@ -171,7 +167,8 @@ class ShardIngester(Owner):
         source, version = manifest.source, manifest.version
         reach("shard_ingest_begun")
         with self._area.fetched(shard, files, self._stop.is_set) as found:
-            self._refuse_lost(shard, manifest, found.missing)
+            if found.missing:
+                raise self._lost(shard, manifest, found.missing[0])
             batches = self._until_stopped(read_staged(self._disk, found.root, files))
             try:
                 receipt = self._stores[shard].ingest(source, version, batches)
@@ -194,21 +191,20 @@ class ShardIngester(Owner):
         )
         return Ingested(shard, source, version, wanted)
 
-    def _refuse_lost(self, shard: int, manifest: Manifest, missing: Sequence[StagedFile]) -> None:
-        """Raise CorruptError if rows are neither in the shard nor in their file. This is permanent,
-        and only an operator can decide whether the shard continues without them.
+    def _lost(self, shard: int, manifest: Manifest, one: StagedFile) -> CorruptError:
+        """Return the error for rows that are neither in the shard nor in their file. This is
+        permanent, and only an operator can decide whether the shard continues without them.
         """
         source, version = manifest.source, manifest.version
-        for one in missing:
-            raise CorruptError(
-                f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
-                "in the shard, as in one that was restored from a backup, and their file is "
-                f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
-                "versions in (docs/operations.md, Recover a lost shard)",
-                where=self._area.where(one.path),
-                wanted=f"{one.rows} rows",
-                got="none",
-            )
+        return CorruptError(
+            f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
+            "in the shard, as in one that was restored from a backup, and their file is "
+            f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
+            "versions in (docs/operations.md, Recover a lost shard)",
+            where=self._area.where(one.path),
+            wanted=f"{one.rows} rows",
+            got="none",
+        )
 
     def _until_stopped(self, batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
         for batch in batches:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from timerstore._engine.format.store_paths import CLUSTER_JSON
+from timerstore._engine.format.store_paths import CLUSTER_JSON, shard_name
 from timerstore.errors import ConfigError, CorruptError, MessageError, quoted
 
 SHARD_COUNT_MAX = 1024
@@ -22,20 +22,8 @@ SOURCE_BYTES_MAX = 240
 """The longest folder name of a source. File systems allow 255 bytes; this leaves space for a
 suffix."""
 
-_SHARD = re.compile(r"shard-([0-9]{5})")
 _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MANIFEST = re.compile(r"([0-9]{20})\.json")
-
-
-def shard_name(shard: int) -> str:
-    """Return the folder name of a shard."""
-    return f"shard-{shard:05d}"
-
-
-def shard_number(name: str) -> int | None:
-    """Return the shard of a folder name, or None for another name."""
-    found = _SHARD.fullmatch(name)
-    return int(found[1]) if found else None
 
 
 def source_component(source: object) -> str:
@@ -161,3 +149,7 @@ class ShardsTree:
     def manifest(self, source: str, version: int) -> Path:
         """Return the file whose existence means that a version is committed."""
         return self.source_manifests(source) / f"{check_version(version):020d}.json"
+
+
+NAMES = ShardsTree(Path())
+"""All names relative to the root. With slashes, they are those of objects in a bucket."""

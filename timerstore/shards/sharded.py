@@ -26,7 +26,7 @@ from timerstore._engine.base.closing import close_at_exit, warn_unclosed
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
-from timerstore._engine.recurring import RecurringRequest, draw_name
+from timerstore._engine.recurring import RecurringRequest
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
@@ -47,7 +47,6 @@ from timerstore.shards.receipt import (
     ShardMessage,
     ShardReceipt,
     ShardRecurring,
-    recurring_in,
 )
 from timerstore.shards.routing import Turns, shard_of_key
 from timerstore.shards.shard_calls import close_all, named
@@ -59,6 +58,7 @@ from timerstore.shards.shard_paths import ShardsTree
 from timerstore.shards.shard_pending import ShardPending
 from timerstore.shards.shard_puts import ShardPuts
 from timerstore.shards.shard_reads import ShardReads
+from timerstore.shards.shard_recurring import ShardRecurringCalls
 from timerstore.shards.unsupported import missing
 from timerstore.store import TimerStore
 
@@ -151,6 +151,7 @@ class ShardedStore(
         self._puts = ShardPuts(self.config, clock, turns, self.shard_of, self._in, self._in_some)
         self._leases = ShardLeases(self.config, self.stores, self._in, self._in_some)
         self._letters = ShardLetters(self.stores, self._in, self._in_some)
+        self._recurring = ShardRecurringCalls(self.shard_of, self._in, self._in_all)
         self._ingest = IngestOfAll(self.root, self.stores, self._in_some, bucket)
         self._is_closed = False
         for store in self.stores:
@@ -254,31 +255,13 @@ class ShardedStore(
     # --- recurring messages ---
 
     def _do_put_every(self, request: RecurringRequest) -> ShardRecurring:
-        name: Any = draw_name() if request.name is None else request.name
-        request = replace(request, name=name)
-        shard = self._shard_of_name(name)
-        for one in self.recurring():
-            if isinstance(name, str) and one.name == name and one.shard != shard:
-                raise MessageError(
-                    f"name: {name!r} recurs in shard {one.shard} already, by a call of its store, "
-                    f"and would in shard {shard}, too; cancel_every it first"
-                )
-        made = self._in(
-            shard,
-            lambda store: store.put_every(request.topic, request.body, **request.options()),
-        )
-        return recurring_in(shard, made)
-
-    def _shard_of_name(self, name: object) -> int:
-        return self.shard_of(name) if isinstance(name, str) else 0  # shard 0 rejects it
+        return self._recurring.put_every(request)
 
     def _do_recurring(self) -> list[ShardRecurring]:
-        parts = self._in_all(lambda store: store.recurring())
-        found = [recurring_in(shard, one) for shard, part in enumerate(parts) for one in part]
-        return sorted(found, key=lambda one: (one.name, one.shard))
+        return self._recurring.recurring()
 
     def _do_cancel_every(self, name: str) -> bool:
-        return any(self._in_all(lambda store: store.cancel_every(name)))
+        return self._recurring.cancel_every(name)
 
     # --- rows that other processes have committed ---
 

@@ -91,7 +91,7 @@ class StagingArea(Owner, ABC):
 
     @abstractmethod
     def cluster(self) -> Cluster:
-        """Return the description of the shards. Raise ConfigError if there is none."""
+        """Return the description of the shards. Raise ConfigError if it is missing."""
 
     # --- writers ---
 

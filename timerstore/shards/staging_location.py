@@ -13,7 +13,7 @@ from timerstore.shards.staging_area import StagingArea
 
 def area_at(
     what: str,
-    location: str | os.PathLike[str] | StagingArea,
+    location: str | os.PathLike[str] | BucketUrl | StagingArea,
     storage_options: Mapping[str, str] | None = None,
 ) -> StagingArea:
     """Return the staging area of a directory of shards, or of a bucket's URL.

@@ -9,7 +9,7 @@ See also: timerstore/buckets/backup_copy.py.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -31,7 +31,7 @@ class BackupSource:
     """The backup that the options of a read name."""
 
     url: BucketUrl
-    storage: Mapping[str, str]
+    storage: Mapping[str, str] = field(repr=False)
 
 
 def split_backup(given: Mapping[str, str]) -> tuple[dict[str, str], BackupSource | None]:

@@ -66,8 +66,7 @@ class StagedPart(WriterCommitMessage):
 class Target:
     """The checked target directory and options of a write, pickled into every task."""
 
-    root: str
-    """A path, or the URL of a bucket."""
+    root: Path | BucketUrl
     options: WriteOptions
     are_inserted: bool = False
     """Whether the rows are those of INSERT INTO, with the columns of the table `messages`."""
@@ -94,7 +93,7 @@ class Target:
 
         Rows in a bucket are left to the owner of the shards, which alone has their disk.
         """
-        if isinstance(location_of("path", self.root), BucketUrl):
+        if isinstance(self.root, BucketUrl):
             return
         try:
             report = ingest(self.root)
@@ -138,7 +137,7 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
             f"ingest: wanted auto or none for {root}, whose rows only the owner of the shards "
             "ingests, got 'inline'"
         )
-    target = Target(str(root), options, storage=storage)
+    target = Target(root, options, storage=storage)
     target.area.cluster()
     if (table := given.get("table", "messages")) != "messages" and is_sql_table:
         raise ConfigError(f"INSERT INTO: wanted a table of messages, got one of {table}")

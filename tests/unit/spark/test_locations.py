@@ -13,6 +13,7 @@ pytest.importorskip("pyarrow")
 from tests.support.inside import root_of_write
 from timerstore.errors import ConfigError
 from timerstore.spark import writer
+from timerstore.spark.backup_reader import split_backup
 from timerstore.spark.jobs.names import JOBS, module_of
 from timerstore.spark.read_options import parse
 
@@ -59,12 +60,20 @@ def test_remote_uri_is_rejected(text: str) -> None:
 def test_ingest_error_after_commit_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    def broken(_root: str) -> None:
+    def broken(_root: Path) -> None:
         raise error
 
     monkeypatch.setattr(writer, "ingest", broken)
-    writer.Target("/s", writer.WriteOptions()).ingest()
+    writer.Target(Path("/s"), writer.WriteOptions()).ingest()
     assert [one for one in caplog.records if repr(error) in one.getMessage()]
+
+
+def test_settings_of_a_backup_are_not_shown() -> None:
+    given = {"path": "s3://bucket/x", "storage.secret_access_key": "hunter2"}
+    _, source = split_backup(given)
+    assert source is not None
+    assert source.storage == {"secret_access_key": "hunter2"}
+    assert "hunter2" not in repr(source)
 
 
 _LOCATIONS = {

@@ -28,6 +28,7 @@ BACKUP_JSON = "backup.json"
 QUEUE_COUNT_MAX = 65_536
 """Of one topic. Far more than brokers use, and few enough to iterate over."""
 
+_SHARD = re.compile(r"shard-([0-9]{5})")
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 _SEGMENT = re.compile(r"[0-9]{20}")
 _QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -49,6 +50,17 @@ def segment_offset(name: str) -> int:
             "stray file among segments", wanted="a name of 20 digits", got=repr(name)
         )
     return int(name)
+
+
+def shard_name(shard: int) -> str:
+    """Return the folder name of a shard, in a directory of shards and in its backups."""
+    return f"shard-{shard:05d}"
+
+
+def shard_number(name: str) -> int | None:
+    """Return the shard of a folder name, or None for another name."""
+    found = _SHARD.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def topic_component(topic: str) -> str:

@@ -17,7 +17,6 @@ from timerstore.shards.cluster import Cluster
 from timerstore.shards.committing import commit
 from timerstore.shards.manifest import Manifest
 from timerstore.shards.staged_files import QUARANTINE
-from timerstore.shards.staging_area import StagingArea
 from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import (
@@ -53,19 +52,15 @@ Root = Path | BucketUrl
 
 
 def require_target(root: Root) -> Cluster:
-    """Return the description of the shards. Raise ConfigError if there is none."""
+    """Return the description of the shards. Raise ConfigError if it is missing."""
     if isinstance(root, Path):
         need_there(str(root))
-    return _area_of(root).cluster()
-
-
-def _area_of(root: Root) -> StagingArea:
-    return area_at("path", root if isinstance(root, Path) else str(root))
+    return area_at("path", root).cluster()
 
 
 def committed(root: Root, source: str, version: int) -> Manifest | None:
     """Return the manifest of a version, or None if it is not committed."""
-    return _area_of(root).load(source, version)
+    return area_at("path", root).load(source, version)
 
 
 def stage_and_commit(
@@ -92,7 +87,7 @@ def stage_and_commit(
         found = numbers.mapInArrow(work, STAGE_RESULT).collect()
     run.tell(f"{sum(row['rows'] for row in found):,} rows staged by {len(found)} tasks")
     parts = [staged_of(source, version, row["files"]) for row in found]
-    done = commit(_area_of(root), source, version, parts, same_rows=True)
+    done = commit(area_at("path", root), source, version, parts, same_rows=True)
     return scheduled_of(done.manifest, is_replay=done.is_replay)
 
 

@@ -9,8 +9,7 @@ See also: docs/architecture.md.
 
 import os
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -20,6 +19,7 @@ from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.calls.change_calls import ChangeCalls
 from timerstore._engine.calls.introspection_calls import IntrospectionCalls
+from timerstore._engine.calls.lease_calls import LeaseCalls
 from timerstore._engine.calls.maintenance_calls import MaintenanceCalls
 from timerstore._engine.calls.open_store import counted as _counted
 from timerstore._engine.calls.read_calls import ReadCalls
@@ -27,16 +27,11 @@ from timerstore._engine.engine import Engine
 from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
-    AckResult,
-    DeadLetter,
-    LeaseCall,
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
     WaitingTopics,
 )
-from timerstore._engine.leases.dead_letter_reader import check_names
-from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.consumer_context import ConsumerContext
 from timerstore._engine.read.filter import make_filter
@@ -69,6 +64,7 @@ class TimerStore(
     ReadCalls,
     ChangeCalls,
     IntrospectionCalls,
+    LeaseCalls,
     MaintenanceCalls,
     StoreApi[
         PutReceipt,
@@ -220,66 +216,11 @@ class TimerStore(
         make_filter(self._engine.timer_route, *filters)  # raises now, not in the first pull
         return Consumer(self._consumer_context(), topic, group, None, filters, None, leases=True)
 
-    @_counted
-    def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
-        return self._leases.receive(request)
-
-    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive | WaitingTopics:
-        self._check_open()
-        return self._leases.begin(request, self._call)
-
-    @_counted
-    def _give_back_unclaimed(self) -> None:
-        """Return the leases of callers that were cancelled (timerstore.aio)."""
-        self._leases.give_back_unclaimed()
-
     def _do_lease_consumer(
         self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
         self._check_open()
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
-
-    @_counted
-    def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
-        return self._leases.ack_one(receipt)
-
-    @_counted
-    def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        return self._leases.ack(receipts)
-
-    @_counted
-    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
-        return self._leases.nack(receipt, delay)
-
-    @_counted
-    def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
-        return self._leases.extend(receipt, lease)
-
-    @_counted
-    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
-        """Make `ack`, `nack` and `extend` calls of tasks with one sync (timerstore.aio)."""
-        answers = self._leases.settle_each(calls)
-        for one in answers:
-            if isinstance(one, Exception):
-                self._fail_if_final(one)
-        return answers
-
-    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
-        return self._leases.bury(receipt)
-
-    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
-        self._check_open()
-        letters = self._requeuer.letters(*check_names(group, topic))
-        return self._steps_of(letters)
-
-    @_counted
-    def _do_requeue(
-        self,
-        group: str,
-        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
-        topic: str | None,
-    ) -> int:
-        return self._requeuer.requeue(group, letters, topic)
 
     # --- recurring messages ---
 

@@ -19,7 +19,7 @@ from tests.support.bucket.uploads import upload
 from tests.support.spark import jobs
 from tests.support.spark import session as spark_session
 from tests.support.spark.jobs import DAY_MS, START_MS
-from timerstore.buckets import Bucket, BucketUrl, location_of
+from timerstore._engine.buckets import Bucket, BucketUrl, location_of
 
 __all__ = ["prefix", "s3_endpoint"]
 

@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Mapping
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.buckets import Bucket, BucketUrl, location_of
 from timerstore._engine.storage.disk import Disk
-from timerstore.buckets import Bucket, BucketUrl, location_of
 from timerstore.errors import ConfigError, CorruptError, quoted
 from timerstore.shards.bucket_staging import BucketStaging
 from timerstore.shards.cluster import Cluster

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from timerstore.buckets import StoredObject
+from timerstore._engine.buckets import StoredObject
 from timerstore.errors import CorruptError
 from timerstore.shards.bucket_staging import CLOCK, BucketStaging, manifest_objects
 from timerstore.shards.manifest import Manifest

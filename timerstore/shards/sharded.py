@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from timerstore import store as single
 from timerstore._engine.base.closing import close_at_exit, warn_unclosed
 from timerstore._engine.base.config_check import check_config
+from timerstore._engine.buckets.storage_options import reject_without_bucket
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.recurring import RecurringRequest
@@ -31,7 +32,6 @@ from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
-from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError, TimerStoreError

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 
+from timerstore._engine.buckets import Bucket, BucketUrl, location_of
+from timerstore._engine.buckets.storage_options import reject_without_bucket
 from timerstore._engine.storage.paths import absolute_path
-from timerstore.buckets import Bucket, BucketUrl, location_of
-from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.shards.bucket_staging import BucketStaging
 from timerstore.shards.folder_staging import FolderStaging
 from timerstore.shards.staging_area import StagingArea

@@ -5,7 +5,7 @@
 Invariants:
     Driver and tasks read the same state: a copy is named by the ETags of the backup's objects, and
     a task fails if they have changed.
-See also: timerstore/buckets/backup_copy.py.
+See also: timerstore/_engine/buckets/backup_copy.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,10 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from timerstore._engine.buckets import BucketUrl, location_of
+from timerstore._engine.buckets.backup_copy import BackupCopy, find_backups
+from timerstore._engine.buckets.storage_options import reject_without_bucket
 from timerstore._engine.snapshot.columns.table_scan import Wanted
-from timerstore.buckets import BucketUrl, location_of
-from timerstore.buckets.backup_copy import BackupCopy, find_backups
-from timerstore.buckets.storage_options import reject_without_bucket
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.locations import split_storage
 from timerstore.spark.plan import Task, plan

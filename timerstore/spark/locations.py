@@ -11,8 +11,8 @@ Raises: ConfigError. Jobs check their locations before they start a session.
 from collections.abc import Mapping
 from pathlib import Path
 
-from timerstore.buckets import BucketUrl, location_of
-from timerstore.buckets.backup_copy import find_backups
+from timerstore._engine.buckets import BucketUrl, location_of
+from timerstore._engine.buckets.backup_copy import find_backups
 from timerstore.errors import ConfigError, quoted
 
 STORAGE_PREFIX = "storage."

@@ -33,7 +33,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from timerstore.buckets import BucketUrl, location_of
+from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.committing import abort, commit

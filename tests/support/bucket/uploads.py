@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from timerstore.buckets import Bucket, BucketUrl, location_of
+from timerstore._engine.buckets import Bucket, BucketUrl, location_of
 
 
 def bucket_of(url: str, options: Mapping[str, str] | None = None, **given: Any) -> Bucket:

@@ -11,11 +11,11 @@ from tests.support.bucket import s3_server
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from tests.support.bucket.uploads import bucket_of
 from timerstore import BucketError, ClosedError, ConfigError
+from timerstore._engine.buckets import Bucket
+from timerstore._engine.buckets.bucket import PART_BYTES
+from timerstore._engine.buckets.obstore_import import obstore
+from timerstore._engine.buckets.storage_options import CLIENT_NAMES
 from timerstore._engine.storage.disk import Disk
-from timerstore.buckets import Bucket
-from timerstore.buckets.bucket import PART_BYTES
-from timerstore.buckets.obstore_import import obstore
-from timerstore.buckets.storage_options import CLIENT_NAMES
 
 
 def bucket_at(prefix: str, proxy: FaultProxy, *, retry_s: float = 10.0) -> Bucket:
@@ -49,7 +49,7 @@ def test_absent_object_does_not_keep_the_others(
 ) -> None:
     """The store of local files reports an absent object as services of Google do."""
     local = obstore().store.LocalStore(tmp_path)
-    monkeypatch.setattr("timerstore.buckets.bucket._store_of", lambda *_: local)
+    monkeypatch.setattr("timerstore._engine.buckets.bucket._store_of", lambda *_: local)
     bucket = bucket_of(prefix)
     names = [f"{number:03}" for number in range(200)]
     for name in names:

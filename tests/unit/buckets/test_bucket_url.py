@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from timerstore import ConfigError
-from timerstore.buckets import BucketUrl, location_of
+from timerstore._engine.buckets import BucketUrl, location_of
 
 
 @pytest.mark.parametrize(

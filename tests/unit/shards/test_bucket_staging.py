@@ -255,7 +255,7 @@ def test_commit_request_that_arrives_after_the_abort_loses_nothing(
     """The driver gives up and aborts; then the service carries out its first request."""
     storage = s3_server.options(proxy.endpoint)
     part = staged(prefix)
-    monkeypatch.setattr("timerstore.buckets.bucket._CREATE_TRIES", 1)
+    monkeypatch.setattr("timerstore._engine.buckets.bucket._CREATE_TRIES", 1)
     proxy.fail(Fault("no answer", "PUT", "manifests/", 100))
     with pytest.raises(BucketError):
         commit(prefix, "s", 0, [part], clock=CLOCK, storage_options=storage)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq  # noqa: E402 - behind the skip
 
 from tests.support.bucket.fault_proxy import Fault, FaultProxy  # noqa: E402
 from tests.support.bucket.fixtures import prefix, proxy, s3_endpoint  # noqa: E402
-from timerstore.buckets import Bucket, BucketUrl, location_of  # noqa: E402
+from timerstore._engine.buckets import Bucket, BucketUrl, location_of  # noqa: E402
 from timerstore.errors import BucketError  # noqa: E402
 from timerstore.spark.jobs.export_folder import ExportFolder  # noqa: E402
 from timerstore.spark.jobs.export_worker import WriteParquet  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.bucket.fixtures import prefix, s3_endpoint
 from tests.support.durable.names import DurableNames, killed_before_sync
+from timerstore._engine.buckets import Bucket, location_of
 from timerstore._engine.storage.disk import Disk
-from timerstore.buckets import Bucket, location_of
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
 from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_folder, open_lake
 

@@ -24,7 +24,7 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from timerstore.buckets import BucketUrl
+from timerstore._engine.buckets import BucketUrl
 from timerstore.errors import ConfigError
 from timerstore.spark.jobs.job import FOLDER, STORE, TARGET, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import (

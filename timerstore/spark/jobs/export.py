@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from timerstore.buckets import BucketUrl
+from timerstore._engine.buckets import BucketUrl
 from timerstore.errors import ConfigError
 from timerstore.spark.jobs.export_folder import ExportFolder
 from timerstore.spark.jobs.export_worker import RESULT, WriteParquet

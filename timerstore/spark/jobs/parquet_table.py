@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from timerstore.buckets import BucketUrl, location_of
+from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore.spark.jobs.parquet_tasks import (
     Task,
     parquet_files,

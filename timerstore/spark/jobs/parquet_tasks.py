@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore.buckets import BucketUrl, location_of
-from timerstore.buckets.bucket import in_parallel
-from timerstore.buckets.bucket_file import BucketFile, find_files
+from timerstore._engine.buckets import BucketUrl, location_of
+from timerstore._engine.buckets.bucket import in_parallel
+from timerstore._engine.buckets.bucket_file import BucketFile, find_files
 from timerstore.errors import ConfigError
 
 ROWS_PER_TASK = 1_000_000

@@ -22,7 +22,7 @@ from typing import Any
 import click
 from pyspark.sql import SparkSession
 
-from timerstore.buckets import BucketUrl
+from timerstore._engine.buckets import BucketUrl
 from timerstore.errors import ConfigError, CorruptError
 from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming

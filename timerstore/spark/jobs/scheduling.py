@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from timerstore.buckets import BucketUrl
+from timerstore._engine.buckets import BucketUrl
 from timerstore.shards.cluster import Cluster
 from timerstore.shards.committing import commit
 from timerstore.shards.manifest import Manifest

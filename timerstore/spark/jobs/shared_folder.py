@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from timerstore._engine.buckets import Bucket, BucketUrl
+from timerstore._engine.buckets.bucket import in_parallel
+from timerstore._engine.buckets.bucket_file import BucketFile
 from timerstore._engine.storage.disk import Disk
-from timerstore.buckets import Bucket, BucketUrl
-from timerstore.buckets.bucket import in_parallel
-from timerstore.buckets.bucket_file import BucketFile
 from timerstore.errors import ConfigError
 
 

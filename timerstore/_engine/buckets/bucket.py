@@ -19,10 +19,10 @@ from datetime import timedelta
 from typing import IO, Any, NamedTuple, TypeVar
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.buckets.bucket_url import BucketUrl
+from timerstore._engine.buckets.obstore_import import obstore
+from timerstore._engine.buckets.storage_options import split_client, without_values
 from timerstore._engine.storage.disk import File
-from timerstore.buckets.bucket_url import BucketUrl
-from timerstore.buckets.obstore_import import obstore
-from timerstore.buckets.storage_options import split_client, without_values
 from timerstore.errors import BucketError, ClosedError, ConfigError, TimerStoreError
 
 PART_BYTES = 8 << 20

@@ -11,7 +11,7 @@ Raises: ConfigError for a URL or an option. BucketError if the service does not 
     request. No error and no log line has an option's value.
 """
 
-from timerstore.buckets.bucket import Bucket, StoredObject
-from timerstore.buckets.bucket_url import BucketUrl, location_of
+from timerstore._engine.buckets.bucket import Bucket, StoredObject
+from timerstore._engine.buckets.bucket_url import BucketUrl, location_of
 
 __all__ = ["Bucket", "BucketUrl", "StoredObject", "location_of"]

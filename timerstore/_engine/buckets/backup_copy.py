@@ -26,13 +26,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from timerstore._engine.buckets.bucket import Bucket, StoredObject, in_parallel
+from timerstore._engine.buckets.bucket_url import BucketUrl
 from timerstore._engine.format.store_paths import shard_name, shard_number
 from timerstore._engine.maintenance import restore
 from timerstore._engine.maintenance.backup import MANIFEST
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.os_errors import os_error
-from timerstore.buckets.bucket import Bucket, StoredObject, in_parallel
-from timerstore.buckets.bucket_url import BucketUrl
 from timerstore.errors import BucketError, ConfigError
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")

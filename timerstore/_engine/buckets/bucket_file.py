@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from timerstore.buckets.bucket import Bucket, StoredObject
-from timerstore.buckets.bucket_url import BucketUrl
+from timerstore._engine.buckets.bucket import Bucket, StoredObject
+from timerstore._engine.buckets.bucket_url import BucketUrl
 
 
 @dataclass(frozen=True, slots=True)

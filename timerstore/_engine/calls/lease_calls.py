@@ -1,0 +1,80 @@
+"""Receive and settle messages of an open store, and read and requeue dead letters."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+
+from timerstore._engine.calls.open_store import OpenStore, counted
+from timerstore._engine.leases import (
+    AckResult,
+    DeadLetter,
+    LeaseCall,
+    LeasedMessage,
+    Leases,
+    WaitingReceive,
+    WaitingTopics,
+)
+from timerstore._engine.leases.dead_letter_reader import check_names
+from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.leases.requeuer import Requeuer
+
+
+class LeaseCalls(OpenStore):
+    """The calls of a store that lease messages."""
+
+    _leases: Leases
+    _requeuer: Requeuer
+
+    @counted
+    def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
+        return self._leases.receive(request)
+
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive | WaitingTopics:
+        self._check_open()
+        return self._leases.begin(request, self._call)
+
+    @counted
+    def _give_back_unclaimed(self) -> None:
+        """Return the leases of callers that were cancelled (timerstore.aio)."""
+        self._leases.give_back_unclaimed()
+
+    @counted
+    def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
+        return self._leases.ack_one(receipt)
+
+    @counted
+    def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
+        return self._leases.ack(receipts)
+
+    @counted
+    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
+        return self._leases.nack(receipt, delay)
+
+    @counted
+    def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
+        return self._leases.extend(receipt, lease)
+
+    @counted
+    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
+        """Make `ack`, `nack` and `extend` calls of tasks with one sync (timerstore.aio)."""
+        answers = self._leases.settle_each(calls)
+        for one in answers:
+            if isinstance(one, Exception):
+                self._fail_if_final(one)
+        return answers
+
+    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+        return self._leases.bury(receipt)
+
+    def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
+        self._check_open()
+        letters = self._requeuer.letters(*check_names(group, topic))
+        return self._steps_of(letters)
+
+    @counted
+    def _do_requeue(
+        self,
+        group: str,
+        letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
+        topic: str | None,
+    ) -> int:
+        return self._requeuer.requeue(group, letters, topic)

@@ -1,0 +1,306 @@
+"""AsyncTimerStore: an open store for asyncio.
+
+Thread safety, invariants, errors: those of the package.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial, wraps
+from itertools import islice
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
+from timerstore._engine.leases.receive_request import Topics
+from timerstore._engine.read.waiting_pull import WaitingPull, Waits
+from timerstore.aio.async_consumer import AsyncConsumer, Joining
+from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.gathered_calls import GatheredCalls
+from timerstore.aio.loop_waiters import LoopWaiters, end_wait
+from timerstore.aio.puts import Puts
+from timerstore.errors import TimerStoreError
+from timerstore.messages import MessageBatch, PullResult
+from timerstore.receipts import PutBatch, PutReceipt
+from timerstore.reports import PendingTimer
+from timerstore.store import TimerStore
+
+_PAGE = 256  # pending messages or dead letters that are read in one step
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Got = TypeVar("Got")
+Pulled = TypeVar("Pulled", bound=PullResult | MessageBatch)
+
+
+def _in_pool(
+    method: Callable[Concatenate[TimerStore, Arguments], Answer],
+) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]]:
+    """Return a coroutine function that makes the call in a thread of the pool."""
+
+    @wraps(method)
+    async def call(
+        self: "AsyncTimerStore", /, *args: Arguments.args, **given: Arguments.kwargs
+    ) -> Answer:
+        # By name: a store may have a faster implementation in C.
+        own: Callable[..., Answer] = getattr(self.blocking, method.__name__)
+        return await self._run(partial(own, *args, **given))
+
+    return call
+
+
+def _waiting(
+    method: Callable[Concatenate[TimerStore, Arguments], Pulled],
+    begin: Callable[Concatenate[TimerStore, Arguments], WaitingPull[Pulled]],
+) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Pulled]]:
+    """Return a coroutine function for a pull. It uses no thread while it waits."""
+
+    @wraps(method)
+    async def call(
+        self: "AsyncTimerStore", /, *args: Arguments.args, **given: Arguments.kwargs
+    ) -> Pulled:
+        return await self._wait(begin(self.blocking, *args, **given))
+
+    return call
+
+
+def _as(
+    _method: Callable[Concatenate[TimerStore, Arguments], Answer],
+) -> Callable[
+    [Callable[..., Coroutine[Any, Any, Answer]]],
+    Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]],
+]:
+    """Give a coroutine function the signature and the documentation of a call."""
+
+    def same(
+        call: Callable[..., Coroutine[Any, Any, Answer]],
+    ) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]]:
+        return wraps(_method)(call)
+
+    return same
+
+
+class AsyncTimerStore(AsyncClosing):
+    """An open store for asyncio; `timerstore.aio.open` returns it."""
+
+    def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
+        self.blocking = blocking
+        """The store itself. Its calls may block."""
+        self.config = blocking.config
+        self._pool = pool
+        self._puts = Puts(blocking, self._run)
+        self._lease_calls = GatheredCalls(blocking._check_open, pool, blocking._settle_each)
+        self._dropped: set[Future[None]] = set()  # calls whose callers were cancelled
+        self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
+
+    ingest = _in_pool(TimerStore.ingest)
+    ingested = _in_pool(TimerStore.ingested)
+    topics = _in_pool(TimerStore.topics)
+    pull = _waiting(TimerStore.pull, TimerStore.begin_pull)
+    pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)
+    query = _in_pool(TimerStore.query)
+    cancel = _in_pool(TimerStore.cancel)
+    cancel_many = _in_pool(TimerStore.cancel_many)
+    reschedule = _in_pool(TimerStore.reschedule)
+    put_every = _in_pool(TimerStore.put_every)
+    recurring = _in_pool(TimerStore.recurring)
+    cancel_every = _in_pool(TimerStore.cancel_every)
+    ack_many = _in_pool(TimerStore.ack_many)
+    bury = _in_pool(TimerStore.bury)
+    requeue = _in_pool(TimerStore.requeue)
+    committed = _in_pool(TimerStore.committed)
+    offset_at = _in_pool(TimerStore.offset_at)
+    stats = _in_pool(TimerStore.stats)
+    timing_distribution = _in_pool(TimerStore.timing_distribution)
+    congestion = _in_pool(TimerStore.congestion)
+    pace = _in_pool(TimerStore.pace)
+    histogram = _in_pool(TimerStore.histogram)
+    explain = _in_pool(TimerStore.explain)
+    flush = _in_pool(TimerStore.flush)
+    verify = _in_pool(TimerStore.verify)
+    backup = _in_pool(TimerStore.backup)
+
+    @_as(TimerStore.put)
+    async def put(self, *given: Any, **named: Any) -> PutReceipt:
+        """Store one message, as TimerStore.put. The loop appends it; many puts share a sync."""
+        return await self._puts.put(given, named)
+
+    @_as(TimerStore.put_many)
+    async def put_many(self, *given: Any, **named: Any) -> PutBatch:
+        """Store many messages, as TimerStore.put_many; of a plain list up to 1,024 on the loop."""
+        return await self._puts.put_many(given, named)
+
+    @_as(TimerStore.receive)
+    async def receive(self, topic: Topics, group: str, **options: Any) -> list[LeasedMessage]:
+        """Lease messages, as TimerStore.receive. It uses no thread while it waits.
+
+        If it is cancelled, its leased messages go to the next `receive` of the group with the same
+        filters, or to one that waits: with the same attempt, as soon as the lease is durable. If no
+        such call comes before `close`, they are returned then.
+        """
+        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **options))
+        return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
+
+    @_as(TimerStore.ack)
+    async def ack(self, receipt: str | LeasedMessage) -> AckResult:
+        """Acknowledge a message, as TimerStore.ack. Calls of one turn of the loop share a sync."""
+        return AckResult(await self._lease_calls.call(LeaseCall("ack", receipt)))
+
+    @_as(TimerStore.nack)
+    async def nack(self, receipt: str | LeasedMessage, *, delay: Any = None) -> AckResult:
+        """Return a message, as TimerStore.nack. It shares syncs as `ack` does."""
+        return AckResult(await self._lease_calls.call(LeaseCall("nack", receipt, delay)))
+
+    @_as(TimerStore.extend)
+    async def extend(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> str:
+        """Extend a lease, as TimerStore.extend. It shares syncs as `ack` does."""
+        return str(await self._lease_calls.call(LeaseCall("extend", receipt, lease=lease)))
+
+    def lease_consumer(
+        self, topic: Topics, group: str, *, wait: float | None = None, **options: Any
+    ) -> AsyncLeaseConsumer:
+        """Return an iterator over leased messages, as TimerStore.lease_consumer."""
+        self.blocking._check_open()
+        return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, options)
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        queues: Sequence[int] | None = None,
+        tags: str | None = None,
+        sql: str | None = None,
+        wait: float | None = None,
+    ) -> Joining:
+        """Read a topic for a group, as TimerStore.consumer: `await` it, or use `async with`."""
+        make = partial(
+            self.blocking.consumer, topic, group, queues=queues, tags=tags, sql=sql, wait=wait
+        )
+
+        async def join() -> AsyncConsumer:
+            return AsyncConsumer(await self._run(make), self)
+
+        return Joining(join)
+
+    def pending(
+        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> AsyncIterator[PendingTimer]:
+        """Yield pending messages, as TimerStore.pending. They are read 256 at a time."""
+        found = self.blocking.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic)
+        return self._paged(found)
+
+    def dead_letters(self, group: str, *, topic: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Yield dead letters, as TimerStore.dead_letters. They are read 256 at a time."""
+        return self._paged(self.blocking.dead_letters(group, topic=topic))
+
+    async def _paged(self, found: Iterator[Answer]) -> AsyncIterator[Answer]:
+        while page := await self._run(lambda: list(islice(found, _PAGE))):
+            for one in page:
+                yield one
+
+    async def _run(self, call: Callable[[], Answer]) -> Answer:
+        self.blocking._check_open()  # a pool that is shut, or lost in a fork, accepts no work
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    async def _run_or(
+        self, call: Callable[[], Answer], unwanted: Callable[[Answer], None]
+    ) -> Answer:
+        """Run a call in the pool. If the caller is cancelled, pass the result to `unwanted`."""
+        self.blocking._check_open()
+        work = self._pool.submit(call)
+        try:
+            return await asyncio.wrap_future(work)
+        except BaseException:
+            # Another future: `close` waits until the result was passed on, not until it exists.
+            settled: Future[None] = Future()
+            self._dropped.add(settled)
+            work.add_done_callback(partial(self._drop, unwanted, settled))
+            raise
+
+    def _drop(
+        self, unwanted: Callable[[Answer], None], settled: Future[None], work: Future[Answer]
+    ) -> None:
+        try:
+            if not work.cancelled() and work.exception() is None:
+                unwanted(work.result())
+        finally:
+            self._dropped.discard(settled)
+            settled.set_result(None)
+
+    async def _wait(
+        self,
+        waiting: Waits[Got, Answer],
+        *,
+        looks_first: bool = False,
+        unwanted: Callable[[Got], None] | None = None,
+    ) -> Answer:
+        loop = asyncio.get_running_loop()
+        waiters = self._waiters.get(loop)
+        waiters = waiters or LoopWaiters(loop, self._waiters, self.blocking._check_open)
+        waiters.add(waiting)
+        try:
+            while True:
+                woken: asyncio.Future[None] = loop.create_future()
+                if not looks_first and waiting.enter(partial(waiters.wake, woken)):
+                    timer = loop.call_later(waiting.left_s, end_wait, woken)
+                    try:
+                        await woken
+                    finally:
+                        timer.cancel()
+                        waiters.leave(waiting)
+                    if waiting.is_closed:
+                        return waiting.when_closed()
+                looks_first = False
+                if unwanted is None:
+                    got = await self._run(waiting.look)
+                else:
+                    got = await self._run_or(waiting.look, unwanted)
+                if waiting.is_done(got):
+                    return waiting.final(got)
+        finally:
+            waiters.end(waiting)
+
+    async def close(self) -> None:
+        """Wake waiting pulls, wait for running calls, and close the store.
+
+        A second call does nothing. The close is completed even if the task that awaits it is
+        cancelled.
+        """
+        self._check_process()
+        # In a separate thread: all threads of the pool may be in calls that this close ends.
+        loop, closer = asyncio.get_running_loop(), ThreadPoolExecutor(1, "timerstore-aio-close")
+        try:
+            closing = loop.run_in_executor(closer, self._close)
+        except RuntimeError:  # no thread starts: the interpreter is ending
+            self._close()
+            return
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            loop.run_in_executor(None, closer.shutdown)  # asyncio.run waits for it at its end
+            raise
+        finally:
+            closer.shutdown(wait=closing.done())
+
+    def _check_process(self) -> None:
+        self.blocking._check_process()
+
+    def _close(self) -> None:
+        self._end(self.blocking.close)
+
+    def detach(self) -> None:
+        """End the threads of this object after its running calls. The store stays open."""
+        self._end(lambda: None)
+
+    def _end(self, close: Callable[[], None]) -> None:
+        wait(list(self._dropped))
+        with suppress(TimerStoreError):  # else they are delivered again when the leases end
+            self.blocking._give_back_unclaimed()
+        close()
+        self._puts.shared.shut()
+        self._pool.shutdown()  # calls have ended, or end now with ClosedError
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.blocking)[1:]}"

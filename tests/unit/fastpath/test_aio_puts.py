@@ -154,8 +154,14 @@ def test_put_goes_to_the_pool_when_more_ids_need_a_table(
 # --- ids that were put before ---
 
 
+async def make_table_of_ids(store: AsyncTimerStore) -> None:
+    """Put the first id. It goes to the pool, so later puts of the same turn may overtake it."""
+    await store.put("t", b"body", delay=HOUR_S, message_id="first")
+
+
 def test_repeated_id_of_one_turn_waits_for_the_first_message(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
+        await make_table_of_ids(store)
         gate = Gate(store)
         tasks = [
             asyncio.create_task(store.put("t", b"body", delay=HOUR_S, message_id="7"))
@@ -187,6 +193,7 @@ def test_repeated_id_is_durable_on_return_when_flush_is_async(tmp_path: Path) ->
 
 def test_repeated_id_with_other_contents_raises_in_its_own_task(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
+        await make_table_of_ids(store)
         tasks = [store.put("t", b"%d" % (k % 3), message_id="7") for k in range(9)]
         told = await asyncio.gather(*tasks, return_exceptions=True)
         for k, one in enumerate(told):

@@ -56,6 +56,8 @@ typedef struct {
     uint8_t *templates;       /* ts_template_cache_bytes() bytes, zeros at first; NULL: no cache
                                  (log/template_cache.h) */
     int32_t dispatch_scheduled; /* dispatch will run within milliseconds without a wake-up */
+    int32_t wait_count;       /* pulls that wait; without one, a put that is due soon may wait some
+                                 milliseconds for dispatch, and a pull dispatches it itself */
     int32_t flush_armed;      /* flush or dispatch will run within the flush interval, so a put that
                                  is due later need not wake them */
     uint32_t store_id;

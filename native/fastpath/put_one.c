@@ -269,10 +269,11 @@ static int wait_durable(Putter *self, int64_t log_offset)
 }
 
 /* Return whether dispatch must be woken for a message with this due time. It may be scheduled to
- * run within milliseconds anyway. */
+ * run within milliseconds anyway. The same as Appender.notify (timerstore/_engine/write/append.py). */
 static int wants_dispatch(const ts_log *log, int is_armed, int64_t due_ms, int64_t now_ms)
 {
-    if (due_ms <= now_ms + log->soon_ms)
+    if (due_ms <= now_ms + log->soon_ms &&
+        __atomic_load_n(&log->wait_count, __ATOMIC_RELAXED) > 0)
         return 1;
     return !__atomic_load_n(&log->dispatch_scheduled, __ATOMIC_RELAXED) &&
            (!is_armed || due_ms <= now_ms + log->near_ms);

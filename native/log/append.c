@@ -159,7 +159,7 @@ int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *proper
             return TS_NEED_STATES;
         append_delete(log, real, id, &one);
         log->cancel_count++;
-        ts_log_publish(log);
+        ts_log_publish_far(log); /* the state decides; the record may wait for the next dispatch */
     }
     log->out[1] = log->base + log->filled;
     return state;

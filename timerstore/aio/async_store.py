@@ -4,16 +4,17 @@ Thread safety, invariants, errors: those of the package.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
-from timerstore._engine.leases.receive_request import Topics
+from timerstore._engine.leases.receive_request import ReceiveRequest, Topics
+from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
 from timerstore.aio.async_leases import AsyncLeaseConsumer
@@ -90,7 +91,11 @@ class AsyncTimerStore(AsyncClosing):
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run)
-        self._lease_calls = GatheredCalls(blocking._check_open, pool, blocking._settle_each)
+        check_open = blocking._check_open
+        self._lease_calls = GatheredCalls(check_open, pool, blocking._settle_each)
+        self._receives = GatheredCalls(
+            check_open, pool, blocking._receive_each, BegunReceive.give_back
+        )
         self._dropped: set[Future[None]] = set()  # calls whose callers were cancelled
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
@@ -106,7 +111,6 @@ class AsyncTimerStore(AsyncClosing):
     put_every = _in_pool(TimerStore.put_every)
     recurring = _in_pool(TimerStore.recurring)
     cancel_every = _in_pool(TimerStore.cancel_every)
-    ack_many = _in_pool(TimerStore.ack_many)
     bury = _in_pool(TimerStore.bury)
     requeue = _in_pool(TimerStore.requeue)
     committed = _in_pool(TimerStore.committed)
@@ -135,27 +139,39 @@ class AsyncTimerStore(AsyncClosing):
     async def receive(self, topic: Topics, group: str, **options: Any) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive. It uses no thread while it waits.
 
+        Calls of one turn of the loop share a sync, and also a read if they differ only in
+        `max_count` and `wait`.
+
         If it is cancelled, its leased messages go to the next `receive` of the group with the same
         filters, or to one that waits: with the same attempt, as soon as the lease is durable. If no
         such call comes before `close`, they are returned then.
         """
-        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **options))
-        return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
+        request = ReceiveRequest.from_options(topic, group, options)
+        begun = await self._receives.call(request)
+        if begun.waiting is None:
+            return begun.found
+        return await self._wait(begun.waiting, unwanted=begun.waiting.give_back)
 
     @_as(TimerStore.ack)
     async def ack(self, receipt: str | LeasedMessage) -> AckResult:
         """Acknowledge a message, as TimerStore.ack. Calls of one turn of the loop share a sync."""
-        return AckResult(await self._lease_calls.call(LeaseCall("ack", receipt)))
+        return cast("AckResult", await self._lease_calls.call(LeaseCall("ack", receipt)))
+
+    @_as(TimerStore.ack_many)
+    async def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
+        """Acknowledge many messages, as TimerStore.ack_many. It shares syncs as `ack` does."""
+        call = LeaseCall("ack_many", receipts)
+        return cast("list[AckResult]", await self._lease_calls.call(call))
 
     @_as(TimerStore.nack)
     async def nack(self, receipt: str | LeasedMessage, *, delay: Any = None) -> AckResult:
         """Return a message, as TimerStore.nack. It shares syncs as `ack` does."""
-        return AckResult(await self._lease_calls.call(LeaseCall("nack", receipt, delay)))
+        return cast("AckResult", await self._lease_calls.call(LeaseCall("nack", receipt, delay)))
 
     @_as(TimerStore.extend)
     async def extend(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> str:
         """Extend a lease, as TimerStore.extend. It shares syncs as `ack` does."""
-        return str(await self._lease_calls.call(LeaseCall("extend", receipt, lease=lease)))
+        return cast("str", await self._lease_calls.call(LeaseCall("extend", receipt, lease=lease)))
 
     def lease_consumer(
         self, topic: Topics, group: str, *, wait: float | None = None, **options: Any
@@ -233,7 +249,6 @@ class AsyncTimerStore(AsyncClosing):
         self,
         waiting: Waits[Got, Answer],
         *,
-        looks_first: bool = False,
         unwanted: Callable[[Got], None] | None = None,
     ) -> Answer:
         loop = asyncio.get_running_loop()
@@ -243,7 +258,7 @@ class AsyncTimerStore(AsyncClosing):
         try:
             while True:
                 woken: asyncio.Future[None] = loop.create_future()
-                if not looks_first and waiting.enter(partial(waiters.wake, woken)):
+                if waiting.enter(partial(waiters.wake, woken)):
                     timer = loop.call_later(waiting.left_s, end_wait, woken)
                     try:
                         await woken
@@ -252,7 +267,6 @@ class AsyncTimerStore(AsyncClosing):
                         waiters.leave(waiting)
                     if waiting.is_closed:
                         return waiting.when_closed()
-                looks_first = False
                 if unwanted is None:
                     got = await self._run(waiting.look)
                 else:
@@ -295,7 +309,7 @@ class AsyncTimerStore(AsyncClosing):
         self._end(lambda: None)
 
     def _end(self, close: Callable[[], None]) -> None:
-        wait(list(self._dropped))
+        wait([*self._dropped, *self._receives.running])
         with suppress(TimerStoreError):  # else they are delivered again when the leases end
             self.blocking._give_back_unclaimed()
         close()

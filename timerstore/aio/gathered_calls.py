@@ -7,88 +7,131 @@
 A single call waits for one turn of the loop longer than a call of its own would.
 
 Thread safety: any loop may await; the calls of different loops are not gathered together.
+Locking: `_lock` protects the answers of calls and whether they are wanted.
 Invariants:
     1. The calls of a loop are made in the order in which its tasks made them.
     2. Each task gets the answer or the error of its own call. An error that concerns all of them,
        such as a failed sync, goes to each.
-    3. A call of a task that is cancelled is made all the same.
+    3. A call of a task that is cancelled is made all the same. Its answer is passed to `unwanted`,
+       once, before `running` loses its turn.
 See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from functools import partial
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.owner import Owner
 
-Call = TypeVar("Call")
+Value = TypeVar("Value")
 Answer = TypeVar("Answer")
 
 
-class GatheredCalls(Owner, Generic[Call, Answer]):
+class _Gathered(Generic[Value, Answer]):
+    """One call."""
+
+    __slots__ = ("answer", "future", "is_unwanted", "value")
+
+    def __init__(self, value: Value, future: "asyncio.Future[Answer]") -> None:
+        self.value = value
+        self.future = future
+        self.answer: Answer | BaseException | None = None
+        self.is_unwanted = False  # its caller was cancelled
+
+    def finish(self) -> None:
+        """Answer the caller, on its loop."""
+        if self.future.done():
+            return
+        if isinstance(self.answer, BaseException):
+            self.future.set_exception(self.answer)
+        else:
+            assert self.answer is not None, "the call was made"
+            self.future.set_result(self.answer)
+
+
+class GatheredCalls(Owner, Generic[Value, Answer]):
     """The calls of one kind of all tasks of a store."""
 
     def __init__(
         self,
         check_open: Callable[[], None],
-        pool: Executor,
-        make_all: Callable[[Sequence[Call]], Sequence[Answer | Exception]],
+        pool: ThreadPoolExecutor,
+        make_all: Callable[[Sequence[Value]], Sequence[Answer | Exception]],
+        unwanted: Callable[[Answer], None] = lambda _: None,
     ) -> None:
-        """`make_all` makes the calls, in a thread of the pool. `check_open` raises if the store is
-        closed or belongs to another process.
+        """`make_all` makes the calls, in a thread of the pool. `unwanted` gets the answers of calls
+        whose callers were cancelled, in any thread. `check_open` raises if the store is closed or
+        belongs to another process.
         """
         self._check_open = check_open
         self._pool = pool
         self._make_all = make_all
-        self._turns: dict[asyncio.AbstractEventLoop, list[tuple[Call, asyncio.Future[Answer]]]] = {}
+        self._unwanted = unwanted
+        self._lock = Lock()
+        self._turns: dict[asyncio.AbstractEventLoop, list[_Gathered[Value, Answer]]] = {}
+        self.running: set[Future[None]] = set()
+        """The turns that are being made."""
 
-    async def call(self, one: Call) -> Answer:
+    async def call(self, value: Value) -> Answer:
         """Make a call together with the others of this turn. Return its answer, or raise it."""
         self._check_open()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        one: _Gathered[Value, Answer] = _Gathered(value, loop.create_future())
         turn = self._turns.get(loop)
         if turn is None:
             for other in [other for other in self._turns if other.is_closed()]:
                 del self._turns[other]  # it was closed before the turn ended
             turn = self._turns[loop] = []
             loop.call_soon(self._begin, loop)
-        turn.append((one, future))
-        return await future
+        turn.append(one)
+        try:
+            return await one.future
+        except BaseException:
+            with self._lock:
+                one.is_unwanted = True
+                is_made = one.answer is not None
+            if is_made:
+                self._drop(one)
+            raise
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make the calls of the turn that has ended."""
         turn = self._turns.pop(loop)
-        futures = [future for _, future in turn]
         try:
             self._check_open()  # a pool that is shut, or lost in a fork, accepts no work
-            calls = [call for call, _ in turn]
-            made = loop.run_in_executor(self._pool, self._make_all, calls)
+            work = self._pool.submit(self._make, loop, turn)
         except Exception as error:  # noqa: BLE001 - raised to each task
-            _answer_all(futures, error)
+            for one in turn:
+                one.answer = error
+                one.finish()
             return
-        made.add_done_callback(partial(_answer, futures))
+        self.running.add(work)
+        work.add_done_callback(self.running.discard)
+
+    def _make(self, loop: asyncio.AbstractEventLoop, turn: list[_Gathered[Value, Answer]]) -> None:
+        """Make the calls, in a thread of the pool."""
+        answers: Sequence[Any]
+        try:
+            answers = self._make_all([one.value for one in turn])
+        except BaseException as error:  # noqa: BLE001 - raised to each task
+            answers = [error] * len(turn)
+        with self._lock:
+            for one, answer in zip(turn, answers, strict=True):
+                one.answer = answer
+            unwanted = [one for one in turn if one.is_unwanted]
+        for one in unwanted:
+            self._drop(one)
+        with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
+            loop.call_soon_threadsafe(_finish, turn)
+
+    def _drop(self, one: _Gathered[Value, Answer]) -> None:
+        if not isinstance(one.answer, BaseException) and one.answer is not None:
+            self._unwanted(one.answer)
 
 
-def _answer(
-    futures: "list[asyncio.Future[Answer]]",
-    made: "asyncio.Future[Sequence[Answer | Exception]]",
-) -> None:
-    if (error := made.exception()) is not None:
-        _answer_all(futures, error)
-    else:
-        for future, answer in zip(futures, made.result(), strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-
-def _answer_all(futures: "list[asyncio.Future[Answer]]", error: BaseException) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_exception(error)
+def _finish(turn: list[_Gathered[Any, Any]]) -> None:
+    for one in turn:
+        one.finish()

@@ -20,7 +20,7 @@ import msgspec
 
 from timerstore._engine.base import argument_types, due_times
 from timerstore._engine.leases import AckResult, Backoff, DeadLetter, LeasedMessage
-from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.leases.receive_request import ReceiveRequest, ordered_topics
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
@@ -163,6 +163,7 @@ def _backoff(value: Any) -> Any:
 
 _CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
+        "topic": ordered_topics,  # a set would travel as a list
         "receipt_or_handle": _handle,
         "receipts_or_handles": _several("receipts_or_handles", _handle),
         "receipt": _receipt_text,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from timerstore._engine.calls.open_store import OpenStore, counted
 from timerstore._engine.leases import (
@@ -14,8 +15,12 @@ from timerstore._engine.leases import (
     WaitingTopics,
 )
 from timerstore._engine.leases.dead_letter_reader import check_names
+from timerstore._engine.leases.lease_call import Settled
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.leases.requeuer import Requeuer
+from timerstore._engine.leases.shared_receive import BegunReceive
+
+Answer = TypeVar("Answer")
 
 
 class LeaseCalls(OpenStore):
@@ -31,6 +36,11 @@ class LeaseCalls(OpenStore):
     def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive | WaitingTopics:
         self._check_open()
         return self._leases.begin(request, self._call)
+
+    @counted
+    def _receive_each(self, requests: Sequence[ReceiveRequest]) -> list[BegunReceive | Exception]:
+        """Make `receive` calls of tasks with one sync (timerstore.aio)."""
+        return self._failing_if_final(self._leases.receive_each(requests, self._call))
 
     @counted
     def _give_back_unclaimed(self) -> None:
@@ -54,9 +64,12 @@ class LeaseCalls(OpenStore):
         return self._leases.extend(receipt, lease)
 
     @counted
-    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
+    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[Settled | Exception]:
         """Make `ack`, `nack` and `extend` calls of tasks with one sync (timerstore.aio)."""
-        answers = self._leases.settle_each(calls)
+        return self._failing_if_final(self._leases.settle_each(calls))
+
+    def _failing_if_final(self, answers: list[Answer]) -> list[Answer]:
+        """Fail the store if an answer is an error that is final. Return the answers."""
         for one in answers:
             if isinstance(one, Exception):
                 self._fail_if_final(one)

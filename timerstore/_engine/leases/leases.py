@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from timerstore._engine.base import argument_types
 from timerstore._engine.base.failpoints import reach
@@ -23,7 +23,6 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.reschedule import MakeRoute, Rescheduler, Sync
-from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import (
     Receipt,
     dead_letter_topic,
@@ -33,7 +32,14 @@ from timerstore._engine.format.lease import (
 )
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.lease_appender import LeaseAppender
+from timerstore._engine.leases.lease_call import (
+    LeaseCall,
+    ReceiptOrMessage,
+    Settled,
+    receipt_of,
+)
 from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
+from timerstore._engine.leases.lease_timers import LeaseTimers
 from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedMessage
 from timerstore._engine.leases.receive_request import (
     ReceiveRequest,
@@ -43,6 +49,7 @@ from timerstore._engine.leases.receive_request import (
     check_receive,
     check_topics,
 )
+from timerstore._engine.leases.shared_receive import BegunReceive, SharedReceive, Source
 from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics, recalled
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
@@ -51,7 +58,6 @@ from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_pull import wait_in_thread
-from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.write.append import Appender
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -62,22 +68,8 @@ from timerstore.errors import (
     NotPendingError,
     TimerStoreError,
 )
-from timerstore.receipts import PutReceipt, out_ms
+from timerstore.receipts import PutReceipt
 from timerstore.reports import CancelResult
-
-ReceiptOrMessage = str | LeasedMessage
-"""A receipt, or the leased message with that receipt."""
-
-
-class LeaseCall(NamedTuple):
-    """A call that ends a lease or extends it."""
-
-    kind: Literal["ack", "nack", "extend"]
-    target: ReceiptOrMessage
-    delay: object = None
-    """Of nack."""
-    lease: object = 30.0
-    """Of extend."""
 
 
 class Leases(Owner):
@@ -120,13 +112,14 @@ class Leases(Owner):
         self._store_id = store_id
         self._canceller = canceller
         self._rescheduler = rescheduler
+        self._timers = LeaseTimers(routes, config, self._opening)
+        self._shared_receive = SharedReceive(self._prepare, self._lease)
 
     # --- receiving ---
 
     def receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive."""
-        terms = self._check(request)
-        source = self._source(request.topic, request.group, terms.filters)
+        source, terms = self._prepare(request)
         found = self._take(source, terms)
         if found or terms.wait_s == 0:
             return found
@@ -136,16 +129,31 @@ class Leases(Owner):
         self, request: ReceiveRequest, within: Callable[[Callable[[], Any]], Any]
     ) -> WaitingReceive | WaitingTopics:
         """Begin a `receive` during which the caller waits; `within` runs each look."""
-        terms = self._check(request)
-        source = self._source(request.topic, request.group, terms.filters)
+        source, terms = self._prepare(request)
         return self._waiting(source, terms).run_within(within)
 
-    def _check(self, request: ReceiveRequest) -> ReceiveTerms:
+    def receive_each(
+        self, requests: Sequence[ReceiveRequest], within: Callable[[Callable[[], Any]], Any]
+    ) -> list[BegunReceive | Exception]:
+        """Receive for several callers with one sync. Begin the wait of those without a message."""
+        answers = self._shared_receive.receive(requests)
+        if any(isinstance(one, BegunReceive) and one.found for one in answers):
+            self._settle(self._log.end)
+            reach("receive_answered")
+        for at, one in enumerate(answers):
+            if isinstance(one, BegunReceive) and not one.found and one.terms.wait_s > 0:
+                try:
+                    one.waiting = self._waiting(one.source, one.terms).run_within(within)
+                except TimerStoreError as error:
+                    answers[at] = error
+        return answers
+
+    def _prepare(self, request: ReceiveRequest) -> tuple[Source, ReceiveTerms]:
         terms = check_receive(self._config, request)
         self._log.check_alive()
-        return terms
+        return self._source(request.topic, request.group, terms.filters), terms
 
-    def _source(self, topic: Topics, group: str, filters: Filters) -> LeaseReader | TopicTurns:
+    def _source(self, topic: Topics, group: str, filters: Filters) -> Source:
         """Return the reader of a topic, or the turns of several."""
         try:
             return self._readers[topic, group]  # type: ignore[index]
@@ -179,15 +187,17 @@ class Leases(Owner):
                 self._readers[topic, group] = reader
             return reader
 
-    def _take(self, source: LeaseReader | TopicTurns, terms: ReceiveTerms) -> list[LeasedMessage]:
-        if isinstance(source, TopicTurns):
-            found = source.lease(terms, self._lease_from)
-        else:
-            found = self._lease_from(source, terms)
+    def _take(self, source: Source, terms: ReceiveTerms) -> list[LeasedMessage]:
+        found = self._lease(source, terms)
         if found:
             self._settle(self._log.end)
             reach("receive_answered")
         return found
+
+    def _lease(self, source: Source, terms: ReceiveTerms) -> list[LeasedMessage]:
+        if isinstance(source, TopicTurns):
+            return source.lease(terms, self._lease_from)
+        return self._lease_from(source, terms)
 
     def _lease_from(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
         found = self._take_unclaimed(reader, terms)
@@ -230,9 +240,7 @@ class Leases(Owner):
                 if not one.is_last_attempt:
                     self.nack(one, 0)
 
-    def _waiting(
-        self, source: LeaseReader | TopicTurns, terms: ReceiveTerms
-    ) -> WaitingReceive | WaitingTopics:
+    def _waiting(self, source: Source, terms: ReceiveTerms) -> WaitingReceive | WaitingTopics:
         return source.begin(terms, lambda: self._take(source, terms))
 
     def _settle(self, end: int) -> None:
@@ -244,36 +252,42 @@ class Leases(Owner):
 
     def ack_one(self, target: ReceiptOrMessage) -> AckResult:
         """Acknowledge one lease, as TimerStore.ack."""
-        return self._ack([_receipt_of(target)])[0]
+        return self._ack([receipt_of(target)])[0]
 
     def ack(self, targets: Iterable[ReceiptOrMessage]) -> list[AckResult]:
         """Acknowledge many leases, as TimerStore.ack_many."""
-        return self._ack(argument_types.each_of("receipts", targets, _receipt_of))
+        return self._ack(argument_types.each_of("receipts", targets, receipt_of))
 
     def _ack(self, receipts: Sequence[Receipt]) -> list[AckResult]:
-        end, results = 0, []
-        for receipt in receipts:
-            result, at = self._cancel(receipt)
-            results.append(RESULTS[result])
-            end = max(end, at)
-        if end:
+        ends = [0]
+        results = self._cancel_each(receipts, ends)
+        if end := max(ends):
             self._appended()
             self._settle(end)
         return results
 
+    def _cancel_each(self, receipts: Sequence[Receipt], ends: list[int]) -> list[AckResult]:
+        """Cancel the ends of leases. Add the log offsets that must be durable to `ends`."""
+        results = []
+        for receipt in receipts:
+            result, end = self._cancel(receipt)
+            results.append(RESULTS[result])
+            ends.append(end)
+        return results
+
     def _appended(self) -> None:
         reach("ack_appended")
-        self._putting.appended()
+        self._putting.notify_later()
 
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
             return CancelResult.UNKNOWN, 0
-        timer = self._timer_of(receipt)
+        timer = self._timers.timer_of(receipt)
         if timer is not None:
             return self._canceller.cancel_handle(timer)
-        return self._canceller.cancel(self._handle(receipt))
+        return self._canceller.cancel(self._timers.handle_of(receipt))
 
-    def settle_each(self, calls: Sequence[LeaseCall]) -> list[AckResult | str | Exception]:
+    def settle_each(self, calls: Sequence[LeaseCall]) -> list[Settled | Exception]:
         """Make several calls with one sync. Return the answer or the error of each, in order."""
         acked, moved = [0], [0]  # the ends of the log that must be durable
         answers = [self._answer(call, acked, moved) for call in calls]
@@ -282,24 +296,23 @@ class Leases(Owner):
         self._settle(max(acked))
         return answers
 
-    def _answer(
-        self, call: LeaseCall, acked: list[int], moved: list[int]
-    ) -> AckResult | str | Exception:
+    def _answer(self, call: LeaseCall, acked: list[int], moved: list[int]) -> Settled | Exception:
         """Make a call. Add the log offset that must be durable before its answer to a list."""
         try:
             if call.kind == "nack":
                 return self.nack(call.target, call.delay, moved.append)
             if call.kind == "extend":
                 return self.extend(call.target, call.lease, moved.append)
-            result, end = self._cancel(_receipt_of(call.target))
-            acked.append(end)
-            return RESULTS[result]
+            if call.kind == "ack":
+                return self._cancel_each([receipt_of(call.target)], acked)[0]
+            receipts = argument_types.each_of("receipts", call.target, receipt_of)
+            return self._cancel_each(receipts, acked)
         except Exception as error:  # noqa: BLE001 - raised to the caller of this call
             return error
 
     def nack(self, target: ReceiptOrMessage, delay: object, sync: Sync | None = None) -> AckResult:
         """Give a message back, as TimerStore.nack. `sync`: as for Rescheduler.reschedule."""
-        receipt = _receipt_of(target)
+        receipt = receipt_of(target)
         wait_ms = receipt.backoff_ms if delay is None else delay_ms("delay", delay)
         if wait_ms > self._config.delay_ms_max:
             raise MessageError(
@@ -312,7 +325,7 @@ class Leases(Owner):
 
     def bury(self, target: ReceiptOrMessage) -> AckResult:
         """Make a message a dead letter, as TimerStore.bury."""
-        receipt = _receipt_of(target)
+        receipt = receipt_of(target)
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
         to = partial(self._putting.route_to, dead_letter_topic(receipt.group))
@@ -321,7 +334,7 @@ class Leases(Owner):
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
         """Extend a lease, as TimerStore.extend. `sync`: as for Rescheduler.reschedule."""
-        longer = self._extend(_receipt_of(target), check_lease(self._config, lease), sync)
+        longer = self._extend(receipt_of(target), check_lease(self._config, lease), sync)
         if isinstance(longer, AckResult):
             raise LeaseLostError(
                 "extend: the lease is not held any more",
@@ -357,7 +370,7 @@ class Leases(Owner):
         """
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
-        rescheduler, timer = self._rescheduler, self._timer_of(receipt)
+        rescheduler, timer = self._rescheduler, self._timers.timer_of(receipt)
         try:
             if timer is not None:
                 try:
@@ -365,36 +378,9 @@ class Leases(Owner):
                 except GoneError:  # retention has moved the record
                     timer = None
             if timer is None:
-                handle = self._handle(receipt)
+                handle = self._timers.handle_of(receipt)
                 moved = rescheduler.reschedule(handle, None, None, deliver_ms, to, sync)
         except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
         self._putting.appended()
         return moved
-
-    def _timer_of(self, receipt: Receipt) -> FoundTimer | None:
-        """Return the timer of a receipt, or None if an earlier opening of the store made it.
-
-        Its timer id may name another timer now.
-        """
-        if receipt.opening != self._opening:
-            return None
-        route = self._routes.get(receipt.lease_topic, receipt.queue_id)
-        if route is None:
-            return None
-        slot_ms = out_ms(receipt.until_ms, self._config.precision_ms)
-        until_ms, at = receipt.until_ms, receipt.log_offset
-        return FoundTimer(receipt.timer_id, receipt.message_id, route, slot_ms, until_ms, at)
-
-    def _handle(self, receipt: Receipt) -> Handle:
-        return Handle(
-            receipt.lease_topic,
-            self._config.broker_name,
-            out_ms(receipt.until_ms, self._config.precision_ms) + 1,
-            receipt.message_id,
-            receipt.timer_id,
-        )
-
-
-def _receipt_of(target: object) -> Receipt:
-    return read_receipt(target.receipt if isinstance(target, LeasedMessage) else target)

@@ -126,8 +126,7 @@ def check_topics(topic: object, group: object) -> tuple[str, ...]:
     Each topic, and its retry topic, has a valid name.
     """
     one = isinstance(topic, str)
-    if isinstance(topic, AbstractSet | Mapping):
-        raise MessageError(f"topics: wanted a list, which has an order, got {typed(topic)}")
+    topic = ordered_topics(topic)
     topics = (topic,) if one else tuple(argument_types.several("topics", topic))
     if not 1 <= len(topics) <= TOPICS_MAX:
         raise MessageError(f"topics: wanted 1 to {TOPICS_MAX}, got {len(topics)}")
@@ -139,6 +138,13 @@ def check_topics(topic: object, group: object) -> tuple[str, ...]:
         twice = next(each for each in names if names.count(each) > 1)
         raise MessageError(f"topics: wanted each topic once, got {twice!r} twice")
     return tuple(names)
+
+
+def ordered_topics(topic: Any) -> Any:
+    """Return a topic, or several; raise MessageError if they have no order."""
+    if isinstance(topic, AbstractSet | Mapping):
+        raise MessageError(f"topics: wanted a list, which has an order, got {typed(topic)}")
+    return topic
 
 
 def check_lease(config: StoreConfig, lease: object) -> int:

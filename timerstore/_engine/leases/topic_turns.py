@@ -25,6 +25,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases.lease_reader import LeaseReader, WaitingReceive
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveTerms
+from timerstore._engine.read.groups import Filters
 from timerstore._engine.read.multi_wait import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
 
@@ -73,7 +74,7 @@ class TopicTurns(Owner):
                     if not found:
                         raise
                     if not (error.retryable or isinstance(error, MessageError)):
-                        self._give_back(terms, found)
+                        self.give_back(terms.filters, found)
                         raise
                     break
                 if got:
@@ -86,10 +87,11 @@ class TopicTurns(Owner):
                 self._first = following % len(readers)
         return found
 
-    def _give_back(self, terms: ReceiveTerms, messages: Sequence[LeasedMessage]) -> None:
+    def give_back(self, filters: Filters, messages: Sequence[LeasedMessage]) -> None:
+        """Keep leased messages for the next callers, each in the reader of its topic."""
         for reader in self._readers:
             mine = [one for one in messages if one.topic == reader.topic]
-            reader.give_back(terms.filters, mine)
+            reader.give_back(filters, mine)
 
     def begin(
         self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]

@@ -40,7 +40,7 @@ _PAUSE_BYTES_MAX = 1 << 20  # half of what one half of the staging takes, by def
 _REQUEST_BYTES = ffi.sizeof("ts_request")
 
 SOON_MS = 50
-"""A message that is due within so many ms of its put is dispatched at once."""
+"""A message that is due within so many ms of its put is dispatched at once if a pull waits."""
 
 
 class Dispatch(Service):
@@ -96,23 +96,29 @@ class Dispatch(Service):
         return is_busy
 
     def note_synced(self) -> None:
-        """Wake the service after a sync, if new records are due soon.
+        """Wake the service after a sync, if new records are due soon and a pull waits.
 
         Other records are dispatched within the interval.
         """
         native = self._log.native
-        is_wanted = native.soon_end > self.dispatched or (
+        is_wanted = self._is_awaited or (
             not native.dispatch_scheduled
             and (native.near_end > self.dispatched or not self._is_scheduled)
         )
         if is_wanted or self._log.failed is not None:
             self.wake()
 
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a pull waits, and messages that are due soon are not dispatched."""
+        native = self._log.native
+        return bool(native.wait_count > 0 and native.soon_end > self.dispatched)
+
     def pause_s(self) -> float:
         """Return the pause in seconds after a step that dispatched near messages.
 
         During the pause more records arrive, and puts need not wake the service: each batch costs a
-        step of five threads. There is no pause if a record must be dispatched at once, or after a
+        step of five threads. There is no pause if a pull waits for a record, or after a
         step without a near message; then `idle_s` decides.
         """
         native = self._log.native
@@ -120,7 +126,7 @@ class Dispatch(Service):
             return 0.0
         native.dispatch_scheduled = 1
         lag = self._log.end - self.dispatched
-        if native.soon_end > self.dispatched or lag > _PAUSE_BYTES_MAX:
+        if self._is_awaited or lag > _PAUSE_BYTES_MAX:
             return 0.0
         return _PAUSE_S
 

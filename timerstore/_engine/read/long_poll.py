@@ -118,6 +118,7 @@ class LongPollTable(Owner):
         visible_end: Callable[[], int],
         request_sync: Callable[[], None],
         read_properties: Callable[[Route, int, int], PropertyColumn | None],
+        native: Any,
         *,
         wakes_on_arrival: bool,
     ) -> None:
@@ -125,6 +126,7 @@ class LongPollTable(Owner):
 
         read_properties: reads the properties of a range of queue offsets, or returns None if they
             are too many or cannot be read; then the polls are woken and read themselves.
+        native: the log's struct in C; it has the number of polls as well.
         wakes_on_arrival: False for short polls, which end at their time only.
         """
         self._metrics = metrics
@@ -132,6 +134,7 @@ class LongPollTable(Owner):
         self._request_sync = request_sync
         self._read_properties = read_properties
         self._wakes = wakes_on_arrival
+        self._native = native
         self._lock = Lock()
         self._queues: dict[int, _Queue] = {}  # by index of route; only queues with a poll
         self._invisible: set[int] = set()  # those of them with units that are not visible yet
@@ -167,7 +170,7 @@ class LongPollTable(Owner):
             if self.closed:
                 return None
             self._queues.setdefault(index, _Queue(route)).polls[poll] = None
-            self.count += 1  # before the check below: `arrived` reads it without the lock
+            self._count(1)  # before the check below: `arrived` reads it without the lock
             try:
                 visible = route.queue.visible(self._visible_end())
             except BaseException:
@@ -184,6 +187,11 @@ class LongPollTable(Owner):
         self._metrics.add("pull_waits", 1)
         return poll
 
+    def _count(self, change: int) -> None:
+        """Count polls; the caller has the lock."""
+        self.count += change
+        self._native.wait_count = self.count
+
     def leave(self, poll: LongPoll) -> bool:
         """Remove a poll; return whether it had been woken."""
         with self._lock:
@@ -197,7 +205,7 @@ class LongPollTable(Owner):
         poll.is_removed = True
         one = self._queues[poll.index]
         del one.polls[poll]
-        self.count -= 1
+        self._count(-1)
         if not one.polls:
             del self._queues[poll.index]
             self._invisible.discard(poll.index)

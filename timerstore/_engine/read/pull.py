@@ -70,6 +70,7 @@ class Puller(Owner):
             lambda: self._reader.visible_end,
             request_sync,
             self._properties,
+            log.native,
             wakes_on_arrival=config.long_poll_enabled,
         )
         self._wait_context = WaitContext(
@@ -197,19 +198,21 @@ class Puller(Owner):
         return self._log.end if self._shows_written else self._log.durable
 
     def _dispatches_visible(self, before: int) -> bool:
-        """Dispatch one batch of visible records. If only a sync is missing, request one.
+        """Dispatch one batch of visible records, if one of them is due. If only a sync is missing,
+        request one.
 
         Return whether records were dispatched since `dispatched` was `before`, here or by another
         thread. The dispatch thread would do the same, but a caller that polls may keep it from
         running for 5 ms, the interpreter's switch interval.
         """
         log = self._log
-        end = self.visible_end
+        due_end = log.native.soon_end  # records after it are timers, or cancel them
+        end = min(self.visible_end, due_end)
         if self._dispatch.dispatched < end:
             with suppress(FullError):  # dispatch tries again, and reports it
                 self._dispatch.batch_through(end)
             return True  # also on a full disk: some queues may have new units
-        if log.durable < log.end and self._clock.monotonic_ns >= self._next_sync_ns:
+        if log.durable < due_end and self._clock.monotonic_ns >= self._next_sync_ns:
             self._next_sync_ns = self._clock.monotonic_ns + _SYNC_INTERVAL_NS
             self._request_sync()
         return self._dispatch.dispatched != before

@@ -39,6 +39,7 @@ from timerstore.receipts import ReceiptOrigin
 _put_one = lib.ts_put_one
 
 _BATCH = 1024
+_LATER_MS = 1 << 62  # due later than any other message
 """Records appended in one critical section, at most."""
 
 
@@ -112,12 +113,16 @@ class Appender(Owner):
         A sync notifies them for all messages. The C putter (hot.c) uses the same conditions.
         """
         native = self._native
-        if due_ms <= now_ms + native.soon_ms or (
+        if (native.wait_count and due_ms <= now_ms + native.soon_ms) or (
             not native.dispatch_scheduled
             and (due_ms <= now_ms + native.near_ms or not native.flush_armed)
         ):
             self._dispatch.wake()
         self._flush.note()
+
+    def notify_later(self) -> None:
+        """Notify the services of records that can wait for the next dispatch, such as cancels."""
+        self.notify(_LATER_MS, 0)
 
     # --- one record ---
 
@@ -160,7 +165,7 @@ class Appender(Owner):
         try:
             self.append_many(to, rows, due_ms, now_ms, places, None)
         finally:
-            self.appended()
+            self.notify(int(due_ms.min()), now_ms)
 
     def append_many(
         self,

@@ -13,7 +13,8 @@ from tests.support.inside import (
     set_unlinked_requests,
 )
 from tests.support.wakeups import PAUSE_S, PUTS, Put, armed, woken
-from timerstore import TimerStore
+from timerstore import PullResult, TimerStore
+from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.timer.timer_arrays import REQUEST
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
@@ -30,6 +31,16 @@ SOON: dict[str, Put] = {
     "put_many": lambda store: store.put_many("t", [b"x"], delay=0.02),
     "put with a key": lambda store: store.put("t", b"x", delay=0.02, keys="k"),
 }
+
+
+def waiting_pull(store: TimerStore) -> "WaitingPull[PullResult]":
+    """Begin to wait for the first message of another topic."""
+    store.put("other", b"x")
+    while inside(store).dispatch.step():
+        pass
+    pull = store.begin_pull("other", 0, 1, wait=60)
+    assert pull.enter(lambda: None)
+    return pull
 
 
 def pauses(store: TimerStore) -> None:
@@ -76,8 +87,9 @@ def test_near_put_wakes_dispatch_when_it_does_not_pause(
 
 
 @pytest.mark.parametrize("name", list(SOON))
-def test_soon_put_always_wakes_dispatch(store: TimerStore, name: str) -> None:
+def test_soon_put_always_wakes_dispatch_if_a_pull_waits(store: TimerStore, name: str) -> None:
     dispatch = inside(store).dispatch
+    _pull = waiting_pull(store)
     armed(store, 1)
     for _ in range(2):
         woken(store)
@@ -90,12 +102,38 @@ def test_soon_put_always_wakes_dispatch(store: TimerStore, name: str) -> None:
             pass
 
 
+@pytest.mark.parametrize("name", list(SOON))
+def test_soon_put_wakes_a_pausing_dispatch_only_if_a_pull_waits(
+    store: TimerStore, name: str
+) -> None:
+    """Without a pull, puts at short intervals would cost a step of dispatch each."""
+    dispatch = inside(store).dispatch
+    armed(store, 1)
+    pauses(store)
+    woken(store)
+    SOON[name](store)
+    assert woken(store) == set()
+    assert dispatch.step()
+    assert dispatch.pause_s() == PAUSE_S
+    pull = waiting_pull(store)
+    pauses(store)
+    armed(store, 1)
+    woken(store)
+    SOON[name](store)
+    assert woken(store) == {"dispatch"}
+    pull.leave()
+    SOON[name](store)
+    assert woken(store) == set()
+
+
 def test_dispatch_does_not_pause_when_half_a_staging_is_undispatched(store: TimerStore) -> None:
     dispatch = inside(store).dispatch
     pauses(store)
     dispatch.dispatched -= 1 << 20
+    assert dispatch.pause_s() == PAUSE_S
+    dispatch.dispatched -= 1
     assert dispatch.pause_s() == 0.0
-    dispatch.dispatched += 1 << 20
+    dispatch.dispatched += (1 << 20) + 1
 
 
 def test_dispatch_sees_a_near_put_before_it_goes_idle(store: TimerStore) -> None:
@@ -140,7 +178,11 @@ def test_sync_of_a_near_put_wakes_dispatch_when_it_does_not_pause(synced: TimerS
     pauses(synced)
     woken(synced)
     NEAR["put"](synced)
+    SOON["put"](synced)
     assert "dispatch" not in woken(synced)
+    _pull = waiting_pull(synced)
+    pauses(synced)
+    woken(synced)
     SOON["put"](synced)
     assert "dispatch" in woken(synced)
     while dispatch.step():

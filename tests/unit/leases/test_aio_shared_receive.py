@@ -1,0 +1,197 @@
+"""Receives of one turn of a loop: one sync, one read for calls with the same terms."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.stepped_aio import Stepped, stepped_store
+from tests.unit.fastpath.aio_puts import Gate
+from timerstore import AckResult, LeasedMessage, MessageError
+
+Test = Callable[[Stepped], Awaitable[None]]
+
+
+def run(root: Path, test: Test, flush: str = "async") -> None:
+    async def opened() -> None:
+        async with stepped_store(root, flush=flush) as one:
+            await test(one)
+
+    asyncio.run(opened())
+
+
+def bodies(found: list[LeasedMessage]) -> list[bytes]:
+    return [one.body for one in found]
+
+
+def test_receives_of_one_turn_take_messages_in_order_with_one_sync(tmp_path: Path) -> None:
+    async def test(opened: Stepped) -> None:
+        await opened.put(*(b"%d" % k for k in range(9)))
+        gate = Gate(opened.store)
+        gate.opened.set()
+        found = await asyncio.gather(
+            *(opened.store.receive("t", "g", max_count=count) for count in (1, 3, 1, 10, 1))
+        )
+        assert [bodies(one) for one in found] == [
+            [b"0"], [b"1", b"2", b"3"], [b"4"], [b"5", b"6", b"7", b"8"], []
+        ]  # fmt: skip
+        assert gate.count == 1
+        assert len({one.receipt for part in found for one in part}) == 9
+
+    run(tmp_path, test, flush="sync")
+
+
+def test_receives_with_other_terms_are_not_mixed(tmp_path: Path) -> None:
+    async def test(opened: Stepped) -> None:
+        await opened.store.put_many("t", [b"a", b"b"])
+        await opened.store.put("u", b"c")
+        opened.stepper.settle()
+        receive = opened.store.receive
+        found = await asyncio.gather(
+            receive("t", "g", lease=10),
+            receive("t", "other", lease=10),
+            receive("t", "g", lease=99, max_attempts=1),
+            receive(["t", "u"], "third", max_count=5),
+        )
+        assert [bodies(one) for one in found] == [[b"a"], [b"a"], [b"b"], [b"a", b"b", b"c"]]
+        now_ms = opened.clock.now_ms
+        assert [one[0].lease_until_ms - now_ms for one in found] == [10_000, 10_000, 99_000, 30_000]
+        assert [one[0].is_last_attempt for one in found] == [False, False, True, False]
+
+    run(tmp_path, test)
+
+
+def test_each_receive_gets_its_own_error(tmp_path: Path) -> None:
+    async def test(opened: Stepped) -> None:
+        await opened.put(b"a", b"b")
+        told = await asyncio.gather(
+            opened.store.receive("t", "g"),
+            opened.store.receive("t", "g", max_count=0),
+            opened.store.receive("t", "a b"),
+            opened.store.receive("t", "g"),
+            return_exceptions=True,
+        )
+        assert [str(one)[:9] for one in told if isinstance(one, MessageError)] == [
+            "max_count",
+            "group: wa",
+        ]
+        assert [bodies(one) for one in told if isinstance(one, list)] == [[b"a"], [b"b"]]
+
+    run(tmp_path, test)
+
+
+def test_error_of_a_read_goes_to_the_receives_without_a_message(tmp_path: Path) -> None:
+    """A message whose properties leave no space for those of a lease."""
+
+    async def test(opened: Stepped) -> None:
+        await opened.store.put("t", b"a")
+        await opened.store.put("t", b"b", properties={"p": "x" * 32_400})
+        opened.stepper.settle()
+        told = await asyncio.gather(
+            *(opened.store.receive("t", "g") for _ in range(3)), return_exceptions=True
+        )
+        assert isinstance(told[0], list)
+        assert bodies(told[0]) == [b"a"]
+        for one in told[1:]:
+            assert isinstance(one, MessageError)
+            assert "receive: message 1 of 't'" in str(one)
+
+    run(tmp_path, test)
+
+
+def test_receives_without_a_message_wait(tmp_path: Path) -> None:
+    async def test(opened: Stepped) -> None:
+        await opened.put(b"a")
+        receives = [
+            asyncio.create_task(opened.store.receive("t", "g", wait=wait)) for wait in (9, 0, 9, 9)
+        ]
+        await asyncio.wait(receives, timeout=30, return_when="FIRST_COMPLETED")
+        while not (receives[0].done() and receives[1].done()):
+            await asyncio.sleep(0)
+        assert bodies(receives[0].result()) == [b"a"]
+        assert receives[1].result() == []
+        await opened.put(b"b", b"c")
+        assert [bodies(await one) for one in receives[2:]] == [[b"b"], [b"c"]]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("wait", [0, 9])
+def test_message_of_a_cancelled_receive_goes_to_the_next(tmp_path: Path, wait: int) -> None:
+    """It is cancelled while its turn is made."""
+
+    async def test(opened: Stepped) -> None:
+        await opened.put(b"a", b"b")
+        gate = Gate(opened.store)
+        receives = [
+            asyncio.create_task(opened.store.receive("t", "g", wait=wait)) for _ in range(2)
+        ]
+        await gate.is_reached()
+        receives[0].cancel()
+        await asyncio.wait(receives[:1])
+        gate.opened.set()
+        assert bodies(await receives[1]) == [b"b"]
+        (again,) = await opened.store.receive("t", "g", wait=wait)
+        assert (again.body, again.attempt) == (b"a", 1)
+
+    run(tmp_path, test, flush="sync")
+
+
+def test_receive_that_is_cancelled_with_its_answer_gives_it_back(tmp_path: Path) -> None:
+    """It is cancelled after its answer was set, before it runs again."""
+
+    async def test(opened: Stepped) -> None:
+        await opened.put(b"a")
+        first = asyncio.create_task(opened.store.receive("t", "g"))
+        second = asyncio.create_task(opened.store.receive("t", "g"))
+        second.add_done_callback(lambda _: first.cancel())
+        second.cancel()
+        await asyncio.wait([first, second])
+        (again,) = await opened.store.receive("t", "g")
+        assert (again.body, again.attempt) == (b"a", 1)
+
+    run(tmp_path, test)
+
+
+def test_close_returns_the_messages_of_receives_that_were_cancelled(tmp_path: Path) -> None:
+    async def test(opened: Stepped) -> None:
+        await opened.put(b"a")
+        gate = Gate(opened.store)
+        receive = asyncio.create_task(opened.store.receive("t", "g", lease=3600))
+        await gate.is_reached()
+        receive.cancel()
+        await asyncio.wait([receive])
+        gate.opened.set()
+
+    run(tmp_path, test, flush="sync")
+
+    async def test_again(opened: Stepped) -> None:
+        opened.stepper.settle()
+        (again,) = await opened.store.receive("t", "g")
+        assert (again.body, again.attempt) == (b"a", 2)
+
+    run(tmp_path, test_again)
+
+
+def test_ack_many_shares_the_sync_of_other_calls(tmp_path: Path) -> None:
+    async def test(opened: Stepped) -> None:
+        await opened.put(*(b"%d" % k for k in range(5)))
+        leased = await opened.store.receive("t", "g", max_count=5)
+        gate = Gate(opened.store)
+        gate.opened.set()
+        told = await asyncio.gather(
+            opened.store.ack_many(leased[:2]),
+            opened.store.ack(leased[2]),
+            opened.store.ack_many([leased[3], "no receipt"]),
+            opened.store.ack_many([]),
+            return_exceptions=True,
+        )
+        assert told[:2] == [[AckResult.ACKED] * 2, AckResult.ACKED]
+        assert isinstance(told[2], MessageError)
+        assert "receipts[1]" in str(told[2])
+        assert told[3] == []
+        assert gate.count == 1
+        assert await opened.store.ack_many(leased[3:]) == [AckResult.ACKED] * 2
+
+    run(tmp_path, test, flush="sync")

@@ -1,0 +1,30 @@
+"""A call that settles leases or extends one, as a value."""
+
+from typing import Any, Literal, NamedTuple
+
+from timerstore._engine.format.lease import Receipt, read_receipt
+from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
+
+ReceiptOrMessage = str | LeasedMessage
+"""A receipt, or the leased message with that receipt."""
+
+
+Settled = AckResult | str | list[AckResult]
+"""The result of a call: of extend a receipt, of ack_many one result for each receipt."""
+
+
+class LeaseCall(NamedTuple):
+    """One call. The engine checks its arguments."""
+
+    kind: Literal["ack", "ack_many", "nack", "extend"]
+    target: Any
+    """A receipt or a leased message; of ack_many several."""
+    delay: object = None
+    """Of nack."""
+    lease: object = 30.0
+    """Of extend."""
+
+
+def receipt_of(target: object) -> Receipt:
+    """Return the receipt. MessageError if it is none."""
+    return read_receipt(target.receipt if isinstance(target, LeasedMessage) else target)

@@ -1,0 +1,99 @@
+"""Make the `receive` calls of several callers as one: those with the same terms share a read.
+
+    call 1: receive("mail", "sender")               ---+
+    call 2: receive("mail", "sender", max_count=10) ---+---> one read of 11 messages
+    call 3: receive("sms", "sender")                -------> one read of 1 message
+
+Thread safety: any thread.
+Invariants:
+    1. Messages go to the calls in their order; each gets at most its `max_count`.
+    2. A call without a message has waited for nothing yet. Its `waiting` begins after the read.
+    3. An error goes to the calls that it concerns, and only if they got no message.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases.lease_reader import LeaseReader, WaitingReceive
+from timerstore._engine.leases.leased_message import LeasedMessage
+from timerstore._engine.leases.receive_request import COUNT_MAX, ReceiveRequest, ReceiveTerms
+from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics
+
+Source = LeaseReader | TopicTurns
+
+
+@dataclass(slots=True)
+class BegunReceive:
+    """What one call has so far: messages, or a wait if it waits for them."""
+
+    source: Source
+    terms: ReceiveTerms
+    found: list[LeasedMessage] = field(default_factory=list)
+    waiting: WaitingReceive | WaitingTopics | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many more messages the call takes."""
+        return self.terms.max_count - len(self.found)
+
+    def give_back(self) -> None:
+        """Pass the messages to the next callers: this one was cancelled."""
+        if self.found:
+            self.source.give_back(self.terms.filters, self.found)
+        if self.waiting is not None:
+            self.waiting.end()
+
+
+class SharedReceive(Owner):
+    """Shares reads among the calls of one store."""
+
+    def __init__(
+        self,
+        prepare: Callable[[ReceiveRequest], tuple[Source, ReceiveTerms]],
+        take: Callable[[Source, ReceiveTerms], list[LeasedMessage]],
+    ) -> None:
+        """`prepare` checks a request; `take` leases messages, without a sync."""
+        self._prepare = prepare
+        self._take = take
+
+    def receive(self, requests: Sequence[ReceiveRequest]) -> list[BegunReceive | Exception]:
+        """Lease messages for each request. Return what each has, or its error, in order."""
+        answers: list[BegunReceive | Exception] = []
+        alike: dict[tuple[Source, ReceiveTerms], list[int]] = {}  # indexes of calls
+        for at, request in enumerate(requests):
+            try:
+                source, terms = self._prepare(request)
+            except Exception as error:  # noqa: BLE001 - raised to this caller
+                answers.append(error)
+                continue
+            answers.append(BegunReceive(source, terms))
+            shared = terms._replace(max_count=0, wait_s=0.0)
+            alike.setdefault((source, shared), []).append(at)
+        for (source, shared), indexes in alike.items():
+            calls = [one for at in indexes if isinstance(one := answers[at], BegunReceive)]
+            failure = self._fill(source, shared, calls)
+            for at, one in zip(indexes, calls, strict=True):
+                if failure is not None and not one.found:
+                    answers[at] = failure
+        return answers
+
+    def _fill(
+        self, source: Source, shared: ReceiveTerms, calls: Sequence[BegunReceive]
+    ) -> Exception | None:
+        """Read until each call has a message, or no more are there. Return the error, or None."""
+        open_calls = list(calls)
+        while open_calls:
+            wanted = min(sum(one.missing for one in open_calls), COUNT_MAX)
+            try:
+                found = self._take(source, shared._replace(max_count=wanted))
+            except Exception as error:  # noqa: BLE001 - raised to the callers
+                return error
+            if not found:
+                return None
+            for one in open_calls:
+                count = one.missing
+                one.found += found[:count]
+                del found[:count]
+            open_calls = [one for one in open_calls if not one.found]
+        return None

@@ -26,5 +26,5 @@ class LeaseCall(NamedTuple):
 
 
 def receipt_of(target: object) -> Receipt:
-    """Return the receipt. MessageError if it is none."""
+    """Return the receipt. MessageError for another text or value."""
     return read_receipt(target.receipt if isinstance(target, LeasedMessage) else target)

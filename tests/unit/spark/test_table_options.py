@@ -86,7 +86,7 @@ def new_table(path: Path, **options: str) -> StructType:
 def test_insert_uses_path_of_the_table(tmp_path: Path) -> None:
     timerstore.open_shards(tmp_path / "s", 2, small(), threads=False).close()
     target = check_target({}, new_table(tmp_path / "s"), overwrite=False)
-    assert (target.root, target.are_inserted) == (str(tmp_path / "s"), True)
+    assert (target.root, target.are_inserted) == (tmp_path / "s", True)
     for options, why in (
         ({"table": "timers"}, "wanted a table of messages"),
         ({"columns": "topic,body,deliver_at"}, "path: missing"),

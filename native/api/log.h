@@ -29,8 +29,8 @@ typedef struct {
 typedef struct {
     void *lock;               /* pthread_mutex_t, the append lock; NULL: there is one thread only */
     uint8_t *staging;         /* the active half */
-    int64_t *filled_mark;     /* in the staging's header: bytes of the half that recovery may
-                               * trust */
+    uint64_t *filled_mark;    /* in the staging's header: how much of the half is complete
+                               * (format/staging_mark.h) */
     int64_t staging_bytes;    /* size of a half; one record and a blank always fit */
     int64_t base;             /* log offset of staging[0] */
     int64_t filled;           /* bytes of the half in use */
@@ -62,6 +62,7 @@ typedef struct {
                                  is due later need not wake them */
     uint32_t store_id;
     int32_t property_crc;     /* whether records carry __CRC32# */
+    int32_t mark_crc;         /* whether filled marks have a CRC, because a record had no __CRC32# */
     int32_t needed_only;      /* whether deliveries leave out REAL_TOPIC, REAL_QID and the times */
     uint8_t host[8];          /* store host and born host: IPv4 and port */
     uint8_t unique_prefix[20];

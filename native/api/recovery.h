@@ -47,6 +47,10 @@ int32_t ts_record_at(ts_view *view, int64_t log_offset, int64_t *topic_at, int32
 /* Read the store time of the record at a log offset. */
 int32_t ts_record_store_ms(ts_view *view, int64_t log_offset, int64_t *store_ms);
 
+/* recovery/staged.c. Return how many bytes of a half of the staging file recovery accepts: complete
+ * records from its begin (format/staging_mark.h). base: log offset of the half. */
+int64_t ts_staged_bytes(const uint8_t *half, int64_t half_bytes, int64_t base, uint64_t mark);
+
 /* timer/states.c. Apply scanned records to the state table and to the routes' counts. Needs the
  * append lock. */
 int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *scanned,

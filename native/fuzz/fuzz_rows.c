@@ -51,7 +51,7 @@ static void take_batch(batch *b, fuzz_input *in)
 typedef struct {
     fuzz_log log; /* its first segment is the staging */
     ts_log end;
-    int64_t filled_mark;
+    uint64_t filled_mark;
     ts_route *route;
     ts_id entries[IDS];
     uint32_t slots[2 * IDS];
@@ -74,7 +74,7 @@ static void make(store *s, int32_t property_crc)
                       .append_limit = SEGMENT - 16, .states = &log->states,
                       .store_id = FUZZ_STORE_ID,
                       .timer_route = fuzz_route(log, (const uint8_t *)TS_TIMER_TOPIC, 19, 0),
-                      .property_crc = property_crc};
+                      .property_crc = property_crc, .mark_crc = !property_crc};
     memcpy(s->end.unique_prefix, "7F00000100000000ABCD", 20);
     s->ids = (ts_ids){.table_count = 1, .window_ms = 1000};
     s->ids.tables[0] = (ts_id_table){s->entries, s->slots, IDS, IDS / 2, 0, 0};
@@ -133,7 +133,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int32_t got = put(&s, &b, way, now, at, places);
 
         s.log.view.end = s.end.base + s.end.filled;
-        CHECK(s.filled_mark == s.end.filled && s.log.view.end <= SEGMENT - 16);
+        CHECK(ts_staged_bytes(s.end.staging, SEGMENT, 0, s.filled_mark) == s.end.filled);
+        CHECK(s.log.view.end <= SEGMENT - 16);
         if (got > 0)
             check_log(&s, &b, at, places, got);
     }

@@ -6,6 +6,7 @@
 #include "format/bytes.h"
 #include "format/properties.h"
 #include "format/record.h"
+#include "format/staging_mark.h"
 #include "timerstore.h"
 
 static inline uint8_t *ts_copy(uint8_t *out, const void *from, int32_t size)
@@ -141,11 +142,23 @@ static inline int32_t ts_log_has_space(ts_log *log, int32_t size)
     return TS_OK;
 }
 
-/* Publish the appended records: recovery trusts the bytes below the mark, so the mark is set after the
- * bytes were written. No record of it is due soon. */
+/* Return the mark of all appended records, with their CRC. It continues that of the mark before. */
+static inline uint64_t ts_log_crc_mark(const ts_log *log)
+{
+    uint64_t before = *log->filled_mark;
+    int64_t from = ts_mark_has_crc(before) ? ts_mark_filled(before) : 0;
+    uint32_t crc = ts_crc32(ts_mark_crc(before), log->staging + from, log->filled - from);
+
+    return ts_mark_with_crc(log->filled, crc);
+}
+
+/* Publish the appended records: recovery trusts the bytes below the mark, so the mark is set after
+ * the bytes were written. No record of it is due soon. */
 static inline void ts_log_publish_far(ts_log *log)
 {
-    __atomic_store_n(log->filled_mark, log->filled, __ATOMIC_RELEASE);
+    uint64_t mark = log->mark_crc ? ts_log_crc_mark(log) : (uint64_t)log->filled;
+
+    __atomic_store_n(log->filled_mark, mark, __ATOMIC_RELEASE);
 }
 
 /* Publish as above. A record of it may be due soon. */

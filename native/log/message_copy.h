@@ -37,4 +37,13 @@ static inline int32_t ts_copy_has_crc(const uint8_t *copy, int32_t size)
     return ts_property_crc_get(copy + size - TS_PROPERTY_CRC_BYTES, &(uint32_t){0});
 }
 
+/* Set the CRC of a placed copy. A copy without space for one needs the filled mark's CRC. */
+static inline void ts_copy_close(ts_log *log, int64_t placed, int32_t size, int32_t has_crc)
+{
+    if (has_crc)
+        ts_property_crc_set(log->staging + (placed - log->base), size);
+    else
+        log->mark_crc = 1;
+}
+
 #endif

@@ -30,7 +30,7 @@ typedef struct {
     int leave_out; /* omit a lock, to check that the sanitizer reports it */
 
     ts_log log; /* append */
-    int64_t marks[2];
+    uint64_t marks[2];
     uint8_t *halves[2];
     int active; /* append */
     uint8_t *segments[SEGMENTS], *timer_segments[TIMER_SEGMENTS];

@@ -119,6 +119,7 @@ store *make_store(const shape *is)
                       .append_limit = is->segment_bytes - 16, .precision_ms = is->precision_ms,
                       .timer_route = &s->routes[TIMER], .states = &s->states,
                       .store_id = STORE_ID, .property_crc = is->property_crc,
+                      .mark_crc = !is->property_crc,
                       .host = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F}};
     memcpy(s->log.unique_prefix, "7F00000100000000ABCD", 20);
     s->view = (ts_view){.segments = (const uint8_t **)s->segments, .segment_count = SEGMENTS,
@@ -167,7 +168,9 @@ void give_space(store *s)
 {
     CHECK(s->log.need > 0);
     CHECK(ts_blank(&s->log) == TS_OK);
-    CHECK(s->filled_mark == s->log.filled);
+    CHECK(ts_staged_bytes(s->log.staging, s->is.segment_bytes, s->log.base, s->filled_mark) ==
+          s->log.filled);
+    s->filled_mark = 0;
     s->log.base = (s->log.base / s->is.segment_bytes + 1) * s->is.segment_bytes;
     s->log.filled = 0;
     s->log.staging = log_segment(s, s->log.base / s->is.segment_bytes);

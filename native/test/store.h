@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     shape is;
     ts_log log;
-    int64_t filled_mark;
+    uint64_t filled_mark;
     ts_view view, timer_view;
     uint8_t *segments[SEGMENTS], *timer_segments[TIMER_SEGMENTS];
     ts_route routes[ROUTES];

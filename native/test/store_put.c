@@ -2,6 +2,7 @@
 #include "store.h"
 
 #include "format/queue_unit.h"
+#include "format/staging_mark.h"
 #include "format/wheel_slot.h"
 #include "log/parse.h"
 #include "timer/unit_checksum.h"
@@ -34,7 +35,8 @@ static void put_group(store *s, uint64_t *seed, int32_t index, const ts_column_b
     body_put(head, s->now_ms, index, 12);
     for (int32_t at = 0; at < rows->count;) {
         int32_t timers, status, with_head = check_below(seed, 2), size = (int32_t)sizeof head;
-        int64_t bytes, before, start;
+        int64_t bytes, start;
+        uint64_t before;
         int32_t got = ts_batch_measure(&s->log, route, rows, at, 1 + check_below(seed, 20), 4000,
                                        s->now_ms, &bytes, &timers);
 
@@ -53,7 +55,7 @@ static void put_group(store *s, uint64_t *seed, int32_t index, const ts_column_b
         if (with_head)
             bytes += ts_group_head_bytes(&s->log, route, size);
         CHECK(log_end(s) == start + bytes && s->log.out[1] == log_end(s));
-        CHECK(s->filled_mark == s->log.filled && (s->log.out[0] >= 0) == with_head);
+        CHECK(ts_mark_filled(s->filled_mark) == s->log.filled && (s->log.out[0] >= 0) == with_head);
         if (with_head)
             s->heads[index]++;
         at += got;
@@ -173,7 +175,8 @@ void reschedule(store *s, int64_t id, int64_t due_ms)
     uint8_t record[1024];
     int32_t before = ts_state_get(&s->states, id), deletion = delete_text(s, id, text), got;
     int32_t size = encode_moved(s, id, due_ms, record, sizeof record);
-    int64_t mark, number = target->next_offset + (target == s->log.timer_route);
+    int64_t number = target->next_offset + (target == s->log.timer_route);
+    uint64_t mark;
 
     do {
         mark = s->filled_mark;

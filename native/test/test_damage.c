@@ -259,7 +259,8 @@ static void read_timers(reading *r)
 /* Deliver due entries of damaged units into a log of their own. */
 static void read_sources(reading *r, uint64_t *seed)
 {
-    int64_t base = r->s->is.start_ms / r->s->is.precision_ms, scratch_bytes = 4096, mark = 0;
+    int64_t base = r->s->is.start_ms / r->s->is.precision_ms, scratch_bytes = 4096;
+    uint64_t mark = 0;
     uint8_t *scratch = bytes_of(scratch_bytes), *staging = bytes_of(16384);
     int64_t slots[256], counts[256];
     ts_draft *drafts = bytes_of(256 * (int64_t)sizeof *drafts);

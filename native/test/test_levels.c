@@ -7,6 +7,8 @@
 #include "base/hash.h"
 #include "format/level_mark.h"
 #include "format/properties.h"
+#include "format/staging_mark.h"
+#include "log/message_copy.h"
 #include "log/parse.h"
 #include "log/view.h"
 
@@ -22,7 +24,7 @@ typedef struct {
     ts_route route, *slots[4];
     ts_routes routes;
     ts_log log;
-    int64_t filled_mark;
+    uint64_t filled_mark;
     ts_level_due due;
     ts_level_draft draft;
 } bench;
@@ -59,6 +61,7 @@ static bench *bench_new(const char *properties, int32_t size, int32_t property_c
     b->log.append_limit = 1000 + STAGING;
     b->log.store_id = 77;
     b->log.property_crc = property_crc;
+    b->log.mark_crc = !property_crc;
     b->due = (ts_level_due){.place = PLACE, .due_ms = DUE_MS, .size = record};
     return b;
 }
@@ -88,6 +91,7 @@ static void read_copy(bench *b, ts_record *record, ts_marks *marks)
     segments[0] = b->segment;
     CHECK(ts_view_record(&view, 1000, record) == TS_OK);
     CHECK(ts_record_check(record) == TS_FAULT_NONE);
+    CHECK(ts_staged_bytes(b->staging, SEGMENT, 1000, b->filled_mark) == b->log.filled);
     ts_marks_get(record->properties, record->properties_size, marks);
 }
 
@@ -104,7 +108,7 @@ static void test_copy(int32_t property_crc)
     CHECK(encode(b, DUE_MS, SCRATCH) == 1 && b->draft.size > 0 && !b->draft.unusable);
     CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS + 3) == 1);
     CHECK(b->draft.placed == 1000 && b->route.next_offset == 42);
-    CHECK(b->filled_mark == b->draft.size && b->log.last_store_ms == DUE_MS + 3);
+    CHECK(ts_mark_filled(b->filled_mark) == b->draft.size && b->log.last_store_ms == DUE_MS + 3);
     read_copy(b, &copy, &marks);
     CHECK(copy.queue_offset == 41 && copy.queue_id == 2 && copy.topic_size == 1);
     CHECK(copy.flag == 9 && copy.born_ms == 1700000000000 && copy.store_ms == DUE_MS + 3);
@@ -163,14 +167,14 @@ static void test_unusable(void)
     }
 }
 
-/* Sources whose properties leave too little space: the copy first omits the CRC, then what the head
- * repeats. */
+/* Sources whose properties leave too little space: the copy first omits the CRC, which the filled
+ * mark then has, then what the head repeats. */
 static void test_no_space(void)
 {
     static const char here[] = "REAL_TOPIC\001T\002REAL_QID\0012\002DELAY\0014\002p\001";
     const int32_t head = (int32_t)sizeof here - 1;
     char *text = malloc(TS_PROPERTIES_BYTES_MAX);
-    int32_t slim = 0, none = 0;
+    int32_t slim = 0, none = 0, unpaired = 0;
 
     CHECK(text != NULL);
     for (int32_t left = 0; left < 80; left++) {
@@ -190,12 +194,15 @@ static void test_no_space(void)
             read_copy(b, &copy, &marks);
             CHECK(marks.level_place == PLACE && ts_marks_leveled(&marks));
             slim += marks.real_topic.at == NULL;
+            unpaired += ts_mark_has_crc(b->filled_mark);
+            CHECK(ts_mark_has_crc(b->filled_mark) ==
+                  !ts_copy_has_crc(b->staging, b->draft.size));
         } else {
             none++;
         }
         bench_free(b);
     }
-    CHECK(slim > 0 && none == 10);
+    CHECK(slim > 0 && unpaired > 0 && none == 10);
     free(text);
 }
 

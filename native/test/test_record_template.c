@@ -26,7 +26,7 @@ typedef struct {
     uint8_t *blocks[1];
     uint8_t block[TS_BLOCK_BYTES + TS_BLOCK_CHUNKS];
     uint8_t staging[STAGING];
-    int64_t mark;
+    uint64_t mark;
     int64_t log_offsets[ROWS], numbers[ROWS];
 } end;
 
@@ -70,7 +70,8 @@ static end *make_end(const shape *is)
 
 static void check_same(const end *a, const end *b)
 {
-    CHECK(a->log.filled == b->log.filled && a->mark == b->mark && a->mark == a->log.filled);
+    CHECK(a->log.filled == b->log.filled && a->mark == b->mark);
+    CHECK(a->mark == (uint64_t)a->log.filled);
     CHECK(memcmp(a->staging, b->staging, sizeof a->staging) == 0);
     CHECK(memcmp(a->block, b->block, sizeof a->block) == 0);
     CHECK(memcmp(a->cells, b->cells, sizeof a->cells) == 0);
@@ -234,7 +235,8 @@ static void test_cache(const shape *is, uint64_t seed)
             if (ends[side]->log.staging_bytes - ends[side]->log.filled < 4096) {
                 ends[side]->log.base += ends[side]->log.filled; /* written out */
                 ends[side]->log.append_limit += ends[side]->log.filled;
-                ends[side]->log.filled = ends[side]->mark = 0;
+                ends[side]->log.filled = 0;
+                ends[side]->mark = 0;
             }
         }
         CHECK(got[0] == got[1]);

@@ -116,7 +116,7 @@ static void put_own_place(const ts_log *log, uint8_t *record, int32_t size)
 /* Set the CRCs of the records that lie at least `behind` bytes before the log's end. They are not
  * set at once, because a read of recent stores waits until all of them have left the processor's
  * store buffer. */
-static int32_t set_crcs(const ts_log *log, const uint8_t *scratch, const ts_draft *drafts,
+static int32_t set_crcs(ts_log *log, const uint8_t *scratch, const ts_draft *drafts,
                         int32_t at, int32_t end, int64_t behind)
 {
     for (; at < end; at++) {
@@ -126,9 +126,9 @@ static int32_t set_crcs(const ts_log *log, const uint8_t *scratch, const ts_draf
             continue;
         if (log->base + log->filled - draft->placed < behind + draft->size)
             break;
-        if (draft->at < 0 ? log->property_crc
-                          : ts_copy_has_crc(scratch + draft->at, draft->size))
-            ts_property_crc_set(log->staging + (draft->placed - log->base), draft->size);
+        ts_copy_close(log, draft->placed, draft->size,
+                      draft->at < 0 ? log->property_crc
+                                    : ts_copy_has_crc(scratch + draft->at, draft->size));
     }
     return at;
 }

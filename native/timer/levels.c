@@ -144,8 +144,8 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
         }
         ts_copy(log->staging + log->filled, scratch + draft->at, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
-        if (ts_copy_has_crc(scratch + draft->at, draft->size))
-            ts_property_crc_set(log->staging + (draft->placed - log->base), draft->size);
+        ts_copy_close(log, draft->placed, draft->size,
+                      ts_copy_has_crc(scratch + draft->at, draft->size));
         draft->route->level_pending--;
         if (log->calendar != NULL)
             ts_calendar_add(log->calendar, draft->route, draft->due_ms, -1);

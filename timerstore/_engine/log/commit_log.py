@@ -106,6 +106,7 @@ class CommitLog(Owner):
         self.native.segment_bytes = segments.segment_bytes
         self.native.precision_ms = config.precision_ms
         self.native.property_crc = config.property_crc
+        self.native.mark_crc = not config.property_crc
         self.native.needed_only = config.delivered_properties == "needed"
         self.native.soon_end = end  # of the records that are not dispatched yet, some may be due
         self.native.append_limit = end  # nothing is reserved yet

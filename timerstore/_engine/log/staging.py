@@ -5,25 +5,30 @@ that acknowledged records survive the process. One half takes appends while the 
 the segments.
 
 On-disk format of the header, little-endian on every supported platform:
-     0 magic "TSSTAGE2"   8 unused, 16 bytes   24 bytes of a half
-    32 base 0   40 filled 0   48 base 1   56 filled 1      (log offset; bytes)
+     0 magic "TSSTAGE3"   8 unused, 16 bytes   24 bytes of a half
+    32 base 0   40 filled mark 0   48 base 1   56 filled mark 1
     64 durable end of the log   72 CRC-32 of bytes 64 to 72
+A base is a log offset. A filled mark has the size of the records in its half, and their CRC-32 if
+one of them has no CRC of its own (native/format/staging_mark.h).
 
 Thread safety: `swap` runs under the append lock; the inactive half belongs to the thread that
     writes it out; `note_durable` belongs to the leader of a sync round.
 Invariants:
-    1. `filled` passes a record only when the record is complete.
+    1. A filled mark passes a record only when the record is complete. It is written in one store,
+       so it fits the half however the process ends.
     2. The file is zeroed, and that is synced, before a store appends to it. So every record in it
        was appended by the store's latest owner, at the log offset that it names.
     3. The log was synced through `durable end` before that value was written. A stale page can only
        show an earlier end.
     After a power cut, or after its file system was mounted again, nothing else can be relied on:
-    the pages are never synced and may be of any age. Recovery therefore accepts a staged record
-    only where it continues the log (log_recovery.py).
+    the pages are never synced and their sectors may be of any age. Recovery therefore accepts a
+    staged record only if a CRC covers all of it, and only where it continues the log
+    (log_recovery.py).
 Raises: FullError if its blocks cannot be allocated. They are allocated when a store opens, so that
     no write into the map faults.
 """
 
+import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -31,21 +36,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base.native import ffi
+from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.disk import Disk
 
 _HEAD_BYTES = 4096
-_MAGIC = b"TSSTAGE2"
+_MAGIC = b"TSSTAGE3"
+_MAGIC_UNCHECKED = b"TSSTAGE2"  # a mark is a number of bytes only; read, not written
 _MARKS_AT, _DURABLE_AT = 32, 64
 _OFFSET_BYTES, _CRC_BYTES = 8, 4
+_HALF = struct.Struct("<qQ")  # base, filled mark
 
 
 class StagedBytes(NamedTuple):
-    """Contents of the staging file after an unclean stop. They need not be intact."""
+    """Contents of the staging file after an unclean stop."""
 
     pieces: tuple[tuple[int, bytes], ...] = ()
-    """Log offset and bytes, by offset."""
+    """Log offset and bytes of each half, by offset. The bytes are as their process wrote them."""
     durable_end: int = 0
     """The log was synced through this offset; 0 if that is unknown."""
 
@@ -93,8 +100,8 @@ class Staging(Owner):
         return self._view + _HEAD_BYTES + which * self.half_bytes
 
     def mark(self, which: int) -> Any:
-        """Return the address of a half's `filled` field."""
-        return ffi.cast("int64_t *", self._view + 32 + 16 * which + 8)
+        """Return the address of a half's filled mark."""
+        return ffi.cast("uint64_t *", self._view + 32 + 16 * which + 8)
 
     def swap(self, base: int) -> int:
         """Make the other half active, from log offset `base`. Return the old half's number."""
@@ -123,7 +130,11 @@ _MADV_DONTFORK = 10
 
 
 def read_staged(disk: Disk, path: Path) -> StagedBytes:
-    """Read the file after an unclean stop. Empty if it is missing or its header is not valid."""
+    """Read the file after an unclean stop. Empty if it is missing or its header is not valid.
+
+    Records that are damaged are left out, and so are the records after them. A kill leaves none.
+    After a power cut, no record that only this file has is known to be durable.
+    """
     if not disk.exists(path):
         return StagedBytes()
     file = disk.open(path, read_only=True)
@@ -132,14 +143,17 @@ def read_staged(disk: Disk, path: Path) -> StagedBytes:
         return StagedBytes()
     head = file.read(0, 128)
     half_bytes = int.from_bytes(head[24:32], "little")
-    if head[:8] != _MAGIC or size != _HEAD_BYTES + 2 * half_bytes:
+    if head[:8] not in (_MAGIC, _MAGIC_UNCHECKED) or size != _HEAD_BYTES + 2 * half_bytes:
         return StagedBytes()
     found = []
-    marks = np.frombuffer(head, np.int64, 4, _MARKS_AT)
-    for which in (0, 1):
-        base, filled = int(marks[2 * which]), int(marks[2 * which + 1])
-        if 0 < filled <= half_bytes and base >= 0:
-            found.append((base, file.read(_HEAD_BYTES + which * half_bytes, filled)))
+    for which, (base, mark) in enumerate(_HALF.iter_unpack(head[_MARKS_AT:_DURABLE_AT])):
+        if base < 0 or mark == 0:
+            continue
+        half = file.read(_HEAD_BYTES + which * half_bytes, half_bytes)
+        is_checked = head[:8] == _MAGIC
+        filled = lib.ts_staged_bytes(half, half_bytes, base, mark) if is_checked else mark
+        if 0 < filled <= half_bytes:
+            found.append((base, half[:filled]))
     return StagedBytes(tuple(sorted(found)), _durable_end(head))
 
 

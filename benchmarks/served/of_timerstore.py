@@ -23,7 +23,7 @@ class TimerstoreServer:
         self._socket = root / "store.sock"
         timerstore.open(root / "store", StoreConfig(flush=flush)).close()
         command = [sys.executable, "-m", "timerstore.cli", "serve", str(root / "store"),
-                   "--socket", str(self._socket)]  # fmt: skip
+                   "--socket", str(self._socket), "-c", f"flush={flush}"]  # fmt: skip
         self._process = start_process(command, self._socket, root / "serve.log")
 
     def caller(self) -> TimerstoreCaller:

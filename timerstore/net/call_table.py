@@ -9,10 +9,11 @@ To make another call of StoreApi travel, add its row to `STORE_CALLS`.
 
 import enum
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -75,13 +76,15 @@ class Signature:
             {one.name: one.default for one in found if one.default is not one.empty},
         )
 
-    def pack(self, values: Iterable[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def pack(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments and options of values that are in the order of the signature."""
-        given = iter(values)
-        args = [packed_argument(name, next(given)) for name in self.required]
+        count = len(self.required)
+        args = list(map(packed_argument, self.required, values))
         options = {
             name: packed_argument(name, value)
-            for (name, default), value in zip(self.defaults.items(), given, strict=True)
+            for name, default, value in zip(
+                self.defaults, self.defaults.values(), values[count:], strict=True
+            )
             if value is not default
         }
         return args, options
@@ -291,14 +294,15 @@ _REQUESTS = {
     one: tuple(field.name for field in fields(one) if not field.kw_only)
     for one in (PutRequest, BatchRequest, PullRequest, ReceiveRequest, RecurringRequest)
 }
+_VALUES = {one: attrgetter(*names) for one, names in _REQUESTS.items()}
 
 
 def pack_call(name: str, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
     """Return arguments and options of a call, from the values that `StoreApi` passes on: one
     request, or one value for each argument.
     """
-    if values and (names := _REQUESTS.get(type(values[0]))) is not None:
-        values = tuple(getattr(values[0], one) for one in names)
+    if values and (values_of := _VALUES.get(type(values[0]))) is not None:
+        values = values_of(values[0])
     return SIGNATURES[name].pack(values)
 
 

@@ -120,8 +120,6 @@ class CallRunner(Owner):
             rows = method(*call.args, **call.options)
             return self._add(MessageList(LIST_CALLS[call.name], rows))
         found = await method(*call.args, **call.options)
-        if call.name == "stats":
-            return {**found, **self._counters.values()}
         if self._leases is not None:
             self._follow_leases(call, found)
         return found if spec.to_wire is None else spec.to_wire(found)

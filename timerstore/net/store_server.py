@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.net.access import ServerAccess
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.listening import forget_unix
@@ -79,7 +79,12 @@ class StoreServer(Closing):
         self._thread = threading.Thread(target=self._run, name="timerstore-net", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Begin to accept connections. Raise ClosedError if the store is closed."""
+        try:
+            self._store._attach_server(self)
+        except TimerStoreError:
+            self._close_listeners()
+            raise
         close_at_exit(self)
         _started.add(self)
         self._thread.start()
@@ -121,10 +126,14 @@ class StoreServer(Closing):
             self._error = error
         finally:
             self._ready.set()
-            for one in self._listeners:
-                one.socket.close()
-                if one.path is not None:
-                    forget_unix(one.path, one.inode)
+            self._store._detach_server(self)
+            self._close_listeners()
+
+    def _close_listeners(self) -> None:
+        for one in self._listeners:
+            one.socket.close()
+            if one.path is not None:
+                forget_unix(one.path, one.inode)
 
     async def _serve(self) -> None:
         self._loop = loop = asyncio.get_running_loop()

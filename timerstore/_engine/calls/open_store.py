@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
 from timerstore._engine.base.native import Lock
@@ -82,6 +82,14 @@ def counted(
     return call
 
 
+class AttachedServer(Protocol):
+    """A server of a store."""
+
+    def stats(self) -> dict[str, int]:
+        """Return its counters and gauges by name."""
+        ...
+
+
 class OpenStore(Closing):
     """An engine, the calls that run in it, and whether it was closed."""
 
@@ -97,6 +105,7 @@ class OpenStore(Closing):
         self._close_lock = Lock()
         self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._call_ended = WakeEvent()
+        self._servers: list[AttachedServer] = []
 
     def _own(self, engine: Engine) -> None:
         self._engine: Engine = engine
@@ -130,6 +139,19 @@ class OpenStore(Closing):
         """Yield each item in a call of its own: the caller may close the store in between."""
         while (one := self._call(next, items, None)) is not None:
             yield one
+
+    # --- servers ---
+
+    def _attach_server(self, server: AttachedServer) -> None:
+        """Add a running server of this store, whose counters `stats` contains."""
+        with self._close_lock:
+            self._check_open()
+            self._servers.append(server)
+
+    def _detach_server(self, server: AttachedServer) -> None:
+        """Remove a server that has ended."""
+        if server in self._servers:
+            self._servers.remove(server)
 
     # --- errors ---
 

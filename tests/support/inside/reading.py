@@ -129,6 +129,6 @@ def bells_of(store: Any) -> Mapping[Any, Any]:
 
 def aio_page_count() -> int:
     """How many pending messages an AsyncTimerStore reads at a time."""
-    from timerstore import aio
+    from timerstore.aio import async_store
 
-    return aio._PAGE
+    return async_store._PAGE

@@ -43,7 +43,7 @@ def serve(
 ) -> "StoreServer":
     """Serve an open store to other processes, on threads of this process. Return the server.
 
-    Close the server before the store, or use `with`.
+    The server ends when it or the store is closed. Its clients then look for another server.
 
     socket: the path of a unix socket to create, with mode 0600. Only processes of the same user, of
     root, and of `users` may connect. The file of a server that was killed is replaced.

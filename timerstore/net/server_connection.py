@@ -19,7 +19,6 @@ from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (
     AccessError,
     BusyError,
-    ClosedError,
     MessageError,
     ProtocolError,
     ServerError,
@@ -300,22 +299,15 @@ class ServerConnection(asyncio.Protocol):
 
     def _fail_with(self, call: Call, error: Exception) -> None:
         """Answer a call that raised an exception."""
-        if isinstance(error, ClosedError) and not self._is_store_open():
-            self._transport.close()  # the client connects again, to the next owner
-        elif isinstance(error, TimerStoreError):
+        if isinstance(error, TimerStoreError):
             self._fail(call.id, error)
+        elif isinstance(error, RuntimeError) and self._store._is_shut():
+            self._close()  # the interpreter ends: the client looks for another server
         elif isinstance(error, TypeError):  # an argument of a type that no check expected
             self._fail(call.id, MessageError(f"{call.name}: {error}"))
         else:
             _log.error("the call %s failed", call.name, exc_info=error)
             self._fail(call.id, ServerError(f"{type(error).__name__}: {error}"))
-
-    def _is_store_open(self) -> bool:
-        try:
-            self._store.blocking._check_open()
-        except ClosedError:
-            return False
-        return True
 
     # --- answers ---
 

@@ -4,7 +4,8 @@ Thread safety: any thread may start, ask and close it.
 Invariants:
     1. `close` ends waiting calls, lets the others end, and sends their answers. The store stays
        open.
-    2. A forked child has no server: its copies of the sockets are closed.
+    2. The store is open while the server runs: the close of the store closes its servers first.
+    3. A forked child has no server: its copies of the sockets are closed.
 Raises: ConfigError for an address that cannot be used, before the thread starts.
 See also: docs/operations.md (Operating the server).
 """
@@ -19,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.base.closing import close_at_exit, forked_error
+from timerstore._engine.calls.open_store import AttachedServer
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.net.access import ServerAccess
@@ -54,8 +56,11 @@ class Listener(NamedTuple):
     inode: int = 0
 
 
-class StoreServer(Closing):
-    """A running server; `timerstore.net.serve` returns it. Close it before the store."""
+class StoreServer(AttachedServer):
+    """A running server; `timerstore.net.serve` returns it.
+
+    Close it, or use `with`. The close of its store closes it, too.
+    """
 
     def __init__(
         self,
@@ -151,7 +156,7 @@ class StoreServer(Closing):
             for server in servers:
                 server.close()
             await self._end_connections()
-            await loop.run_in_executor(None, store.detach)
+            store.detach()  # blocks the loop, which nothing needs any more
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, store: AsyncTimerStore, one: Listener

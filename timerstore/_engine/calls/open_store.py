@@ -1,4 +1,4 @@
-"""Count the running calls of an open store, and close it when they have ended.
+"""Count the running calls of an open store, and close it when its servers and they have ended.
 
 Thread safety: any thread may call and close. `close` waits for running calls.
 Invariants:
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
 from timerstore._engine.base.native import Lock
@@ -82,12 +82,12 @@ def counted(
     return call
 
 
-class AttachedServer(Protocol):
-    """A server of a store."""
+class AttachedServer(Closing):
+    """A server of a store. `close` lets its running calls end, and ends it."""
 
     def stats(self) -> dict[str, int]:
         """Return its counters and gauges by name."""
-        ...
+        raise NotImplementedError
 
 
 class OpenStore(Closing):
@@ -143,7 +143,7 @@ class OpenStore(Closing):
     # --- servers ---
 
     def _attach_server(self, server: AttachedServer) -> None:
-        """Add a running server of this store, whose counters `stats` contains."""
+        """Add a running server of this store. `stats` contains its counters, `close` closes it."""
         with self._close_lock:
             self._check_open()
             self._servers.append(server)
@@ -218,7 +218,8 @@ class OpenStore(Closing):
     def close(self) -> None:
         """Stop the services, complete a checkpoint and release the directory.
 
-        Wait for calls of other threads. Everything that was put is durable on return. A second call
+        First close the servers of the store: their clients look for another server. Wait for calls
+        of other threads. Everything that was put is durable on return. A second call
         does nothing, unless the first was interrupted before it released the directory, by a lack
         of memory or Ctrl-C: then it completes the close.
 
@@ -250,6 +251,8 @@ class OpenStore(Closing):
         with self._close_lock:
             if self._is_released():
                 return
+            for server in list(self._servers):  # first: its calls end with results, not errors
+                server.close()
             self._engine.groups.close()  # wakes waiting consumers
             self._closed = True
             self._block()

@@ -24,6 +24,7 @@ from timerstore._engine.base.closing import close_at_exit, forked_error
 from timerstore._engine.calls.open_store import AttachedServer
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError, TimerStoreError
+from timerstore.net.acceptor import Acceptor
 from timerstore.net.access import ServerAccess
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.listening import forget_unix
@@ -141,36 +142,30 @@ class StoreServer(AttachedServer):
                 forget_unix(one.path, one.inode)
 
     async def _serve(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="timerstore-net")
         store = AsyncTimerStore(self._store, pool)
-        servers = []
+        acceptors = [self._acceptor(store, one) for one in self._listeners]
         try:
-            for one in self._listeners:
-                server = await self._listen(loop, store, one)
-                servers.append(server)
             self._ready.set()
             await self._stop.wait()
         finally:
-            for server in servers:
-                server.close()
+            for acceptor in acceptors:
+                await acceptor.close()
             await self._end_connections()
             store.detach()  # blocks the loop, which nothing needs any more
 
-    async def _listen(
-        self, loop: asyncio.AbstractEventLoop, store: AsyncTimerStore, one: Listener
-    ) -> asyncio.Server:
-        def connection() -> ServerConnection:
+    def _acceptor(self, store: AsyncTimerStore, listener: Listener) -> Acceptor:
+        counters, connections = self._counters, self._connections
+
+        def connection(one: socket.socket, is_over_limit: bool) -> ServerConnection:
             return ServerConnection(
-                store, self._limits, self._counters, one.access, self._connections
+                store, self._limits, counters, listener.access, connections, one, is_over_limit
             )
 
-        if one.path is not None:
-            return await loop.create_unix_server(connection, sock=one.socket)
-        timeout_s = None if one.tls is None else float(self._limits.hello_s)
-        return await loop.create_server(
-            connection, sock=one.socket, ssl=one.tls, ssl_handshake_timeout=timeout_s
+        return Acceptor(
+            listener.socket, listener.tls, self._limits, counters, connections, connection
         )
 
     async def _end_connections(self) -> None:

@@ -146,6 +146,21 @@ def test_serve_socket_serves_programs_and_the_dashboard(store: Path, tmp_path: P
     assert not socket.exists()
 
 
+def test_serve_metrics_has_the_counters_of_the_server(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    options = ("--socket", str(tmp_path / "x.sock"), "--metrics", "127.0.0.1:0")
+    with serving(store, *options) as child:
+        assert child.stdout is not None
+        unix, metrics, page = (child.stdout.readline().strip() for _ in range(3))
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", metrics)
+        assert "?token=" in page
+        with timerstore.connect(unix), urllib.request.urlopen(metrics, timeout=20) as answer:
+            text = answer.read().decode()
+        code, errors = ended(child, signal.SIGTERM)
+    assert code == Exit.TERMINATED, errors
+    assert f'timerstore_net_connections{{shard="",store="{store.name}"}} 1.0' in text
+
+
 def test_serve_socket_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_path: Path) -> None:
     busy = tmp_path / "busy"
     busy.write_bytes(b"")
@@ -157,6 +172,9 @@ def test_serve_socket_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_pa
     assert "wanted --tcp" in ts("serve", store, "--ui", "--token-file", busy).err
     assert "wanted --tcp" in ts("serve", store, "--socket", busy, "--insecure").err
     assert "wanted --socket" in ts("serve", store, "--tcp", "127.0.0.1:0", "--user", "7").err
+    assert "wanted --socket" in ts("serve", store, "--ui", "--metrics", "127.0.0.1:0").err
+    given = ("--socket", tmp_path / "x.sock", "--metrics", "9500")
+    assert "metrics: wanted HOST:PORT, got '9500'" in ts("serve", store, *given).err
     assert "no store" in ts("serve", tmp_path / "nowhere", "--socket", busy).err
     open_token = tmp_path / "token"
     open_token.write_text("0123456789abcdef")

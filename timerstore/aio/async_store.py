@@ -308,6 +308,14 @@ class AsyncTimerStore(AsyncClosing):
         """End the threads of this object after its running calls. The store stays open."""
         self._end(lambda: None)
 
+    def _is_shut(self) -> bool:
+        """Return whether the threads take no more calls, also because the interpreter ends."""
+        try:
+            self._pool.submit(int)
+        except RuntimeError:
+            return True
+        return False
+
     def _end(self, close: Callable[[], None]) -> None:
         wait([*self._dropped, *self._receives.running])
         with suppress(TimerStoreError):  # else they are delivered again when the leases end

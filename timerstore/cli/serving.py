@@ -16,6 +16,7 @@ from timerstore.cli.stopping import stopping
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.net import serve
+from timerstore.net.endpoints import parse_host_port
 from timerstore.shards.kinds import Kind
 from timerstore.store import TimerStore
 
@@ -35,6 +36,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--user", "users", type=click.IntRange(min=0), multiple=True, metavar="UID",
     help="Another user that may connect to --socket (repeatable).",
 )  # fmt: skip
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve the metrics of --socket and --tcp to Prometheus; port 0: a free one.",
+)
 @click.option("--ui", is_flag=True, help="Serve the dashboard.")
 @click.option(
     "--host",
@@ -64,6 +70,7 @@ def serve_command(
     token_file: Path | None,
     insecure: bool,
     users: tuple[int, ...],
+    metrics: str | None,
     ui: bool,
     host: str,
     port: int,
@@ -91,8 +98,11 @@ def serve_command(
         raise click.UsageError("--tls-cert, --token-file, --insecure: wanted --tcp with them")
     if socket is None and users:
         raise click.UsageError("--user: wanted --socket with it")
+    if metrics is not None and not has_socket:
+        raise click.UsageError("--metrics: wanted --socket or --tcp with it")
     config = config_of(settings)
     start = _dashboard() if ui else None
+    start_metrics = None if metrics is None else _metrics(metrics)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     with stopping() as stop, ExitStack() as undo:
         shown: dict[str, Any] = {}
@@ -108,6 +118,8 @@ def serve_command(
             )  # fmt: skip
             shown["urls"] = programs.urls
             servers.append(programs)
+            if start_metrics is not None:
+                shown["metrics"] = undo.enter_context(start_metrics(source)).url
         if start is not None:
             page = undo.enter_context(
                 _page(start, source, host, port, token, read_only, snapshot, config)
@@ -153,11 +165,24 @@ def _dashboard() -> Callable[..., Any]:
     return start
 
 
+def _metrics(address: str) -> Callable[[TimerStore], Any]:
+    host, port = parse_host_port(address, "metrics")
+    try:
+        prometheus = importlib.import_module("timerstore.telemetry.prometheus")
+    except ConfigError as error:
+        raise CommandError(
+            "--metrics needs prometheus_client, which is not installed",
+            do="pip install 'timerstore[prometheus]'",
+        ) from error
+    return lambda store: prometheus.serve(store, store.path.name, port=port, host=host)
+
+
 def _show(shown: dict[str, Any], *, as_json: bool, snapshot: bool) -> None:
     if as_json:
         emit(shown)
     else:
-        for url in (*shown.get("urls", ()), *([shown["url"]] if "url" in shown else ())):
+        more = [shown[one] for one in ("metrics", "url") if one in shown]
+        for url in (*shown.get("urls", ()), *more):
             say(url)
     if shown.get("mode") == "snapshot" and not snapshot:
         note("another process has the store open: showing a snapshot; search and cancel are off")

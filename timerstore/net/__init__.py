@@ -5,7 +5,7 @@
 
 frames.py, wire_messages.py, wire_values.py, wire_errors.py   the protocol (docs/protocol.md)
 call_table.py                                    the calls that travel, one row each
-store_server.py, server_connection.py, call_runner.py         the server
+store_server.py, acceptor.py, server_connection.py, call_runner.py   the server
 start_server.py, listening.py, access.py, server_limits.py    its arguments
 channel.py, remote_store.py, remote_consumer.py               the client for threads
 async_channel.py, async_remote_store.py, async_remote_consumer.py   the client for asyncio
@@ -43,7 +43,7 @@ def serve(
 ) -> "StoreServer":
     """Serve an open store to other processes, on threads of this process. Return the server.
 
-    Close the server before the store, or use `with`.
+    The server ends when it or the store is closed. Its clients then look for another server.
 
     socket: the path of a unix socket to create, with mode 0600. Only processes of the same user, of
     root, and of `users` may connect. The file of a server that was killed is replaced.

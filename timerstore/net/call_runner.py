@@ -4,10 +4,11 @@ Thread safety: runs on the server's loop.
 Raises: MessageError for a call or an argument that does not exist; otherwise as the store.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import AckResult
@@ -27,6 +28,8 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.shortened_results import ResultShortener
 from timerstore.net.wire_messages import Call
+
+Answer = TypeVar("Answer")
 
 _PAGE = 256  # messages of a list in one answer
 _SETTLING = frozenset({"ack", "nack", "extend", "bury"})
@@ -120,8 +123,6 @@ class CallRunner(Owner):
             rows = method(*call.args, **call.options)
             return self._add(MessageList(LIST_CALLS[call.name], rows))
         found = await method(*call.args, **call.options)
-        if call.name == "stats":
-            return {**found, **self._counters.values()}
         if self._leases is not None:
             self._follow_leases(call, found)
         return found if spec.to_wire is None else spec.to_wire(found)
@@ -199,8 +200,19 @@ class CallRunner(Owner):
         """Return leases whose holder is gone, so that they are delivered again at once."""
         for receipt in receipts:
             with suppress(TimerStoreError):  # else it is delivered again when its lease ends
-                if await self._store.nack(receipt, delay=0) is AckResult.NACKED:
+                nacked = self._store.nack(receipt, delay=0)
+                here = partial(self._store.blocking.nack, receipt, delay=0)
+                if await self._or_here(nacked, here) is AckResult.NACKED:
                     self._counters.net_returned_leases += 1
+
+    async def _or_here(self, call: Awaitable[Answer], here: Callable[[], Answer]) -> Answer:
+        """Await a call. Make it on this thread if the interpreter ends: no other one takes it."""
+        try:
+            return await call
+        except RuntimeError:
+            if not self._store._is_shut():
+                raise
+            return here()
 
     async def end(self) -> None:
         """Close the consumers, and give back the leases if the client asked for it."""
@@ -208,7 +220,8 @@ class CallRunner(Owner):
         self._targets.clear()
         for one in targets:
             with suppress(TimerStoreError):  # as the store may be closed
-                await one.close()
+                if isinstance(one, AsyncConsumer):
+                    await self._or_here(one.close(), one.blocking.close)
         await self.give_back(self._shortener.end())
         if self._leases:
             await self.give_back(list(self._leases))

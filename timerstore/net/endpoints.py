@@ -58,12 +58,12 @@ def parse_endpoint(url: object) -> Endpoint:
     raise ConfigError(f"url: {_FORMS}, got {quoted(url)}")
 
 
-def parse_host_port(text: str) -> tuple[str, int]:
-    """Return HOST:PORT; the port may be 0, for a free one."""
+def parse_host_port(text: str, name: str = "tcp") -> tuple[str, int]:
+    """Return the HOST:PORT of an option; the port may be 0, for a free one."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"tcp: wanted HOST:PORT, got {quoted(text)}")
+        raise ConfigError(f"{name}: wanted HOST:PORT, got {quoted(text)}")
     return host, int(port)
 
 

@@ -11,6 +11,7 @@ See also: docs/protocol.md, docs/decisions/0018-server-and-client.md.
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from functools import partial
 from typing import Any, cast
@@ -19,7 +20,6 @@ from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (
     AccessError,
     BusyError,
-    ClosedError,
     MessageError,
     ProtocolError,
     ServerError,
@@ -65,13 +65,20 @@ class ServerConnection(asyncio.Protocol):
         counters: ServerCounters,
         access: ServerAccess,
         connections: "set[ServerConnection]",
+        one: socket.socket,
+        is_over_limit: bool,
     ) -> None:
-        """`connections`: contains this object while the connection is open."""
+        """`connections`: contains this object while the connection is open.
+
+        `is_over_limit`: the server has too many connections. This one gets the error.
+        """
         self._store = store
         self._limits = limits
         self._counters = counters
         self._access = access
         self._connections = connections
+        self._socket = one
+        self._is_over_limit = is_over_limit
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(_HELLO_BYTES_MAX)
         self._payloads: deque[bytes] = deque()  # received, not started yet
@@ -84,9 +91,24 @@ class ServerConnection(asyncio.Protocol):
         self._is_full = False  # the transport has too many bytes that were not sent
         self._is_ending = False
         self._is_finishing = False
-        self._is_counted = False
+        self._is_counted = not is_over_limit
         self._has_ended = asyncio.Event()
         self._end_task: asyncio.Task[None] | None = None
+        connections.add(self)
+        if not is_over_limit:
+            counters.net_connections += 1
+            counters.net_accepted_connections += 1
+
+    def forget(self) -> None:
+        """Count no more a connection that ended before `connection_made`."""
+        self._uncount()
+        self._connections.discard(self)
+        self._has_ended.set()
+
+    def _uncount(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._counters.net_connections -= 1
 
     # --- the transport calls these ---
 
@@ -95,8 +117,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.unsent_bytes)
         self._hello_timer = self._loop.call_later(self._limits.hello_s, self._hello_missing)
-        self._connections.add(self)
-        if self._counters.net_connections >= self._limits.connections_max:
+        if self._is_over_limit:
             self._reject(
                 UnavailableError(
                     "the server accepts no more connections",
@@ -104,13 +125,8 @@ class ServerConnection(asyncio.Protocol):
                 )
             )
             return
-        self._is_counted = True
-        self._counters.net_connections += 1
-        self._counters.net_accepted_connections += 1
-        one = transport.get_extra_info("socket")
-        if one is not None:
-            keep_alive(one)
-        uid = None if one is None else uid_of(one)
+        keep_alive(self._socket)
+        uid = uid_of(self._socket)
         if uid is not None and not self._access.accepts_user(uid):
             self._reject(AccessError("the server does not accept this user", got=f"user {uid}"))
 
@@ -149,8 +165,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_ending = True
         self._hello_timer.cancel()
         self._payloads.clear()
-        if self._is_counted:
-            self._counters.net_connections -= 1
+        self._uncount()
         for call_id in self._waiting:
             self._tasks[call_id].cancel()
         self._end_task = self._loop.create_task(self._end())
@@ -178,17 +193,9 @@ class ServerConnection(asyncio.Protocol):
         self._runner = CallRunner(
             self._store, self._limits, self._counters, return_leases=hello.return_leases
         )
-        config = self._store.config
-        self._write(
-            Welcome(
-                PROTOCOL_VERSION,
-                [],
-                self._limits.frame_bytes_max,
-                self._limits.in_flight_max,
-                config.dedupe_window_ms,
-                str(self._store.blocking.path),
-            )
-        )
+        window_ms, path = self._store.config.dedupe_window_ms, str(self._store.blocking.path)
+        sizes = self._limits.frame_bytes_max, self._limits.in_flight_max
+        self._write(Welcome(PROTOCOL_VERSION, [], *sizes, window_ms, path))
 
     # --- calls ---
 
@@ -300,22 +307,15 @@ class ServerConnection(asyncio.Protocol):
 
     def _fail_with(self, call: Call, error: Exception) -> None:
         """Answer a call that raised an exception."""
-        if isinstance(error, ClosedError) and not self._is_store_open():
-            self._transport.close()  # the client connects again, to the next owner
-        elif isinstance(error, TimerStoreError):
+        if isinstance(error, TimerStoreError):
             self._fail(call.id, error)
+        elif isinstance(error, RuntimeError) and self._store._is_shut():
+            self._close()  # the interpreter ends: the client looks for another server
         elif isinstance(error, TypeError):  # an argument of a type that no check expected
             self._fail(call.id, MessageError(f"{call.name}: {error}"))
         else:
             _log.error("the call %s failed", call.name, exc_info=error)
             self._fail(call.id, ServerError(f"{type(error).__name__}: {error}"))
-
-    def _is_store_open(self) -> bool:
-        try:
-            self._store.blocking._check_open()
-        except ClosedError:
-            return False
-        return True
 
     # --- answers ---
 
@@ -357,8 +357,7 @@ class ServerConnection(asyncio.Protocol):
 
     def fileno(self) -> int:
         """Return the number of the socket; -1 if it is closed."""
-        one = self._transport.get_extra_info("socket")
-        return -1 if one is None else int(one.fileno())
+        return self._socket.fileno()
 
     def _break(self, error: TimerStoreError) -> None:
         self._counters.net_broken_connections += 1

@@ -11,7 +11,8 @@ class ServerLimits:
     """Limits of `serve`. Each is 1 or more."""
 
     connections_max: int = 1024
-    """Open connections. Another one gets UnavailableError and is closed."""
+    """Open connections, also those in a handshake of TLS. Another one gets UnavailableError and is
+    closed; of many others at a time, some are closed without it."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     """Bytes of one frame, in both directions."""
     in_flight_max: int = 1024

@@ -4,7 +4,8 @@ Thread safety: any thread may start, ask and close it.
 Invariants:
     1. `close` ends waiting calls, lets the others end, and sends their answers. The store stays
        open.
-    2. A forked child has no server: its copies of the sockets are closed.
+    2. The store is open while the server runs: the close of the store closes its servers first.
+    3. A forked child has no server: its copies of the sockets are closed.
 Raises: ConfigError for an address that cannot be used, before the thread starts.
 See also: docs/operations.md (Operating the server).
 """
@@ -19,9 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.base.closing import close_at_exit, forked_error
+from timerstore._engine.calls.open_store import AttachedServer
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, TimerStoreError
+from timerstore.net.acceptor import Acceptor
 from timerstore.net.access import ServerAccess
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.listening import forget_unix
@@ -54,8 +57,11 @@ class Listener(NamedTuple):
     inode: int = 0
 
 
-class StoreServer(Closing):
-    """A running server; `timerstore.net.serve` returns it. Close it before the store."""
+class StoreServer(AttachedServer):
+    """A running server; `timerstore.net.serve` returns it.
+
+    Close it, or use `with`. The close of its store closes it, too.
+    """
 
     def __init__(
         self,
@@ -79,7 +85,12 @@ class StoreServer(Closing):
         self._thread = threading.Thread(target=self._run, name="timerstore-net", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Begin to accept connections. Raise ClosedError if the store is closed."""
+        try:
+            self._store._attach_server(self)
+        except TimerStoreError:
+            self._close_listeners()
+            raise
         close_at_exit(self)
         _started.add(self)
         self._thread.start()
@@ -121,42 +132,40 @@ class StoreServer(Closing):
             self._error = error
         finally:
             self._ready.set()
-            for one in self._listeners:
-                one.socket.close()
-                if one.path is not None:
-                    forget_unix(one.path, one.inode)
+            self._store._detach_server(self)
+            self._close_listeners()
+
+    def _close_listeners(self) -> None:
+        for one in self._listeners:
+            one.socket.close()
+            if one.path is not None:
+                forget_unix(one.path, one.inode)
 
     async def _serve(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="timerstore-net")
         store = AsyncTimerStore(self._store, pool)
-        servers = []
+        acceptors = [self._acceptor(store, one) for one in self._listeners]
         try:
-            for one in self._listeners:
-                server = await self._listen(loop, store, one)
-                servers.append(server)
             self._ready.set()
             await self._stop.wait()
         finally:
-            for server in servers:
-                server.close()
+            for acceptor in acceptors:
+                await acceptor.close()
             await self._end_connections()
-            await loop.run_in_executor(None, store.detach)
+            store.detach()  # blocks the loop, which nothing needs any more
 
-    async def _listen(
-        self, loop: asyncio.AbstractEventLoop, store: AsyncTimerStore, one: Listener
-    ) -> asyncio.Server:
-        def connection() -> ServerConnection:
+    def _acceptor(self, store: AsyncTimerStore, listener: Listener) -> Acceptor:
+        counters, connections = self._counters, self._connections
+
+        def connection(one: socket.socket, is_over_limit: bool) -> ServerConnection:
             return ServerConnection(
-                store, self._limits, self._counters, one.access, self._connections
+                store, self._limits, counters, listener.access, connections, one, is_over_limit
             )
 
-        if one.path is not None:
-            return await loop.create_unix_server(connection, sock=one.socket)
-        timeout_s = None if one.tls is None else float(self._limits.hello_s)
-        return await loop.create_server(
-            connection, sock=one.socket, ssl=one.tls, ssl_handshake_timeout=timeout_s
+        return Acceptor(
+            listener.socket, listener.tls, self._limits, counters, connections, connection
         )
 
     async def _end_connections(self) -> None:

@@ -7,7 +7,15 @@ import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import PENDING_DUE
-from timerstore._engine.base.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING, Metrics
+from timerstore._engine.base.metrics import (
+    COUNTERS,
+    DISTRIBUTIONS,
+    GAUGES,
+    SERVER_COUNTERS,
+    SERVER_GAUGES,
+    SINCE_OPENING,
+    Metrics,
+)
 from timerstore._engine.timer.backlog import BOUNDS_S
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records
@@ -26,7 +34,7 @@ def behind(bench: Bench) -> tuple[int, ...]:
 
 
 def test_statistics_have_the_names_of_the_tables(bench: Bench) -> None:
-    names = [*COUNTERS, *GAUGES, *DISTRIBUTIONS]
+    names = [*COUNTERS, *GAUGES, *DISTRIBUTIONS, *SERVER_COUNTERS, *SERVER_GAUGES]
     assert set(bench.store.stats()) == set(names)
     assert len(set(names)) == len(names)
     assert GAUGES.keys() > SINCE_OPENING

@@ -106,7 +106,9 @@ def test_messages_leased_for_a_cancelled_call_are_given_back(served: ServedBench
             await store.put("t", b"%d" % k)
         served.bench.turn()
         for k in range(20):  # cancelled at different places
-            call = asyncio.ensure_future(store.receive("t", "g", max_count=20, lease=3600))
+            call = asyncio.ensure_future(
+                store.receive("t", "g", max_count=20, lease=3600, max_attempts=None)
+            )
             for _ in range(k % 5):
                 await asyncio.sleep(0)
             if k >= 10:

@@ -1,6 +1,7 @@
 """TCP with TLS and a token."""
 
 import asyncio
+import socket
 import ssl
 import subprocess
 import threading
@@ -15,12 +16,14 @@ import timerstore.aio
 import timerstore.net
 from tests.support.bench import Bench
 from timerstore import AccessError, ConfigError, UnavailableError
+from timerstore.net.acceptor import REJECTING_MAX
+from timerstore.net.server_limits import ServerLimits
 
 TOKEN = "a token of these tests"
 
 
 class Tls:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limits: ServerLimits | None = None) -> None:
         cert, key, token = folder / "cert.pem", folder / "key.pem", folder / "token"
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
@@ -32,7 +35,11 @@ class Tls:
         token.chmod(0o600)
         self.bench = Bench(folder / "store")
         self.server = timerstore.net.serve(
-            self.bench.store, tcp="127.0.0.1:0", tls=(cert, key), token_file=token
+            self.bench.store,
+            tcp="127.0.0.1:0",
+            tls=(cert, key),
+            token_file=token,
+            limits=limits,
         )
         self.trusting = ssl.create_default_context(cafile=str(cert))
         self.url = self.server.urls[0]
@@ -76,6 +83,40 @@ def test_asyncio_over_tls(tls: Tls) -> None:
             assert sorted(one.queue_offset for one in receipts) == list(range(50))
 
     asyncio.run(main())
+
+
+def test_connections_in_a_handshake_count(tmp_path: Path) -> None:
+    """A client that connects and sends nothing was not counted until its handshake ended."""
+    tls = Tls(tmp_path, ServerLimits(connections_max=3))
+    port = int(tls.url.rpartition(":")[2])
+
+    def silent() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port), 20)
+
+    first, second = silent(), silent()
+    with tls.connect():
+        assert tls.server.stats()["net_connections"] == 3
+        with pytest.raises(UnavailableError, match="accepts no more connections"):
+            tls.connect(retry_for=0)
+        first.close()
+        with tls.connect(retry_for=20) as other:  # when the server has noticed the end
+            other.put("t", b"x")
+            rejected_count = tls.server.stats()["net_rejected_connections"]
+            more = [silent() for _ in range(REJECTING_MAX + 2)]
+            ends = [one for one in more[REJECTING_MAX:] if one.recv(1) == b""]
+            assert len(ends) == 2, "too many connections are open to get the error"
+            assert tls.server.stats()["net_connections"] == 3
+            assert tls.server.stats()["net_rejected_connections"] - rejected_count == 2
+            more[0].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                more[0].recv(1)
+            other.put("t", b"y")
+    tls.server.close()
+    assert tls.server.stats()["net_connections"] == 0
+    for one in (second, *more):
+        assert one.recv(1) == b"" if one.getblocking() else True
+        one.close()
+    tls.bench.close()
 
 
 def test_wrong_token_and_untrusted_certificate_are_errors(tls: Tls) -> None:

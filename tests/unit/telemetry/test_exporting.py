@@ -14,7 +14,13 @@ import timerstore
 from tests.support.bench import Bench, small
 from tests.support.exported_work import some_work
 from timerstore import ConfigError
-from timerstore._engine.base.metrics import COUNTERS, DISTRIBUTIONS, GAUGES
+from timerstore._engine.base.metrics import (
+    COUNTERS,
+    DISTRIBUTIONS,
+    GAUGES,
+    SERVER_COUNTERS,
+    SERVER_GAUGES,
+)
 from timerstore.telemetry import metric_families
 from timerstore.telemetry.metric_families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
 
@@ -36,7 +42,8 @@ def scraped(registry: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
 
 def test_every_metric_is_exported_once() -> None:
     stats = [family.stat for family in FAMILIES]
-    assert sorted(stats) == sorted([*COUNTERS, *GAUGES, *DISTRIBUTIONS])
+    server = [*SERVER_COUNTERS, *SERVER_GAUGES]
+    assert sorted(stats) == sorted([*COUNTERS, *GAUGES, *DISTRIBUTIONS, *server])
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 
 

@@ -6,7 +6,7 @@ Thread safety: any thread.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,27 @@ GAUGES = {
 SINCE_OPENING = frozenset({"put_messages", "cancelled_messages", "rescheduled_messages"})
 """Gauges that only grow: exporters present them as counters."""
 
+SERVER_COUNTERS = {
+    "net_accepted_connections": "connections accepted",
+    "net_rejected_connections": "connections over the limit, or whose user or token was wrong",
+    "net_broken_connections": (
+        "connections closed because they violated the protocol or did not read their answers"
+    ),
+    "net_requests": "calls of clients",
+    "net_failed_requests": "calls whose answer was an error",
+    "net_received_bytes": "bytes received from clients",
+    "net_sent_bytes": "bytes sent to clients",
+    "net_returned_leases": "leases given back because their connection had ended",
+}
+"""Counters of the running servers of a store, since their start; 0 without a server."""
+
+SERVER_GAUGES = {
+    "net_connections": "open connections of clients",
+    "net_running_requests": "calls that run",
+    "net_waiting_requests": "running calls that may wait for messages",
+}
+"""Gauges of the running servers of a store."""
+
 LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 3_600_000)
 TOOK_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 
@@ -83,6 +104,13 @@ DISTRIBUTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "checkpoint_ms": ("milliseconds of a checkpoint", TOOK_MS),
 }
 """Histograms since opening: help text, and the upper bounds of the buckets."""
+
+
+def server_metrics(servers: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sums of the counters and gauges of servers, by name."""
+    found = list(servers)
+    names = (*SERVER_COUNTERS, *SERVER_GAUGES)
+    return {name: sum(one[name] for one in found) for name in names}
 
 
 class Distribution:

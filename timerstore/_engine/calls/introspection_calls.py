@@ -6,6 +6,7 @@ from datetime import datetime
 from heapq import merge
 from typing import Any
 
+from timerstore._engine.base.metrics import server_metrics
 from timerstore._engine.calls.open_store import OpenStore, counted
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.message_name import name_of
@@ -65,6 +66,7 @@ class IntrospectionCalls(OpenStore):
         return {
             **engine.metrics.values(),
             **engine.metrics.distributions(),
+            **server_metrics(one.stats() for one in list(self._servers)),
             **used(
                 log=engine.log,
                 routes=engine.routes,

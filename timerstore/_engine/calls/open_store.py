@@ -1,4 +1,4 @@
-"""Count the running calls of an open store, and close it when they have ended.
+"""Count the running calls of an open store, and close it when its servers and they have ended.
 
 Thread safety: any thread may call and close. `close` waits for running calls.
 Invariants:
@@ -82,6 +82,14 @@ def counted(
     return call
 
 
+class AttachedServer(Closing):
+    """A server of a store. `close` lets its running calls end, and ends it."""
+
+    def stats(self) -> dict[str, int]:
+        """Return its counters and gauges by name."""
+        raise NotImplementedError
+
+
 class OpenStore(Closing):
     """An engine, the calls that run in it, and whether it was closed."""
 
@@ -97,6 +105,7 @@ class OpenStore(Closing):
         self._close_lock = Lock()
         self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._call_ended = WakeEvent()
+        self._servers: list[AttachedServer] = []
 
     def _own(self, engine: Engine) -> None:
         self._engine: Engine = engine
@@ -130,6 +139,19 @@ class OpenStore(Closing):
         """Yield each item in a call of its own: the caller may close the store in between."""
         while (one := self._call(next, items, None)) is not None:
             yield one
+
+    # --- servers ---
+
+    def _attach_server(self, server: AttachedServer) -> None:
+        """Add a running server of this store. `stats` contains its counters, `close` closes it."""
+        with self._close_lock:
+            self._check_open()
+            self._servers.append(server)
+
+    def _detach_server(self, server: AttachedServer) -> None:
+        """Remove a server that has ended."""
+        if server in self._servers:
+            self._servers.remove(server)
 
     # --- errors ---
 
@@ -196,7 +218,8 @@ class OpenStore(Closing):
     def close(self) -> None:
         """Stop the services, complete a checkpoint and release the directory.
 
-        Wait for calls of other threads. Everything that was put is durable on return. A second call
+        First close the servers of the store: their clients look for another server. Wait for calls
+        of other threads. Everything that was put is durable on return. A second call
         does nothing, unless the first was interrupted before it released the directory, by a lack
         of memory or Ctrl-C: then it completes the close.
 
@@ -228,6 +251,8 @@ class OpenStore(Closing):
         with self._close_lock:
             if self._is_released():
                 return
+            for server in list(self._servers):  # first: its calls end with results, not errors
+                server.close()
             self._engine.groups.close()  # wakes waiting consumers
             self._closed = True
             self._block()

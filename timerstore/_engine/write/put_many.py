@@ -71,7 +71,9 @@ class ManyPutting(Owner):
             if self._appender.wants_sync(request.flush):
                 self._log.sync_through(begun.log_offset + 1)
         else:
-            begun = self.put_checked(self._call_of(request), atomic=False)[0]
+            call = self._call_of(request)
+            self.check_fits(call)
+            begun = self.put_checked(call, atomic=False)[0]
         reach("put_once_answered")
         return begun
 
@@ -114,7 +116,9 @@ class ManyPutting(Owner):
     def put_many(self, request: BatchRequest) -> PutBatch:
         """Store many messages in one queue of a topic, in their order; return their receipts."""
         atomic = argument_types.check_flag("atomic", request.atomic)
-        return self.put_checked(self.check(request), atomic=atomic)
+        call = self.check(request)
+        self.check_fits(call)
+        return self.put_checked(call, atomic=atomic)
 
     def check(self, request: BatchRequest) -> CheckedBatch:
         """Check the arguments of a batch, except its sizes."""
@@ -163,9 +167,8 @@ class ManyPutting(Owner):
         self._targets.route_of(self._targets.get(call.topic), highest)
 
     def put_checked(self, call: CheckedBatch, *, atomic: bool) -> PutBatch:
-        """Do the remaining checks, then append."""
+        """Do the remaining checks of a batch whose sizes were checked, then append."""
         count = call.row_count
-        self.check_fits(call)
         check_queue(call.queue_id)
         once = None if call.ids is None else self._firsts.once(call.name, count, call.now_ms)
         text = call.text + (b"" if once is None else once.text)

@@ -185,6 +185,12 @@ class MetricsServer(Closing):
         """The port."""
         return int(self._server.server_port)
 
+    @property
+    def url(self) -> str:
+        """The address of the metrics page."""
+        host = self._server.server_address[0]
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+
     def close(self) -> None:
         """Stop serving.
 

@@ -1,0 +1,110 @@
+"""The end of a server: by its store, or with its process."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import timerstore
+import timerstore.net
+from tests.support.bench import Bench
+from tests.support.command_line import environment
+from tests.support.served_bench import ServedBench
+from timerstore import ClosedError, ConnectionLostError, TimerStoreError, UnavailableError
+from timerstore.net.remote_store import RemoteStore
+
+_SERVING = """
+import sys, timerstore, timerstore.net
+store = timerstore.open(sys.argv[1])
+print(timerstore.net.serve(store, socket=sys.argv[2]).urls[0], flush=True)
+sys.stdin.readline()  # then the program exits without a close
+"""
+
+
+def _error_of(call: Callable[[], object]) -> TimerStoreError:
+    """Repeat a call until it raises an error, and return this."""
+    try:
+        while True:
+            call()
+    except TimerStoreError as error:
+        return error
+
+
+def test_close_of_the_store_ends_its_server(served: ServedBench, remote: RemoteStore) -> None:
+    other = served.connect(retry_for=0)
+    raw = served.raw()
+    raw.hello()
+    raw.send([2, 1, "receive", ["t", "g"], {"wait": 60.0}])
+    while not served.server.stats()["net_waiting_requests"]:
+        pass
+    served.bench.store.close()
+    assert served.server.wait(0), "the server still runs"
+    assert raw.is_closed_by_server()
+    assert not served.path.exists()
+    with pytest.raises(ConnectionLostError):
+        other.put("t", b"x")
+    with pytest.raises(UnavailableError):
+        other.put("t", b"x")
+    with pytest.raises(ClosedError):
+        served.bench.store.topics()
+
+
+def test_calls_during_the_close_of_the_store_go_to_the_next_server(tmp_path: Path) -> None:
+    """A put was answered by the store that closed, or is stored once in the next one."""
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock")
+    remotes = [served.connect() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        putting = [pool.submit(_put_all, remote) for remote in remotes]
+        while served.server.stats()["net_requests"] < 100:
+            pass
+        served.bench.reopen()
+        second = timerstore.net.serve(served.bench.store, socket=tmp_path / "x.sock")
+        assert [one.result(60) for one in putting] == [200] * 3
+    served.bench.turn()
+    bodies = sorted(served.bench.bodies("t"))
+    assert bodies == sorted(b"%d" % k for k in range(200) for _ in range(3))
+    assert second.stats()["net_requests"] > 0, "the store was closed after the last put"
+    second.close()
+    served.close()
+
+
+def _put_all(remote: RemoteStore) -> int:
+    for k in range(200):
+        remote.put("t", b"%d" % k)
+    return 200
+
+
+def test_clients_of_a_program_that_exits_look_for_another_server(tmp_path: Path) -> None:
+    """The calls of that moment raised ServerError: the threads of the server take no more calls."""
+    paths = [str(tmp_path / "store"), str(tmp_path / "x.sock")]
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVING, *paths],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        remote = timerstore.connect(child.stdout.readline().strip(), retry_for=1)
+        remote.put("t", b"x")
+        calls: list[Callable[[], object]] = [
+            lambda: remote.topics(),
+            lambda: remote.query("t", "k"),
+            lambda: remote.receive("t", "g"),
+            lambda: remote.receive("u", "g", wait=60),
+        ]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            errors = [pool.submit(_error_of, one) for one in calls]
+            child.stdin.close()
+            found = [one.result(60) for one in errors]
+        assert child.stderr is not None
+        told = child.stderr.read()
+    assert {type(one) for one in found} <= {UnavailableError, ConnectionLostError}, (found, told)
+    assert child.returncode == 0, told
+    assert "Traceback" not in told
+    remote.close()

@@ -341,6 +341,22 @@ def test_kept_leases_are_given_back_with_the_connection(tmp_path: Path) -> None:
     served.close()
 
 
+def test_messages_leased_for_a_client_that_is_gone_are_given_back(served: ServedBench) -> None:
+    """A client sends `receive` and closes at once: usually before the server can answer."""
+    store = served.bench.store
+    for k in range(20):
+        store.put("t", b"%d" % k)
+        served.bench.turn()
+        raw = served.raw()
+        hello = frame(msgspec.msgpack.encode([1, 1]))
+        raw.socket.sendall(hello + frame(msgspec.msgpack.encode([2, 1, "receive", ["t", "g"]])))
+        raw.close()
+    while served.server.stats()["net_connections"]:
+        pass
+    served.server.close()
+    assert served.server.stats()["net_returned_leases"] > 0
+
+
 def test_dead_letters_are_read_in_pages_that_fit(tmp_path: Path) -> None:
     bodies = [bytes([k]) * 6000 for k in range(7)]
     served = _served_with_small_frames(tmp_path, bodies)

@@ -245,6 +245,23 @@ def test_unread_answers_stop_only_their_connection(tmp_path: Path) -> None:
     served.close()
 
 
+def test_client_at_its_limit_of_running_calls_stops_no_other(tmp_path: Path) -> None:
+    limits = ServerLimits(in_flight_max=2)
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
+    raw = served.raw()
+    raw.hello()
+    for k in range(1, 4):
+        raw.send([2, k, "receive", ["t", "g"], {"wait": 60.0}])
+    while served.server.stats()["net_running_requests"] < 2:
+        pass
+    other = served.raw()
+    assert other.hello()[0] == 4
+    other.send([2, 1, "topics"])
+    other.socket.settimeout(5)
+    assert other.reply()[:2] == [5, 1]
+    served.close()
+
+
 def test_limit_of_waits_is_a_busy_error(tmp_path: Path) -> None:
     limits = ServerLimits(connection_waits_max=3)
     served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)

@@ -92,6 +92,7 @@ class Acceptor(Owner):
         self._loop.remove_reader(self._listening)
         if self._pause is not None:
             self._pause.cancel()
+        await asyncio.sleep(0)  # a task that is cancelled before its first step forgets nothing
         for task in self._starting:
             task.cancel()
         if self._starting:

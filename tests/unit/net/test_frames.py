@@ -36,6 +36,10 @@ def test_splitter_returns_every_frame_however_the_stream_is_cut(
     assert splitter.is_empty
 
 
+def test_splitter_returns_a_frame_of_the_limit() -> None:
+    assert list(FrameSplitter(LIMIT).feed(frame(bytes(LIMIT)))) == [bytes(LIMIT)]
+
+
 @pytest.mark.parametrize("length", [0, LIMIT + 1, 2**31, 2**32 - 1])
 def test_splitter_rejects_a_length_before_the_frame_is_there(length: int) -> None:
     splitter = FrameSplitter(LIMIT)

@@ -245,6 +245,23 @@ def test_unread_answers_stop_only_their_connection(tmp_path: Path) -> None:
     served.close()
 
 
+def test_client_at_its_limit_of_running_calls_stops_no_other(tmp_path: Path) -> None:
+    limits = ServerLimits(in_flight_max=2)
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
+    raw = served.raw()
+    raw.hello()
+    for k in range(1, 4):
+        raw.send([2, k, "receive", ["t", "g"], {"wait": 60.0}])
+    while served.server.stats()["net_running_requests"] < 2:
+        pass
+    other = served.raw()
+    assert other.hello()[0] == 4
+    other.send([2, 1, "topics"])
+    other.socket.settimeout(5)
+    assert other.reply()[:2] == [5, 1]
+    served.close()
+
+
 def test_limit_of_waits_is_a_busy_error(tmp_path: Path) -> None:
     limits = ServerLimits(connection_waits_max=3)
     served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
@@ -339,6 +356,22 @@ def test_kept_leases_are_given_back_with_the_connection(tmp_path: Path) -> None:
             break
     assert found[0].attempt == 2
     served.close()
+
+
+def test_messages_leased_for_a_client_that_is_gone_are_given_back(served: ServedBench) -> None:
+    """A client sends `receive` and closes at once: usually before the server can answer."""
+    store = served.bench.store
+    for k in range(20):
+        store.put("t", b"%d" % k)
+        served.bench.turn()
+        raw = served.raw()
+        hello = frame(msgspec.msgpack.encode([1, 1]))
+        raw.socket.sendall(hello + frame(msgspec.msgpack.encode([2, 1, "receive", ["t", "g"]])))
+        raw.close()
+    while served.server.stats()["net_connections"]:
+        pass
+    served.server.close()
+    assert served.server.stats()["net_returned_leases"] > 0
 
 
 def test_dead_letters_are_read_in_pages_that_fit(tmp_path: Path) -> None:

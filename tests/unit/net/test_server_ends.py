@@ -1,5 +1,6 @@
 """The end of a server: by its store, or with its process."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,36 @@ def test_close_of_the_store_ends_its_server(served: ServedBench, remote: RemoteS
         other.put("t", b"x")
     with pytest.raises(ClosedError):
         served.bench.store.topics()
+
+
+def test_close_of_the_server_meets_connections_that_begin(tmp_path: Path) -> None:
+    """One that was accepted and not started yet was neither closed nor forgotten."""
+    for k in range(30):
+        served = ServedBench(Bench(tmp_path / f"store{k}"), tmp_path / "x.sock")
+        raws = [served.raw() for _ in range(8)]
+        served.server.close()
+        assert served.server.stats()["net_connections"] == 0
+        assert all(one.is_closed_by_server() for one in raws)
+        served.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_forked_child_does_not_keep_connections_open(served: ServedBench) -> None:
+    raw = served.raw()
+    raw.hello()
+    raw.socket.settimeout(5)
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(theirs)
+        os.read(ours, 1)  # until the parent closes it
+        os._exit(0)
+    os.close(ours)
+    served.server.close()
+    is_closed = raw.is_closed_by_server()
+    os.close(theirs)
+    os.waitpid(child, 0)
+    assert is_closed, "the child holds the connection"
 
 
 def test_calls_during_the_close_of_the_store_go_to_the_next_server(tmp_path: Path) -> None:

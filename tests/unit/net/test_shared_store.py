@@ -39,6 +39,18 @@ def test_first_one_owns_and_others_connect(tmp_path: Path, config: StoreConfig) 
     timerstore.open(tmp_path / "s").close()
 
 
+def test_owner_opens_again_after_the_end_of_its_server(tmp_path: Path, config: StoreConfig) -> None:
+    with _open(tmp_path / "s", config) as store:
+        first = store.put("t", b"1")
+        owned = store._shared._owned
+        assert owned is not None
+        owned[1].close()
+        assert store.put("t", b"2").queue_offset == 1
+        assert store.is_owner
+        assert store._shared._owned is not owned
+        assert first.queue_offset == 0
+
+
 def test_another_takes_over_when_the_owner_closes(
     tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

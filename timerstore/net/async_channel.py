@@ -58,7 +58,7 @@ class AsyncChannel(Owner, asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(RECEIVED_BYTES_MAX)
         self._greeting: asyncio.Future[Welcome] = self._loop.create_future()
-        self._calls: dict[int, asyncio.Future[Answer | Failure]] = {}
+        self._calls: dict[int, tuple[asyncio.Future[Answer | Failure], CallSpec]] = {}
         self._abandoned: dict[int, CallSpec] = {}
         self._unsent: list[bytes] = []  # of this turn of the loop
         self._writable = asyncio.Event()
@@ -119,10 +119,11 @@ class AsyncChannel(Owner, asyncio.Protocol):
             assert isinstance(reply, Failure), "checked by the reader of messages"
             self._lose(error_of(reply))
             return
-        if (call := self._calls.pop(reply.id, None)) is not None and not call.done():
+        call, spec = self._calls.pop(reply.id, (None, None))
+        if call is not None and not call.done():
             call.set_result(reply)
-        elif (spec := self._abandoned.pop(reply.id, None)) is not None:
-            self._release(spec, reply)
+        elif (spec := spec or self._abandoned.pop(reply.id, None)) is not None:
+            self._release(spec, reply)  # a call that is done was cancelled in this turn
 
     def _release(self, spec: CallSpec, reply: Answer | Failure) -> None:
         """Give back messages that were leased for a call that had just been cancelled, or close
@@ -164,7 +165,7 @@ class AsyncChannel(Owner, asyncio.Protocol):
         if self._lost is not None:
             raise NotSentError(str(self._lost)) from self._lost
         call: asyncio.Future[Answer | Failure] = self._loop.create_future()
-        self._calls[call_id] = call
+        self._calls[call_id] = call, spec
         self._send(payload)
         try:
             reply = await call
@@ -211,7 +212,7 @@ class AsyncChannel(Owner, asyncio.Protocol):
         calls = list(self._calls.values())
         self._calls.clear()
         self._abandoned.clear()
-        for call in calls:
+        for call, _ in calls:
             if not call.done():
                 call.set_exception(type(lost)(lost.what, where=lost.where))
         self._transport.close()

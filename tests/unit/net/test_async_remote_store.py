@@ -130,6 +130,35 @@ def test_messages_leased_for_a_cancelled_call_are_given_back(served: ServedBench
     _run(served, body)
 
 
+def test_messages_of_a_call_that_is_cancelled_as_its_answer_comes_are_given_back(
+    served: ServedBench,
+) -> None:
+    """The task has not run since it was cancelled."""
+
+    async def body(store: AsyncRemoteStore) -> None:
+        await store.put("t", b"x")
+        served.bench.turn()
+        channel = await store._channel()
+        data_received = channel.data_received
+        call = asyncio.ensure_future(store.receive("t", "g", lease=3600))
+
+        def cancel_then_receive(data: bytes) -> None:
+            call.cancel()
+            data_received(data)
+
+        channel.data_received = cancel_then_receive  # type: ignore[method-assign]
+        await asyncio.wait([call])
+        assert call.cancelled()
+        channel.data_received = data_received  # type: ignore[method-assign]
+        while channel._releases:
+            await asyncio.wait(channel._releases)
+        served.bench.turn()
+        (again,) = await store.receive("t", "g")
+        assert (again.body, again.attempt) == (b"x", 2)
+
+    _run(served, body)
+
+
 def test_lost_connection_is_replaced(served: ServedBench) -> None:
     async def body(store: AsyncRemoteStore) -> None:
         receipt = await store.put("t", b"x", delay=5)

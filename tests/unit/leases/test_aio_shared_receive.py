@@ -142,14 +142,20 @@ def test_receive_that_is_cancelled_with_its_answer_gives_it_back(tmp_path: Path)
     """It is cancelled after its answer was set, before it runs again."""
 
     async def test(opened: Stepped) -> None:
-        await opened.put(b"a")
-        first = asyncio.create_task(opened.store.receive("t", "g"))
+        await opened.put(b"a", b"b")
+
+        async def receive_and_cancel() -> list[LeasedMessage]:
+            found = await opened.store.receive("t", "g")
+            second.cancel()
+            return found
+
+        first = asyncio.create_task(receive_and_cancel())
         second = asyncio.create_task(opened.store.receive("t", "g"))
-        second.add_done_callback(lambda _: first.cancel())
-        second.cancel()
         await asyncio.wait([first, second])
+        assert bodies(first.result()) == [b"a"]
+        assert second.cancelled()
         (again,) = await opened.store.receive("t", "g")
-        assert (again.body, again.attempt) == (b"a", 1)
+        assert (again.body, again.attempt) == (b"b", 1)
 
     run(tmp_path, test)
 

@@ -138,8 +138,7 @@ class Leases(Owner):
         """Receive for several callers with one sync. Begin the wait of those without a message."""
         answers = self._shared_receive.receive(requests)
         if any(isinstance(one, BegunReceive) and one.found for one in answers):
-            self._settle(self._log.end)
-            reach("receive_answered")
+            self._settle_received()
         for at, one in enumerate(answers):
             if isinstance(one, BegunReceive) and not one.found and one.terms.wait_s > 0:
                 try:
@@ -190,8 +189,7 @@ class Leases(Owner):
     def _take(self, source: Source, terms: ReceiveTerms) -> list[LeasedMessage]:
         found = self._lease(source, terms)
         if found:
-            self._settle(self._log.end)
-            reach("receive_answered")
+            self._settle_received()
         return found
 
     def _lease(self, source: Source, terms: ReceiveTerms) -> list[LeasedMessage]:
@@ -242,6 +240,10 @@ class Leases(Owner):
 
     def _waiting(self, source: Source, terms: ReceiveTerms) -> WaitingReceive | WaitingTopics:
         return source.begin(terms, lambda: self._take(source, terms))
+
+    def _settle_received(self) -> None:
+        self._settle(self._log.end)
+        reach("receive_answered")
 
     def _settle(self, end: int) -> None:
         """Return when all records below `end` are as safe as a put."""

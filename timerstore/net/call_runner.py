@@ -4,6 +4,7 @@ Thread safety: runs on the server's loop.
 Raises: MessageError for a call or an argument that does not exist; otherwise as the store.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -198,12 +199,14 @@ class CallRunner(Owner):
 
     async def give_back(self, receipts: "list[str]") -> None:
         """Return leases whose holder is gone, so that they are delivered again at once."""
-        for receipt in receipts:
-            with suppress(TimerStoreError):  # else it is delivered again when its lease ends
-                nacked = self._store.nack(receipt, delay=0)
-                here = partial(self._store.blocking.nack, receipt, delay=0)
-                if await self._or_here(nacked, here) is AckResult.NACKED:
-                    self._counters.net_returned_leases += 1
+        await asyncio.gather(*map(self._give_back_one, receipts))  # they share a sync
+
+    async def _give_back_one(self, receipt: str) -> None:
+        with suppress(TimerStoreError):  # else it is delivered again when its lease ends
+            nacked = self._store.nack(receipt, delay=0)
+            here = partial(self._store.blocking.nack, receipt, delay=0)
+            if await self._or_here(nacked, here) is AckResult.NACKED:
+                self._counters.net_returned_leases += 1
 
     async def _or_here(self, call: Awaitable[Answer], here: Callable[[], Answer]) -> Answer:
         """Await a call. Make it on this thread if the interpreter ends: no other one takes it."""

@@ -17,6 +17,7 @@ shard_consumer.py    a group that reads all shards
 shard_leases.py      a group that leases from all shards
 shard_letters.py     dead letters of all shards
 shard_recurring.py   recurring messages of all shards
+shard_stats.py       statistics of all shards together
 rate_share.py        divides a rate among shards
 unsupported.py       calls of TimerStore that ShardedStore does not have, with reasons
 write_options.py     how rows become messages

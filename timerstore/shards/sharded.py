@@ -59,10 +59,9 @@ from timerstore.shards.shard_pending import ShardPending
 from timerstore.shards.shard_puts import ShardPuts
 from timerstore.shards.shard_reads import ShardReads
 from timerstore.shards.shard_recurring import ShardRecurringCalls
+from timerstore.shards.shard_stats import stats_of_all
 from timerstore.shards.unsupported import missing
 from timerstore.store import TimerStore
-
-_GREATEST = ("_ms", "_percent")  # statistics that are those of the worst shard; others are summed
 
 
 class ShardedStore(
@@ -282,14 +281,7 @@ class ShardedStore(
 
     def _do_stats(self) -> dict[str, Any]:
         by_shard = self._in_all(lambda store: store.stats())
-        total: dict[str, Any] = {}
-        for name, value in by_shard[0].items():
-            if isinstance(value, dict):
-                keys = {key for one in by_shard for key in one[name]}
-                total[name] = {k: sum(one[name].get(k, 0) for one in by_shard) for k in keys}
-            else:
-                combine = max if name.endswith(_GREATEST) else sum
-                total[name] = combine(one[name] for one in by_shard)
+        total = stats_of_all(by_shard)
         total["ingest_error"] = self._ingest.error
         return {**total, "shard_count": len(by_shard), "by_shard": by_shard}
 

@@ -36,11 +36,8 @@ from timerstore.errors import BusyError, FullError, MessageError, quoted
 from timerstore.messages import Int64Array
 from timerstore.receipts import ReceiptOrigin
 
-_put_one = lib.ts_put_one
-
-_BATCH = 1024
+_BATCH = 1024  # records appended in one critical section, at most
 _LATER_MS = 1 << 62  # due later than any other message
-"""Records appended in one critical section, at most."""
 
 
 class Appender(Owner):
@@ -110,7 +107,7 @@ class Appender(Owner):
     def notify(self, due_ms: int, now_ms: int) -> None:
         """Notify the services that need to know of an unsynced message with this due time.
 
-        A sync notifies them for all messages. The C putter (hot.c) uses the same conditions.
+        A sync notifies them for all messages. native/fastpath/put_one.c has the same conditions.
         """
         native = self._native
         if (native.wait_count and due_ms <= now_ms + native.soon_ms) or (
@@ -133,17 +130,16 @@ class Appender(Owner):
 
         `route` and `body` are pointers for C.
         """
-        if not self.admission.is_limited:
-            return self._log.append(
-                "put", _put_one, route, body, size, due_ms, text, len(text), now_ms
-            )
-        self.admission.reserve(due_ms)
+        is_limited = self.admission.is_limited
+        if is_limited:
+            self.admission.reserve(due_ms)
         try:
             return self._log.append(
-                "put", _put_one, route, body, size, due_ms, text, len(text), now_ms
+                "put", lib.ts_put_one, route, body, size, due_ms, text, len(text), now_ms
             )
         except BaseException:
-            self.admission.release(due_ms)
+            if is_limited:
+                self.admission.release(due_ms)
             raise
 
     # --- a batch ---

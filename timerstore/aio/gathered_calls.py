@@ -25,6 +25,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.owner import Owner
+from timerstore.aio.loop_turns import LoopTurns
 
 Value = TypeVar("Value")
 Answer = TypeVar("Answer")
@@ -71,22 +72,16 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
         self._make_all = make_all
         self._unwanted = unwanted
         self._lock = Lock()
-        self._turns: dict[asyncio.AbstractEventLoop, list[_Gathered[Value, Answer]]] = {}
+        self._turns: LoopTurns[_Gathered[Value, Answer]] = LoopTurns(self._begin)
         self.running: set[Future[None]] = set()
         """The turns that are being made."""
 
     async def call(self, value: Value) -> Answer:
         """Make a call together with the others of this turn. Return its answer, or raise it."""
         self._check_open()
-        loop = asyncio.get_running_loop()
-        one: _Gathered[Value, Answer] = _Gathered(value, loop.create_future())
-        turn = self._turns.get(loop)
-        if turn is None:
-            for other in [other for other in self._turns if other.is_closed()]:
-                del self._turns[other]  # it was closed before the turn ended
-            turn = self._turns[loop] = []
-            loop.call_soon(self._begin, loop)
-        turn.append(one)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        one: _Gathered[Value, Answer] = _Gathered(value, future)
+        self._turns.add(one)
         try:
             return await one.future
         except BaseException:
@@ -97,9 +92,8 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
                 self._drop(one)
             raise
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(self, loop: asyncio.AbstractEventLoop, turn: list[_Gathered[Value, Answer]]) -> None:
         """Make the calls of the turn that has ended."""
-        turn = self._turns.pop(loop)
         try:
             self._check_open()  # a pool that is shut, or lost in a fork, accepts no work
             work = self._pool.submit(self._make, loop, turn)

@@ -1,5 +1,8 @@
 """One sync for all coroutines that wait until their puts are durable.
 
+The waiters of one turn of a loop are added together, so that they share a sync; a thread that began
+to sync for the first of them would also slow down the loop, as both need Python's lock.
+
 Thread safety: any loop may await. A separate thread waits for syncs, so no long call in the pool
 delays them.
 Locking: the lock protects the list of waiters for a few steps. No other lock is taken under it.
@@ -12,29 +15,37 @@ See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore.aio.loop_turns import LoopTurns
 from timerstore.errors import ClosedError
 from timerstore.store import TimerStore
+
+Done = Callable[[BaseException | None], None]
+"""Called with the error of a sync, or None."""
 
 
 class _Waiting(NamedTuple):
     """One waiter."""
 
     end: int  # the log must become durable below this
-    future: "asyncio.Future[None] | None"  # None if no coroutine waits
+    loop: asyncio.AbstractEventLoop | None  # None if the result is not wanted
+    done: Done
 
 
 class SharedSync(Owner):
-    """The coroutines of a store that wait for a sync, and the thread that syncs."""
+    """The puts of a store that wait for a sync, and the thread that syncs."""
 
     def __init__(self, store: TimerStore) -> None:
         self._store = store
         self._lock = Lock()
+        self._turns: LoopTurns[_Waiting] = LoopTurns(self._add_turn)
         self._waiting: list[_Waiting] = []
         self._is_running = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="timerstore-aio-sync")
@@ -44,20 +55,30 @@ class SharedSync(Owner):
         if self._store._log.durable >= end:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._add(_Waiting(end, future))
+        self.call_when_durable(end, partial(_complete_future, future))
         await future
+
+    def call_when_durable(self, end: int, done: Done) -> None:
+        """Call `done` on the running loop when the log is durable below `end`, or with the error
+        of the sync.
+        """
+        self._turns.add(_Waiting(end, asyncio.get_running_loop(), done))
 
     def begin(self, end: int) -> None:
         """Make the log durable below `end`, even if no caller waits for it. From any thread."""
-        self._add(_Waiting(end, None))
+        self._add([_Waiting(end, None, _ignore)])
 
     def shut(self) -> None:
         """End the thread after the present waiters are served."""
         self._thread.shutdown()
 
-    def _add(self, one: _Waiting) -> None:
+    def _add_turn(self, _loop: asyncio.AbstractEventLoop, turn: list[_Waiting]) -> None:
+        with suppress(BaseException):  # the waiters get it
+            self._add(turn)
+
+    def _add(self, new: list[_Waiting]) -> None:
         with self._lock:
-            self._waiting.append(one)
+            self._waiting += new
             if self._is_running:
                 return
             self._is_running = True
@@ -66,8 +87,7 @@ class SharedSync(Owner):
         except RuntimeError:  # shut since the put: the store is closed, so this does not block
             self._run()
         except BaseException as error:  # no thread or no memory: the next waiter tries again
-            others = [each for each in self._take(is_last=True) if each is not one]
-            _complete(others, -1, error)
+            _complete(self._take(is_last=True), -1, error)
             raise
 
     def _take(self, *, is_last: bool = False) -> list[_Waiting]:
@@ -95,27 +115,34 @@ class SharedSync(Owner):
             except ClosedError as error:
                 self._store.close()  # waits for a running close
                 raise self._store._log.failed or error from None
-        except BaseException as error:  # noqa: BLE001 - raised to the waiters
+        except BaseException as error:  # noqa: BLE001 - passed to the waiters
             return error
         return None
 
 
 def _complete(waiting: list[_Waiting], durable: int, error: BaseException | None) -> None:
     """Complete the waiters. Those whose put is durable get no error."""
-    answers = [(one.future, None if one.end <= durable else error) for one in waiting]
-    for loop in {future.get_loop() for future, _ in answers if future is not None}:
+    for loop in {one.loop for one in waiting if one.loop is not None}:
         mine = [
-            (one, failure) for one, failure in answers if one is not None and one.get_loop() is loop
+            (one.done, None if one.end <= durable else error) for one in waiting if one.loop is loop
         ]
         with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
-            loop.call_soon_threadsafe(_answer, mine)
+            loop.call_soon_threadsafe(_call_all, mine)
 
 
-def _answer(answers: "list[tuple[asyncio.Future[None], BaseException | None]]") -> None:
-    for future, error in answers:
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+def _call_all(answers: list[tuple[Done, BaseException | None]]) -> None:
+    for done, error in answers:
+        done(error)
+
+
+def _complete_future(future: "asyncio.Future[None]", error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _ignore(_error: BaseException | None) -> None:
+    """Do nothing: the result is not wanted."""

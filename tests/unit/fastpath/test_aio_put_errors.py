@@ -173,5 +173,27 @@ def test_store_stays_usable_when_event_loop_ends_during_put(tmp_path: Path) -> N
     asyncio.run(goes_on())
 
 
+def test_put_of_a_loop_that_is_closed_in_the_same_turn_blocks_no_other(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    store = loop.run_until_complete(
+        _opened(timerstore.aio.open(tmp_path, small(flush="sync"), threads=False))
+    )
+    loop.run_until_complete(store.put("t", b"first"))
+    end = store.blocking._log.end
+    putting = loop.create_task(store.put("t", b"nobody awaits it"))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert store.blocking._log.end > end, "it is appended, and its turn has not ended"
+    loop.close()
+    del putting
+
+    async def goes_on() -> None:
+        receipt = await asyncio.wait_for(store.put("t", b"another loop"), PATIENCE_S)
+        assert receipt.queue_offset == 2
+        await store.close()
+
+    asyncio.run(goes_on())
+
+
 async def _opened(opening: Awaitable[AsyncTimerStore]) -> AsyncTimerStore:
     return await opening

@@ -99,7 +99,7 @@ def test_waiting_puts_share_one_sync(
         end = store.blocking._log.end
         tasks = [asyncio.create_task(store.put("t", b"%d" % k, **named(k))) for k in range(100)]
         shared = store._puts.shared
-        while sum(one.future is not None for one in shared._waiting) < 100:
+        while sum(one.loop is not None for one in shared._waiting) < 100:
             await asyncio.sleep(0)
         assert gate.count == 1
         assert not any(task.done() for task in (first, *tasks))
@@ -110,6 +110,17 @@ def test_waiting_puts_share_one_sync(
         assert len({one.log_offset for one in receipts}) == 100
         assert min(one.log_offset for one in receipts) >= end
         assert store.blocking._log.durable == store.blocking._log.end
+
+    with_store(tmp_path, test)
+
+
+@pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
+def test_puts_of_one_turn_share_the_first_sync(tmp_path: Path, named: dict[str, Any]) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        gate = Gate(store)
+        gate.opened.set()
+        await asyncio.gather(*(store.put("t", b"%d" % k, **named) for k in range(100)))
+        assert gate.count == 1
 
     with_store(tmp_path, test)
 

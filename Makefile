@@ -27,6 +27,9 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # What stands in front of a name is a folder of the checkout, never another timerstore.
 export PYTHONPATH := $(CURDIR)
 
+# Tests start hundreds of processes of Python. Without cached byte code each compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18

@@ -1,6 +1,7 @@
 """A bench whose store is served on a unix socket, and raw connections to it."""
 
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ class RawClient:
 
     def send(self, message: object) -> None:
         self.socket.sendall(frame(msgspec.msgpack.encode(message)))
+
+    def send_all(self, messages: Iterable[object]) -> None:
+        """Send messages in one packet, as far as it is large enough."""
+        self.socket.sendall(b"".join(frame(msgspec.msgpack.encode(one)) for one in messages))
 
     def hello(self, **more: Any) -> list[Any]:
         self.send([1, 1, [], more.get("token"), more.get("return_leases", False)])

@@ -4,7 +4,15 @@ Thread safety, invariants, errors: those of the package.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
@@ -129,6 +137,19 @@ class AsyncTimerStore(AsyncClosing):
     async def put(self, *given: Any, **named: Any) -> PutReceipt:
         """Store one message, as TimerStore.put. The loop appends it; many puts share a sync."""
         return await self._puts.put(given, named)
+
+    def _begin_put(
+        self,
+        given: Sequence[Any],
+        named: Mapping[str, Any],
+        done: Callable[[PutReceipt | BaseException], None],
+    ) -> bool:
+        """Put one message without a task: for a server, which answers many puts in one turn.
+
+        Return whether the loop could append it at once. Then `done` is called in a later turn with
+        the receipt or with the error of the sync. Raises as `put`.
+        """
+        return self._puts.begin(given, named, done)
 
     @_as(TimerStore.put_many)
     async def put_many(self, *given: Any, **named: Any) -> PutBatch:

@@ -18,7 +18,7 @@ See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -60,11 +60,36 @@ class Puts(Owner):
         self._answered = 0  # puts without a wait since other tasks ran
         self.shared = SharedSync(store)
 
-    async def put(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> PutReceipt:
-        """Implement AsyncTimerStore.put."""
+    def _append(
+        self, given: Sequence[Any], named: Mapping[str, Any]
+    ) -> PutReceipt | KnownId | None:
+        """Append a message on the loop. Return None if the loop cannot."""
         begun: PutReceipt | KnownId | None = self._store._begin_put(*given, **named)
         if begun is None and self._is_own_put and len(given) == 2 and _ON_LOOP.issuperset(named):
             begun = self._store._begin_single(PutRequest(*given, **named))
+        return begun
+
+    def begin(
+        self,
+        given: Sequence[Any],
+        named: Mapping[str, Any],
+        done: Callable[[PutReceipt | BaseException], None],
+    ) -> bool:
+        """Implement AsyncTimerStore._begin_put."""
+        begun = self._append(given, named)
+        if not isinstance(begun, PutReceipt):
+            return False
+        if self._is_to_sync(named):
+            self.shared.call_when_durable(
+                begun.log_offset + 1, lambda error: done(begun if error is None else error)
+            )
+        else:
+            asyncio.get_running_loop().call_soon(done, begun)
+        return True
+
+    async def put(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> PutReceipt:
+        """Implement AsyncTimerStore.put."""
+        begun = self._append(given, named)
         if isinstance(begun, KnownId):
             await self.shared.through(begun.log_offset + 1)
         elif begun is not None:

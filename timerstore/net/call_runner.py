@@ -29,6 +29,7 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.shortened_results import ResultShortener
 from timerstore.net.wire_messages import Call
+from timerstore.receipts import PutReceipt
 
 Answer = TypeVar("Answer")
 
@@ -107,8 +108,7 @@ class CallRunner(Owner):
         """Make a call and return its result, in the form of the wire."""
         if call.target:
             return await self._on_target(call)
-        if problems := SIGNATURES[call.name].problems(call.args, call.options):
-            raise MessageError([f"{call.name}: {one}" for one in problems])
+        _check(call, SIGNATURES[call.name])
         if call.name == "receive":
             self._check_leases()
             kept, stale = self._shortener.take_kept(call)
@@ -128,6 +128,11 @@ class CallRunner(Owner):
             self._follow_leases(call, found)
         return found if spec.to_wire is None else spec.to_wire(found)
 
+    def begin_put(self, call: Call, done: Callable[[PutReceipt | BaseException], None]) -> bool:
+        """Make a put without a task, as AsyncTimerStore._begin_put."""
+        _check(call, SIGNATURES[call.name])
+        return self._store._begin_put(call.args, call.options, done)
+
     async def _on_target(self, call: Call) -> Any:
         target = self._targets[call.target]
         if isinstance(target, MessageList):
@@ -135,8 +140,8 @@ class CallRunner(Owner):
                 raise MessageError(f"{call.name}: wanted no arguments")
         elif call.name == "queues":
             return list(target.queues)
-        elif problems := _CONSUMER_SIGNATURES[call.name].problems(call.args, call.options):
-            raise MessageError([f"{call.name}: {one}" for one in problems])
+        else:
+            _check(call, _CONSUMER_SIGNATURES[call.name])
         if call.name == "close":
             del self._targets[call.target]
         return await getattr(target, call.name)(*call.args, **call.options)
@@ -152,10 +157,7 @@ class CallRunner(Owner):
             return self._shortener.received(call, found)
         if isinstance(found, PullResult):
             return self._shortener.pulled(found)
-        raise MessageError(
-            f"{call.name}: the result is longer than a frame, which has at most "
-            f"{self._limits.frame_bytes_max} bytes; ask for fewer messages (max_count)"
-        )
+        raise too_long(call.name, self._limits.frame_bytes_max)
 
     def _check_targets(self) -> None:
         if len(self._targets) >= self._limits.targets_max:
@@ -228,6 +230,20 @@ class CallRunner(Owner):
         await self.give_back(self._shortener.end())
         if self._leases:
             await self.give_back(list(self._leases))
+
+
+def _check(call: Call, signature: Signature) -> None:
+    """Check the number and the names of a call's arguments; the store checks their values."""
+    if problems := signature.problems(call.args, call.options):
+        raise MessageError([f"{call.name}: {one}" for one in problems])
+
+
+def too_long(name: str, frame_bytes_max: int) -> MessageError:
+    """Return the error of a call whose result is longer than a frame."""
+    return MessageError(
+        f"{name}: the result is longer than a frame, which has at most {frame_bytes_max} bytes; "
+        "ask for fewer messages (max_count)"
+    )
 
 
 def is_wait(value: object) -> bool:

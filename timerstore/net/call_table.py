@@ -94,7 +94,8 @@ class Signature:
         found = []
         if len(args) != len(self.required):
             found.append(f"wanted the arguments {', '.join(self.required)}, got {len(args)}")
-        if unknown := sorted(options.keys() - self.defaults.keys()):
+        if not options.keys() <= self.defaults.keys():
+            unknown = sorted(options.keys() - self.defaults.keys())
             found.append(f"wanted some of {', '.join(self.defaults)}, got {', '.join(unknown)}")
         return found
 

@@ -5,18 +5,20 @@ See also: docs/protocol.md.
 """
 
 from collections.abc import Iterator
+from struct import Struct
 
 from timerstore._engine.base.owner import Owner
 from timerstore.errors import ProtocolError
 
-LENGTH_BYTES = 4
+_length = Struct(">I")
+LENGTH_BYTES = _length.size
 FRAME_BYTES_MAX = 32 << 20
 """The default limit of one frame, without its length."""
 
 
 def frame(payload: bytes) -> bytes:
     """Return a frame with this payload."""
-    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+    return _length.pack(len(payload)) + payload
 
 
 class FrameSplitter(Owner):
@@ -41,18 +43,17 @@ class FrameSplitter(Owner):
         at, size = 0, len(buffer)
         try:
             while size - at >= LENGTH_BYTES:
-                length = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
+                (length,) = _length.unpack_from(buffer, at)
                 if not 1 <= length <= self.frame_bytes_max:
                     raise ProtocolError(
                         "a frame has an invalid length",
                         wanted=f"1 to {self.frame_bytes_max} bytes",
                         got=length,
                     )
-                end = at + LENGTH_BYTES + length
-                if end > size:
+                begin = at + LENGTH_BYTES
+                if begin + length > size:
                     break
-                payload = bytes(memoryview(buffer)[at + LENGTH_BYTES : end])
-                at = end
-                yield payload
+                at = begin + length
+                yield bytes(buffer[begin:at])
         finally:
             del buffer[:at]

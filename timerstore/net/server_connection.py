@@ -3,9 +3,8 @@
 Thread safety: runs on the server's loop.
 Invariants:
     1. Each call that was read gets exactly one answer, unless the connection ends before.
-    2. Answers of one turn of the loop are written with one system call.
-    3. A connection that takes no answers, or has too many running calls, is not read.
-    4. Messages that were leased for an answer which could not be written are given back.
+    2. A connection that takes no answers, or has too many running calls, is not read.
+    3. Messages that were leased for an answer which could not be written are given back.
 See also: docs/protocol.md, docs/decisions/0018-server-and-client.md.
 """
 
@@ -19,7 +18,6 @@ from typing import Any, cast
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (
     AccessError,
-    BusyError,
     MessageError,
     ProtocolError,
     ServerError,
@@ -27,10 +25,12 @@ from timerstore.errors import (
     UnavailableError,
 )
 from timerstore.net.access import ServerAccess, uid_of
-from timerstore.net.call_runner import CallRunner, is_wait
+from timerstore.net.answer_queue import AnswerQueue
+from timerstore.net.call_runner import CallRunner, is_wait, too_long
 from timerstore.net.call_table import CallSpec, receipts_in
 from timerstore.net.endpoints import keep_alive
-from timerstore.net.frames import FrameSplitter, frame
+from timerstore.net.frames import FrameSplitter
+from timerstore.net.running_calls import RunningCalls
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_errors import failure_of
@@ -47,6 +47,7 @@ from timerstore.net.wire_messages import (
     decode_hello,
     encode,
 )
+from timerstore.receipts import PutReceipt
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 1.0
@@ -82,11 +83,7 @@ class ServerConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(_HELLO_BYTES_MAX)
         self._payloads: deque[bytes] = deque()  # received, not started yet
-        self._answers: list[bytes] = []  # of this turn
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._waiting: set[int] = set()  # ids of calls that may wait for messages
-        self._call_bytes: dict[int, int] = {}  # received, of each running call
-        self._running_bytes = 0  # their sum
+        self._running = RunningCalls(limits, counters)
         self._runner: CallRunner | None = None
         self._is_full = False  # the transport has too many bytes that were not sent
         self._is_ending = False
@@ -116,6 +113,9 @@ class ServerConnection(asyncio.Protocol):
         """Check the limit and the user of a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.unsent_bytes)
+        self._answers = AnswerQueue(
+            self._transport, self._limits.unsent_bytes_max, self._counters, self._overflow
+        )
         self._hello_timer = self._loop.call_later(self._limits.hello_s, self._hello_missing)
         if self._is_over_limit:
             self._reject(
@@ -166,13 +166,11 @@ class ServerConnection(asyncio.Protocol):
         self._hello_timer.cancel()
         self._payloads.clear()
         self._uncount()
-        for call_id in self._waiting:
-            self._tasks[call_id].cancel()
+        self._running.cancel_waits()
         self._end_task = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
-        if self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+        await self._running.ended()
         if self._runner is not None:
             await self._runner.end()
         self._connections.discard(self)
@@ -201,7 +199,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _start_calls(self) -> None:
         while self._payloads and not self._is_finishing:
-            if self._is_full or self._is_at_limit():
+            if self._is_full or self._running.is_at_limit:
                 self._transport.pause_reading()
                 return
             try:
@@ -217,13 +215,6 @@ class ServerConnection(asyncio.Protocol):
         if not self._is_ending:
             self._transport.resume_reading()
 
-    def _is_at_limit(self) -> bool:
-        running_count = len(self._tasks) - len(self._waiting)
-        return (
-            running_count >= self._limits.in_flight_max
-            or self._running_bytes >= self._limits.running_bytes_max
-        )
-
     def _handle(self, message: Hello | Call | Abandon, size_bytes: int) -> None:
         runner = self._runner
         if isinstance(message, Hello):
@@ -233,40 +224,57 @@ class ServerConnection(asyncio.Protocol):
         elif runner is None:
             raise ProtocolError("a message came before the hello")
         elif isinstance(message, Abandon):
-            if message.id in self._waiting:
-                self._tasks[message.id].cancel()
+            self._running.cancel_wait(message.id)
         else:
             self._start(runner, message, size_bytes)
 
     def _start(self, runner: CallRunner, call: Call, size_bytes: int) -> None:
-        if call.id <= NO_CALL or call.id in self._tasks:
-            raise ProtocolError("the id of a call is not above 0, or in use", got=call.id)
+        self._running.check_id(call.id)
         self._counters.net_requests += 1
         try:
             spec = runner.spec_of(call)
             if spec.waits and is_wait(call.options.get("wait")):
-                self._check_waits()
-                self._waiting.add(call.id)
-                self._counters.net_waiting_requests += 1
+                self._running.add_wait(call.id)
+            end = self._begin_put(runner, call, spec) if spec.name == "put" else None
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._fail_with(call, error)
             return
-        self._running_bytes += size_bytes
-        self._call_bytes[call.id] = size_bytes
-        self._counters.net_running_requests += 1
-        self._tasks[call.id] = task = self._loop.create_task(self._run(runner, call, spec))
-        task.add_done_callback(partial(self._call_ended, call.id))
+        if end is None:
+            end = task = self._loop.create_task(self._run(runner, call, spec))
+            task.add_done_callback(partial(self._call_ended, call.id))
+        self._running.add(call.id, size_bytes, end)
 
-    def _check_waits(self) -> None:
-        limits = self._limits
-        if (
-            self._counters.net_waiting_requests >= limits.waits_max
-            or len(self._waiting) >= limits.connection_waits_max
-        ):
-            raise BusyError(
-                "too many calls wait for messages",
-                wanted=f"at most {limits.waits_max}, {limits.connection_waits_max} of a connection",
-            )
+    def _begin_put(
+        self, runner: CallRunner, call: Call, spec: CallSpec
+    ) -> "asyncio.Future[None] | None":
+        """Put without a task, which would take longer than the put. Return None if it needs one."""
+        end: asyncio.Future[None] = self._loop.create_future()
+        return end if runner.begin_put(call, partial(self._put_ended, call, spec, end)) else None
+
+    def _put_ended(
+        self,
+        call: Call,
+        spec: CallSpec,
+        end: "asyncio.Future[None]",
+        found: PutReceipt | BaseException,
+    ) -> None:
+        if isinstance(found, BaseException):
+            self._fail_with(call, found)
+        else:
+            assert spec.to_wire is not None, "a receipt has a form of its own on the wire"
+            payload = encode(Answer(call.id, spec.to_wire(found)))
+            if len(payload) > self._limits.frame_bytes_max:
+                self._fail(call.id, too_long(call.name, self._limits.frame_bytes_max))
+            else:
+                self._send(payload)
+        self._running.remove(call.id)
+        end.set_result(None)
+        self._continue()
+
+    def _continue(self) -> None:
+        """Start calls that waited for the end of another."""
+        if self._payloads or not self._is_ending:
+            self._start_calls()
 
     async def _run(self, runner: CallRunner, call: Call, spec: CallSpec) -> None:
         found: Any = None
@@ -277,35 +285,23 @@ class ServerConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._fail_with(call, error)
         finally:
-            self._forget_wait(call.id)  # nothing cancels the call any more
+            self._running.end_wait(call.id)
             if receipts := receipts_in(found):  # the answer was not sent
                 await runner.give_back(receipts)
-            self._forget(call.id)
-
-    def _forget(self, call_id: int) -> None:
-        del self._tasks[call_id]
-        self._running_bytes -= self._call_bytes.pop(call_id)
-        self._counters.net_running_requests -= 1
-        self._forget_wait(call_id)
-
-    def _forget_wait(self, call_id: int) -> None:
-        if call_id in self._waiting:
-            self._waiting.discard(call_id)
-            self._counters.net_waiting_requests -= 1
+            self._running.remove(call.id)
 
     def _call_ended(self, call_id: int, task: "asyncio.Task[None]") -> None:
         """Account for a call, also for one that was cancelled before its first step."""
-        if self._tasks.get(call_id) is task:
-            self._forget(call_id)
+        if self._running.has(call_id, task):
+            self._running.remove(call_id)
         if task.cancelled():
             if not self._is_finishing:  # else the client asks the next server
                 self._write(Failure(call_id, ABANDONED))
         elif (error := task.exception()) is not None:
             _log.error("the end of a call failed", exc_info=error)
-        if self._payloads or not self._is_ending:
-            self._start_calls()
+        self._continue()
 
-    def _fail_with(self, call: Call, error: Exception) -> None:
+    def _fail_with(self, call: Call, error: BaseException) -> None:
         """Answer a call that raised an exception."""
         if isinstance(error, TimerStoreError):
             self._fail(call.id, error)
@@ -335,23 +331,13 @@ class ServerConnection(asyncio.Protocol):
         self._send(encode(message))
 
     def _send(self, payload: bytes) -> None:
-        if self._is_ending:
-            return
-        if not self._answers:
-            self._loop.call_soon(self._flush)
-        self._answers.append(frame(payload))
+        if not self._is_ending:
+            self._answers.add(payload)
 
-    def _flush(self) -> None:
-        data = b"".join(self._answers)
-        self._answers.clear()
-        if not data or self._transport.is_closing():
-            return
-        self._counters.net_sent_bytes += len(data)
-        self._transport.write(data)
-        if self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max:
-            self._counters.net_broken_connections += 1
-            self._is_ending = True
-            self._transport.abort()
+    def _overflow(self) -> None:
+        self._counters.net_broken_connections += 1
+        self._is_ending = True
+        self._transport.abort()
 
     # --- the end ---
 
@@ -371,7 +357,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Send the error, and close when the client has: a close with unread bytes loses it."""
-        self._flush()
+        self._answers.flush()
         self._is_ending = True
         self._payloads.clear()
         if self._transport.can_write_eof():
@@ -381,17 +367,15 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
 
     def _close(self) -> None:
-        self._flush()
+        self._answers.flush()
         self._is_ending = True
         self._transport.close()
 
     async def finish(self, seconds: float) -> None:
         """End waits, let other calls end for a limited time, send the answers, and close."""
         self._is_finishing = True
-        for call_id in self._waiting:
-            self._tasks[call_id].cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks.values()), timeout=seconds)
+        self._running.cancel_waits()
+        await self._running.ended(seconds)
         self._close()
 
     async def ended(self) -> None:

@@ -114,13 +114,23 @@ def test_waiting_puts_share_one_sync(
     with_store(tmp_path, test)
 
 
-@pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
-def test_puts_of_one_turn_share_the_first_sync(tmp_path: Path, named: dict[str, Any]) -> None:
+def test_waiters_of_one_turn_share_the_first_sync(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
+        shared, log = store._puts.shared, store.blocking._log
+        while shared._is_running:  # the first put's sync
+            await asyncio.sleep(0)
         gate = Gate(store)
         gate.opened.set()
-        await asyncio.gather(*(store.put("t", b"%d" % k, **named) for k in range(100)))
+        ends = []
+        while len(ends) < 100:
+            if (begun := store.blocking._begin_put("t", b"body")) is not None:  # the lock was free
+                ends.append(begun.log_offset + 1)
+        waiters = [asyncio.ensure_future(shared.through(end)) for end in ends]
+        await asyncio.sleep(0)
+        assert not shared._is_running, "the thread would begin with the first of them"
+        await asyncio.gather(*waiters)
         assert gate.count == 1
+        assert log.durable == log.end
 
     with_store(tmp_path, test)
 

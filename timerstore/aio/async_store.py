@@ -93,12 +93,15 @@ def _as(
 class AsyncTimerStore(AsyncClosing):
     """An open store for asyncio; `timerstore.aio.open` returns it."""
 
-    def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, blocking: TimerStore, pool: ThreadPoolExecutor, *, may_block: bool = False
+    ) -> None:
+        """`may_block`: whether the loop may sync, as that of a server, which does nothing else."""
         self.blocking = blocking
         """The store itself. Its calls may block."""
         self.config = blocking.config
         self._pool = pool
-        self._puts = Puts(blocking, self._run)
+        self._puts = Puts(blocking, self._run, may_block=may_block)
         check_open = blocking._check_open
         self._lease_calls = GatheredCalls(check_open, pool, blocking._settle_each)
         self._receives = GatheredCalls(

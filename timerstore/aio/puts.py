@@ -9,7 +9,7 @@
 Thread safety: runs on the loop that awaits.
 Invariants:
     1. The loop never blocks: it waits for no lock, writes no file, and takes at most 0.1 ms for a
-       list.
+       list. The loop of a server may sync (shared_sync.py).
     2. On return the message is durable (`sync`), or survives a crash of the process (`async`). The
        first message of a repeated id is durable in any case.
     3. A coroutine that only puts lets others run.
@@ -52,13 +52,14 @@ class RunInThread(Protocol):
 class Puts(Owner):
     """The puts of all coroutines of a store."""
 
-    def __init__(self, store: TimerStore, run: RunInThread) -> None:
+    def __init__(self, store: TimerStore, run: RunInThread, *, may_block: bool) -> None:
+        """`may_block`: whether the loop may sync."""
         self._store = store
         self._run = run  # in the pool
         self._is_sync = store.config.flush == "sync"
         self._is_own_put = type(store).put is StoreApi.put  # else a subclass has another
         self._answered = 0  # puts without a wait since other tasks ran
-        self.shared = SharedSync(store)
+        self.shared = SharedSync(store, may_block=may_block)
 
     def _append(
         self, given: Sequence[Any], named: Mapping[str, Any]

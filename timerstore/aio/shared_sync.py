@@ -3,8 +3,11 @@
 The waiters of one turn of a loop are added together, so that they share a sync; a thread that began
 to sync for the first of them would also slow down the loop, as both need Python's lock.
 
-Thread safety: any loop may await. A separate thread waits for syncs, so no long call in the pool
-delays them.
+    the loop of a program                           a separate thread syncs
+    the loop of a server, and syncs are quick       the loop syncs at the end of the turn
+    the loop of a server, and the last was slow     a separate thread syncs
+
+Thread safety: any loop may await. The thread is not part of the pool, so no long call delays it.
 Locking: the lock protects the list of waiters for a few steps. No other lock is taken under it.
 Invariants:
     1. A waiter is served by a sync that began after the waiter was added.
@@ -19,6 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
@@ -27,8 +31,11 @@ from timerstore.aio.loop_turns import LoopTurns
 from timerstore.errors import ClosedError
 from timerstore.store import TimerStore
 
+_QUICK_S = 0.002  # a sync that takes longer does not block a loop
+
 Done = Callable[[BaseException | None], None]
 """Called with the error of a sync, or None."""
+_Answer = tuple[Done, BaseException | None]
 
 
 class _Waiting(NamedTuple):
@@ -42,8 +49,11 @@ class _Waiting(NamedTuple):
 class SharedSync(Owner):
     """The puts of a store that wait for a sync, and the thread that syncs."""
 
-    def __init__(self, store: TimerStore) -> None:
+    def __init__(self, store: TimerStore, *, may_block: bool) -> None:
+        """`may_block`: whether the loop may sync."""
         self._store = store
+        self._may_block = may_block
+        self._took_s = 0.0  # by the last sync
         self._lock = Lock()
         self._turns: LoopTurns[_Waiting] = LoopTurns(self._add_turn)
         self._waiting: list[_Waiting] = []
@@ -73,6 +83,10 @@ class SharedSync(Owner):
         self._thread.shutdown()
 
     def _add_turn(self, _loop: asyncio.AbstractEventLoop, turn: list[_Waiting]) -> None:
+        if self._may_block and self._took_s <= _QUICK_S:
+            error = self._sync(max(one.end for one in turn))
+            _call_all(_answers(turn, self._store._log.durable, error))
+            return
         with suppress(BaseException):  # the waiters get it
             self._add(turn)
 
@@ -109,6 +123,7 @@ class SharedSync(Owner):
 
     def _sync(self, end: int) -> BaseException | None:
         """Sync through `end`. Return the error, or None."""
+        began_s = perf_counter()
         try:
             try:
                 self._store._sync_begun(end)
@@ -117,20 +132,24 @@ class SharedSync(Owner):
                 raise self._store._log.failed or error from None
         except BaseException as error:  # noqa: BLE001 - passed to the waiters
             return error
+        self._took_s = perf_counter() - began_s
         return None
 
 
+def _answers(waiting: list[_Waiting], durable: int, error: BaseException | None) -> list[_Answer]:
+    """Return the answers of the waiters. Those whose put is durable get no error."""
+    return [(one.done, None if one.end <= durable else error) for one in waiting]
+
+
 def _complete(waiting: list[_Waiting], durable: int, error: BaseException | None) -> None:
-    """Complete the waiters. Those whose put is durable get no error."""
+    """Answer the waiters, each on its loop."""
     for loop in {one.loop for one in waiting if one.loop is not None}:
-        mine = [
-            (one.done, None if one.end <= durable else error) for one in waiting if one.loop is loop
-        ]
+        mine = [one for one in waiting if one.loop is loop]
         with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
-            loop.call_soon_threadsafe(_call_all, mine)
+            loop.call_soon_threadsafe(_call_all, _answers(mine, durable, error))
 
 
-def _call_all(answers: list[tuple[Done, BaseException | None]]) -> None:
+def _call_all(answers: list[_Answer]) -> None:
     for done, error in answers:
         done(error)
 

@@ -145,7 +145,7 @@ class StoreServer(AttachedServer):
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="timerstore-net")
-        store = AsyncTimerStore(self._store, pool)
+        store = AsyncTimerStore(self._store, pool, may_block=True)
         acceptors = [self._acceptor(store, one) for one in self._listeners]
         try:
             self._ready.set()

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ import pytest
 from tests.support.bench import Bench, small
 from tests.support.inside import inside
 from tests.support.served_bench import ServedBench
+from timerstore.aio import shared_sync
 from timerstore.errors import FailedError, MessageError
 from timerstore.net.server_limits import ServerLimits
 
 PATIENCE_S = 30.0
+THREADS = {"quick": "timerstore-net", "slow": "timerstore-aio-sync"}
+"""The thread of the next sync, by the time that the last one took."""
 
 
 class HeldSync:
@@ -22,13 +27,13 @@ class HeldSync:
     def __init__(self, served: ServedBench) -> None:
         self._segments = inside(served.bench.store).log.segments
         self._sync: Callable[[], None] = self._segments.sync
-        self.count = 0
+        self.threads: list[str] = []  # that synced
         self.is_reached, self.is_released = threading.Event(), threading.Event()
         self.error: FailedError | None = None
         self._segments.sync = self._held
 
     def _held(self) -> None:
-        self.count += 1
+        self.threads.append(threading.current_thread().name)
         self.is_reached.set()
         assert self.is_released.wait(PATIENCE_S)
         if self.error is not None:
@@ -36,9 +41,16 @@ class HeldSync:
         self._sync()
 
 
-@pytest.fixture
-def synced(tmp_path: Path) -> Iterator[ServedBench]:
-    """A server of a store that syncs each put, and whose topic exists."""
+@pytest.fixture(params=["quick", "slow"])
+def synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[ServedBench]:
+    """A server of a store that syncs each put, and whose topic exists.
+
+    quick: each sync seems to take no time. slow: a second, so that a thread makes the next one.
+    """
+    step_s = 0 if request.param == "quick" else 1
+    monkeypatch.setattr(shared_sync, "perf_counter", partial(next, count(0, step_s)))
     one = ServedBench(Bench(tmp_path / "store", small(flush="sync")), tmp_path / "x.sock")
     one.connect().put("t", b"first", message_id="first")
     yield one
@@ -53,14 +65,17 @@ def _waiting(served: ServedBench) -> int:
     return served.server.stats()["net_waiting_requests"]
 
 
-def test_puts_in_one_packet_share_a_sync(synced: ServedBench) -> None:
+def test_puts_in_one_packet_share_a_sync(
+    synced: ServedBench, request: pytest.FixtureRequest
+) -> None:
     raw = synced.raw()
     raw.hello()
     held = HeldSync(synced)
     held.is_released.set()
     raw.send_all([2, k, "put", ["t", b"x"], {"message_id": f"m{k}"}] for k in range(1, 101))
     assert [raw.reply()[:2] for _ in range(100)] == [[5, k] for k in range(1, 101)]
-    assert held.count == 1
+    assert len(held.threads) == 1
+    assert held.threads[0].startswith(THREADS[request.node.callspec.params["synced"]])
 
 
 def test_failed_sync_raises_in_the_client(synced: ServedBench) -> None:
@@ -73,6 +88,7 @@ def test_failed_sync_raises_in_the_client(synced: ServedBench) -> None:
     assert _running(synced) == 0
 
 
+@pytest.mark.parametrize("synced", ["slow"], indirect=True)
 def test_put_that_waits_for_its_sync_is_answered_before_the_server_ends(
     synced: ServedBench,
 ) -> None:
@@ -106,6 +122,19 @@ def test_put_of_a_closed_connection_is_stored(synced: ServedBench) -> None:
         pass
     synced.bench.turn()
     assert synced.bench.bodies("t") == [b"first", b"not answered"]
+
+
+@pytest.mark.parametrize("synced", ["slow"], indirect=True)
+def test_slow_sync_does_not_block_other_calls(synced: ServedBench) -> None:
+    remote = synced.connect()
+    held = HeldSync(synced)
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(remote.put, "t", b"x")
+        assert held.is_reached.wait(PATIENCE_S)
+        assert "t" in synced.connect().topics()
+        assert not putting.done()
+        held.is_released.set()
+        putting.result(PATIENCE_S)
 
 
 def test_running_puts_count_for_the_limit_of_calls(tmp_path: Path) -> None:

@@ -96,16 +96,22 @@ class AsyncTimerStore(AsyncClosing):
     def __init__(
         self, blocking: TimerStore, pool: ThreadPoolExecutor, *, may_block: bool = False
     ) -> None:
-        """`may_block`: whether the loop may sync, as that of a server, which does nothing else."""
+        """`may_block`: see QuickWork."""
         self.blocking = blocking
         """The store itself. Its calls may block."""
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run, may_block=may_block)
         check_open = blocking._check_open
-        self._lease_calls = GatheredCalls(check_open, pool, blocking._settle_each)
+        self._lease_calls = GatheredCalls(
+            check_open, pool, blocking._settle_each, may_block=may_block
+        )
         self._receives = GatheredCalls(
-            check_open, pool, blocking._receive_each, BegunReceive.give_back
+            check_open,
+            pool,
+            blocking._receive_each,
+            BegunReceive.give_back,
+            may_block=may_block,
         )
         self._dropped: set[Future[None]] = set()  # calls whose callers were cancelled
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop

@@ -21,11 +21,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.owner import Owner
 from timerstore.aio.loop_turns import LoopTurns
+from timerstore.aio.quick_work import QuickWork
 
 Value = TypeVar("Value")
 Answer = TypeVar("Answer")
@@ -62,15 +64,18 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
         pool: ThreadPoolExecutor,
         make_all: Callable[[Sequence[Value]], Sequence[Answer | Exception]],
         unwanted: Callable[[Answer], None] = lambda _: None,
+        *,
+        may_block: bool,
     ) -> None:
-        """`make_all` makes the calls, in a thread of the pool. `unwanted` gets the answers of calls
-        whose callers were cancelled, in any thread. `check_open` raises if the store is closed or
-        belongs to another process.
+        """`make_all` makes the calls, in a thread of the pool or, as `may_block` permits, on the
+        loop (QuickWork). `unwanted` gets the answers of calls whose callers were cancelled, in any
+        thread. `check_open` raises if the store is closed or belongs to another process.
         """
         self._check_open = check_open
         self._pool = pool
         self._make_all = make_all
         self._unwanted = unwanted
+        self._quick = QuickWork(may_block=may_block)
         self._lock = Lock()
         self._turns: LoopTurns[_Gathered[Value, Answer]] = LoopTurns(self._begin)
         self.running: set[Future[None]] = set()
@@ -96,20 +101,33 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
         """Make the calls of the turn that has ended."""
         try:
             self._check_open()  # a pool that is shut, or lost in a fork, accepts no work
-            work = self._pool.submit(self._make, loop, turn)
+            if self._quick.is_for_loop and not self.running:
+                self._make(turn)
+                _finish(turn)
+                return
+            work = self._pool.submit(self._make_for, loop, turn)
         except Exception as error:  # noqa: BLE001 - raised to each task
             for one in turn:
                 one.answer = error
-                one.finish()
+            _finish(turn)
             return
         self.running.add(work)
         work.add_done_callback(self.running.discard)
 
-    def _make(self, loop: asyncio.AbstractEventLoop, turn: list[_Gathered[Value, Answer]]) -> None:
+    def _make_for(
+        self, loop: asyncio.AbstractEventLoop, turn: list[_Gathered[Value, Answer]]
+    ) -> None:
         """Make the calls, in a thread of the pool."""
+        self._make(turn)
+        with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
+            loop.call_soon_threadsafe(_finish, turn)
+
+    def _make(self, turn: list[_Gathered[Value, Answer]]) -> None:
+        """Make the calls, and drop the answers that are not wanted."""
         answers: Sequence[Any]
+        values = [one.value for one in turn]
         try:
-            answers = self._make_all([one.value for one in turn])
+            answers = self._quick.timed(partial(self._make_all, values))
         except BaseException as error:  # noqa: BLE001 - raised to each task
             answers = [error] * len(turn)
         with self._lock:
@@ -118,8 +136,6 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
             unwanted = [one for one in turn if one.is_unwanted]
         for one in unwanted:
             self._drop(one)
-        with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
-            loop.call_soon_threadsafe(_finish, turn)
 
     def _drop(self, one: _Gathered[Value, Answer]) -> None:
         if not isinstance(one.answer, BaseException) and one.answer is not None:

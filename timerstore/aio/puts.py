@@ -53,7 +53,7 @@ class Puts(Owner):
     """The puts of all coroutines of a store."""
 
     def __init__(self, store: TimerStore, run: RunInThread, *, may_block: bool) -> None:
-        """`may_block`: whether the loop may sync."""
+        """`may_block`: see QuickWork."""
         self._store = store
         self._run = run  # in the pool
         self._is_sync = store.config.flush == "sync"

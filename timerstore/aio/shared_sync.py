@@ -22,16 +22,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
 from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore.aio.loop_turns import LoopTurns
+from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import ClosedError
 from timerstore.store import TimerStore
-
-_QUICK_S = 0.002  # a sync that takes longer does not block a loop
 
 Done = Callable[[BaseException | None], None]
 """Called with the error of a sync, or None."""
@@ -50,10 +48,9 @@ class SharedSync(Owner):
     """The puts of a store that wait for a sync, and the thread that syncs."""
 
     def __init__(self, store: TimerStore, *, may_block: bool) -> None:
-        """`may_block`: whether the loop may sync."""
+        """`may_block`: see QuickWork."""
         self._store = store
-        self._may_block = may_block
-        self._took_s = 0.0  # by the last sync
+        self._quick = QuickWork(may_block=may_block)
         self._lock = Lock()
         self._turns: LoopTurns[_Waiting] = LoopTurns(self._add_turn)
         self._waiting: list[_Waiting] = []
@@ -83,7 +80,7 @@ class SharedSync(Owner):
         self._thread.shutdown()
 
     def _add_turn(self, _loop: asyncio.AbstractEventLoop, turn: list[_Waiting]) -> None:
-        if self._may_block and self._took_s <= _QUICK_S:
+        if self._quick.is_for_loop and not self._is_running:
             error = self._sync(max(one.end for one in turn))
             _call_all(_answers(turn, self._store._log.durable, error))
             return
@@ -123,16 +120,14 @@ class SharedSync(Owner):
 
     def _sync(self, end: int) -> BaseException | None:
         """Sync through `end`. Return the error, or None."""
-        began_s = perf_counter()
         try:
             try:
-                self._store._sync_begun(end)
+                self._quick.timed(partial(self._store._sync_begun, end))
             except ClosedError as error:
                 self._store.close()  # waits for a running close
                 raise self._store._log.failed or error from None
         except BaseException as error:  # noqa: BLE001 - passed to the waiters
             return error
-        self._took_s = perf_counter() - began_s
         return None
 
 

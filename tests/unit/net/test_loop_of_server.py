@@ -1,4 +1,4 @@
-"""Puts that a server makes without a task: errors, limits, and the end of a connection."""
+"""What the loop of a server does itself: puts without a task, quick syncs and leases."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,13 +12,14 @@ import pytest
 from tests.support.bench import Bench, small
 from tests.support.inside import inside
 from tests.support.served_bench import ServedBench
-from timerstore.aio import shared_sync
+from timerstore import AckResult
+from timerstore.aio import quick_work
 from timerstore.errors import FailedError, MessageError
 from timerstore.net.server_limits import ServerLimits
 
 PATIENCE_S = 30.0
-THREADS = {"quick": "timerstore-net", "slow": "timerstore-aio-sync"}
-"""The thread of the next sync, by the time that the last one took."""
+LOOP, POOL, SYNC = "timerstore-net", "timerstore-net_", "timerstore-aio-sync"
+"""How the names of threads begin."""
 
 
 class HeldSync:
@@ -50,11 +51,15 @@ def synced(
     quick: each sync seems to take no time. slow: a second, so that a thread makes the next one.
     """
     step_s = 0 if request.param == "quick" else 1
-    monkeypatch.setattr(shared_sync, "perf_counter", partial(next, count(0, step_s)))
+    monkeypatch.setattr(quick_work, "perf_counter", partial(next, count(0, step_s)))
     one = ServedBench(Bench(tmp_path / "store", small(flush="sync")), tmp_path / "x.sock")
     one.connect().put("t", b"first", message_id="first")
     yield one
     one.close()
+
+
+def _is_quick(request: pytest.FixtureRequest) -> bool:
+    return request.node.callspec.params["synced"] == "quick"  # type: ignore[no-any-return]
 
 
 def _running(served: ServedBench) -> int:
@@ -74,8 +79,24 @@ def test_puts_in_one_packet_share_a_sync(
     held.is_released.set()
     raw.send_all([2, k, "put", ["t", b"x"], {"message_id": f"m{k}"}] for k in range(1, 101))
     assert [raw.reply()[:2] for _ in range(100)] == [[5, k] for k in range(1, 101)]
-    assert len(held.threads) == 1
-    assert held.threads[0].startswith(THREADS[request.node.callspec.params["synced"]])
+    (name,) = held.threads
+    assert name == LOOP if _is_quick(request) else name.startswith(SYNC)
+
+
+def test_leases_are_made_by_the_loop_if_that_is_quick(
+    synced: ServedBench, request: pytest.FixtureRequest
+) -> None:
+    remote = synced.connect()
+    remote.ack_many(remote.receive("t", "g"))  # makes the group and its queues
+    remote.put("t", b"x")
+    held = HeldSync(synced)
+    held.is_released.set()
+    found = remote.receive("t", "g")
+    assert [one.body for one in found] == [b"x"]
+    assert remote.ack_many(found) == [AckResult.ACKED]
+    assert len(held.threads) == 2
+    for name in held.threads:
+        assert name == LOOP if _is_quick(request) else name.startswith(POOL)
 
 
 def test_failed_sync_raises_in_the_client(synced: ServedBench) -> None:

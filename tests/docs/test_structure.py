@@ -4,6 +4,7 @@ import ast
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,22 +48,32 @@ def _is_c_struct(base: ast.expr) -> bool:
     return name.lstrip("_") in C_STRUCTS
 
 
-TREES = {path.relative_to(ROOT): ast.parse(path.read_text("utf-8")) for path in MODULES}
-OWN = {path: {node.attr for node in _assigned(tree, own=True)} for path, tree in TREES.items()}
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    return {path.relative_to(ROOT): ast.parse(path.read_text("utf-8")) for path in MODULES}
+
+
+@cache
+def _own() -> dict[Path, set[str]]:
+    """Return the attributes that each module assigns to its own objects."""
+    return {
+        path: {node.attr for node in _assigned(tree, own=True)} for path, tree in _trees().items()
+    }
 
 
 def _assigned_from_outside(path: Path) -> list[str]:
-    elsewhere = set().union(*(names for other, names in OWN.items() if other != path)) - OWN[path]
+    own = _own()
+    elsewhere = set().union(*(names for other, names in own.items() if other != path)) - own[path]
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
-        for node in _assigned(TREES[path], own=False)
+        for node in _assigned(_trees()[path], own=False)
         if node.attr in elsewhere and not _is_c_struct(node.value)
     ]
 
 
 def test_no_attribute_is_assigned_from_outside_the_module_of_its_class() -> None:
     """A component gets what it needs in its constructor; signals.py connects it."""
-    engine = [path for path in TREES if path.parts[0] == "_engine"]
+    engine = [path for path in _trees() if path.parts[0] == "_engine"]
     assert [each for path in engine for each in _assigned_from_outside(path)] == []
 
 
@@ -82,7 +93,7 @@ def test_package_root_has_few_entries() -> None:
 
 
 def _methods_of(path: str, name: str) -> set[str]:
-    tree = TREES[Path(path)]
+    tree = _trees()[Path(path)]
     (found,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name)
     return {one.name for one in found.body if isinstance(one, ast.FunctionDef)}
 
@@ -103,7 +114,7 @@ def test_public_signatures_are_stated_once(path: str, kind: str) -> None:
 
 
 def test_no_two_modules_share_a_name() -> None:
-    names = Counter(path.name for path in TREES if not path.name.startswith("__"))
+    names = Counter(path.name for path in _trees() if not path.name.startswith("__"))
     assert {name for name, count in names.items() if count > 1} == set()
 
 
@@ -111,7 +122,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     """`Args` holds the arguments of a Spark job: each job has its own, for the same purpose."""
     classes = Counter(
         node.name
-        for tree in TREES.values()
+        for tree in _trees().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

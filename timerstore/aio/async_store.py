@@ -147,7 +147,7 @@ class AsyncTimerStore(AsyncClosing):
         """Store one message, as TimerStore.put. The loop appends it; many puts share a sync."""
         return await self._puts.put(given, named)
 
-    def _begin_put(
+    def _put_without_task(
         self,
         given: Sequence[Any],
         named: Mapping[str, Any],
@@ -158,7 +158,7 @@ class AsyncTimerStore(AsyncClosing):
         Return whether the loop could append it at once. Then `done` is called in a later turn with
         the receipt or with the error of the sync. Raises as `put`.
         """
-        return self._puts.begin(given, named, done)
+        return self._puts.put_without_task(given, named, done)
 
     @_as(TimerStore.put_many)
     async def put_many(self, *given: Any, **named: Any) -> PutBatch:

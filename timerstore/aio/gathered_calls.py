@@ -4,7 +4,8 @@
     task 2: await store.ack(b)  ---+---> one call in the pool, one sync ---> an answer for each task
     task 3: await store.nack(c) ---+
 
-A single call waits for one turn of the loop longer than a call of its own would.
+A single call waits for one turn of the loop longer than a call of its own would. The loop of a
+server makes them itself, unless they take long (quick_work.py).
 
 Thread safety: any loop may await; the calls of different loops are not gathered together.
 Locking: `_lock` protects the answers of calls and whether they are wanted.

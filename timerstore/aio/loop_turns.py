@@ -16,7 +16,7 @@ class LoopTurns(Generic[Value]):
     """The values of the present turn of each loop."""
 
     def __init__(self, end: Callable[[asyncio.AbstractEventLoop, list[Value]], None]) -> None:
-        """`end`: called with the values of a turn after its other tasks have run."""
+        """`end`: called with the values at the end of a turn."""
         self._end = end
         self._turns: dict[asyncio.AbstractEventLoop, list[Value]] = {}
 
@@ -27,8 +27,8 @@ class LoopTurns(Generic[Value]):
         if turn is None:
             for other in [other for other in list(self._turns) if other.is_closed()]:
                 self._turns.pop(other, None)
-            turn = self._turns[loop] = []
             loop.call_soon(self._finish, loop)
+            turn = self._turns[loop] = []
         turn.append(value)
 
     def _finish(self, loop: asyncio.AbstractEventLoop) -> None:

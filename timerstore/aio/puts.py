@@ -8,8 +8,8 @@
 
 Thread safety: runs on the loop that awaits.
 Invariants:
-    1. The loop never blocks: it waits for no lock, writes no file, and takes at most 0.1 ms for a
-       list. The loop of a server may sync (shared_sync.py).
+    1. The loop of a program never blocks: it waits for no lock, writes no file, and takes at most
+       0.1 ms for a list. The loop of a server may sync (shared_sync.py).
     2. On return the message is durable (`sync`), or survives a crash of the process (`async`). The
        first message of a repeated id is durable in any case.
     3. A coroutine that only puts lets others run.
@@ -70,13 +70,13 @@ class Puts(Owner):
             begun = self._store._begin_single(PutRequest(*given, **named))
         return begun
 
-    def begin(
+    def put_without_task(
         self,
         given: Sequence[Any],
         named: Mapping[str, Any],
         done: Callable[[PutReceipt | BaseException], None],
     ) -> bool:
-        """Implement AsyncTimerStore._begin_put."""
+        """Implement AsyncTimerStore._put_without_task."""
         begun = self._append(given, named)
         if not isinstance(begun, PutReceipt):
             return False

@@ -1,23 +1,25 @@
 """One sync for all coroutines that wait until their puts are durable.
 
-The waiters of one turn of a loop are added together, so that they share a sync; a thread that began
-to sync for the first of them would also slow down the loop, as both need Python's lock.
+The waiters of one turn of a loop are added together at its end. If a thread began with the first of
+them, the others would need a second sync, and the thread would take Python's lock from the loop.
 
-    the loop of a program                           a separate thread syncs
-    the loop of a server, and syncs are quick       the loop syncs at the end of the turn
-    the loop of a server, and the last was slow     a separate thread syncs
+    the loop of a program                                a separate thread syncs
+    the loop of a server                                 the loop syncs, at the end of the turn
+    the loop of a server: the thread syncs already,
+    or a sync of the last second was slow (QuickWork)    a separate thread syncs
 
 Thread safety: any loop may await. The thread is not part of the pool, so no long call delays it.
 Locking: the lock protects the list of waiters for a few steps. No other lock is taken under it.
 Invariants:
     1. A waiter is served by a sync that began after the waiter was added.
-    2. There is no waiter while the thread is idle, whatever error made it so.
+    2. The list has no waiter while the thread is idle, whatever error made it so.
     3. A waiter that is cancelled does not affect the others.
 Raises: the error of the sync, to each waiter whose put is not durable.
 See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,9 +33,11 @@ from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import ClosedError
 from timerstore.store import TimerStore
 
+_log = logging.getLogger(__name__)
+
 Done = Callable[[BaseException | None], None]
 """Called with the error of a sync, or None."""
-_Answer = tuple[Done, BaseException | None]
+_Result = tuple[Done, BaseException | None]
 
 
 class _Waiting(NamedTuple):
@@ -82,7 +86,7 @@ class SharedSync(Owner):
     def _add_turn(self, _loop: asyncio.AbstractEventLoop, turn: list[_Waiting]) -> None:
         if self._quick.is_for_loop and not self._is_running:
             error = self._sync(max(one.end for one in turn))
-            _call_all(_answers(turn, self._store._log.durable, error))
+            _call_all(_results(turn, self._store._log.durable, error))
             return
         with suppress(BaseException):  # the waiters get it
             self._add(turn)
@@ -95,7 +99,7 @@ class SharedSync(Owner):
             self._is_running = True
         try:
             self._thread.submit(self._run)
-        except RuntimeError:  # shut since the put: the store is closed, so this does not block
+        except RuntimeError:  # the thread is shut: the store is closed, or its server ends
             self._run()
         except BaseException as error:  # no thread or no memory: the next waiter tries again
             _complete(self._take(is_last=True), -1, error)
@@ -131,22 +135,25 @@ class SharedSync(Owner):
         return None
 
 
-def _answers(waiting: list[_Waiting], durable: int, error: BaseException | None) -> list[_Answer]:
-    """Return the answers of the waiters. Those whose put is durable get no error."""
+def _results(waiting: list[_Waiting], durable: int, error: BaseException | None) -> list[_Result]:
+    """Return the results for the waiters. Those whose put is durable get no error."""
     return [(one.done, None if one.end <= durable else error) for one in waiting]
 
 
 def _complete(waiting: list[_Waiting], durable: int, error: BaseException | None) -> None:
-    """Answer the waiters, each on its loop."""
+    """Call the waiters, each on its loop."""
     for loop in {one.loop for one in waiting if one.loop is not None}:
         mine = [one for one in waiting if one.loop is loop]
         with suppress(RuntimeError):  # the loop is closed: no task awaits there any more
-            loop.call_soon_threadsafe(_call_all, _answers(mine, durable, error))
+            loop.call_soon_threadsafe(_call_all, _results(mine, durable, error))
 
 
-def _call_all(answers: list[_Answer]) -> None:
-    for done, error in answers:
-        done(error)
+def _call_all(results: list[_Result]) -> None:
+    for done, error in results:
+        try:
+            done(error)
+        except Exception:  # noqa: BLE001 - the others still get their results
+            _log.exception("a put was not answered")
 
 
 def _complete_future(future: "asyncio.Future[None]", error: BaseException | None) -> None:

@@ -128,10 +128,12 @@ class CallRunner(Owner):
             self._follow_leases(call, found)
         return found if spec.to_wire is None else spec.to_wire(found)
 
-    def begin_put(self, call: Call, done: Callable[[PutReceipt | BaseException], None]) -> bool:
-        """Make a put without a task, as AsyncTimerStore._begin_put."""
+    def put_without_task(
+        self, call: Call, done: Callable[[PutReceipt | BaseException], None]
+    ) -> bool:
+        """Make a put without a task, as AsyncTimerStore._put_without_task."""
         _check(call, SIGNATURES[call.name])
-        return self._store._begin_put(call.args, call.options, done)
+        return self._store._put_without_task(call.args, call.options, done)
 
     async def _on_target(self, call: Call) -> Any:
         target = self._targets[call.target]
@@ -157,7 +159,10 @@ class CallRunner(Owner):
             return self._shortener.received(call, found)
         if isinstance(found, PullResult):
             return self._shortener.pulled(found)
-        raise too_long(call.name, self._limits.frame_bytes_max)
+        raise MessageError(
+            f"{call.name}: the result is longer than a frame, which has at most "
+            f"{self._limits.frame_bytes_max} bytes; ask for fewer messages (max_count)"
+        )
 
     def _check_targets(self) -> None:
         if len(self._targets) >= self._limits.targets_max:
@@ -236,14 +241,6 @@ def _check(call: Call, signature: Signature) -> None:
     """Check the number and the names of a call's arguments; the store checks their values."""
     if problems := signature.problems(call.args, call.options):
         raise MessageError([f"{call.name}: {one}" for one in problems])
-
-
-def too_long(name: str, frame_bytes_max: int) -> MessageError:
-    """Return the error of a call whose result is longer than a frame."""
-    return MessageError(
-        f"{name}: the result is longer than a frame, which has at most {frame_bytes_max} bytes; "
-        "ask for fewer messages (max_count)"
-    )
 
 
 def is_wait(value: object) -> bool:

@@ -49,7 +49,7 @@ from timerstore.net.wire_messages import (
     encode_call,
 )
 
-_READ_BYTES = 64 * 1024  # malloc would map and unmap a block of 128 KiB for each read
+_READ_BYTES = 64 * 1024  # malloc maps and unmaps each block of 128 KiB or more
 RECEIVED_BYTES_MAX = 1 << 30  # of one frame, from a server that this client trusts
 
 

@@ -54,6 +54,6 @@ class FrameSplitter(Owner):
                 if begin + length > size:
                     break
                 at = begin + length
-                yield bytes(buffer[begin:at])
+                yield bytes(memoryview(buffer)[begin:at])
         finally:
             del buffer[:at]

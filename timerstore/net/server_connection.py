@@ -26,7 +26,7 @@ from timerstore.errors import (
 )
 from timerstore.net.access import ServerAccess, uid_of
 from timerstore.net.answer_queue import AnswerQueue
-from timerstore.net.call_runner import CallRunner, is_wait, too_long
+from timerstore.net.call_runner import CallRunner, is_wait
 from timerstore.net.call_table import CallSpec, receipts_in
 from timerstore.net.endpoints import keep_alive
 from timerstore.net.frames import FrameSplitter
@@ -198,7 +198,7 @@ class ServerConnection(asyncio.Protocol):
     # --- calls ---
 
     def _start_calls(self) -> None:
-        while self._payloads and not self._is_finishing:
+        while self._payloads and not self._is_finishing and not self._is_ending:
             if self._is_full or self._running.is_at_limit:
                 self._transport.pause_reading()
                 return
@@ -235,7 +235,7 @@ class ServerConnection(asyncio.Protocol):
             spec = runner.spec_of(call)
             if spec.waits and is_wait(call.options.get("wait")):
                 self._running.add_wait(call.id)
-            end = self._begin_put(runner, call, spec) if spec.name == "put" else None
+            end = self._put_without_task(runner, call, spec) if spec.name == "put" else None
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._fail_with(call, error)
             return
@@ -244,12 +244,13 @@ class ServerConnection(asyncio.Protocol):
             task.add_done_callback(partial(self._call_ended, call.id))
         self._running.add(call.id, size_bytes, end)
 
-    def _begin_put(
+    def _put_without_task(
         self, runner: CallRunner, call: Call, spec: CallSpec
     ) -> "asyncio.Future[None] | None":
         """Put without a task, which would take longer than the put. Return None if it needs one."""
         end: asyncio.Future[None] = self._loop.create_future()
-        return end if runner.begin_put(call, partial(self._put_ended, call, spec, end)) else None
+        done = partial(self._put_ended, call, spec, end)
+        return end if runner.put_without_task(call, done) else None
 
     def _put_ended(
         self,
@@ -258,22 +259,29 @@ class ServerConnection(asyncio.Protocol):
         end: "asyncio.Future[None]",
         found: PutReceipt | BaseException,
     ) -> None:
-        if isinstance(found, BaseException):
-            self._fail_with(call, found)
-        else:
-            assert spec.to_wire is not None, "a receipt has a form of its own on the wire"
-            payload = encode(Answer(call.id, spec.to_wire(found)))
-            if len(payload) > self._limits.frame_bytes_max:
-                self._fail(call.id, too_long(call.name, self._limits.frame_bytes_max))
+        try:
+            if isinstance(found, BaseException):
+                self._fail_with(call, found)
             else:
-                self._send(payload)
-        self._running.remove(call.id)
-        end.set_result(None)
+                self._send_receipt(call, spec, found)
+        finally:
+            self._running.remove(call.id)
+            end.set_result(None)
         self._continue()
+
+    def _send_receipt(self, call: Call, spec: CallSpec, receipt: PutReceipt) -> None:
+        assert spec.to_wire is not None, "a receipt has a form of its own on the wire"
+        payload = encode(Answer(call.id, spec.to_wire(receipt)))
+        limit = self._limits.frame_bytes_max
+        if len(payload) <= limit:
+            self._send(payload)
+            return
+        what = "the message is stored, but its receipt is longer than a frame, which has at most"
+        self._fail(call.id, MessageError(f"put: {what} {limit} bytes"))
 
     def _continue(self) -> None:
         """Start calls that waited for the end of another."""
-        if self._payloads or not self._is_ending:
+        if not self._is_ending:
             self._start_calls()
 
     async def _run(self, runner: CallRunner, call: Call, spec: CallSpec) -> None:

@@ -1,7 +1,6 @@
 """Stores, puts and syncs for the tests of awaited puts."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,11 +9,10 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import small
+from tests.support.held_sync import HeldSync
 from timerstore import StoreConfig
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import FailedError
 
-PATIENCE_S = 30.0
 HOUR_S = 3600
 Put = Callable[[AsyncTimerStore], Awaitable[Any]]
 PLAIN: dict[str, Put] = {
@@ -43,27 +41,8 @@ EVERY = {**PLAIN, **SINGLE, **OTHER}
 every = pytest.mark.parametrize("put", list(EVERY.values()), ids=list(EVERY))
 
 
-class Gate:
-    """A replacement of the segments' sync that waits, counts, or fails."""
-
-    def __init__(self, store: AsyncTimerStore) -> None:
-        self._segments = store.blocking._log.segments
-        self._sync = self._segments.sync
-        self.count = 0
-        self.reached, self.opened = threading.Event(), threading.Event()
-        self.error: FailedError | None = None
-        self._segments.sync = self.sync  # type: ignore[method-assign]
-
-    def sync(self) -> None:
-        self.count += 1
-        self.reached.set()
-        assert self.opened.wait(PATIENCE_S)
-        if self.error is not None:
-            raise self.error
-        self._sync()
-
-    async def is_reached(self) -> None:
-        assert await asyncio.to_thread(self.reached.wait, PATIENCE_S)
+def held_sync(store: AsyncTimerStore) -> HeldSync:
+    return HeldSync(store.blocking._log.segments)
 
 
 def with_store(

@@ -9,10 +9,10 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import small
+from tests.support.held_sync import PATIENCE_S
 from tests.unit.fastpath.aio_puts import (
-    PATIENCE_S,
-    Gate,
     Put,
+    held_sync,
     plain,
     with_store,
 )
@@ -23,10 +23,10 @@ from timerstore.errors import FailedError
 @plain
 def test_failed_sync_raises_in_each_waiting_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
+        gate = held_sync(store)
         gate.error = FailedError("no such luck", where=store.blocking._log.segments.directory)
         tasks = [asyncio.ensure_future(put(store)) for _ in range(5)]
-        gate.opened.set()
+        gate.is_released.set()
         for told in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(told, FailedError)
             assert "no such luck" in str(told)
@@ -81,11 +81,11 @@ def test_put_raises_error_of_the_store_when_closed_by_it(tmp_path: Path) -> None
 
 def test_cancelled_task_does_not_cancel_other_puts(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
+        gate = held_sync(store)
         tasks = [asyncio.create_task(store.put("t", b"%d" % k)) for k in range(3)]
-        await gate.is_reached()
+        await gate.reached()
         tasks[1].cancel()
-        gate.opened.set()
+        gate.is_released.set()
         told = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(told[1], asyncio.CancelledError)
         assert told[0].queue_offset == 1
@@ -156,14 +156,14 @@ def test_store_stays_usable_when_event_loop_ends_during_put(tmp_path: Path) -> N
         _opened(timerstore.aio.open(tmp_path, small(flush="sync"), threads=False))
     )
     loop.run_until_complete(store.put("t", b"first"))
-    gate = Gate(store)
+    gate = held_sync(store)
     putting = loop.create_task(store.put("t", b"nobody awaits it"))
-    loop.run_until_complete(gate.is_reached())
+    loop.run_until_complete(gate.reached())
     putting.cancel()
     loop.run_until_complete(asyncio.gather(putting, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
-    gate.opened.set()
+    gate.is_released.set()
 
     async def goes_on() -> None:
         receipt = await store.put("t", b"another loop")
@@ -190,6 +190,7 @@ def test_put_of_a_loop_that_is_closed_in_the_same_turn_blocks_no_other(tmp_path:
     async def goes_on() -> None:
         receipt = await asyncio.wait_for(store.put("t", b"another loop"), PATIENCE_S)
         assert receipt.queue_offset == 2
+        assert loop not in store._puts.shared._turns._turns
         await store.close()
 
     asyncio.run(goes_on())

@@ -15,9 +15,9 @@ from tests.support.inside import IDS_CAPACITY_MIN
 from tests.unit.fastpath.aio_puts import (
     HOUR_S,
     SINGLE,
-    Gate,
     Put,
     every,
+    held_sync,
     on_loop,
     plain,
     with_store,
@@ -59,21 +59,21 @@ def test_plain_put_needs_no_sync_when_flush_is_async(
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
         without_pool(store, monkeypatch)
-        gate = Gate(store)
+        gate = held_sync(store)
         await put(store)
         assert gate.count == 0
         assert store.blocking._log.durable < store.blocking._log.end
-        gate.opened.set()
+        gate.is_released.set()
 
     with_store(tmp_path, test, flush="async")
 
 
 def test_put_needs_no_sync_when_it_has_flush_async(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
+        gate = held_sync(store)
         await store.put("t", b"body", delay=HOUR_S, flush="async")
         assert gate.count == 0
-        gate.opened.set()
+        gate.is_released.set()
 
     with_store(tmp_path, test)
 
@@ -93,9 +93,9 @@ def test_waiting_puts_share_one_sync(
     tmp_path: Path, named: Callable[[int], dict[str, Any]]
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
+        gate = held_sync(store)
         first = asyncio.create_task(store.put("t", b"it syncs", tags="first"))
-        await gate.is_reached()
+        await gate.reached()
         end = store.blocking._log.end
         tasks = [asyncio.create_task(store.put("t", b"%d" % k, **named(k))) for k in range(100)]
         shared = store._puts.shared
@@ -103,7 +103,7 @@ def test_waiting_puts_share_one_sync(
             await asyncio.sleep(0)
         assert gate.count == 1
         assert not any(task.done() for task in (first, *tasks))
-        gate.opened.set()
+        gate.is_released.set()
         await first
         receipts = await asyncio.gather(*tasks)
         assert gate.count == 2
@@ -119,8 +119,8 @@ def test_waiters_of_one_turn_share_the_first_sync(tmp_path: Path) -> None:
         shared, log = store._puts.shared, store.blocking._log
         while shared._is_running:  # the first put's sync
             await asyncio.sleep(0)
-        gate = Gate(store)
-        gate.opened.set()
+        gate = held_sync(store)
+        gate.is_released.set()
         ends = []
         while len(ends) < 100:
             if (begun := store.blocking._begin_put("t", b"body")) is not None:  # the lock was free
@@ -183,16 +183,16 @@ async def make_table_of_ids(store: AsyncTimerStore) -> None:
 def test_repeated_id_of_one_turn_waits_for_the_first_message(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         await make_table_of_ids(store)
-        gate = Gate(store)
+        gate = held_sync(store)
         tasks = [
             asyncio.create_task(store.put("t", b"body", delay=HOUR_S, message_id="7"))
             for _ in range(20)
         ]
-        await gate.is_reached()
+        await gate.reached()
         for _ in range(20):
             await asyncio.sleep(0)
         assert not any(task.done() for task in tasks)
-        gate.opened.set()
+        gate.is_released.set()
         receipts = await asyncio.gather(*tasks)
         assert [one.duplicate for one in receipts] == [False] + [True] * 19
         assert len({one.handle for one in receipts}) == 1
@@ -260,16 +260,16 @@ def test_put_does_not_wait_for_long_calls(tmp_path: Path) -> None:
 @every
 def test_close_waits_for_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = Gate(store)
+        gate = held_sync(store)
         putting = asyncio.ensure_future(put(store))
-        await gate.is_reached()
+        await gate.reached()
         closing = asyncio.create_task(store.close())
         while not store.blocking._blocked:
             await asyncio.sleep(0)
         with pytest.raises(ClosedError):
             await put(store)
         assert not putting.done()
-        gate.opened.set()
+        gate.is_released.set()
         assert await putting
         await closing
 

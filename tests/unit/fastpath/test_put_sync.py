@@ -13,12 +13,12 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.held_sync import PATIENCE_S, HeldSync
 from timerstore import TimerStore
 from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.errors import ClosedError, FailedError
 
-PATIENCE_S = 30.0
 Put = Callable[[TimerStore], Any]
 PUTS: dict[str, Put] = {
     "put": lambda store: store.put("t", b"body", delay=3600),
@@ -33,25 +33,6 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
     with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as made:
         made.put("t", b"first")
         yield made
-
-
-class Gate:
-    """A replacement of the segments' sync that waits, or fails."""
-
-    def __init__(self, store: TimerStore) -> None:
-        self._segments = store._engine.log.segments
-        self._sync = self._segments.sync
-        self.reached, self.opened = threading.Event(), threading.Event()
-        self.error: FailedError | None = None
-        self._segments.sync = self.sync  # type: ignore[method-assign]
-
-    def sync(self) -> None:
-        self.reached.set()
-        assert self.opened.wait(PATIENCE_S)
-        self._segments.sync = self._sync  # type: ignore[method-assign]
-        if self.error is not None:
-            raise self.error
-        self._sync()
 
 
 def _is_quick(store: TimerStore) -> bool:
@@ -78,10 +59,10 @@ def test_put_is_durable_when_it_returns(
 
 @every_put
 def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
-    gate, done = Gate(store), []
+    gate, done = HeldSync(store._engine.log.segments), []
     putting = threading.Thread(target=lambda: done.append(put(store)))
     putting.start()
-    assert gate.reached.wait(PATIENCE_S)
+    assert gate.is_reached.wait(PATIENCE_S)
     assert store._putter.inside == 1
     closing = threading.Thread(target=store.close)
     closing.start()
@@ -90,7 +71,7 @@ def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
     with pytest.raises(ClosedError):
         put(store)
     assert store._engine.directory.is_held, "the store closed while a put was running"
-    gate.opened.set()
+    gate.is_released.set()
     for thread in (putting, closing):
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
@@ -100,9 +81,9 @@ def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
 
 @every_put
 def test_failed_sync_raises_and_is_final(store: TimerStore, put: Put) -> None:
-    gate = Gate(store)
+    gate = HeldSync(store._engine.log.segments)
     gate.error = FailedError("no such luck", where=store._engine.log.segments.directory)
-    gate.opened.set()
+    gate.is_released.set()
     with pytest.raises(FailedError, match="no such luck"):
         put(store)
     assert store._putter.inside == 0
@@ -120,11 +101,11 @@ BEGUN: dict[str, Put] = {
 @pytest.mark.parametrize("put", list(BEGUN.values()), ids=list(BEGUN))
 def test_begun_put_does_not_wait_for_the_sync(store: TimerStore, put: Put) -> None:
     log = store._engine.log
-    gate, before = Gate(store), log.end
+    gate, before = HeldSync(store._engine.log.segments), log.end
     assert put(store)
-    assert not gate.reached.is_set()
+    assert not gate.is_reached.is_set()
     assert log.durable == before < log.end
-    gate.opened.set()
+    gate.is_released.set()
     store._sync_begun(log.end)
     assert log.durable == log.end
 

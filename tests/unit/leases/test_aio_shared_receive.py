@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stepped_aio import Stepped, stepped_store
-from tests.unit.fastpath.aio_puts import Gate
+from tests.unit.fastpath.aio_puts import held_sync
 from timerstore import AckResult, LeasedMessage, MessageError
 
 Test = Callable[[Stepped], Awaitable[None]]
@@ -28,8 +28,8 @@ def bodies(found: list[LeasedMessage]) -> list[bytes]:
 def test_receives_of_one_turn_take_messages_in_order_with_one_sync(tmp_path: Path) -> None:
     async def test(opened: Stepped) -> None:
         await opened.put(*(b"%d" % k for k in range(9)))
-        gate = Gate(opened.store)
-        gate.opened.set()
+        gate = held_sync(opened.store)
+        gate.is_released.set()
         found = await asyncio.gather(
             *(opened.store.receive("t", "g", max_count=count) for count in (1, 3, 1, 10, 1))
         )
@@ -123,14 +123,14 @@ def test_message_of_a_cancelled_receive_goes_to_the_next(tmp_path: Path, wait: i
 
     async def test(opened: Stepped) -> None:
         await opened.put(b"a", b"b")
-        gate = Gate(opened.store)
+        gate = held_sync(opened.store)
         receives = [
             asyncio.create_task(opened.store.receive("t", "g", wait=wait)) for _ in range(2)
         ]
-        await gate.is_reached()
+        await gate.reached()
         receives[0].cancel()
         await asyncio.wait(receives[:1])
-        gate.opened.set()
+        gate.is_released.set()
         assert bodies(await receives[1]) == [b"b"]
         (again,) = await opened.store.receive("t", "g", wait=wait)
         assert (again.body, again.attempt) == (b"a", 1)
@@ -163,12 +163,12 @@ def test_receive_that_is_cancelled_with_its_answer_gives_it_back(tmp_path: Path)
 def test_close_returns_the_messages_of_receives_that_were_cancelled(tmp_path: Path) -> None:
     async def test(opened: Stepped) -> None:
         await opened.put(b"a")
-        gate = Gate(opened.store)
+        gate = held_sync(opened.store)
         receive = asyncio.create_task(opened.store.receive("t", "g", lease=3600))
-        await gate.is_reached()
+        await gate.reached()
         receive.cancel()
         await asyncio.wait([receive])
-        gate.opened.set()
+        gate.is_released.set()
 
     run(tmp_path, test, flush="sync")
 
@@ -184,8 +184,8 @@ def test_ack_many_shares_the_sync_of_other_calls(tmp_path: Path) -> None:
     async def test(opened: Stepped) -> None:
         await opened.put(*(b"%d" % k for k in range(5)))
         leased = await opened.store.receive("t", "g", max_count=5)
-        gate = Gate(opened.store)
-        gate.opened.set()
+        gate = held_sync(opened.store)
+        gate.is_released.set()
         told = await asyncio.gather(
             opened.store.ack_many(leased[:2]),
             opened.store.ack(leased[2]),

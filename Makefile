@@ -117,7 +117,7 @@ $(VENV)/.has-chromium: $(VENV)/.has-dev
 # What pytest runs: nothing of `more`, `deep` or Spark here, so that it takes minutes. Stores lie in
 # memory; TIMERSTORE_TEST_DIRECTORY names another folder. Amounts: tests/support/amounts.py.
 .PHONY: test
-test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, some 6 min on two cores; ARGS="tests/unit/write"
+test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, some 9 min on two cores; ARGS="tests/unit/write"
 	$(PYTEST) -n 2 --dist worksteal -m "not more and not deep and not spark" \
 		--ignore tests/spark --ignore tests/stress --ignore tests/browser $(or $(ARGS),tests)
 

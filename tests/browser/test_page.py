@@ -170,9 +170,9 @@ def test_ring_place_lists_messages_and_explains_one(bench: Bench, seen: Seen) ->
     assert re.search(r"Put .*\n.*log offset", told)
     bench.turn(600 * SECOND)
     seen.until(lambda: seen.text("#found .state").lower() == "delivered")
-    assert "Handed to its topic" in seen.text("#found")
+    assert "Delivered to its topic" in seen.text("#found")
     seen.press("#found .back")
-    seen.until(lambda: "Nothing waits there any more" in seen.text("#found"))
+    seen.until(lambda: "No pending messages" in seen.text("#found"))
     assert seen.complaints() == []
 
 
@@ -280,12 +280,12 @@ def test_page_reports_a_restarted_server(bench: Bench, seen: Seen) -> None:
     seen.served.close()
     with dashboard.start(bench.store, port=port):
         seen.until(lambda: seen.one("#banner").is_displayed())
-        assert "started anew" in seen.text("#banner")
-    assert seen.text("#link-text") == "refused"
+        assert "If it was restarted" in seen.text("#banner")
+    assert seen.text("#link-text") == "rejected"
 
 
 def test_page_reports_a_closed_store(bench: Bench, seen: Seen) -> None:
     bench.close()
     seen.until(lambda: seen.one("#banner").is_displayed())
-    assert re.search("The store does not answer: .*closed", seen.text("#banner"))
+    assert re.search("The store failed: .*closed", seen.text("#banner"))
     bench.open()

@@ -157,7 +157,7 @@ def test_completion_offers_commands_and_options(store: Path) -> None:
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
     assert complete("timerstore ex") == ["extend", "explain", "export"]
-    assert complete("timerstore re") == ["receive", "repair", "restore"]
+    assert complete("timerstore re") == ["receive", "requeue", "repair", "restore"]
     assert "--receipts" in complete("timerstore put --re")
     script = {**environment(), "_TIMERSTORE_COMPLETE": "bash_source"}
     done = subprocess.run(

@@ -5,7 +5,7 @@
     task 3: await store.nack(c) ---+
 
 A single call waits for one turn of the loop longer than a call of its own would. The loop of a
-server makes them itself, unless they take long (quick_work.py).
+server makes the calls itself, unless they take long (quick_work.py).
 
 Thread safety: any loop may await; the calls of different loops are not gathered together.
 Locking: `_lock` protects the answers of calls and whether they are wanted.

@@ -267,7 +267,7 @@ class ServerConnection(asyncio.Protocol):
         finally:
             self._running.remove(call.id)
             end.set_result(None)
-        self._continue()
+        self._start_calls()  # those that waited for the end of another
 
     def _send_receipt(self, call: Call, spec: CallSpec, receipt: PutReceipt) -> None:
         assert spec.to_wire is not None, "a receipt has a form of its own on the wire"
@@ -278,11 +278,6 @@ class ServerConnection(asyncio.Protocol):
             return
         what = "the message is stored, but its receipt is longer than a frame, which has at most"
         self._fail(call.id, MessageError(f"put: {what} {limit} bytes"))
-
-    def _continue(self) -> None:
-        """Start calls that waited for the end of another."""
-        if not self._is_ending:
-            self._start_calls()
 
     async def _run(self, runner: CallRunner, call: Call, spec: CallSpec) -> None:
         found: Any = None
@@ -307,7 +302,7 @@ class ServerConnection(asyncio.Protocol):
                 self._write(Failure(call_id, ABANDONED))
         elif (error := task.exception()) is not None:
             _log.error("the end of a call failed", exc_info=error)
-        self._continue()
+        self._start_calls()  # those that waited for the end of another
 
     def _fail_with(self, call: Call, error: BaseException) -> None:
         """Answer a call that raised an exception."""

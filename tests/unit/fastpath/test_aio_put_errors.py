@@ -23,10 +23,10 @@ from timerstore.errors import FailedError
 @plain
 def test_failed_sync_raises_in_each_waiting_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = held_sync(store)
-        gate.error = FailedError("no such luck", where=store.blocking._log.segments.directory)
+        held = held_sync(store)
+        held.error = FailedError("no such luck", where=store.blocking._log.segments.directory)
         tasks = [asyncio.ensure_future(put(store)) for _ in range(5)]
-        gate.is_released.set()
+        held.is_released.set()
         for told in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(told, FailedError)
             assert "no such luck" in str(told)
@@ -81,11 +81,11 @@ def test_put_raises_error_of_the_store_when_closed_by_it(tmp_path: Path) -> None
 
 def test_cancelled_task_does_not_cancel_other_puts(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = held_sync(store)
+        held = held_sync(store)
         tasks = [asyncio.create_task(store.put("t", b"%d" % k)) for k in range(3)]
-        await gate.reached()
+        await held.reached()
         tasks[1].cancel()
-        gate.is_released.set()
+        held.is_released.set()
         told = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(told[1], asyncio.CancelledError)
         assert told[0].queue_offset == 1
@@ -102,7 +102,7 @@ def test_cancelled_put_is_made_durable(tmp_path: Path, named: dict[str, Any]) ->
         loop = asyncio.get_running_loop()
         signals = store.blocking._engine.signals
         signals.durable.subscribe(lambda: loop.call_soon_threadsafe(synced.set))
-        task = asyncio.create_task(store.put("t", b"nobody awaits it", **named))
+        task = asyncio.create_task(store.put("t", b"not awaited", **named))
         while log.end == end:  # it is begun
             await asyncio.sleep(0)
         task.cancel()
@@ -156,14 +156,14 @@ def test_store_stays_usable_when_event_loop_ends_during_put(tmp_path: Path) -> N
         _opened(timerstore.aio.open(tmp_path, small(flush="sync"), threads=False))
     )
     loop.run_until_complete(store.put("t", b"first"))
-    gate = held_sync(store)
-    putting = loop.create_task(store.put("t", b"nobody awaits it"))
-    loop.run_until_complete(gate.reached())
+    held = held_sync(store)
+    putting = loop.create_task(store.put("t", b"not awaited"))
+    loop.run_until_complete(held.reached())
     putting.cancel()
     loop.run_until_complete(asyncio.gather(putting, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
-    gate.is_released.set()
+    held.is_released.set()
 
     async def goes_on() -> None:
         receipt = await store.put("t", b"another loop")
@@ -180,7 +180,7 @@ def test_put_of_a_loop_that_is_closed_in_the_same_turn_blocks_no_other(tmp_path:
     )
     loop.run_until_complete(store.put("t", b"first"))
     end = store.blocking._log.end
-    putting = loop.create_task(store.put("t", b"nobody awaits it"))
+    putting = loop.create_task(store.put("t", b"not awaited"))
     loop.call_soon(loop.stop)
     loop.run_forever()
     assert store.blocking._log.end > end, "it is appended, and its turn has not ended"

@@ -59,21 +59,21 @@ def test_plain_put_needs_no_sync_when_flush_is_async(
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
         without_pool(store, monkeypatch)
-        gate = held_sync(store)
+        held = held_sync(store)
         await put(store)
-        assert gate.count == 0
+        assert held.count == 0
         assert store.blocking._log.durable < store.blocking._log.end
-        gate.is_released.set()
+        held.is_released.set()
 
     with_store(tmp_path, test, flush="async")
 
 
 def test_put_needs_no_sync_when_it_has_flush_async(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = held_sync(store)
+        held = held_sync(store)
         await store.put("t", b"body", delay=HOUR_S, flush="async")
-        assert gate.count == 0
-        gate.is_released.set()
+        assert held.count == 0
+        held.is_released.set()
 
     with_store(tmp_path, test)
 
@@ -93,20 +93,20 @@ def test_waiting_puts_share_one_sync(
     tmp_path: Path, named: Callable[[int], dict[str, Any]]
 ) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = held_sync(store)
+        held = held_sync(store)
         first = asyncio.create_task(store.put("t", b"it syncs", tags="first"))
-        await gate.reached()
+        await held.reached()
         end = store.blocking._log.end
         tasks = [asyncio.create_task(store.put("t", b"%d" % k, **named(k))) for k in range(100)]
         shared = store._puts.shared
         while sum(one.loop is not None for one in shared._waiting) < 100:
             await asyncio.sleep(0)
-        assert gate.count == 1
+        assert held.count == 1
         assert not any(task.done() for task in (first, *tasks))
-        gate.is_released.set()
+        held.is_released.set()
         await first
         receipts = await asyncio.gather(*tasks)
-        assert gate.count == 2
+        assert held.count == 2
         assert len({one.log_offset for one in receipts}) == 100
         assert min(one.log_offset for one in receipts) >= end
         assert store.blocking._log.durable == store.blocking._log.end
@@ -119,8 +119,8 @@ def test_waiters_of_one_turn_share_the_first_sync(tmp_path: Path) -> None:
         shared, log = store._puts.shared, store.blocking._log
         while shared._is_running:  # the first put's sync
             await asyncio.sleep(0)
-        gate = held_sync(store)
-        gate.is_released.set()
+        held = held_sync(store)
+        held.is_released.set()
         ends = []
         while len(ends) < 100:
             if (begun := store.blocking._begin_put("t", b"body")) is not None:  # the lock was free
@@ -129,7 +129,7 @@ def test_waiters_of_one_turn_share_the_first_sync(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         assert not shared._is_running, "the thread would begin with the first of them"
         await asyncio.gather(*waiters)
-        assert gate.count == 1
+        assert held.count == 1
         assert log.durable == log.end
 
     with_store(tmp_path, test)
@@ -183,20 +183,20 @@ async def make_table_of_ids(store: AsyncTimerStore) -> None:
 def test_repeated_id_of_one_turn_waits_for_the_first_message(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         await make_table_of_ids(store)
-        gate = held_sync(store)
+        held = held_sync(store)
         tasks = [
             asyncio.create_task(store.put("t", b"body", delay=HOUR_S, message_id="7"))
             for _ in range(20)
         ]
-        await gate.reached()
+        await held.reached()
         for _ in range(20):
             await asyncio.sleep(0)
         assert not any(task.done() for task in tasks)
-        gate.is_released.set()
+        held.is_released.set()
         receipts = await asyncio.gather(*tasks)
         assert [one.duplicate for one in receipts] == [False] + [True] * 19
         assert len({one.handle for one in receipts}) == 1
-        assert gate.count <= 2
+        assert held.count <= 2
 
     with_store(tmp_path, test)
 
@@ -260,16 +260,16 @@ def test_put_does_not_wait_for_long_calls(tmp_path: Path) -> None:
 @every
 def test_close_waits_for_put(tmp_path: Path, put: Put) -> None:
     async def test(store: AsyncTimerStore) -> None:
-        gate = held_sync(store)
+        held = held_sync(store)
         putting = asyncio.ensure_future(put(store))
-        await gate.reached()
+        await held.reached()
         closing = asyncio.create_task(store.close())
         while not store.blocking._blocked:
             await asyncio.sleep(0)
         with pytest.raises(ClosedError):
             await put(store)
         assert not putting.done()
-        gate.is_released.set()
+        held.is_released.set()
         assert await putting
         await closing
 

@@ -59,10 +59,10 @@ def test_put_is_durable_when_it_returns(
 
 @every_put
 def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
-    gate, done = HeldSync(store._engine.log.segments), []
+    held, done = HeldSync(store._engine.log.segments), []
     putting = threading.Thread(target=lambda: done.append(put(store)))
     putting.start()
-    assert gate.is_reached.wait(PATIENCE_S)
+    assert held.is_reached.wait(PATIENCE_S)
     assert store._putter.inside == 1
     closing = threading.Thread(target=store.close)
     closing.start()
@@ -71,7 +71,7 @@ def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
     with pytest.raises(ClosedError):
         put(store)
     assert store._engine.directory.is_held, "the store closed while a put was running"
-    gate.is_released.set()
+    held.is_released.set()
     for thread in (putting, closing):
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
@@ -81,9 +81,9 @@ def test_close_waits_for_put(store: TimerStore, put: Put) -> None:
 
 @every_put
 def test_failed_sync_raises_and_is_final(store: TimerStore, put: Put) -> None:
-    gate = HeldSync(store._engine.log.segments)
-    gate.error = FailedError("no such luck", where=store._engine.log.segments.directory)
-    gate.is_released.set()
+    held = HeldSync(store._engine.log.segments)
+    held.error = FailedError("no such luck", where=store._engine.log.segments.directory)
+    held.is_released.set()
     with pytest.raises(FailedError, match="no such luck"):
         put(store)
     assert store._putter.inside == 0
@@ -101,11 +101,11 @@ BEGUN: dict[str, Put] = {
 @pytest.mark.parametrize("put", list(BEGUN.values()), ids=list(BEGUN))
 def test_begun_put_does_not_wait_for_the_sync(store: TimerStore, put: Put) -> None:
     log = store._engine.log
-    gate, before = HeldSync(store._engine.log.segments), log.end
+    held, before = HeldSync(log.segments), log.end
     assert put(store)
-    assert not gate.is_reached.is_set()
+    assert not held.is_reached.is_set()
     assert log.durable == before < log.end
-    gate.is_released.set()
+    held.is_released.set()
     store._sync_begun(log.end)
     assert log.durable == log.end
 

@@ -14,11 +14,11 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from tests.support.elsewhere import elsewhere
+from tests.support.held_sync import PATIENCE_S, HeldSync
 from tests.support.inside import inside, log_write_lock
 from timerstore import FailedError, ReentrantCallError, TimerStore
 from timerstore._engine.storage import guarded_map
 
-PATIENCE_S = 30.0
 CALLERS = 8
 
 
@@ -30,28 +30,15 @@ class Shared:
         self.log = inside(store).log
         self.rounds = inside(store).sync_rounds
         self.asked: list[int] = []
-        self.sync_count = 0
-        self.error: FailedError | None = None
-        self.opened = threading.Event()
-        self.opened.set()
-        self.reached = threading.Event()
         self._calls: list[Future[Any]] = []
-        self._segments = store._engine.log.segments
-        self._sync_through, self._sync = self.log.sync_through, self._segments.sync
+        self.held = HeldSync(self.log.segments)
+        self.held.is_released.set()
+        self._sync_through = self.log.sync_through
         self.log.sync_through = self.sync_through
-        self._segments.sync = self.sync  # type: ignore[method-assign]
 
     def sync_through(self, offset: int) -> None:
         self.asked.append(offset)
         self._sync_through(offset)
-
-    def sync(self) -> None:
-        self.sync_count += 1
-        self.reached.set()
-        assert self.opened.wait(PATIENCE_S)
-        if self.error is not None:
-            raise self.error
-        self._sync()
 
     def start(self, act: Callable[[], Any]) -> None:
         """Run a call on a thread of its own."""
@@ -74,10 +61,10 @@ class Shared:
         self.wait_until(lambda: self.rounds.waiter_count == before + count)
 
     def start_leader(self) -> None:
-        """Start a put that leads a round, and return when it syncs, which `opened` ends."""
-        self.opened.clear()
+        """Start a put that leads a round, and return when it syncs, until `held.is_released`."""
+        self.held.is_released.clear()
         self.start(lambda: self.store.put("t", b"leads", delay=3600))
-        assert self.reached.wait(PATIENCE_S)
+        assert self.held.is_reached.wait(PATIENCE_S)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + PATIENCE_S
@@ -103,7 +90,7 @@ def test_waiting_puts_are_served_by_one_sync_without_python(shared: Shared) -> N
         shared.wait_until(lambda: len(shared.asked) == 1)
         shared.start_puts(CALLERS)
     assert shared.errors() == [None] * (CALLERS + 1)
-    assert (shared.sync_count, len(shared.asked)) == (1, 1)
+    assert (shared.held.count, len(shared.asked)) == (1, 1)
     assert shared.log.durable == shared.log.end
     assert shared.store._putter.inside == 0
 
@@ -111,21 +98,21 @@ def test_waiting_puts_are_served_by_one_sync_without_python(shared: Shared) -> N
 def test_put_during_a_sync_is_served_by_the_next(shared: Shared) -> None:
     shared.start_leader()
     shared.start_puts(CALLERS)
-    shared.opened.set()
+    shared.held.is_released.set()
     assert shared.errors() == [None] * (CALLERS + 1)
-    assert shared.sync_count == 2
+    assert shared.held.count == 2
     assert shared.log.durable == shared.log.end
 
 
 def test_failed_sync_raises_in_each_waiting_put(shared: Shared) -> None:
     shared.start_leader()
     shared.start_puts(CALLERS)
-    shared.error = FailedError("no such luck", where=shared.store.path)
-    shared.opened.set()
+    shared.held.error = FailedError("no such luck", where=shared.store.path)
+    shared.held.is_released.set()
     errors = shared.errors()
     assert len(errors) == CALLERS + 1
     assert all(isinstance(one, FailedError) and "no such luck" in str(one) for one in errors)
-    assert shared.sync_count == 1
+    assert shared.held.count == 1
     assert shared.store._putter.inside == 0
 
 
@@ -135,7 +122,7 @@ def test_close_waits_for_waiting_puts(shared: Shared) -> None:
     shared.start(shared.store.close)
     shared.wait_until(lambda: shared.store._blocked)
     assert inside(shared.store).directory.is_held
-    shared.opened.set()
+    shared.held.is_released.set()
     assert shared.errors() == [None] * (CALLERS + 2)
     assert not inside(shared.store).directory.is_held
 
@@ -180,7 +167,7 @@ def test_interrupted_put_raises_and_the_others_return(shared: Shared) -> None:
     with signalled(shared, stop), pytest.raises(_StopError):
         shared.store.put("t", b"interrupted", delay=3600)
     assert shared.store._putter.inside == CALLERS + 1
-    shared.opened.set()
+    shared.held.is_released.set()
     assert shared.errors() == [None] * (CALLERS + 1)
     shared.store.put("t", b"after", delay=3600)
     assert len(list(shared.store.pending())) == CALLERS + 3, "the interrupted put was not stored"
@@ -195,7 +182,7 @@ def test_put_in_a_handler_waits_like_the_interrupted_put(shared: Shared) -> None
         return bool(shared.rounds.waiter_count)
 
     def put() -> None:
-        shared.start(lambda: (shared.wait_until(has_waiter), shared.opened.set()))
+        shared.start(lambda: (shared.wait_until(has_waiter), shared.held.is_released.set()))
         inner.append(shared.store.put("t", b"of the handler", delay=3600))
 
     shared.start_leader()
@@ -211,7 +198,7 @@ def test_put_by_the_holder_of_the_write_lock_raises(shared: Shared) -> None:
     shared.start_leader()
     with log_write_lock(shared.log), pytest.raises(ReentrantCallError, match="same thread"):
         shared.store.put("t", b"of a finalizer", delay=3600)
-    shared.opened.set()
+    shared.held.is_released.set()
     assert shared.errors() == [None]
 
 
@@ -227,7 +214,7 @@ def test_put_looks_for_truncated_files_after_a_fault_during_its_wait(
     shared.start_leader()
     shared.start_puts(1)
     guarded_map.fault_count[0] += 1  # of another store's file
-    shared.opened.set()
+    shared.held.is_released.set()
     assert shared.errors() == [None, None]
     assert looked, "no put looked"
     looked.clear()

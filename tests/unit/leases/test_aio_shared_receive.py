@@ -28,15 +28,15 @@ def bodies(found: list[LeasedMessage]) -> list[bytes]:
 def test_receives_of_one_turn_take_messages_in_order_with_one_sync(tmp_path: Path) -> None:
     async def test(opened: Stepped) -> None:
         await opened.put(*(b"%d" % k for k in range(9)))
-        gate = held_sync(opened.store)
-        gate.is_released.set()
+        held = held_sync(opened.store)
+        held.is_released.set()
         found = await asyncio.gather(
             *(opened.store.receive("t", "g", max_count=count) for count in (1, 3, 1, 10, 1))
         )
         assert [bodies(one) for one in found] == [
             [b"0"], [b"1", b"2", b"3"], [b"4"], [b"5", b"6", b"7", b"8"], []
         ]  # fmt: skip
-        assert gate.count == 1
+        assert held.count == 1
         assert len({one.receipt for part in found for one in part}) == 9
 
     run(tmp_path, test, flush="sync")
@@ -123,14 +123,14 @@ def test_message_of_a_cancelled_receive_goes_to_the_next(tmp_path: Path, wait: i
 
     async def test(opened: Stepped) -> None:
         await opened.put(b"a", b"b")
-        gate = held_sync(opened.store)
+        held = held_sync(opened.store)
         receives = [
             asyncio.create_task(opened.store.receive("t", "g", wait=wait)) for _ in range(2)
         ]
-        await gate.reached()
+        await held.reached()
         receives[0].cancel()
         await asyncio.wait(receives[:1])
-        gate.is_released.set()
+        held.is_released.set()
         assert bodies(await receives[1]) == [b"b"]
         (again,) = await opened.store.receive("t", "g", wait=wait)
         assert (again.body, again.attempt) == (b"a", 1)
@@ -163,12 +163,12 @@ def test_receive_that_is_cancelled_with_its_answer_gives_it_back(tmp_path: Path)
 def test_close_returns_the_messages_of_receives_that_were_cancelled(tmp_path: Path) -> None:
     async def test(opened: Stepped) -> None:
         await opened.put(b"a")
-        gate = held_sync(opened.store)
+        held = held_sync(opened.store)
         receive = asyncio.create_task(opened.store.receive("t", "g", lease=3600))
-        await gate.reached()
+        await held.reached()
         receive.cancel()
         await asyncio.wait([receive])
-        gate.is_released.set()
+        held.is_released.set()
 
     run(tmp_path, test, flush="sync")
 
@@ -184,8 +184,8 @@ def test_ack_many_shares_the_sync_of_other_calls(tmp_path: Path) -> None:
     async def test(opened: Stepped) -> None:
         await opened.put(*(b"%d" % k for k in range(5)))
         leased = await opened.store.receive("t", "g", max_count=5)
-        gate = held_sync(opened.store)
-        gate.is_released.set()
+        held = held_sync(opened.store)
+        held.is_released.set()
         told = await asyncio.gather(
             opened.store.ack_many(leased[:2]),
             opened.store.ack(leased[2]),
@@ -197,7 +197,7 @@ def test_ack_many_shares_the_sync_of_other_calls(tmp_path: Path) -> None:
         assert isinstance(told[2], MessageError)
         assert "receipts[1]" in str(told[2])
         assert told[3] == []
-        assert gate.count == 1
+        assert held.count == 1
         assert await opened.store.ack_many(leased[3:]) == [AckResult.ACKED] * 2
 
     run(tmp_path, test, flush="sync")

@@ -343,9 +343,35 @@ static void test_used_bits(void)
         check_used_bits(counts[seed % 10], seed);
 }
 
+/* A search reads the slots of its range only, however many others are in use. A slot that is read and
+ * turns out to be unused loses its bit. */
+static void test_search_reads_its_range_only(void)
+{
+    enum { SLOTS = 200 };
+    static const int64_t lengths[] = {0, 1, 2, 63, 64, 65, 199, 200, 201, 1000};
+    uint8_t slots[SLOTS * TS_SLOT_BYTES] = {0}, dirty[2] = {0};
+
+    for (int64_t from = 1000; from < 1000 + SLOTS; from++) {
+        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            uint64_t used[4];
+            ts_wheel wheel = {.slots = slots, .dirty_pages = dirty, .slot_count = SLOTS,
+                              .precision_ms = 1000, .used = used, .used_from = 1000};
+
+            memset(used, 0xff, sizeof used);
+            CHECK(ts_wheel_next(&wheel, from, from + lengths[i]) == -1);
+            for (int64_t ahead = 0; ahead < SLOTS; ahead++) {
+                int64_t index = (from + ahead) % SLOTS;
+
+                CHECK((used[index / 64] >> index % 64 & 1) == (ahead >= lengths[i]));
+            }
+        }
+    }
+}
+
 int main(void)
 {
     test_used_bits();
+    test_search_reads_its_range_only();
     test_chained_find();
     test_taken_slots();
     test_unit_checksums();

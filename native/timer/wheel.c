@@ -46,18 +46,21 @@ static int64_t next_by_slots(const ts_wheel *wheel, int64_t from, int64_t to)
     return best;
 }
 
-/* Return the same for `from` >= used_from, by looking at the slots whose bit is set. Clear the bits
- * of slots that turn out to be unused. */
+/* Return the same for `from` >= used_from, by looking at the slots in [from, to) whose bit is set, at
+ * most a lap. Clear the bits of slots that turn out to be unused. */
 static int64_t next_by_bits(const ts_wheel *wheel, int64_t from, int64_t to)
 {
     int64_t n = wheel->slot_count, begin = from % n, lap_end = from + n, best = -1;
+    int64_t span = to - from < n ? to - from : n;
 
-    for (int64_t step = 0, width; step < n; step += width) {
+    for (int64_t step = 0, width; step < span; step += width) {
         int64_t index = (begin + step) % n;
         uint64_t *word = &wheel->used[index / 64], rest = *word >> index % 64;
         ts_slot value;
 
         width = 64 - index % 64 < n - index ? 64 - index % 64 : n - index;
+        if (width > span - step)
+            width = span - step;
         if (width < 64)
             rest &= ((uint64_t)1 << width) - 1;
         if (rest == 0)

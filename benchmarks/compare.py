@@ -59,9 +59,10 @@ PLAN = {
         ),
     ),
     "levels": Compared("levels", ("--rounds", "1", "--n", "100000")),
+    "single": Compared("single", ("--rounds", "1")),
 }
 _HEAD, _CHANGES = ("rev-parse", "HEAD"), ("status", "--porcelain")
-USUAL = ("put", "end_to_end", "end_to_end_1k", "cancel")
+USUAL = ("put", "end_to_end", "end_to_end_1k", "cancel", "single")
 
 
 class Tree:
@@ -143,14 +144,18 @@ def _key(line: Line) -> str:
     return json.dumps([line["name"], line["parameters"], line["work"]], sort_keys=True)
 
 
+_COSTS = {"lateness": ("p99", "p99 ms"), "single": ("p50", "p50 us CPU")}
+"""The compared figure, and its name, of benchmarks whose rate means nothing or is too noisy."""
+
+
 def lower_is_better(line: Line) -> bool:
-    """Return whether the rate is meaningless, as for lateness."""
-    return bool(line["name"] == "lateness")
+    """Return whether the compared figure is a cost, not the rate."""
+    return line["name"] in _COSTS
 
 
 def figure_of(line: Line) -> float:
     """Return the compared figure of a line."""
-    return float(line["p99"] if lower_is_better(line) else line["rate"])
+    return float(line[_COSTS[line["name"]][0]] if lower_is_better(line) else line["rate"])
 
 
 def rows(pairs: Sequence[tuple[Line, Line]]) -> list[tuple[str, ...]]:
@@ -170,7 +175,7 @@ def rows(pairs: Sequence[tuple[Line, Line]]) -> list[tuple[str, ...]]:
         found.append(
             (
                 f"{line['name']} {parameters}",
-                "p99 ms" if lower_is_better(line) else "rate",
+                _COSTS[line["name"]][1] if lower_is_better(line) else "rate",
                 human(before.median),
                 human(after.median),
                 f"{ratio.median:.3f}",

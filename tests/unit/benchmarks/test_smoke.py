@@ -28,6 +28,7 @@ NAMES = (
     "lateness",
     "own_reads",
     "settle",
+    "single",
     "idle",
     "peers",
     "delay_queue",

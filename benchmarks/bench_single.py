@@ -90,7 +90,7 @@ class Bench:
     def step_services(self) -> None:
         """Step each service but flush until none has work, as Stepper.settle."""
         names = [name for name in self.stepper.names if name != "flush"]
-        while any([self.stepper.step(name) for name in names]):
+        while sum(self.stepper.step(name) for name in names):
             pass
 
 

@@ -266,7 +266,8 @@ class FlushTimeoutError(TimerStoreError):
 class ConnectionLostError(TimerStoreError):
     """The connection to the server was lost during a call. Whether the call took effect is unknown.
 
-    Only calls that cannot be sent again without a second effect raise it; others are repeated.
+    Calls that can be sent again without a second effect are repeated. They raise it if no server is
+    found in time.
     """
 
     retryable = True

@@ -140,19 +140,21 @@ class AsyncRemoteStore(AsyncClosing):
         self, name: str, args: list[Any], options: dict[str, Any]
     ) -> tuple[Any, AsyncChannel]:
         """Make a call; return its result and the connection that it was made on."""
-        channel, spec = await self._channel(), STORE_CALLS[name]
-        ids = self._ids if self._retry_for_s else None
-        attempt = CallAttempt(spec, args, options, ids, channel.welcome.dedupe_window_ms)
+        spec = STORE_CALLS[name]
+        attempt = CallAttempt(spec, args, options, self._ids if self._retry_for_s else None)
         limit = self._limit()
         while True:
             try:
-                found = await channel.request(spec, args, attempt.options)
-                return attempt.result(found), channel
+                channel = await self._channel(limit.deadline_s)
+            except UnavailableError as error:
+                raise attempt.given_up(error) from error
+            options = attempt.options_for(channel.welcome.dedupe_window_ms)
+            try:
+                return attempt.result(await channel.request(spec, args, options)), channel
             except (NotSentError, TimerStoreError) as error:
                 if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
             await asyncio.sleep(pause_s)
-            channel = await self._channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:
         return RetryLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint)

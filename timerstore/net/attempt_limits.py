@@ -100,7 +100,7 @@ class RetryLimit(Owner):
         left = self.deadline_s - now
         if left <= 0:
             raise UnavailableError(
-                f"the call was not answered in {self._retry_for_s:g} s ({error})",
+                f"further attempts did not succeed in {self._retry_for_s:g} s ({error})",
                 where=self._where,
             ) from error
         return self._pause.next_s(left)

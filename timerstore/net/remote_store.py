@@ -18,7 +18,13 @@ from typing import Any
 from timerstore._engine.base.closing import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import Topics
-from timerstore.errors import ConfigError, ConnectionLostError, TimerStoreError, quoted
+from timerstore.errors import (
+    ConfigError,
+    ConnectionLostError,
+    TimerStoreError,
+    UnavailableError,
+    quoted,
+)
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
 from timerstore.net.channel import Channel, NotSentError
@@ -61,18 +67,20 @@ class RemoteStore(RecordedCalls):
             self._ids.renew()
             self._pid = os.getpid()
         connector, spec = self._connector, STORE_CALLS[name]
-        channel = connector.channel()
-        ids = self._ids if connector.retry_for_s else None
-        attempt = CallAttempt(spec, args, options, ids, channel.welcome.dedupe_window_ms)
+        attempt = CallAttempt(spec, args, options, self._ids if connector.retry_for_s else None)
         limit = self._limit()
         while True:
             try:
-                return attempt.result(channel.request(spec, args, attempt.options)), channel
+                channel = connector.channel(limit.deadline_s)
+            except UnavailableError as error:
+                raise attempt.given_up(error) from error
+            options = attempt.options_for(channel.welcome.dedupe_window_ms)
+            try:
+                return attempt.result(channel.request(spec, args, options)), channel
             except (NotSentError, TimerStoreError) as error:
                 if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
             time.sleep(pause_s)
-            channel = connector.channel(limit.deadline_s)
 
     def _limit(self) -> RetryLimit:
         connector = self._connector

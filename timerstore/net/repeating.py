@@ -12,18 +12,32 @@ import dataclasses
 import itertools
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.msgpack import Ext
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.recurring import draw_name
-from timerstore.errors import BusyError, ConnectionLostError, FlowControlError, TimerStoreError
+from timerstore.errors import (
+    BusyError,
+    ConnectionLostError,
+    FlowControlError,
+    TimerStoreError,
+    UnavailableError,
+)
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CallSpec, Repeat
 from timerstore.net.channel import NotSentError
-from timerstore.net.wire_values import FLOAT64_COLUMN, INT64_COLUMN, SPANS, spans_extension
+from timerstore.net.wire_values import (
+    FLOAT64_COLUMN,
+    INT64_COLUMN,
+    SPANS,
+    decoded_extension,
+    spans_extension,
+)
 from timerstore.receipts import CallerIds, PutBatch, PutReceipt, unique_key
 
 _ID_BYTES = 32
@@ -53,84 +67,117 @@ class ClientIds(Owner):
 
 
 class CallAttempt(Owner):
-    """One call of a client, sent once or several times."""
+    """One call of a client, sent once or several times.
+
+    The server that gets a put decides whether it may be a repetition: each one states its window of
+    deduplication, and the shortest one since the first sending counts.
+    """
 
     def __init__(
-        self,
-        spec: CallSpec,
-        args: list[Any],
-        options: dict[str, Any],
-        ids: ClientIds | None,
-        dedupe_window_ms: int,
+        self, spec: CallSpec, args: list[Any], options: dict[str, Any], ids: ClientIds | None
     ) -> None:
         """`ids`: None if the client must not add ids, because nothing is repeated."""
         self.spec = spec
-        self.args = args
-        self._options = options
-        self._begin_s = time.monotonic()
-        self._has_own_ids = False
-        self._is_repeatable = spec.repeat is Repeat.ALWAYS
-        self._last_s: float | None = None
-        if spec.repeat is Repeat.WITH_ID:
-            self._last_s = self._begin_s + dedupe_window_ms / 1000
-            if ids is not None and dedupe_window_ms > 0:
-                self._add_ids(ids)
+        self._args = args
+        self._given = options
         if spec.name == "put_every" and options.get("name") is None:
-            self._options = {**options, "name": draw_name()}
+            self._given = {**options, "name": draw_name()}
+        self._ids = ids
+        self._begin_s = time.monotonic()
+        self._lost: ConnectionLostError | None = None  # whether it was made is unknown since then
+        self._options = self._given
+        self._own: bool | npt.NDArray[np.bool_] = False  # messages whose ids are the client's
+        self._can_repeat = spec.repeat is Repeat.ALWAYS
+        self._sent_s = self._begin_s
+        self._window_ms = 0
 
-    def _add_ids(self, ids: ClientIds) -> None:
-        given = self._options
-        if not _SINGLE.isdisjoint(given):
-            return
-        if self.spec.name == "put":
-            if given.get("message_id") is None:
-                self._options = {**given, "message_id": ids.one()}
-                self._has_own_ids = True
-            self._is_repeatable = True
-            return
-        count = _count(self.args[1])
-        mine = given.get("message_ids")
-        if mine is None and count:
-            self._options = {**given, "message_ids": ids.many(count)}
-            self._has_own_ids = self._is_repeatable = True
-        elif isinstance(mine, list) and mine:
-            self._options = {**given, "message_ids": [one or ids.one() for one in mine]}
-            self._is_repeatable = True
-        # A column of the caller may have empty ids: then it is not repeated.
+    def options_for(self, window_ms: int) -> dict[str, Any]:
+        """Return the options to send now, to a server with this window of deduplication. Call this
+        just before each sending. Delays and waits are counted from the beginning of the call.
 
-    @property
-    def can_repeat(self) -> bool:
-        """Whether the call may be sent again."""
-        in_time = self._last_s is None or time.monotonic() < self._last_s
-        return self._is_repeatable and in_time
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options to send now. Delays and waits are counted from the beginning of the call."""
-        elapsed = time.monotonic() - self._begin_s
-        if elapsed < _ELAPSED_S_MIN:
+        Raises:
+            ConnectionLostError: the call may have been made before, and this server would not
+                notice that it is the same.
+        """
+        now = time.monotonic()
+        if self._lost is None:
+            self._window_ms = window_ms
+            self._sent_s = now
+            self._add_ids()
+        else:
+            self._window_ms = min(self._window_ms, window_ms)
+            if not self._is_in_time():
+                raise self._unknown() from self._lost
+        elapsed_s = now - self._begin_s
+        if elapsed_s < _ELAPSED_S_MIN:
             return self._options
         changed = dict(self._options)
         for name in ("delay", "wait"):
             if name in changed:
-                changed[name] = _reduced(changed[name], elapsed)
+                changed[name] = _reduced(changed[name], elapsed_s)
         return changed
 
-    def pause_s(self, error: NotSentError | TimerStoreError, limit: RetryLimit) -> float | None:
-        """Return the seconds to wait after an error, before the call is sent again. Return None if
-        it is not sent again: then the caller raises the error.
-
-        Raises:
-            ConnectionLostError: the call was not sent, and calls are not repeated.
-            UnavailableError: the time of the limit is over.
+    @property
+    def last_s(self) -> float | None:
+        """The time on the monotonic clock after which this repetition must not be sent any more;
+        None if it may be sent at any time.
         """
-        if isinstance(error, NotSentError):
-            if limit.is_none:
-                raise ConnectionLostError("the connection was lost") from error
-            return limit.pause_s(error)
-        if isinstance(error, ConnectionLostError):
-            return None if limit.is_none or not self.can_repeat else limit.pause_s(error)
-        return 0.0 if self._without_ids(error) else None
+        if self._lost is None or self.spec.repeat is Repeat.ALWAYS:
+            return None
+        return self._sent_s + self._window_ms / 1000
+
+    def _is_in_time(self) -> bool:
+        last_s = self.last_s
+        return self._can_repeat and (last_s is None or time.monotonic() < last_s)
+
+    def _unknown(self) -> ConnectionLostError:
+        return ConnectionLostError(
+            f"{self.spec.name}: the connection was lost during the call, and it cannot be sent "
+            "again so that it happens once",
+            where=None if self._lost is None else self._lost.where,
+            wanted="message ids that every server since the first one remembers",
+            got=f"a window of deduplication of {self._window_ms} ms (dedupe_window_ms)",
+        )
+
+    # --- ids ---
+
+    def _add_ids(self) -> None:
+        """Give each message an id, if the server remembers ids."""
+        given = self._given
+        self._options, self._own = given, False
+        if self.spec.repeat is not Repeat.WITH_ID:
+            return
+        self._can_repeat = False
+        if self._ids is None or not self._window_ms or not _SINGLE.isdisjoint(given):
+            return
+        if self.spec.name == "put":
+            self._can_repeat = True
+            if given.get("message_id") is None:
+                self._options = {**given, "message_id": self._ids.one()}
+                self._own = True
+            return
+        mine = given.get("message_ids")
+        if mine is not None:
+            self._fill_gaps(mine, self._ids)
+        elif count := _count(self._args[1]):
+            self._options = {**given, "message_ids": self._ids.many(count)}
+            self._can_repeat = self._own = True
+
+    def _fill_gaps(self, mine: Any, ids: ClientIds) -> None:
+        """Give ids to the messages for which the caller gave none. An atomic batch with gaps stays
+        as it is: the store compares the caller's ids, which must be all old or all new.
+        """
+        texts = _ids_of(mine)
+        if not texts:
+            return  # the server rejects it
+        gaps = np.array([not one for one in texts])
+        if not gaps.any():
+            self._can_repeat = True
+        elif not self._given.get("atomic"):
+            filled = [one or ids.one() for one in texts]
+            self._options = {**self._given, "message_ids": filled}
+            self._own = gaps
+            self._can_repeat = True
 
     def _without_ids(self, error: TimerStoreError) -> bool:
         """Return whether the call can be sent without the client's ids after an error. Do so if the
@@ -138,32 +185,83 @@ class CallAttempt(Owner):
         """
         if not isinstance(error, BusyError) or isinstance(error, FlowControlError):
             return False
-        if not self._has_own_ids or error.stored_count:
+        if self._own is False or error.stored_count or self._lost is not None:
             return False
-        names = ("message_id", "message_ids")
-        self._options = {k: v for k, v in self._options.items() if k not in names}
-        self._has_own_ids = self._is_repeatable = False
+        self._ids = None
         return True
+
+    # --- after a call ---
+
+    def pause_s(self, error: NotSentError | TimerStoreError, limit: RetryLimit) -> float | None:
+        """Return the seconds to wait after an error, before the call is sent again. Return None if
+        it is not sent again: then the caller raises the error.
+
+        Raises:
+            ConnectionLostError: the call was not sent, and calls are not repeated; or the time of
+                the limit is over, and the call may have been made.
+            UnavailableError: the time of the limit is over, and the call was not sent.
+        """
+        if isinstance(error, NotSentError):
+            if limit.is_none:
+                raise ConnectionLostError("the connection was lost") from error
+        elif isinstance(error, ConnectionLostError):
+            self._lost = error
+            if limit.is_none or not self._is_in_time():
+                return None
+        else:
+            return 0.0 if self._without_ids(error) else None
+        try:
+            return limit.pause_s(error)
+        except UnavailableError as late:
+            raise self.given_up(late) from error
+
+    def given_up(self, error: UnavailableError) -> TimerStoreError:
+        """Return the error for a call for which no server was found any more."""
+        if self._lost is None:
+            return error
+        return ConnectionLostError(
+            f"{self.spec.name}: the connection was lost during the call, and then {error.what}",
+            where=error.where,
+        )
 
     def result(self, found: Any) -> Any:
         """Return the result without the effects of the client's ids. With the caller's own ids, a
         repeated put may return `duplicate=True` for its own first attempt.
         """
-        if not self._has_own_ids:
+        if self._own is False:
             return found
         if isinstance(found, PutReceipt):
             return found._replace(duplicate=False) if found.duplicate else found
         if isinstance(found, PutBatch) and (given := found.given) is not None:
-            none = np.zeros(len(given.ids), np.bool_)
-            ids = CallerIds(given.ids, given.queue_ids, none, given.cancelled)
+            duplicate = np.where(self._own, False, given.duplicate)
+            ids = CallerIds(given.ids, given.queue_ids, duplicate, given.cancelled)
             return dataclasses.replace(found, given=ids)
         return found
 
 
 def _count(bodies: object) -> int:
+    """Return the number of bodies; 0 for a value of another type, which the server rejects."""
     if isinstance(bodies, Ext):
-        return int.from_bytes(bytes(bodies.data)[:8], "little") if bodies.code == SPANS else 0
-    return len(bodies) if isinstance(bodies, list | tuple) else 0
+        return int.from_bytes(memoryview(bodies.data)[:8], "little") if bodies.code == SPANS else 0
+    if isinstance(bodies, Sequence) and not isinstance(bodies, str | bytes):
+        return len(bodies)
+    return 0
+
+
+def _ids_of(mine: Any) -> list[Any]:
+    """Return the ids of a caller, one for each message; none for a value that is no list of ids."""
+    if not isinstance(mine, Ext):
+        return list(mine) if isinstance(mine, Sequence) and not isinstance(mine, str) else []
+    if mine.code != SPANS:
+        return []
+    data, offsets = decoded_extension(SPANS, memoryview(mine.data))
+    is_valid = offsets[0] >= 0 and offsets[-1] <= len(data) and bool((np.diff(offsets) >= 0).all())
+    if not is_valid:
+        return []
+    try:
+        return [data[begin:end].decode() for begin, end in itertools.pairwise(offsets.tolist())]
+    except UnicodeDecodeError:
+        return []
 
 
 def _reduced(value: Any, elapsed_s: float) -> Any:

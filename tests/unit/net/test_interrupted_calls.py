@@ -93,7 +93,7 @@ def test_calls_end_when_every_connection_is_lost(
     with monkeypatch.context() as patch:
         patch.setattr(Connector, "_attempt", counted)
         patch.setattr(Channel, "request", lost)
-        with pytest.raises(UnavailableError):
+        with pytest.raises(ConnectionLostError, match="further attempts did not succeed"):
             remote.topics()
         with pytest.raises(UnavailableError):
             consumer.poll()
@@ -121,7 +121,7 @@ def test_async_calls_end_when_every_connection_is_lost(
             timerstore.aio.connect(served.url, retry_for=0.3) as store,
             store.consumer("t", "g") as consumer,
         ):
-            with pytest.raises(UnavailableError):
+            with pytest.raises(ConnectionLostError, match="further attempts did not succeed"):
                 await store.topics()  # type: ignore[attr-defined]
             with pytest.raises(UnavailableError):
                 await consumer.poll()

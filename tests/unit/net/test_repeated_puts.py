@@ -1,0 +1,247 @@
+"""Puts that are sent again: every form of ids, the windows of both servers, each lost part, and
+both clients. A put is stored once, or it raises ConnectionLostError and is stored at most once.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timerstore
+import timerstore.aio
+from tests.support.relay import Relay
+from tests.support.served_bench import ServedBench
+from timerstore import ConnectionLostError, PutBatch, PutReceipt, UnavailableError
+from timerstore.net import repeating
+
+_HOUR_MS = 3_600_000
+_BODIES = [b"0", b"1", b"2"]
+
+Put = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def _column(*ids: bytes) -> Any:
+    return b"".join(ids), np.cumsum([0, *map(len, ids)])
+
+
+_PUTS: dict[str, Put] = {
+    "put": ("put", (b"0",), {}),
+    "put, id": ("put", (b"0",), {"message_id": "a"}),
+    "none": ("put_many", (_BODIES,), {}),
+    "none, column of bodies": ("put_many", (_column(*_BODIES),), {}),
+    "none, atomic": ("put_many", (_BODIES,), {"atomic": True}),
+    "list": ("put_many", (_BODIES,), {"message_ids": ["a", "b", "c"]}),
+    "tuple": ("put_many", (tuple(_BODIES),), {"message_ids": ("a", "b", "c")}),
+    "pair": ("put_many", (_BODIES[:2],), {"message_ids": ("a", "b")}),
+    "list, atomic": ("put_many", (_BODIES,), {"message_ids": ["a", "b", "c"], "atomic": True}),
+    "column": ("put_many", (_BODIES,), {"message_ids": _column(b"a", b"b", b"c")}),
+    "list with gaps": ("put_many", (_BODIES,), {"message_ids": ["a", None, ""]}),
+    "pair with a gap": ("put_many", (_BODIES[:2],), {"message_ids": (None, "b")}),
+    "list of gaps": ("put_many", (_BODIES,), {"message_ids": [None, None, None]}),
+    "column with gaps": ("put_many", (_BODIES,), {"message_ids": _column(b"", b"b", b"")}),
+    "column of gaps": ("put_many", (_BODIES,), {"message_ids": _column(b"", b"", b"")}),
+}
+_NEVER_REPEATED: dict[str, Put] = {
+    "atomic with gaps": ("put_many", (_BODIES,), {"message_ids": ["a", None, "c"], "atomic": True}),
+    "key": ("put", (b"0",), {"key": "k", "delay": 60}),
+    "replace": ("put", (b"0",), {"key": "k", "replace": True, "delay": 60}),
+}
+
+_WINDOWS = {  # of the first server, and of the next ones
+    "long, long": (_HOUR_MS, _HOUR_MS),
+    "long, off": (_HOUR_MS, 0),
+    "off, long": (0, _HOUR_MS),
+    "long, short": (_HOUR_MS, 1000),
+    "short, long": (1000, _HOUR_MS),
+}
+
+_PASSED_S = {"0.999 s pass": 0.999, "1 s passes": 1.0}
+_LOSSES = {
+    "call": ["call"],
+    "answer": ["answer"],
+    "half": ["half"],
+    "call and answer": ["call", "answer"],
+    "answers": ["answer", "half", "answer"],
+}
+
+
+def _blocking(url: str, put: Put) -> Any:
+    name, args, options = put
+    with timerstore.connect(url) as store:
+        return getattr(store, name)("t", *args, **options)
+
+
+def _awaited(url: str, put: Put) -> Any:
+    name, args, options = put
+
+    async def main() -> Any:
+        async with timerstore.aio.connect(url) as store:
+            return await getattr(store, name)("t", *args, **options)
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+_CLIENTS = pytest.mark.parametrize("made", [_blocking, _awaited])
+
+
+class _Clock(SimpleNamespace):
+    """The clock of the client's rules: it stands still until it is turned."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr(repeating, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def relay(served: ServedBench) -> Iterator[Relay]:
+    one = Relay(served.path, served.path.with_name("relay.sock"))
+    yield one
+    one.close()
+
+
+def _stored(served: ServedBench) -> list[bytes]:
+    served.bench.turn()
+    pending = len(list(served.bench.store.pending()))
+    pulled = served.bench.store.pull("t", 0, 0, max_count=100).messages
+    return sorted([one.body for one in pulled] + [b"pending"] * pending)
+
+
+def _duplicates(found: PutReceipt | PutBatch) -> list[bool]:
+    return [one.duplicate for one in ([found] if isinstance(found, PutReceipt) else found)]
+
+
+@_CLIENTS
+@pytest.mark.parametrize("losses", _LOSSES)
+@pytest.mark.parametrize("form", _PUTS)
+def test_put_is_stored_once_whatever_is_lost(
+    served: ServedBench, relay: Relay, made: Callable[..., Any], form: str, losses: str
+) -> None:
+    put = _PUTS[form]
+    relay.losses = list(_LOSSES[losses])
+    found = made(relay.url, put)
+    bodies = _BODIES[:2] if form.startswith("pair") else _BODIES
+    assert _stored(served) == (bodies if put[0] == "put_many" else [b"0"])
+    assert len(relay.calls) == 1 + sum(one != "call" for one in _LOSSES[losses])
+    given = put[2].get("message_ids", [put[2].get("message_id")])
+    if "column" in form and "bodies" not in form:
+        given = [b"" if form == "column of gaps" else one for one in _texts(given)]
+    for one, is_duplicate in itertools.zip_longest(given, _duplicates(found)):
+        assert not is_duplicate or one, "an id of the client shows no duplicate"
+
+
+def _texts(column: Any) -> list[bytes]:
+    data, offsets = column
+    return [data[begin:end] for begin, end in itertools.pairwise(offsets)]
+
+
+@_CLIENTS
+@pytest.mark.parametrize("form", _NEVER_REPEATED)
+def test_put_that_cannot_happen_once_is_not_sent_again(
+    served: ServedBench, relay: Relay, made: Callable[..., Any], form: str
+) -> None:
+    relay.losses = ["answer"]
+    with pytest.raises(ConnectionLostError):
+        made(relay.url, _NEVER_REPEATED[form])
+    assert len(relay.calls) == 1
+
+
+@_CLIENTS
+@pytest.mark.parametrize("passed", _PASSED_S)
+@pytest.mark.parametrize("windows", _WINDOWS)
+@pytest.mark.parametrize("form", ["put", "put, id", "none", "list with gaps", "column"])
+def test_windows_of_all_servers_count(
+    served: ServedBench,
+    relay: Relay,
+    clock: _Clock,
+    made: Callable[..., Any],
+    form: str,
+    windows: str,
+    passed: str,
+) -> None:
+    first_ms, next_ms = _WINDOWS[windows]
+    relay.windows_ms, relay.losses = [first_ms, next_ms], ["answer"]
+
+    def pass_time() -> None:
+        clock.now_s += _PASSED_S[passed]
+
+    relay.before_loss = pass_time
+    is_repeated = min(first_ms, next_ms) > _PASSED_S[passed] * 1000
+    if is_repeated:
+        made(relay.url, _PUTS[form])
+    else:
+        with pytest.raises(ConnectionLostError):
+            made(relay.url, _PUTS[form])
+    assert len(relay.calls) == 1 + is_repeated
+    assert len(_stored(served)) == len(_PUTS[form][1][0])
+
+
+@_CLIENTS
+def test_shortest_window_since_the_first_server_counts(
+    served: ServedBench, relay: Relay, made: Callable[..., Any]
+) -> None:
+    """The one in the middle has forgotten the id."""
+    relay.windows_ms, relay.losses = [_HOUR_MS, _HOUR_MS, 0, _HOUR_MS], ["answer", "answer"]
+    with pytest.raises(ConnectionLostError, match="0 ms"):
+        made(relay.url, _PUTS["put"])
+    assert relay.calls == ["put", "put"]
+
+
+@pytest.mark.parametrize("repeat_s", [0.999, 1.0])
+def test_window_that_ends_during_the_search_for_a_server(
+    served: ServedBench, relay: Relay, clock: _Clock, repeat_s: float
+) -> None:
+    """The time passes after the connection was lost, before the next one is there."""
+    relay.windows_ms, relay.losses = [1000, 1000], ["answer"]
+    with timerstore.connect(relay.url) as store:
+        connector = store._connector
+        attempt = connector._attempt
+
+        def slow() -> Any:
+            clock.now_s += repeat_s
+            return attempt()
+
+        connector._attempt = slow  # type: ignore[method-assign]
+        if repeat_s < 1:
+            assert not store.put("t", b"0").duplicate
+        else:
+            with pytest.raises(ConnectionLostError, match="window of deduplication of 1000 ms"):
+                store.put("t", b"0")
+    assert _stored(served) == [b"0"]
+
+
+@_CLIENTS
+def test_put_that_was_not_sent_takes_the_window_of_the_server_that_gets_it(
+    served: ServedBench, relay: Relay, clock: _Clock, made: Callable[..., Any]
+) -> None:
+    """A call that was lost on its way counts as sent: the client cannot know."""
+    relay.windows_ms, relay.losses = [0, _HOUR_MS], ["call"]
+    with pytest.raises(ConnectionLostError):
+        made(relay.url, _PUTS["put"])
+    assert relay.calls == []
+
+
+def test_call_that_may_have_been_made_is_never_said_to_have_changed_nothing(
+    served: ServedBench, relay: Relay
+) -> None:
+    with timerstore.connect(relay.url, retry_for=0.2) as store:
+        relay.losses = ["answer"]
+        relay.before_loss = lambda: relay._listening.close()
+        relay.path.rename(relay.path.with_suffix(".away"))
+        with pytest.raises(ConnectionLostError, match="lost during the call, and then no server"):
+            store.put("t", b"0")
+        with pytest.raises(UnavailableError):
+            store.put("t", b"1")
+        relay.path.with_suffix(".away").rename(relay.path)
+    assert _stored(served) == [b"0"]

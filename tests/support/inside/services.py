@@ -48,7 +48,7 @@ def timer_records_read(enqueue_get: Any) -> Attribute:
 
 def slots_in_reading(dequeue_get: Any) -> list[int]:
     """Return the wheel's slots that dequeue-get reads now."""
-    found: list[int] = dequeue_get._slots.tolist()
+    found: list[int] = list(dequeue_get._slots)
     return found
 
 

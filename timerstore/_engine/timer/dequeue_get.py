@@ -29,7 +29,7 @@ from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
-from timerstore._engine.timer.timer_arrays import CHAINED, Int64Array, Loaded
+from timerstore._engine.timer.timer_arrays import CHAINED, Loaded
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
@@ -76,8 +76,9 @@ class DequeueGet(Service):
         self._far = far
         self._open_slot = open_slot
         self._out = out
-        self._slots = np.empty(0, np.int64)  # being read
-        self._positions = np.empty(0, np.int64)  # the next unit of each
+        self._slots: list[int] = []  # being read
+        self._native_slots = ffi.new("int64_t[]", _SLOTS)  # the same
+        self._positions = ffi.new("int64_t[]", _SLOTS)  # the next unit of each
         self._chained = np.empty(_BATCH, CHAINED)
         self._count = 0  # units in `_chained` that were not passed on yet
         self._unread = 0  # units left in the slots being read, by their counters: a hint
@@ -95,31 +96,34 @@ class DequeueGet(Service):
     @property
     def is_waiting(self) -> bool:
         """Whether every slot that may be read now was read, and its units were taken downstream."""
-        if len(self._slots) or self._count or len(self._out):
+        if self._slots or self._count or len(self._out):
             return False
         with self._wheel.lock:
             now_slot = self._clock.now_ms // self._config.precision_ms
             last_slot = self._last_slot(self._ahead(now_slot))
-            return self._wheel.read_slot > last_slot or self._has_enough(self._next(last_slot)[1])
+            return self._wheel.read_slot > last_slot or self._has_enough(last_slot)
 
     def _last_slot(self, now_slot: int) -> int:
         """Return the last slot that may be begun. The caller holds the wheel's lock."""
         return min(now_slot, self._far.first_wheel_slot - 1)
 
-    def _next(self, last_slot: int) -> tuple[Int64Array, Int64Array]:
+    def _next(self, last_slot: int) -> list[tuple[int, int]]:
         """Return the next slots to begin, up to the free capacity, with their unit counters."""
         room = _SLOTS - len(self._slots)
         return self._wheel.next_used_many(self._wheel.read_slot, last_slot + 1, room)
 
-    def _has_enough(self, units: Int64Array) -> bool:
+    def _has_enough(self, last_slot: int) -> bool:
         """Return whether so many entries are loaded that no further slot should be begun.
 
-        units: the counters of the next slots. Large slots are begun earlier, while the entries
-        before them are delivered, so that dequeue-put does not wait for them. If the loaded entries
-        wait for slots that are not loaded, as after the clock was set back, reading must continue.
+        Large slots are begun earlier, while the entries before them are delivered, so that
+        dequeue-put does not wait for them. If the loaded entries wait for slots that are not
+        loaded, as after the clock was set back, reading must continue.
         """
         open_slot = self._open_slot
-        count_max = max(_LOADED_MAX, min(int(units.sum()), _LOADED_AHEAD_MAX))
+        if not self._may_have_enough():
+            return False
+        units = sum(count for _, count in self._next(last_slot))
+        count_max = max(_LOADED_MAX, min(units, _LOADED_AHEAD_MAX))
         is_much = open_slot.rest_count > count_max or len(open_slot) > _HELD_MAX
         return is_much and open_slot.next_wake_ms() is not None
 
@@ -160,13 +164,14 @@ class DequeueGet(Service):
                         self._finished += self._drop_finished()
             if self._wheel.read_slot > max(before, now_slot + 1):
                 self._wheel.read_ahead(now_slot, self._ahead_slots)
-            loaded_slot = int(self._slots.min(initial=self._wheel.read_slot))
+            loaded_slot = min([self._wheel.read_slot, *self._slots])
             back_count = self._wheel.back_count
         chained, count = self._chained, self._count
         if not count and (loaded_slot, back_count) == self._passed and not self._finished:
             return False
         reach("dequeue_units_read")
-        self._open_slot.expect_entries(chained["slot"][:count])
+        if count:
+            self._open_slot.expect_entries(chained["slot"][:count])
         if 2 * count > len(chained):  # passed on rather than copied
             self._chained = np.empty(_BATCH, CHAINED)
         else:
@@ -182,35 +187,48 @@ class DequeueGet(Service):
     def _begin_slots(self, last_slot: int) -> bool:
         """Begin used slots up to this one. Return whether any slot is being read."""
         wheel, room = self._wheel, _SLOTS - len(self._slots)
-        if not room or wheel.read_slot > last_slot:
-            return len(self._slots) > 0
-        found, units = self._next(last_slot)
-        if self._has_enough(units):
-            return len(self._slots) > 0
-        # Slots that are read concurrently finish at about the same time: with a burst, late.
-        fitting = np.cumsum(units) <= _CONCURRENT_UNITS_MAX - self._unread
-        fitting[:1] |= not len(self._slots)
-        begun = found[fitting]
+        if not room or wheel.read_slot > last_slot or self._has_enough(last_slot):
+            return bool(self._slots)
+        found = self._next(last_slot)
+        begun = found[: self._fitting_count(found)]
         if len(begun) == len(found) < room:
             wheel.read_through(last_slot)
-        elif len(begun):
-            wheel.read_through(int(begun[-1]))
-        # While a slot is read it counts as having an undelivered message.
-        self._open_slot.expect((slot, 1) for slot in begun.tolist())
-        if len(begun):
+        elif begun:
+            wheel.read_through(begun[-1][0])
+        if begun:
+            # While a slot is read it counts as having an undelivered message.
+            self._open_slot.expect((slot, 1) for slot, _ in begun)
             reach("dequeue_slot_begun")
-            self._slots = np.append(self._slots, begun)
-            self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
-            self._unread += int(units[fitting].sum())
-        return len(self._slots) > 0
+            for slot, units in begun:
+                self._keep(slot, -2)
+                self._unread += units
+        return bool(self._slots)
+
+    def _fitting_count(self, found: list[tuple[int, int]]) -> int:
+        """Return how many of the next slots may be begun.
+
+        Slots that are read concurrently finish at about the same time: with a burst, late.
+        """
+        unread = self._unread
+        for at, (_, units) in enumerate(found):
+            unread += units
+            if unread > _CONCURRENT_UNITS_MAX and (at or self._slots):
+                return at
+        return len(found)
+
+    def _keep(self, slot: int, position: int) -> None:
+        """Add a slot to those being read."""
+        at = len(self._slots)
+        self._slots.append(slot)
+        self._native_slots[at], self._positions[at] = slot, position
 
     def _read(self, view: Any) -> int:
         while True:
             got = lib.ts_wheel_load_many(
                 view,
                 self._wheel.native,
-                ffi.from_buffer("int64_t[]", self._slots),
-                ffi.from_buffer("int64_t[]", self._positions),
+                self._native_slots,
+                self._positions,
                 len(self._slots),
                 _BATCH - self._count,
                 ffi.from_buffer("ts_chained[]", self._chained) + self._count,
@@ -222,13 +240,15 @@ class DequeueGet(Service):
 
     def _drop_finished(self) -> list[int]:
         """Remove and return the slots that are read completely."""
-        is_finished = self._positions == -1
-        if not is_finished.any():
-            return []
-        finished: list[int] = self._slots[is_finished].tolist()
-        self._slots = self._slots[~is_finished]
-        self._positions = self._positions[~is_finished]
-        if not len(self._slots):
+        before, self._slots = self._slots, []
+        finished = []
+        for at, slot in enumerate(before):
+            position = self._positions[at]
+            if position == -1:
+                finished.append(slot)
+            else:
+                self._keep(slot, position)
+        if not self._slots:
             self._unread = 0
         return finished
 
@@ -243,7 +263,7 @@ class DequeueGet(Service):
             has_burst = wheel.next_burst(at, end, _BURST_UNITS) is not None
             if self._may_have_enough():
                 last_slot = self._last_slot(self._ahead(now_slot) if has_burst else now_slot)
-                if self._has_enough(self._next(last_slot)[1]):
+                if self._has_enough(last_slot):
                     return None
             earliest = wheel.earliest_used()
             # Then moving messages down from the far wheel wakes this service.

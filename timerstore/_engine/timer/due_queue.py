@@ -35,7 +35,8 @@ class DueQueue(Owner):
         self._grow(_SIZE_MIN)
 
     def __len__(self) -> int:
-        return int(self._open.heap.count) + sum(map(self._left, range(len(self._runs))))
+        count = int(self._open.heap.count)
+        return count + sum(map(self._left, range(len(self._runs)))) if self._runs else count
 
     def _grow(self, size: int) -> None:
         """Make capacity for `size` entries in the heap; every entry keeps its index."""

@@ -48,6 +48,8 @@ class EnqueuePut(Service):
 
     def step(self) -> bool:
         """Move messages down from the far wheel and link one batch, or else tidy the far log."""
+        if not self._linker.far_was_used:
+            return self._link()
         moved = self._move_down()
         linked = self._link()
         if moved or linked:

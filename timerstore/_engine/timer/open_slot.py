@@ -34,12 +34,13 @@ from timerstore._engine.timer.timer_arrays import DUE, Int64Array, Records
 BURST_MESSAGES = 65_536
 """Loaded messages from which on large topics get a queue of their own."""
 _BURSTS_MAX = 64  # topics with a queue of their own
+_NO_ENTRIES: Records = np.empty(0, DUE)
 
 
 def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
     """Return (slot, number of occurrences) pairs. Most arrays have one slot, or are empty."""
-    if not len(slots):
-        return []
+    if len(slots) <= 1:
+        return [(slot, 1) for slot in slots.tolist()]
     first, last = int(slots.min()), int(slots.max())
     if first == last:
         return [(first, len(slots))]
@@ -63,7 +64,7 @@ class OpenSlot(Owner):
         self._rest = DueQueue()
         self._rest_hash: int | None = None  # the topic's hash if the rest has a single topic
         self._bursts: dict[int, DueQueue] = {}  # by topic hash
-        self._popped: Records = np.empty(0, DUE)  # by the last pop
+        self._popped: Records = _NO_ENTRIES  # by the last pop
         self._turn = 0
         self._is_mixed = is_mixed
         self.loaded_slot = 0
@@ -222,6 +223,9 @@ class OpenSlot(Owner):
         with self._lock:
             self._separate_rest()
             until_ms = min(now_ms, self.loaded_slot * self._precision_ms)
+            if not self._bursts and self._rest.wake_ms() > until_ms:
+                self._popped = _NO_ENTRIES
+                return self._popped, self.loaded_slot
             out = np.empty(min(capacity, max(1, len(self))), DUE)
             if not self._bursts:
                 count = self._take(self._rest, until_ms, out)

@@ -267,16 +267,15 @@ class Wheel(Owner):
         self._cuts.check()
         return None if slot < 0 else slot
 
-    def next_used_many(self, begin: int, end: int, count_max: int) -> tuple[Int64Array, Int64Array]:
+    def next_used_many(self, begin: int, end: int, count_max: int) -> list[tuple[int, int]]:
         """Return the first used slots in [begin, end), at most `count_max`, ascending.
 
-        Also return the number of units that each slot claims, which is a hint.
+        Each has the number of units that the slot claims, which is a hint.
         """
-        slots, units = np.empty(count_max, np.int64), np.empty(count_max, np.int64)
-        natives = (ffi.from_buffer("int64_t[]", one) for one in (slots, units))
-        count = lib.ts_wheel_next_many(self.native, begin, end, *natives, count_max)
+        slots, units = ffi.new("int64_t[]", count_max), ffi.new("int64_t[]", count_max)
+        count = lib.ts_wheel_next_many(self.native, begin, end, slots, units, count_max)
         self._cuts.check()
-        return slots[:count], units[:count].clip(0)
+        return [(slots[at], max(units[at], 0)) for at in range(count)]
 
     def next_burst(self, begin: int, end: int, count_min: int) -> tuple[int, int] | None:
         """Return the first slot in [begin, end) that claims at least `count_min` units, or None.

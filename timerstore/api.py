@@ -621,9 +621,11 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         every: seconds or a timedelta, at least 1 s, counted from `start`. Without `start`, the
         first run is one interval from now.
 
-        cron: instead of `every`, a cron expression with five fields, or six with seconds. It
-        follows the wall clock of `timezone`, including its changes of clocks, and begins no earlier
-        than `start`. It needs timerstore[cron].
+        cron: instead of `every`, a cron expression with five fields, or six with seconds, or a
+        macro of crontab in lower case: "@yearly", "@annually", "@monthly", "@weekly", "@daily",
+        "@midnight" or "@hourly", which is stored as its five fields. It follows the wall clock of
+        `timezone`, including its changes of clocks, and begins no earlier than `start`. It needs
+        timerstore[cron].
 
         start: an aware datetime. If it has passed, it only fixes the phase of the intervals: the
         first run is the next one from now, whatever `missed` says.

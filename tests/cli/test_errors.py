@@ -133,6 +133,7 @@ def test_transient_error_advises_to_try_again(
         (["every", "t", "x", "--every", "1s", "--cron", "* * * * *"], "one of --every and --cron"),
         (["every", "t", "x", "--every", "10ms"], "every: wanted at least 1000 ms"),
         (["every", "t", "x", "--cron", "often"], "cron: wanted minute hour day month weekday"),
+        (["every", "t", "x", "--cron", "@every 1h"], "for a fixed interval use every="),
         (["every", "t", "x", "--every", "1m", "--name", "a b"], "name: wanted 1 to 64"),
         (["every", "--name", "beat"], "wanted TOPIC and BODY"),
         (["every", "t", "--cancel", "beat"], "--cancel: ends a recurring message"),

@@ -260,6 +260,9 @@ def test_every_starts_lists_and_ends_recurring_messages(ts: CommandLine) -> None
     lines = ts.fine("every", path).out.splitlines()
     assert lines[0].split() == ["name", "topic", "when", "missed", "runs", "next"]
     assert "30 2 * * * Europe/Berlin" in lines[1]
+    daily = ts.fine("every", path, "jobs", "x", "--cron", "@daily", "--name", "daily", "--json")
+    assert daily.row["cron"] == "0 0 * * *"
+    ts.fine("every", path, "--cancel", "daily")
     same = ts.fine("every", path, "jobs", "tidy up", "--every", "90s", "--name", "tidy", "--json")
     assert same.row == second
     other = ts("every", path, "jobs", "tidy up", "--every", "91s", "--name", "tidy")

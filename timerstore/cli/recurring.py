@@ -45,7 +45,7 @@ _PUT_ONLY = (
 @click.argument("topic", required=False)
 @click.argument("body", required=False)
 @click.option("--every", "step", type=SPAN, help="Interval of at least 1s: 90s, 1h, 1d.")
-@click.option("--cron", help='Five cron fields: "30 2 * * *" (needs timerstore[cron]).')
+@click.option("--cron", help='Five cron fields: "30 2 * * *"; or @daily (needs timerstore[cron]).')
 @click.option("--timezone", help="Time zone of --cron, such as Europe/Berlin.  [default: UTC]")
 @click.option(
     "--start",

@@ -10,8 +10,9 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import inside, planner_is_started
-from tests.support.recurring import MINUTE, every, reopen_after, runs, runs_of_beat
+from tests.support.recurring import MINUTE, RECURRING_FILE, every, reopen_after, runs, runs_of_beat
 from timerstore import ConfigError, MessageError, StoreConfig
+from timerstore._engine.format import recurring_json
 
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - a naive time is the invalid argument
 
@@ -64,6 +65,33 @@ def test_first_cron_run_is_the_next_time_when_start_has_passed(bench: Bench) -> 
     bench.turn()
     assert bench.out() == []
     assert made.next_ms == NOW - NOW % 3_600_000 + 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("macro", "fields"),
+    [
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+        ("@monthly", "0 0 1 * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        (" @hourly ", "0 * * * *"),
+    ],
+)
+def test_macro_of_crontab_is_stored_as_its_five_fields(
+    bench: Bench, macro: str, fields: str
+) -> None:
+    """A definition by the five fields is the same one, also in a program of before."""
+    zone = "America/Santiago"  # its clocks change at midnight
+    made = every(bench, every=None, cron=macro, timezone=zone)
+    bench.close()
+    (stored,) = recurring_json.read((bench.root / RECURRING_FILE).read_bytes())
+    assert (made.cron, stored.cron, stored.timezone) == (fields, fields, zone)
+    bench.open()
+    assert every(bench, every=None, cron=fields, timezone=zone) == made
+    assert every(bench, every=None, cron=macro, timezone=zone) == made
+    assert [one.cron for one in bench.store.recurring()] == [fields]
 
 
 @pytest.mark.parametrize("year", [1, 1900, 1969])
@@ -171,6 +199,10 @@ def test_many_definitions_survive_reopening(bench: Bench) -> None:
         ({"timezone": "Europe/Berlin"}, "timezone"), ({"start": NAIVE}, "start"),
         ({"start": 5}, "start"), ({"queue_id": -1}, "queue_id"), ({"tags": ""}, "TAGS"),
         ({"every": None, "cron": "x"}, "cron"), ({"every": None, "cron": "* * * *"}, "cron"),
+        ({"every": None, "cron": "@reboot"}, "'@reboot'; for a fixed interval use every="),
+        ({"every": None, "cron": "@every 5m"}, "'@every 5m'; for a fixed interval use every="),
+        ({"every": None, "cron": "@Daily"}, "@hourly in lower case, got '@Daily'"),
+        ({"every": None, "cron": "@daily 1"}, "@daily"), ({"every": None, "cron": "@"}, "cron"),
         ({"every": None, "cron": "61 * * * *"}, "cron"), ({"every": None, "cron": 5}, "cron"),
         ({"every": None, "cron": "0 0 30 2 *"}, "cron"),
         ({"every": None, "cron": "*" * 300}, "cron"),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.amounts import sample
 from timerstore._engine.recurring.planner import runs_of
-from timerstore._engine.recurring.rule import CronRule, EveryRule
+from timerstore._engine.recurring.rule import CronRule, EveryRule, expand_macro
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -18,7 +18,7 @@ def ms(text: str, zone: ZoneInfo = BERLIN, fold: int = 0) -> int:
 
 
 def following(cron: str, begin: str, count: int, zone: str = "Europe/Berlin") -> list[str]:
-    rule, at, found = CronRule(cron, zone), ms(begin, ZoneInfo(zone)), []
+    rule, at, found = CronRule(expand_macro(cron), zone), ms(begin, ZoneInfo(zone)), []
     for _ in range(count):
         at = rule.after(at) or 0
         moment = datetime.fromtimestamp(at / 1000, ZoneInfo(zone))
@@ -52,6 +52,28 @@ ZONES = ("Europe/Berlin", "UTC", "America/New_York", "Australia/Lord_Howe", "Asi
 )  # fmt: skip
 def test_runs_across_changes_of_clocks(cron: str, begin: str, wanted: list[str]) -> None:
     assert following(cron, begin, len(wanted)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("macro", "begin", "wanted"),
+    [
+        # Chile: midnight of 6 September 2026 does not exist; 23:00 of 4 April comes twice.
+        ("@daily", "2026-09-04 12:00",
+         ["09-05 00:00-0400", "09-06 01:00-0300", "09-07 00:00-0300"]),
+        ("@midnight", "2026-04-03 12:00", ["04-04 00:00-0300", "04-05 00:00-0400"]),
+        ("@hourly", "2026-04-04 22:30",
+         ["04-04 23:00-0300", "04-04 23:00-0400", "04-05 00:00-0400"]),
+        ("@hourly", "2026-09-05 23:30", ["09-06 01:00-0300", "09-06 02:00-0300"]),
+        ("@weekly", "2026-09-01 12:00", ["09-06 01:00-0300", "09-13 00:00-0300"]),  # Sundays
+        ("@monthly", "2026-09-01 12:00", ["10-01 00:00-0300", "11-01 00:00-0300"]),
+        ("@yearly", "2026-09-01 12:00", ["01-01 00:00-0300", "01-01 00:00-0300"]),
+        ("@annually", "2026-09-01 12:00", ["01-01 00:00-0300"]),
+    ],
+)  # fmt: skip
+def test_macros_of_crontab_across_changes_of_clocks(
+    macro: str, begin: str, wanted: list[str]
+) -> None:
+    assert following(macro, begin, len(wanted), "America/Santiago") == wanted
 
 
 @pytest.mark.parametrize("zone", sample(ZONES, "time zones"))

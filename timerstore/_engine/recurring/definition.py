@@ -13,7 +13,7 @@ from typing import Any
 from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.recurring.recurring_request import RecurringRequest
-from timerstore._engine.recurring.rule import CronRule, rule_of
+from timerstore._engine.recurring.rule import CronRule, expand_macro, rule_of
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
 
@@ -63,7 +63,7 @@ def draw_name() -> str:
 
 def define(config: StoreConfig, now_ms: int, request: RecurringRequest) -> Definition:
     """Validate a request; return its definition, of which no run was put yet."""
-    topic, every, cron, start = request.topic, request.every, request.cron, request.start
+    topic, every, start = request.topic, request.every, request.start
     raw_topic = message_fields.check_topic(topic)
     if not config.timer_enabled:
         raise due_times.timers_off()
@@ -89,9 +89,10 @@ def define(config: StoreConfig, now_ms: int, request: RecurringRequest) -> Defin
         begin_ms = max(start_ms, now_ms)  # a run before the definition existed is not a missed one
     else:
         begin_ms = now_ms + every_ms if every_ms else now_ms + 1
+    cron = expand_macro(request.cron) if request.cron is not None else ""
     made = Definition(
         request.name or draw_name(), secrets.token_hex(4), topic, queue_id, raw, text, every_ms,
-        cron or "", request.timezone, start_ms, request.missed, now_ms, 0, begin_ms - 1,
+        cron, request.timezone, start_ms, request.missed, now_ms, 0, begin_ms - 1,
     )  # fmt: skip
     if rule_of(made).after(begin_ms - 1) is None:
         raise MessageError(f"cron: {cron!r} never comes in 50 years")
@@ -131,7 +132,7 @@ def _problems(request: RecurringRequest) -> list[str]:
         problems.append(f"cron: wanted text of at most {CRON_BYTES_MAX} bytes, got {quoted(cron)}")
     elif cron is not None:
         try:
-            CronRule(cron, timezone)
+            CronRule(expand_macro(cron), timezone)
         except MessageError as error:
             problems.extend(error.problems)
     return problems

@@ -18,6 +18,9 @@ For elapsed time, cronsim gets a wall clock without a time zone, from one change
 next. With a zone it steps by whole hours, and misses runs where clocks change by half an hour (Lord
 Howe).
 
+Macros of crontab are replaced by their five fields before a definition is stored. So the file has
+one form, which earlier versions can read.
+
 Invariants:
     1. The runs after a time do not depend on where the search begins.
 Raises: MessageError for an invalid expression or time zone; ConfigError if cronsim is missing.
@@ -40,6 +43,30 @@ _DAY_S = 86_400
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _WINDOWS_MS = (_HOUR_MS, _DAY_MS, 32 * _DAY_MS, 400 * _DAY_MS, 51 * 366 * _DAY_MS)
+
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""The macros of crontab that name a time, and their five fields. Lower case, as in crontab."""
+
+
+def expand_macro(cron: str) -> str:
+    """Return the five fields of a macro, or the expression as it is if it is not a macro."""
+    macro = cron.strip()
+    if not macro.startswith("@"):
+        return cron
+    if macro not in MACROS:
+        raise MessageError(
+            f"cron: wanted five fields or one of {', '.join(MACROS)} in lower case, got "
+            f"{cron!r}; for a fixed interval use every="
+        )
+    return MACROS[macro]
 
 
 class Rule(Protocol):

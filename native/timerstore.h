@@ -27,6 +27,7 @@
 #include "api/recovery.h"
 #include "api/table.h"
 #include "api/os.h"
+#include "api/wire.h"
 
 #define TS_TIMER_TOPIC "rmq_sys_wheel_timer"
 #define TS_LEVEL_TOPIC "SCHEDULE_TOPIC_XXXX"

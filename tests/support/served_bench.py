@@ -85,8 +85,16 @@ class ServedBench:
         self._clients.append(one)
         return one
 
-    def close(self) -> None:
+    @property
+    def raws(self) -> list[RawClient]:
+        return [one for one in self._clients if isinstance(one, RawClient)]
+
+    def close_clients(self) -> None:
         for one in self._clients:
             one.close()
+        self._clients.clear()
+
+    def close(self) -> None:
+        self.close_clients()
         self.server.close()
         self.bench.close()

@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
@@ -93,9 +93,7 @@ def _as(
 class AsyncTimerStore(AsyncClosing):
     """An open store for asyncio; `timerstore.aio.open` returns it."""
 
-    def __init__(
-        self, blocking: TimerStore, pool: ThreadPoolExecutor, *, may_block: bool = False
-    ) -> None:
+    def __init__(self, blocking: TimerStore, pool: Executor, *, may_block: bool = False) -> None:
         """`may_block`: see QuickWork."""
         self.blocking = blocking
         """The store itself. Its calls may block."""

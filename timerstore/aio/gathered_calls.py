@@ -20,7 +20,7 @@ See also: docs/decisions/0002-group-commit.md.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -62,7 +62,7 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
     def __init__(
         self,
         check_open: Callable[[], None],
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         make_all: Callable[[Sequence[Value]], Sequence[Answer | Exception]],
         unwanted: Callable[[Answer], None] = lambda _: None,
         *,

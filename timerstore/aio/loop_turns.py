@@ -7,6 +7,7 @@ Invariants: values are passed on once, in the order in which they were added, by
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -27,7 +28,8 @@ class LoopTurns(Generic[Value]):
         if turn is None:
             for other in [other for other in list(self._turns) if other.is_closed()]:
                 self._turns.pop(other, None)
-            loop.call_soon(self._finish, loop)
+            # The turn is of all its tasks, so it runs in the context of none of them.
+            loop.call_soon(self._finish, loop, context=Context())
             turn = self._turns[loop] = []
         turn.append(value)
 

@@ -5,7 +5,8 @@
 
 frames.py, wire_messages.py, wire_values.py, wire_errors.py   the protocol (docs/protocol.md)
 call_table.py                                    the calls that travel, one row each
-store_server.py, acceptor.py, server_connection.py, call_runner.py   the server
+store_server.py, acceptor.py, connections.py, server_connection.py, call_runner.py   the server
+fair_pool.py                                     its threads
 start_server.py, listening.py, access.py, server_limits.py    its arguments
 channel.py, remote_store.py, remote_consumer.py               the client for threads
 async_channel.py, async_remote_store.py, async_remote_consumer.py   the client for asyncio

@@ -4,7 +4,7 @@ Thread safety: runs on the server's loop.
 Invariants:
     1. A connection counts before its TLS handshake, so a silent client takes one of
        `connections_max` until the handshake ends or its time is over.
-    2. Above the limit, a few connections are open to get the error. Others are closed at once.
+    2. Above a limit, a few connections are open to get the error. Others are closed at once.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ import ssl
 from collections.abc import Callable
 
 from timerstore._engine.base.owner import Owner
+from timerstore.errors import TimerStoreError
+from timerstore.net.connections import Connections
 from timerstore.net.server_connection import ServerConnection
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0  # without descriptors or memory for another connection
-REJECTING_MAX = 64
-"""Connections above the limit that get the error."""
 
 
 class Acceptor(Owner):
@@ -33,10 +33,10 @@ class Acceptor(Owner):
         tls: ssl.SSLContext | None,
         limits: ServerLimits,
         counters: ServerCounters,
-        connections: set[ServerConnection],
-        make: Callable[[socket.socket, bool], ServerConnection],
+        connections: Connections,
+        make: Callable[[socket.socket, TimerStoreError | None], ServerConnection],
     ) -> None:
-        """`make`: returns the connection of a socket; True: it is above the limit."""
+        """`make`: returns the connection of a socket, and gets the reason to reject it, if any."""
         self._listening = listening
         self._tls = tls
         self._limits = limits
@@ -62,14 +62,13 @@ class Acceptor(Owner):
             self._loop.remove_reader(self._listening)
             self._pause = self._loop.call_later(_PAUSE_S, self._listen)
             return
-        one.setblocking(False)
-        limit = self._limits.connections_max
-        is_over = self._counters.net_connections >= limit
-        if is_over and len(self._connections) >= limit + REJECTING_MAX:
+        rejected = self._connections.rejection(one.fileno())
+        if rejected and not self._connections.has_room_for_rejected(one.fileno()):
             self._counters.net_rejected_connections += 1
             one.close()
             return
-        task = self._loop.create_task(self._start(one, self._make(one, is_over)))
+        one.setblocking(False)
+        task = self._loop.create_task(self._start(one, self._make(one, rejected)))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 

@@ -104,8 +104,8 @@ class CallRunner(Owner):
             raise MessageError(f"call: no such call can be made from here: {quoted(call.name)}")
         return found
 
-    async def run(self, call: Call, spec: CallSpec) -> Any:
-        """Make a call and return its result, in the form of the wire."""
+    async def run(self, call: Call) -> Any:
+        """Make a call and return its result."""
         if call.target:
             return await self._on_target(call)
         _check(call, SIGNATURES[call.name])
@@ -126,7 +126,7 @@ class CallRunner(Owner):
         found = await method(*call.args, **call.options)
         if self._leases is not None:
             self._follow_leases(call, found)
-        return found if spec.to_wire is None else spec.to_wire(found)
+        return found
 
     def put_without_task(
         self, call: Call, done: Callable[[PutReceipt | BaseException], None]

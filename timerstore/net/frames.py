@@ -16,9 +16,14 @@ FRAME_BYTES_MAX = 32 << 20
 """The default limit of one frame, without its length."""
 
 
+def frame_length(payload: bytes) -> bytes:
+    """Return the beginning of a frame with this payload."""
+    return _length.pack(len(payload))
+
+
 def frame(payload: bytes) -> bytes:
     """Return a frame with this payload."""
-    return _length.pack(len(payload)) + payload
+    return frame_length(payload) + payload
 
 
 class FrameSplitter(Owner):

@@ -20,42 +20,48 @@ class RunningCalls(Owner):
         self._limits = limits
         self._counters = counters
         self._ends: dict[int, asyncio.Future[None]] = {}  # by id; done when the call has ended
-        self._bytes: dict[int, int] = {}  # received, by id
+        self._bytes: dict[int, int] = {}  # memory of the arguments, by id
         self._bytes_sum = 0
         self._waiting: set[int] = set()  # ids of calls that may wait for messages
 
-    @property
-    def is_at_limit(self) -> bool:
-        """Whether no other call may start. Calls that may wait for messages do not count."""
-        return (
-            len(self._ends) - len(self._waiting) >= self._limits.in_flight_max
-            or self._bytes_sum >= self._limits.running_bytes_max
-        )
+    def has_room(self, memory_bytes: int) -> bool:
+        """Return whether a call that takes this memory may start.
+
+        Calls that may wait for messages do not count, so a call always starts if no other runs.
+        """
+        count = len(self._ends) - len(self._waiting)
+        if not count:
+            return True
+        limits = self._limits
+        is_within = self._bytes_sum + memory_bytes <= limits.running_bytes_max
+        return count < limits.in_flight_max and is_within
 
     def check_id(self, call_id: int) -> None:
         """Check the id of a new call."""
         if call_id <= NO_CALL or call_id in self._ends:
             raise ProtocolError("the id of a call is not above 0, or in use", got=call_id)
 
-    def add_wait(self, call_id: int) -> None:
+    def add_wait(self, call_id: int, memory_bytes: int) -> None:
         """Count a new call among those that may wait for messages."""
         limits = self._limits
         if (
             self._counters.net_waiting_requests >= limits.waits_max
             or len(self._waiting) >= limits.connection_waits_max
+            or self._bytes_sum + memory_bytes > limits.running_bytes_max
         ):
             raise BusyError(
                 "too many calls wait for messages",
-                wanted=f"at most {limits.waits_max}, {limits.connection_waits_max} of a connection",
+                wanted=f"at most {limits.waits_max}, {limits.connection_waits_max} of a connection "
+                f"and {limits.running_bytes_max} bytes of its arguments",
             )
         self._waiting.add(call_id)
         self._counters.net_waiting_requests += 1
 
-    def add(self, call_id: int, size_bytes: int, end: "asyncio.Future[None]") -> None:
+    def add(self, call_id: int, memory_bytes: int, end: "asyncio.Future[None]") -> None:
         """Add a call that was started. `end` is done when the call has ended."""
         self._ends[call_id] = end
-        self._bytes[call_id] = size_bytes
-        self._bytes_sum += size_bytes
+        self._bytes[call_id] = memory_bytes
+        self._bytes_sum += memory_bytes
         self._counters.net_running_requests += 1
 
     def has(self, call_id: int, end: "asyncio.Future[None]") -> bool:

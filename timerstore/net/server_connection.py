@@ -2,9 +2,12 @@
 
 Thread safety: runs on the server's loop.
 Invariants:
-    1. Each call that was read gets exactly one answer, unless the connection ends before.
-    2. A connection that takes no answers, or has too many running calls, is not read.
+    1. Each call that was read gets exactly one answer, unless the connection ends before. So does a
+       call whose result cannot be encoded: ServerError.
+    2. A connection that takes no answers, or has too many running calls, is not read, and none of
+       its calls begins in the pool.
     3. Messages that were leased for an answer which could not be written are given back.
+    4. In one turn of the loop a connection starts at most `_TURN_CALLS` calls.
 See also: docs/protocol.md, docs/decisions/0018-server-and-client.md.
 """
 
@@ -12,6 +15,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, cast
 
@@ -23,12 +28,15 @@ from timerstore.errors import (
     ServerError,
     TimerStoreError,
     UnavailableError,
+    quoted,
 )
 from timerstore.net.access import ServerAccess, uid_of
 from timerstore.net.answer_queue import AnswerQueue
 from timerstore.net.call_runner import CallRunner, is_wait
 from timerstore.net.call_table import CallSpec, receipts_in
+from timerstore.net.connections import Connections
 from timerstore.net.endpoints import keep_alive
+from timerstore.net.fair_pool import FairPool, PoolClient, pool_client
 from timerstore.net.frames import FrameSplitter
 from timerstore.net.running_calls import RunningCalls
 from timerstore.net.server_counters import ServerCounters
@@ -44,14 +52,22 @@ from timerstore.net.wire_messages import (
     Hello,
     Welcome,
     decode_from_client,
+    decode_head,
     decode_hello,
+    described_memory,
     encode,
+    memory_of,
 )
 from timerstore.receipts import PutReceipt
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 1.0
 _HELLO_BYTES_MAX = 20 << 10  # a token of 4,096 characters fits
+_FAILURE_BYTES_MAX = 1 << 20
+_TURN_CALLS = 128
+"""Calls that a connection starts in one turn of the loop; then other connections start theirs."""
+_TURN_BYTES = 1 << 20
+"""The memory of the arguments of these calls, if it is more than one."""
 ABANDONED = "AbandonedCall"
 """The kind of the failure that answers an abandoned call."""
 
@@ -65,65 +81,56 @@ class ServerConnection(asyncio.Protocol):
         limits: ServerLimits,
         counters: ServerCounters,
         access: ServerAccess,
-        connections: "set[ServerConnection]",
+        pool: FairPool,
+        connections: Connections,
         one: socket.socket,
-        is_over_limit: bool,
+        rejected: TimerStoreError | None,
     ) -> None:
-        """`connections`: contains this object while the connection is open.
-
-        `is_over_limit`: the server has too many connections. This one gets the error.
-        """
+        """`rejected`: why the server cannot take this connection, which gets the error."""
         self._store = store
         self._limits = limits
         self._counters = counters
         self._access = access
         self._connections = connections
         self._socket = one
-        self._is_over_limit = is_over_limit
+        self._rejected = rejected
+        self._pool = pool
+        self._pool_client = PoolClient(max(1, limits.unsent_bytes_max // limits.frame_bytes_max))
+        self._context = copy_context()
+        self._context.run(pool_client.set, self._pool_client)
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(_HELLO_BYTES_MAX)
         self._payloads: deque[bytes] = deque()  # received, not started yet
+        self._memory_bytes: int | None = None  # of the first of them, if it is known
+        self._is_scheduled = False  # a later turn starts more calls
         self._running = RunningCalls(limits, counters)
         self._runner: CallRunner | None = None
         self._is_full = False  # the transport has too many bytes that were not sent
         self._is_ending = False
         self._is_finishing = False
-        self._is_counted = not is_over_limit
         self._has_ended = asyncio.Event()
         self._end_task: asyncio.Task[None] | None = None
-        connections.add(self)
-        if not is_over_limit:
-            counters.net_connections += 1
-            counters.net_accepted_connections += 1
+        self._is_made = False  # whether there is a transport
+        self._hello_timer = self._loop.call_later(limits.hello_s, self._hello_missing)
+        connections.add(self, is_counted=rejected is None)
 
     def forget(self) -> None:
         """Count no more a connection that ended before `connection_made`."""
-        self._uncount()
-        self._connections.discard(self)
+        self._hello_timer.cancel()
+        self._connections.end(self)
+        self._connections.remove(self)
         self._has_ended.set()
-
-    def _uncount(self) -> None:
-        if self._is_counted:
-            self._is_counted = False
-            self._counters.net_connections -= 1
 
     # --- the transport calls these ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Check the limit and the user of a new connection."""
         self._transport = cast("asyncio.Transport", transport)
+        self._is_made = True
         self._transport.set_write_buffer_limits(high=self._limits.unsent_bytes)
-        self._answers = AnswerQueue(
-            self._transport, self._limits.unsent_bytes_max, self._counters, self._overflow
-        )
-        self._hello_timer = self._loop.call_later(self._limits.hello_s, self._hello_missing)
-        if self._is_over_limit:
-            self._reject(
-                UnavailableError(
-                    "the server accepts no more connections",
-                    wanted=f"at most {self._limits.connections_max}",
-                )
-            )
+        self._answers = AnswerQueue(self._transport, self._limits, self._counters, self._overflow)
+        if self._rejected is not None:
+            self._reject(self._rejected)
             return
         keep_alive(self._socket)
         uid = uid_of(self._socket)
@@ -144,17 +151,20 @@ class ServerConnection(asyncio.Protocol):
             if not self._is_ending:
                 self._break(error)
             return
-        self._start_calls()
+        if not self._is_scheduled:
+            self._start_calls()
 
     def pause_writing(self) -> None:
         """Read and start nothing until the client takes its answers."""
         self._is_full = True
+        self._pool.pause(self._pool_client)
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Continue."""
         self._is_full = False
-        self._start_calls()
+        self._pool.resume(self._pool_client)
+        self._schedule_calls()
 
     def eof_received(self) -> bool:
         """Close: a client that sends no more wants no more answers."""
@@ -165,7 +175,8 @@ class ServerConnection(asyncio.Protocol):
         self._is_ending = True
         self._hello_timer.cancel()
         self._payloads.clear()
-        self._uncount()
+        self._connections.end(self)
+        self._pool.end(self._pool_client)
         self._running.cancel_waits()
         self._end_task = self._loop.create_task(self._end())
 
@@ -173,20 +184,41 @@ class ServerConnection(asyncio.Protocol):
         await self._running.ended()
         if self._runner is not None:
             await self._runner.end()
-        self._connections.discard(self)
+        self._connections.remove(self)
         self._has_ended.set()
 
     # --- the first message ---
 
     def _hello_missing(self) -> None:
-        if self._runner is None:
+        if not self._is_made:
+            self._shut_socket()
+        elif self._runner is None and not self._is_ending:
             self._break(
                 ProtocolError("no hello came in time", wanted=f"one in {self._limits.hello_s} s")
             )
 
+    def drop(self) -> None:
+        """Close the connection, which has not greeted, because many others want to."""
+        self._counters.net_rejected_connections += 1
+        if not self._is_made:
+            self._shut_socket()
+        elif not self._is_ending:
+            error = UnavailableError(
+                "too many clients connect and send no first message",
+                wanted=f"at most {self._limits.greeting_max}",
+            )
+            self._write(failure_of(NO_CALL, error))
+            self._close()
+
+    def _shut_socket(self) -> None:
+        """End a handshake of TLS: it sees the end of the connection."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _greet(self, hello: Hello) -> None:
         self._access.check_hello(hello)
         self._hello_timer.cancel()
+        self._connections.greeted(self)
         self._splitter.frame_bytes_max = self._limits.frame_bytes_max
         self._runner = CallRunner(
             self._store, self._limits, self._counters, return_leases=hello.return_leases
@@ -197,52 +229,95 @@ class ServerConnection(asyncio.Protocol):
 
     # --- calls ---
 
+    def _schedule_calls(self) -> None:
+        """Start more calls in the next turn, if there are any."""
+        if not self._is_scheduled and not self._is_ending:
+            self._is_scheduled = True
+            self._loop.call_soon(self._start_calls)
+
     def _start_calls(self) -> None:
-        while self._payloads and not self._is_finishing and not self._is_ending:
-            if self._is_full or self._running.is_at_limit:
-                self._transport.pause_reading()
-                return
+        """Start calls that were received, as far as the limits and the turn permit."""
+        self._is_scheduled = False
+        left_bytes = _TURN_BYTES
+        for _ in range(_TURN_CALLS):
+            if not self._payloads or self._is_finishing or self._is_ending:
+                break
             try:
-                payload = self._payloads.popleft()
-                decode = decode_hello if self._runner is None else decode_from_client
-                self._handle(decode(payload), len(payload))
+                if self._memory_bytes is None:
+                    self._memory_bytes = memory_of(self._payloads[0])
+                memory_bytes = self._memory_bytes
+                if self._is_full or not self._running.has_room(memory_bytes):
+                    self._transport.pause_reading()
+                    return
+                self._memory_bytes = None
+                self._handle(self._payloads.popleft(), memory_bytes)
             except ProtocolError as error:
                 self._break(error)
                 return
             except AccessError as error:
                 self._reject(error)
                 return
-        if not self._is_ending:
+            except Exception as error:  # noqa: BLE001 - the client gets it
+                _log.error("a message of a client could not be read", exc_info=error)
+                self._break(ServerError(_described(error)))
+                return
+            left_bytes -= memory_bytes
+            if left_bytes < 0:
+                break
+        if self._is_ending:
+            return
+        if self._payloads and not self._is_finishing:
+            self._transport.pause_reading()
+            self._schedule_calls()
+        else:
             self._transport.resume_reading()
 
-    def _handle(self, message: Hello | Call | Abandon, size_bytes: int) -> None:
+    def _handle(self, payload: bytes, memory_bytes: int) -> None:
         runner = self._runner
+        if runner is None:
+            self._greet(decode_hello(payload))
+            return
+        if memory_bytes > self._limits.running_bytes_max:
+            self._refuse_large(payload, memory_bytes)
+            return
+        message = decode_from_client(payload)
         if isinstance(message, Hello):
-            if runner is not None:
-                raise ProtocolError("a second hello came")
-            self._greet(message)
-        elif runner is None:
-            raise ProtocolError("a message came before the hello")
-        elif isinstance(message, Abandon):
+            raise ProtocolError("a second hello came")
+        if isinstance(message, Abandon):
             self._running.cancel_wait(message.id)
         else:
-            self._start(runner, message, size_bytes)
+            self._start(runner, message, memory_bytes)
 
-    def _start(self, runner: CallRunner, call: Call, size_bytes: int) -> None:
+    def _refuse_large(self, payload: bytes, memory_bytes: int) -> None:
+        """Answer a call whose arguments would take too much memory. They are not decoded."""
+        head = decode_head(payload)
+        self._running.check_id(head.id)
+        self._counters.net_requests += 1
+        limit = self._limits.running_bytes_max
+        error = MessageError(
+            f"{quoted(head.name)}: wanted arguments that take at most {limit} bytes of memory "
+            f"(ServerLimits.running_bytes_max), got {described_memory(memory_bytes)}; send them "
+            "in several calls, or as arrays"
+        )
+        self._fail(head.id, error)
+
+    def _start(self, runner: CallRunner, call: Call, memory_bytes: int) -> None:
         self._running.check_id(call.id)
         self._counters.net_requests += 1
         try:
             spec = runner.spec_of(call)
             if spec.waits and is_wait(call.options.get("wait")):
-                self._running.add_wait(call.id)
+                self._running.add_wait(call.id, memory_bytes)
             end = self._put_without_task(runner, call, spec) if spec.name == "put" else None
         except Exception as error:  # noqa: BLE001 - the client gets it
+            self._running.end_wait(call.id)
             self._fail_with(call, error)
             return
         if end is None:
-            end = task = self._loop.create_task(self._run(runner, call, spec))
+            run = self._run(runner, call, spec)
+            end = task = self._loop.create_task(run, context=self._context)
             task.add_done_callback(partial(self._call_ended, call.id))
-        self._running.add(call.id, size_bytes, end)
+        self._running.add(call.id, memory_bytes, end)
 
     def _put_without_task(
         self, runner: CallRunner, call: Call, spec: CallSpec
@@ -264,10 +339,12 @@ class ServerConnection(asyncio.Protocol):
                 self._fail_with(call, found)
             else:
                 self._send_receipt(call, spec, found)
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self._fail_to_answer(call, error)
         finally:
             self._running.remove(call.id)
             end.set_result(None)
-        self._start_calls()  # those that waited for the end of another
+        self._schedule_calls()  # those that waited for the end of another
 
     def _send_receipt(self, call: Call, spec: CallSpec, receipt: PutReceipt) -> None:
         assert spec.to_wire is not None, "a receipt has a form of its own on the wire"
@@ -282,9 +359,12 @@ class ServerConnection(asyncio.Protocol):
     async def _run(self, runner: CallRunner, call: Call, spec: CallSpec) -> None:
         found: Any = None
         try:
-            found = await runner.run(call, spec)
-            if await self._answer(runner, call, found):
-                found = None
+            found = await runner.run(call)
+            payload = await self._encoded(runner, call, spec, found)
+            if payload is not None:
+                self._send(payload)
+                if not self._is_ending:
+                    found = None
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._fail_with(call, error)
         finally:
@@ -302,7 +382,9 @@ class ServerConnection(asyncio.Protocol):
                 self._write(Failure(call_id, ABANDONED))
         elif (error := task.exception()) is not None:
             _log.error("the end of a call failed", exc_info=error)
-        self._start_calls()  # those that waited for the end of another
+            if not self._is_ending:  # its answer may be missing
+                self._break(ServerError(_described(error)))
+        self._schedule_calls()  # those that waited for the end of another
 
     def _fail_with(self, call: Call, error: BaseException) -> None:
         """Answer a call that raised an exception."""
@@ -311,24 +393,44 @@ class ServerConnection(asyncio.Protocol):
         elif isinstance(error, RuntimeError) and self._store._is_shut():
             self._close()  # the interpreter ends: the client looks for another server
         elif isinstance(error, TypeError):  # an argument of a type that no check expected
-            self._fail(call.id, MessageError(f"{call.name}: {error}"))
+            self._fail(call.id, MessageError(f"{call.name}: {_described(error)}"))
         else:
             _log.error("the call %s failed", call.name, exc_info=error)
-            self._fail(call.id, ServerError(f"{type(error).__name__}: {error}"))
+            self._fail(call.id, ServerError(_described(error)))
 
     # --- answers ---
 
-    async def _answer(self, runner: CallRunner, call: Call, found: Any) -> bool:
-        """Send a result, and return whether the connection is still there."""
-        payload = encode(Answer(call.id, found))
+    async def _encoded(
+        self, runner: CallRunner, call: Call, spec: CallSpec, found: Any
+    ) -> bytes | None:
+        """Return the answer with a result. If there is none, answer with the error: None."""
+        try:
+            value = found if spec.to_wire is None else spec.to_wire(found)
+            payload = encode(Answer(call.id, value))
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self._fail_to_answer(call, error)
+            return None
         if len(payload) > self._limits.frame_bytes_max:
             payload = encode(Answer(call.id, await runner.shortened(call, found)))
-        self._send(payload)
-        return not self._is_ending
+        return payload
+
+    def _fail_to_answer(self, call: Call, error: Exception) -> None:
+        """Answer a call that was made, but whose result cannot be sent."""
+        _log.error("the result of the call %s cannot be sent", call.name, exc_info=error)
+        what = "the call was made, but its result cannot be sent"
+        self._fail(call.id, ServerError(f"{call.name}: {what} ({_described(error)})"))
 
     def _fail(self, call_id: int, error: TimerStoreError) -> None:
         self._counters.net_failed_requests += 1
-        self._write(failure_of(call_id, error))
+        try:
+            payload = encode(failure_of(call_id, error))
+            if len(payload) > _FAILURE_BYTES_MAX:
+                raise ValueError(f"an error of {len(payload)} bytes is too long")
+        except Exception as failure:  # noqa: BLE001 - the client gets another text
+            _log.error("an error cannot be sent", exc_info=failure)
+            what = f"{type(error).__name__}, whose text cannot be sent; the server's log has it"
+            payload = encode(Failure(call_id, ServerError.__name__, what))
+        self._send(payload)
 
     def _write(self, message: Welcome | Failure) -> None:
         self._send(encode(message))
@@ -384,3 +486,11 @@ class ServerConnection(asyncio.Protocol):
     async def ended(self) -> None:
         """Return when everything that belongs to the connection has ended."""
         await self._has_ended.wait()
+
+
+def _described(error: BaseException) -> str:
+    """Return the class and the text of an exception, whose text may raise another one."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - raised by a class of the caller
+        return type(error).__name__

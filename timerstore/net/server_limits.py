@@ -12,28 +12,37 @@ class ServerLimits:
 
     connections_max: int = 1024
     """Open connections, also those in a handshake of TLS. Another one gets UnavailableError and is
-    closed; of many others at a time, some are closed without it."""
+    closed; of many others at a time, some are closed without it. So is one whose descriptor is in
+    the last quarter of those that the process may have (RLIMIT_NOFILE): the store needs them."""
+    greeting_max: int = 256
+    """Of these, connections whose first message was not accepted yet. Another one closes the oldest
+    of them. No more than these need no token or accepted user."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     """Bytes of one frame, in both directions."""
     in_flight_max: int = 1024
     """Running calls of one connection, without those that wait for messages. At the limit, the
     server reads nothing more from this connection until one has ended."""
     running_bytes_max: int = 128 << 20
-    """Bytes of the running calls of one connection. At the limit as for `in_flight_max`."""
+    """Bytes of memory that the decoded arguments of the running calls of one connection take. At
+    the limit as for `in_flight_max`. A single call above it gets MessageError, a call that may wait
+    gets BusyError."""
     waits_max: int = 16_384
     """Calls of all connections that wait for messages. Another one gets BusyError."""
     connection_waits_max: int = 4096
     """The same, of one connection."""
     unsent_bytes: int = 1 << 20
     """Bytes of answers that a connection has not taken yet. Above this, the server starts no more
-    of its calls; above `unsent_bytes_max` it closes the connection."""
+    of its calls, and none of those that it started begins in a thread."""
     unsent_bytes_max: int = 128 << 20
+    """Above this, the server closes the connection. In threads a connection has at most
+    `unsent_bytes_max // frame_bytes_max` calls, and 1 or more: as many as have room for the longest
+    answers."""
     targets_max: int = 256
     """Consumers and unfinished lists (`pending`, `dead_letters`) of one connection."""
     leases_max: int = 100_000
     """Leases of one connection that has `return_leases`. Then `receive` raises BusyError."""
     hello_s: int = 10
-    """Seconds for the first message of a client, and for a handshake of TLS before it. The first
+    """Seconds for the first message of a client, with the handshake of TLS before it. The first
     message has at most 20 KiB."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,6 @@ import socket
 import ssl
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,9 @@ from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.net.acceptor import Acceptor
 from timerstore.net.access import ServerAccess
+from timerstore.net.connections import Connections
 from timerstore.net.endpoints import Endpoint
+from timerstore.net.fair_pool import FairPool
 from timerstore.net.listening import forget_unix
 from timerstore.net.server_connection import ServerConnection
 from timerstore.net.server_counters import ServerCounters
@@ -76,7 +77,7 @@ class StoreServer(AttachedServer):
         self._workers = workers
         self._pid = os.getpid()
         self._counters = ServerCounters()
-        self._connections: set[ServerConnection] = set()
+        self._connections = Connections(limits, self._counters)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._is_closed = False
@@ -144,9 +145,9 @@ class StoreServer(AttachedServer):
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="timerstore-net")
+        pool = FairPool(self._workers, "timerstore-net", self._loop)
         store = AsyncTimerStore(self._store, pool, may_block=True)
-        acceptors = [self._acceptor(store, one) for one in self._listeners]
+        acceptors = [self._acceptor(store, pool, one) for one in self._listeners]
         try:
             self._ready.set()
             await self._stop.wait()
@@ -156,17 +157,15 @@ class StoreServer(AttachedServer):
             await self._end_connections()
             store.detach()  # blocks the loop, which nothing needs any more
 
-    def _acceptor(self, store: AsyncTimerStore, listener: Listener) -> Acceptor:
-        counters, connections = self._counters, self._connections
+    def _acceptor(self, store: AsyncTimerStore, pool: FairPool, listener: Listener) -> Acceptor:
+        limits, counters, connections = self._limits, self._counters, self._connections
 
-        def connection(one: socket.socket, is_over_limit: bool) -> ServerConnection:
+        def connection(one: socket.socket, rejected: TimerStoreError | None) -> ServerConnection:
             return ServerConnection(
-                store, self._limits, counters, listener.access, connections, one, is_over_limit
+                store, limits, counters, listener.access, pool, connections, one, rejected
             )
 
-        return Acceptor(
-            listener.socket, listener.tls, self._limits, counters, connections, connection
-        )
+        return Acceptor(listener.socket, listener.tls, limits, counters, connections, connection)
 
     async def _end_connections(self) -> None:
         open_ones = list(self._connections)

@@ -12,10 +12,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from timerstore._engine.base.native import lib
 from timerstore.errors import ProtocolError
 from timerstore.net.wire_values import argument_object, decoded_extension, wire_value
 
 PROTOCOL_VERSION: Final = 1
+TOO_DEEP: Final = 2**63 - 1
 NO_CALL: Final = 0
 """The id in a failure that concerns the connection, not one call."""
 
@@ -43,6 +45,13 @@ class Call(Struct, array_like=True, tag=2, frozen=True):
     """The other arguments, by name."""
     target: int = 0
     """0 for the store, or the number of a consumer or of a list of messages."""
+
+
+class CallHead(Struct, array_like=True, tag=2, frozen=True):
+    """The beginning of a call whose arguments are not decoded."""
+
+    id: int
+    name: str
 
 
 class Abandon(Struct, array_like=True, tag=3, frozen=True):
@@ -97,6 +106,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=wire_value)
 _call_encoder = msgspec.msgpack.Encoder(enc_hook=argument_object)
 _from_client = msgspec.msgpack.Decoder(FromClient, ext_hook=decoded_extension)
 _hello = msgspec.msgpack.Decoder(Hello)
+_head = msgspec.msgpack.Decoder(CallHead)
 _from_server = msgspec.msgpack.Decoder(FromServer)
 
 
@@ -121,6 +131,27 @@ def decode_from_client(payload: bytes) -> FromClient:
     """Return a client's message."""
     message: FromClient = _decoded(_from_client, payload)
     return message
+
+
+def decode_head(payload: bytes) -> CallHead:
+    """Return the beginning of a call. The rest takes no memory."""
+    return _decoded(_head, payload)
+
+
+def memory_of(payload: bytes) -> int:
+    """Return about how many bytes of memory a message takes when it is decoded.
+
+    TOO_DEEP, which is above any limit, if it is nested deeper than 32 lists or maps.
+    """
+    memory = int(lib.ts_wire_memory(payload, len(payload)))
+    if memory < 0:
+        raise ProtocolError("a frame is no message of the protocol (it is not one msgpack value)")
+    return memory
+
+
+def described_memory(memory_bytes: int) -> str:
+    """Return a text for a result of `memory_of`."""
+    return "lists in lists, too deep" if memory_bytes == TOO_DEEP else f"{memory_bytes} bytes"
 
 
 def decode_from_server(payload: bytes) -> FromServer:

@@ -194,5 +194,8 @@ def test_answer_that_fails_keeps_no_other_from_its_client(
 
     monkeypatch.setattr(ServerConnection, "_send_receipt", failing)
     raw.send_all([2, k, "put", ["t", b"x"], {"message_id": f"m{k}"}] for k in range(1, 4))
-    assert [raw.reply()[1] for _ in range(2)] == [1, 3]
+    replies = [raw.reply() for _ in range(3)]
+    assert [one[:2] for one in replies] == [[5, 1], [6, 2], [5, 3]]
+    assert replies[1][2] == "ServerError"
+    assert "its result cannot be sent (MemoryError" in replies[1][3]
     assert _running(synced) == 0

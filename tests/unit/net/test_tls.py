@@ -16,7 +16,7 @@ import timerstore.aio
 import timerstore.net
 from tests.support.bench import Bench
 from timerstore import AccessError, ConfigError, UnavailableError
-from timerstore.net.acceptor import REJECTING_MAX
+from timerstore.net.connections import REJECTING_MAX
 from timerstore.net.server_limits import ServerLimits
 
 TOKEN = "a token of these tests"

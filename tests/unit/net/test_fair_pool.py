@@ -1,0 +1,152 @@
+"""Threads take the jobs of clients in turn, and leave out those that may not begin."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.support.held_sync import PATIENCE_S
+from timerstore.net.fair_pool import FairPool, PoolClient, pool_client
+
+
+class Jobs:
+    """Jobs that write down their names, and one that holds the only thread."""
+
+    def __init__(self) -> None:
+        self.pool = FairPool(1, "fair", asyncio.get_running_loop())
+        self.ran: list[str] = []
+        self.is_released = Event()
+
+    def hold(self) -> "Future[bool]":
+        return self.pool.submit(self.is_released.wait, PATIENCE_S)
+
+    def add(self, client: PoolClient | None, *names: str) -> "list[Future[None]]":
+        with _as(client):
+            return [self.pool.submit(self.ran.append, one) for one in names]
+
+    async def all_of(self, *futures: "Future[Any]") -> None:
+        self.is_released.set()
+        await asyncio.wait_for(
+            asyncio.gather(*(asyncio.wrap_future(one) for one in futures)), PATIENCE_S
+        )
+
+
+@contextmanager
+def _as(client: PoolClient | None) -> Iterator[None]:
+    token = pool_client.set(client)
+    try:
+        yield
+    finally:
+        pool_client.reset(token)
+
+
+def _run(test: Callable[[Jobs], Awaitable[None]]) -> None:
+    async def run() -> None:
+        jobs = Jobs()
+        try:
+            await test(jobs)
+        finally:
+            jobs.is_released.set()
+            jobs.pool.shutdown()
+
+    asyncio.run(run())
+
+
+def test_clients_take_turns_and_keep_their_order() -> None:
+    async def test(jobs: Jobs) -> None:
+        first, second = PoolClient(None), PoolClient(None)
+        jobs.hold()
+        ends = jobs.add(first, *"abcd") + jobs.add(second, *"xy") + jobs.add(None, "1", "2")
+        await jobs.all_of(*ends)
+        assert jobs.ran == ["a", "x", "1", "b", "y", "2", "c", "d"]
+
+    _run(test)
+
+
+def test_paused_client_is_left_out_until_it_resumes() -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(None)
+        jobs.hold()
+        held = jobs.add(client, "a", "b")
+        jobs.pool.pause(client)
+        await jobs.all_of(*jobs.add(None, "1", "2"))
+        assert jobs.ran == ["1", "2"]
+        jobs.pool.resume(client)
+        await jobs.all_of(*held)
+        assert jobs.ran == ["1", "2", "a", "b"]
+
+    _run(test)
+
+
+def test_job_of_a_paused_client_begins_when_it_ends() -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(1)
+        jobs.pool.pause(client)
+        held = jobs.add(client, "a", "b", "c")
+        jobs.pool.end(client)
+        await jobs.all_of(*held)
+        assert jobs.ran == ["a", "b", "c"]
+
+    _run(test)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_results_in_hand_are_limited_until_their_task_has_run(limit: int) -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(limit)
+        jobs.hold()
+        ends = jobs.add(client, *"abcdef")
+        jobs.is_released.set()
+        for one in ends[:limit]:
+            one.result(PATIENCE_S)
+        for one in jobs.add(None, *"1" * 9):  # the thread has time, but the loop does not run
+            one.result(PATIENCE_S)
+        assert [one.done() for one in ends] == [True] * limit + [False] * (6 - limit)
+        assert client.in_hand == limit
+        await jobs.all_of(*ends)
+        assert [one for one in jobs.ran if one != "1"] == list("abcdef")
+
+    _run(test)
+
+
+def test_cancelled_job_is_left_out() -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(1)
+        jobs.hold()
+        ends = jobs.add(client, *"abc")
+        assert ends[1].cancel()
+        await jobs.all_of(ends[0], ends[2])
+        assert jobs.ran == ["a", "c"]
+
+    _run(test)
+
+
+def test_error_goes_to_the_caller() -> None:
+    async def test(jobs: Jobs) -> None:
+        def failing() -> None:
+            raise ValueError("no")
+
+        with _as(PoolClient(1)):
+            failed = jobs.pool.submit(failing)
+        with pytest.raises(ValueError, match="no"):
+            await jobs.all_of(failed)
+        await jobs.all_of(*jobs.add(None, "1"))
+
+    _run(test)
+
+
+def test_shutdown_makes_the_jobs_that_were_left_out() -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(None)
+        jobs.pool.pause(client)
+        held = jobs.add(client, "a", "b")
+        jobs.pool.shutdown()
+        assert [one.done() for one in held] == [True, True]
+        with pytest.raises(RuntimeError):
+            jobs.add(None, "1")
+
+    _run(test)

@@ -713,8 +713,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         The change is one step and durable on return. The message keeps its message id and gets a
         new handle. For the old handle, the message counts as cancelled.
 
-        delay, deliver_at, deliver_ms: as for `put`; at most one. Without any, the message is
-        delivered now.
+        delay, deliver_at, deliver_ms: as for `put`; exactly one. `delay=0` delivers the message
+        now.
 
         Raises:
             NotPendingError: the message was delivered or cancelled, or is unknown.

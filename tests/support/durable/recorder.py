@@ -111,6 +111,8 @@ class Recorder:
         self._lost: dict[Inode, set[int]] = {}  # pages that a failed sync left clean
         self.before_sync: Callable[[], None] = lambda: None
         """Called before each sync: a test may look at the files, or have them copied."""
+        self.after_sync: Callable[[str], None] = lambda _path: None
+        """Called with the path of a file or folder that is synced, before the sync returns."""
         self.passed: set[Barrier] = set()
         """Barriers that were met at least once."""
         self.settle()
@@ -134,6 +136,7 @@ class Recorder:
             return
         with self._lock:  # if two threads sync one file, the later state must stay
             self._synced(fd)
+        self.after_sync(name_of(fd))
 
     def _synced(self, fd: int) -> None:
         self.before_sync()
@@ -158,6 +161,15 @@ class Recorder:
         """Return a file's bytes as a power cut leaves them."""
         raw = self._contents.get(file.stat().st_ino if isinstance(file, Path) else file)
         return b"" if raw is None else zlib.decompress(raw)
+
+    def durable_files(self, folder: Path) -> dict[str, bytes]:
+        """Return the files of a folder by name, as a power cut leaves them."""
+        entries = self._entries.get(folder.stat().st_ino, {})
+        return {
+            name: self.durable(inode)
+            for name, (inode, is_folder) in sorted(entries.items())
+            if not is_folder
+        }
 
     def wrote(self, fd: int, offset: int, size: int) -> None:
         """Record that a range is dirty, so that the next sync writes it."""

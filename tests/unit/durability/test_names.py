@@ -75,3 +75,15 @@ def test_restore_and_backup_make_their_folders_names_durable(
     ) as store:
         assert store.topics()["t"] == 1
     bench.close()
+
+
+def test_link_is_durable_also_when_a_killed_process_made_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "first").write_bytes(b"1")
+    (tmp_path / "second").write_bytes(b"2")
+    names = DurableNames(tmp_path, monkeypatch)
+    (tmp_path / "name").hardlink_to(tmp_path / "first")
+    assert not Disk().link(tmp_path / "second", tmp_path / "name")
+    names.cut()
+    assert (tmp_path / "name").read_bytes() == b"1"

@@ -16,7 +16,6 @@ Invariants:
 
 import sys
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,6 @@ from timerstore.spark.jobs.lake import (
     Lake,
     LakeFile,
     check_run_id,
-    day_folder,
     open_lake,
     staging_of,
 )
@@ -148,17 +146,9 @@ def _write(lake: Lake, rows: DataFrame, run: Run) -> list[LakeFile]:
     # The date of a timestamp would depend on the session's zone, which a notebook may have set.
     day = F.expr(f"date_from_unix_date(cast(deliver_ms div {DAY_MS} as int))")
     by_day = rows.withColumn(DAY, day).repartition(DAY).sortWithinPartitions(DAY, "deliver_ms")
-    staged = sorted(by_day.mapInArrow(WriteDays(folder, staging), RESULT).collect())
+    staged = by_day.mapInArrow(WriteDays(folder, staging), RESULT).collect()
     run.tell("written; moving into place")
-    files = []
-    for day, parts in groupby(staged, key=lambda one: one["day"]):
-        for number, one in enumerate(parts):
-            name = f"{run.run_id}-{number:05d}.parquet"
-            files.append(LakeFile(day, name, one["rows"], one["bytes"]))
-    names = (f"{day_folder(one.day)}/{one.name}" for one in files)
-    folder.move(dict(zip((one["name"] for one in staged), names, strict=True)))
-    folder.remove_folder(staging)
-    return files
+    return lake.move_in(run.run_id, staged)
 
 
 def _figures(lake: Lake, files: tuple[LakeFile, ...]) -> dict[str, object]:

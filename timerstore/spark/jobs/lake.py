@@ -28,6 +28,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +47,7 @@ COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")
 
 DAY_PREFIX = "deliver_day="
 _HEAD, _RUNS, _PROMOTIONS, _TOMBSTONES = "_lake.json", "_runs", "_promotions", "_tombstones"
+_STAGED_ORDER = itemgetter("day", "name")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CLAIM = re.compile(r"([0-9]{10})\.json")
 
@@ -85,6 +88,22 @@ class Lake:
     def _files_of(self, run_id: str, text: bytes | None) -> tuple[LakeFile, ...] | None:
         where = self.folder.where(_run_name(run_id))
         return None if text is None else tuple(_files_of(_read(text, where), where))
+
+    def move_in(self, run_id: str, staged: Iterable[Any]) -> list[LakeFile]:
+        """Move the staged files of a run to the folders of their days, and return them.
+
+        `staged`: rows of lake_worker.RESULT.
+        """
+        files, names = [], {}
+        by_day = groupby(sorted(staged, key=_STAGED_ORDER), key=itemgetter("day"))
+        for day, parts in by_day:
+            for number, one in enumerate(parts):
+                file = LakeFile(day, f"{run_id}-{number:05d}.parquet", one["rows"], one["bytes"])
+                files.append(file)
+                names[one["name"]] = f"{day_folder(day)}/{file.name}"
+        self.folder.move(names)
+        self.folder.remove_folder(staging_of(run_id))
+        return files
 
     def commit_run(self, run_id: str, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
         """Commit the files of a run. Return its files, which may be those of an earlier commit."""

@@ -82,9 +82,9 @@ class _MountedFolder(SharedFolder):
         return Disk().read_created(self.root / name)
 
     def create(self, name: str, data: bytes) -> bool:
-        disk, path = Disk(), self.root / name
-        disk.make_directory(path.parent)
-        return disk.create_small(path, data)
+        path = self.root / name
+        self._make_folder(path.parent)
+        return Disk().create_small(path, data)
 
     def names(self, folder: str = "") -> list[str]:
         disk, path = Disk(), self.root / folder
@@ -92,6 +92,15 @@ class _MountedFolder(SharedFolder):
         if found:
             disk.sync_directory(path)
         return found
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder whose name is durable, so that the names in it can be.
+
+        Another process may have made it, and have been killed before its sync.
+        """
+        disk = Disk()
+        disk.make_directory(folder)
+        disk.sync_name(folder)
 
     def remove(self, names: Sequence[str]) -> int:
         disk = Disk()
@@ -105,10 +114,12 @@ class _MountedFolder(SharedFolder):
 
     def move(self, names: Mapping[str, str]) -> None:
         disk = Disk()
+        folders = {(self.root / new).parent for new in names.values()}
+        for folder in folders:
+            self._make_folder(folder)
         for old, new in names.items():
-            disk.make_directory((self.root / new).parent)
             disk.rename(self.root / old, self.root / new)
-        for folder in {(self.root / new).parent for new in names.values()}:
+        for folder in folders:
             disk.sync_directory(folder)
 
     @contextmanager

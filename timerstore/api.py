@@ -12,7 +12,8 @@ Raises:
         has failed. Calls that write raise FullError if the disk is full.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -30,7 +31,14 @@ from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring.recurring_request import RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.messages import Message, MessageBatch, PullResult
-from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer
+from timerstore.reports import (
+    BackupReport,
+    CancelResult,
+    Explanation,
+    Histogram,
+    PendingTimer,
+    Report,
+)
 
 Receipt = TypeVar("Receipt")
 Batch = TypeVar("Batch")
@@ -957,4 +965,53 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_flush(self) -> None:
+        raise NotImplementedError
+
+
+class SingleStoreApi(
+    StoreApi[Receipt, Batch, Found, Leased, Recurs, GroupReader, Waiting],
+    Generic[Receipt, Batch, Found, Leased, Recurs, GroupReader, Waiting],
+):
+    """The calls of one store that shards do not have in this form."""
+
+    def verify(self) -> Report:
+        """Check every invariant of the store, and return a Report of the violations.
+
+        Services keep running during the check. Nothing is changed.
+
+        Raises:
+            FailedError: the store has failed.
+        """
+        return self._do_verify()
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> BackupReport:
+        """Copy the store into a folder, or update the backup that the folder holds.
+
+        The store stays open and usable. The backup is durable on return. If the call is
+        interrupted, the folder holds the previous backup. `timerstore.restore` makes a store of it.
+
+        target: the folder. A connected store needs an absolute path: the process that has the store
+        open makes the backup, on its machine and with its permissions.
+
+        progress: called with the number of bytes copied and the number of bytes to copy. A
+        connected store does not have it.
+
+        Raises:
+            ConfigError: the folder is not empty and holds no backup of this store.
+            LockedError: another call makes a backup in the folder.
+            FullError: the disk is full.
+        """
+        return self._do_backup(target, progress)
+
+    def _do_verify(self) -> Report:
+        raise NotImplementedError
+
+    def _do_backup(
+        self, target: str | os.PathLike[str], progress: Callable[[int, int], None] | None
+    ) -> BackupReport:
         raise NotImplementedError

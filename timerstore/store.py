@@ -44,7 +44,7 @@ from timerstore._engine.write.priority_puts import PriorityPuts
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.single_put import KnownId
 from timerstore._engine.write.spread import Spreader
-from timerstore.api import StoreApi
+from timerstore.api import SingleStoreApi, StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
@@ -52,7 +52,7 @@ from timerstore.messages import Message
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
 
-ConnectedStore = StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
+ConnectedStore = SingleStoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
 """A store in another process: a RemoteStore."""
 
 
@@ -66,7 +66,7 @@ class TimerStore(
     IntrospectionCalls,
     LeaseCalls,
     MaintenanceCalls,
-    StoreApi[
+    SingleStoreApi[
         PutReceipt,
         PutBatch,
         Message,

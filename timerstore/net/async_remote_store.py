@@ -19,7 +19,7 @@ from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import DeadLetter
 from timerstore.aio import AsyncLeaseConsumer
-from timerstore.api import StoreApi
+from timerstore.api import SingleStoreApi
 from timerstore.errors import (
     ClosedError,
     ConnectionLostError,
@@ -166,10 +166,10 @@ class AsyncRemoteStore(AsyncClosing):
         calls: Any = self
         return AsyncLeaseConsumer(calls.receive, calls.ack, calls.nack, topic, group, wait, options)
 
-    @wraps(StoreApi.consumer)
+    @wraps(SingleStoreApi.consumer)
     def consumer(self, *given: Any, **named: Any) -> JoiningRemotely:
         """Read a topic for a group, as TimerStore.consumer: `await` it, or use `async with`."""
-        _, args, options = StoreApi.consumer(_recorder, *given, **named)
+        _, args, options = SingleStoreApi.consumer(_recorder, *given, **named)
 
         async def join() -> tuple[int, AsyncChannel]:
             return await self._made("consumer", args, options)
@@ -182,15 +182,15 @@ class AsyncRemoteStore(AsyncClosing):
 
         return JoiningRemotely(make)
 
-    @wraps(StoreApi.pending)
+    @wraps(SingleStoreApi.pending)
     def pending(self, **named: Any) -> AsyncIterator[PendingTimer]:
         """Yield pending messages, as TimerStore.pending. They are sent 256 at a time."""
-        return self._listed(StoreApi.pending(_recorder, **named))
+        return self._listed(SingleStoreApi.pending(_recorder, **named))
 
-    @wraps(StoreApi.dead_letters)
+    @wraps(SingleStoreApi.dead_letters)
     def dead_letters(self, group: str, **named: Any) -> AsyncIterator[DeadLetter]:
         """Yield dead letters, as TimerStore.dead_letters. They are sent 256 at a time."""
-        return self._listed(StoreApi.dead_letters(_recorder, group, **named))
+        return self._listed(SingleStoreApi.dead_letters(_recorder, group, **named))
 
     async def _listed(self, recorded: Any) -> AsyncIterator[Any]:
         name, args, options = recorded
@@ -232,7 +232,7 @@ async def _on_list(of: str, channel: AsyncChannel, name: str, number: int) -> An
 
 
 def _coroutine(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    method = getattr(StoreApi, name)
+    method = getattr(SingleStoreApi, name)
 
     @wraps(method)
     async def call(self: AsyncRemoteStore, *given: Any, **named: Any) -> Any:

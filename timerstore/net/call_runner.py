@@ -24,6 +24,7 @@ from timerstore.net.call_table import (
     STORE_CALLS,
     CallSpec,
     Signature,
+    owner_folder,
 )
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
@@ -109,6 +110,8 @@ class CallRunner(Owner):
         if call.target:
             return await self._on_target(call)
         _check(call, SIGNATURES[call.name])
+        if call.name == "backup":
+            owner_folder(call.args[0])
         if call.name == "receive":
             self._check_leases()
             kept, stale = self._shortener.take_kept(call)

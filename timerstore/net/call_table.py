@@ -2,9 +2,9 @@
 
 A row names the call, the type of its result on the wire and the conversions of the result, and
 whether a client may send it again after the connection was lost. Arguments are taken from the
-signature in `StoreApi`: those without a default by position, the others by name.
+signature in `SingleStoreApi`: those without a default by position, the others by name.
 
-To make another call of StoreApi travel, add its row to `STORE_CALLS`.
+To make another call of SingleStoreApi travel, add its row to `STORE_CALLS`.
 """
 
 import enum
@@ -24,13 +24,14 @@ from timerstore._engine.leases import AckResult, Backoff, DeadLetter, LeasedMess
 from timerstore._engine.leases.receive_request import ReceiveRequest, ordered_topics
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.recurring import Recurring, RecurringRequest
+from timerstore._engine.storage.paths import path_text
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
-from timerstore.api import StoreApi
-from timerstore.errors import MessageError
+from timerstore.api import SingleStoreApi
+from timerstore.errors import ConfigError, MessageError, quoted
 from timerstore.messages import Message, PullResult
 from timerstore.net import wire_values
 from timerstore.receipts import PutReceipt
-from timerstore.reports import CancelResult, Explanation, PendingTimer
+from timerstore.reports import BackupReport, CancelResult, Explanation, PendingTimer, Report
 
 
 class Repeat(enum.Enum):
@@ -165,6 +166,28 @@ def _backoff(value: Any) -> Any:
     return _span(value)
 
 
+def owner_folder(value: Any) -> str:
+    """Return the path of a folder that the owner of the store writes.
+
+    Raises:
+        ConfigError: the path is relative. It would be one to the owner's working directory, which a
+            client does not know.
+    """
+    text = path_text("backup", value)
+    if not text.startswith("/"):
+        raise ConfigError(
+            "backup: wanted an absolute path, as the process that has the store open writes the "
+            f"folder, got {quoted(text)}"
+        )
+    return text
+
+
+def _progress(value: Any) -> Any:
+    if value is not None:
+        raise ConfigError("progress: wanted None, as the backup is made in another process")
+    return value
+
+
 _CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
         "topic": ordered_topics,  # a set would travel as a list
@@ -176,6 +199,8 @@ _CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "bodies": _strings,
         "message_ids": _strings,
         "backoff": _backoff,
+        "target": owner_folder,
+        "progress": _progress,
         "delay": _span,
         "spread": _span,
         "wait_at_most": _span,
@@ -261,6 +286,8 @@ STORE_CALLS = _by_name(
     CallSpec("congestion", dict[int, int]),
     CallSpec("pace", None),
     CallSpec("flush", None),
+    CallSpec("verify", Report),
+    CallSpec("backup", BackupReport),
 )
 """The calls of a store. `consumer`, `pending` and `dead_letters` return the number of a target, for
 the calls below."""
@@ -287,7 +314,7 @@ LIST_CALLS: Mapping[str, Mapping[str, CallSpec]] = MappingProxyType(
 an empty list."""
 
 SIGNATURES: Mapping[str, Signature] = MappingProxyType(
-    {name: Signature.of(getattr(StoreApi, name)) for name in STORE_CALLS}
+    {name: Signature.of(getattr(SingleStoreApi, name)) for name in STORE_CALLS}
 )
 
 

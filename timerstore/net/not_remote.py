@@ -16,8 +16,6 @@ NOT_REMOTE: Mapping[str, str] = MappingProxyType(
         "begin_receive": "its waiting is done by the server: `receive(wait=...)`",
         "ingest": "it reads rows lazily in the process of the store; `put_many(message_ids=...)`",
         "ingested": "as `ingest`",
-        "verify": "`timerstore verify PATH` checks a store that another process has open",
-        "backup": "it writes a folder where the store is: call it in the process of the store",
         "services": "they run in the process of the store",
         "clock": "time is that of the process of the store",
         "config": "settings belong to the process of the store; `stats` shows what they lead to",

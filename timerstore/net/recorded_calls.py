@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from timerstore._engine.leases import LeasedMessage
 from timerstore._engine.recurring import Recurring
-from timerstore.api import StoreApi
+from timerstore.api import SingleStoreApi
 from timerstore.messages import Message
 from timerstore.net.call_table import STORE_CALLS, pack_call
 from timerstore.net.not_remote import not_remote
@@ -18,7 +18,7 @@ from timerstore.reports import PendingTimer
 
 
 class RecordedCalls(
-    StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, NoReturn]
+    SingleStoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, NoReturn]
 ):
     """Passes each call on as a value."""
 

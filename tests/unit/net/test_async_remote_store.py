@@ -275,8 +275,8 @@ def test_requests_have_the_order_of_the_signatures() -> None:
 @pytest.mark.parametrize("kind", [RemoteStore, AsyncRemoteStore])
 def test_missing_name_tells_the_alternative(kind: type) -> None:
     one: Any = object.__new__(kind)
-    with pytest.raises(AttributeError, match="no 'backup': it writes a folder"):
-        _ = one.backup
+    with pytest.raises(AttributeError, match="no 'ingest': it reads rows"):
+        _ = one.ingest
     with pytest.raises(AttributeError, match=r"no 'nonsense'$"):
         _ = one.nonsense
 

@@ -21,36 +21,15 @@ class MaintenanceCalls(OpenStore):
         self._engine.checkpoint.run()
 
     @counted
-    def verify(self) -> Report:
-        """Check every invariant of the store, and return a Report of the violations.
-
-        Services keep running during the check. Nothing is changed.
-
-        Raises:
-            FailedError: the store has failed.
-        """
+    def _do_verify(self) -> Report:
         engine = self._engine
         with engine.retention.still():
             return check_store(engine)
 
     @counted
-    def backup(
-        self,
-        target: str | os.PathLike[str],
-        *,
-        progress: Callable[[int, int], None] | None = None,
+    def _do_backup(
+        self, target: str | os.PathLike[str], progress: Callable[[int, int], None] | None
     ) -> BackupReport:
-        """Copy the store into a folder, or update the backup that the folder holds.
-
-        The store stays open and usable. The backup is durable on return. If the call is
-        interrupted, the folder holds the previous backup. `timerstore.restore` makes a store of it.
-
-        progress: called with the number of bytes copied and the number of bytes to copy.
-
-        Raises:
-            ConfigError: the folder is not empty and holds no backup of this store.
-            FullError: the disk is full.
-        """
         into = absolute_path("backup", target)
         engine = self._engine
         copier = Copier(

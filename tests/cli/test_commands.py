@@ -49,7 +49,7 @@ def test_json_output_has_the_fields_of_the_message(ts: CommandLine) -> None:
     assert found["delivered_ms"] is None
     assert found["due_ms"] == put["due_ms"]
     [listed] = ts.fine("ls", path, "--json").rows
-    assert listed == {"topic": "orders", "queues": 1, "pending": 1, "arrived": 0}
+    assert listed == {"topic": "orders", "queues": 1, "pending": 1, "delivered": 0}
     assert ts.fine("count", path, "--topic", "orders", "--json").row["pending"] == 1
 
 
@@ -277,7 +277,7 @@ def test_store_of_a_broker_is_read_and_not_changed(ts: CommandLine) -> None:
     assert ts.fine("count", path, "--json").row == {"pending": waiting, "open_in": None}
     listed = ts.fine("ls", path, "--json").rows
     assert sum(row["pending"] for row in listed) == waiting
-    assert {row["arrived"] for row in listed} == {None}
+    assert {row["delivered"] for row in listed} == {None}
     topic = next(row["topic"] for row in ts.fine("dump", path, "deliveries").rows)
     got = ts.fine("get", path, topic, "--json")
     assert "a broker wrote the store" in got.err
@@ -348,5 +348,5 @@ def test_demo_reports_fail_when_a_message_is_lost(
 def test_demo_keeps_a_named_directory(ts: CommandLine) -> None:
     kept = ts.folder / "kept.store"
     ts.fine("demo", "-n", "10", "--seconds", "0.6", "--directory", kept, "--plain")
-    assert ts.fine("ls", kept, "--json").row["arrived"] == 10
+    assert ts.fine("ls", kept, "--json").row["delivered"] == 10
     assert Path(kept).is_dir()

@@ -4,7 +4,8 @@ command.py          the command: loads the module of a subcommand, turns errors 
 exits.py            exit codes, and what to do about an error
 params.py           types of options: times, delays, settings, pairs
 text.py             numbers, times and messages as text and JSON; output.py writes them
-opening.py          opens a store to change it; summaries.py reads one that may be open elsewhere
+opening.py          opens a store or connects to one; summaries.py reads the files of one
+served.py           numbers of a served store; served_watch.py measures it for top
 streams.py          standard input, output and error; stopping.py handles Ctrl-C
 progress.py         progress bars on standard error
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,11 +11,12 @@ from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, say
 from timerstore.cli.params import (
+    StorePlace,
     config_of,
     config_option,
     due_arguments,
     json_option,
-    path_argument,
+    store_argument,
     when_options,
 )
 from timerstore.cli.putting import receipt_fields
@@ -71,12 +71,12 @@ def _check_target(handles: tuple[str, ...], topic: str | None, key: str | None) 
 
 
 @click.command("cancel")
-@path_argument
+@store_argument
 @_target_options
 @config_option
 @json_option
 def cancel_command(
-    path: Path,
+    path: StorePlace,
     handles: tuple[str, ...],
     topic: str | None,
     key: str | None,
@@ -116,13 +116,13 @@ def _handle_error(handle: str, error: MessageError) -> CommandError:
 
 
 @click.command("move")
-@path_argument
+@store_argument
 @_target_options
 @when_options
 @config_option
 @json_option
 def move_command(
-    path: Path,
+    path: StorePlace,
     handles: tuple[str, ...],
     topic: str | None,
     key: str | None,

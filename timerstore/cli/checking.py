@@ -8,9 +8,16 @@ import click
 
 from timerstore._engine.maintenance import check_backup, repair_directory, verify_directory
 from timerstore.cli.exits import Exit, report_of
-from timerstore.cli.opening import require, stores_in
+from timerstore.cli.opening import connected, require, stores_in
 from timerstore.cli.output import emit, emit_error, say
-from timerstore.cli.params import FOLDER, json_option, path_argument
+from timerstore.cli.params import (
+    FOLDER,
+    StorePlace,
+    StoreUrl,
+    files_argument,
+    json_option,
+    store_argument,
+)
 from timerstore.cli.progress import progress
 from timerstore.cli.text import plural
 from timerstore.errors import TimerStoreError
@@ -19,16 +26,20 @@ from timerstore.shards.kinds import Kind
 
 
 @click.command("verify")
-@path_argument
+@store_argument
 @json_option
-def verify_command(path: Path, as_json: bool) -> None:
+def verify_command(path: StorePlace, as_json: bool) -> None:
     """Check all of a store, a directory of shards or a backup, and report each damaged place.
 
     The command changes nothing and takes no lock. If another process writes to the store, a
-    concurrent change can be reported as damage; run the command again. The exit code is 1 if
-    anything is damaged. For shards it is the highest code of a shard.
+    concurrent change can be reported as damage; run the command again, or give the address of the
+    store's server, whose process then checks the store. The exit code is 1 if anything is damaged.
+    For shards it is the highest code of a shard.
     """
-    if require(path, Kind.STORE, Kind.SHARDS, Kind.BACKUP) is Kind.BACKUP:
+    if isinstance(path, StoreUrl):
+        with connected(path) as store:
+            code = _write_report(str(path), store.verify(), as_json=as_json)
+    elif require(path, Kind.STORE, Kind.SHARDS, Kind.BACKUP) is Kind.BACKUP:
         code = _write_report(str(path), check_backup(path), as_json=as_json)
     else:
         code = max(_verify(one, as_json=as_json) for one in stores_in(path).values())
@@ -70,7 +81,7 @@ def _write_report(name: str, report: Report, *, as_json: bool) -> Exit:
 
 
 @click.command("repair")
-@path_argument
+@files_argument("it reads the files of a damaged store, which cannot be served")
 @click.argument("target", type=FOLDER)
 @json_option
 def repair_command(path: Path, target: Path, as_json: bool) -> None:

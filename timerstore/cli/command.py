@@ -131,7 +131,8 @@ def cli(debug: bool) -> None:
     """Store delayed messages on disk; deliver each once, when it is due.
 
     PATH is the directory of a store, or a directory of shards. Commands that only read work while
-    another process has the store open.
+    another process has the store open. URL is the address of a served store: unix:///PATH,
+    tls://HOST:PORT or tcp://HOST:PORT.
     """
 
 

@@ -8,14 +8,14 @@ import click
 from timerstore._engine.convert import convert
 from timerstore.cli.opening import require
 from timerstore.cli.output import emit, say
-from timerstore.cli.params import config_of, config_option, json_option, path_argument
+from timerstore.cli.params import config_of, config_option, files_argument, json_option
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import plural
 from timerstore.shards.kinds import Kind
 
 
 @click.command("convert")
-@path_argument
+@files_argument("the store must be closed")
 @click.option(
     "--to",
     type=click.Choice(["rocketmq", "timerstore"]),

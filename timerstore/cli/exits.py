@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from timerstore._engine.storage.os_errors import FULL
 from timerstore.errors import (
+    AccessError,
     BucketError,
     BusyError,
     ConflictError,
@@ -123,8 +124,12 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (
         LockedError,
-        f"use that process, or stop it first; these commands work while it runs: {READERS}",
+        (
+            "give the address of its server (unix://, tls://) in place of the path, or stop it "
+            f"first; these commands work while it runs: {READERS}"
+        ),
     ),
+    (AccessError, "give the server's token with --token-file, or connect as a user it accepts"),
     (UnavailableError, "start the server, or try again later"),
     (ConnectionLostError, "look whether the call took effect, then try again"),
     (FullError, "free space and try again; no acknowledged message is lost"),

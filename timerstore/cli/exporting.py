@@ -29,7 +29,7 @@ from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
-from timerstore.cli.params import COUNT, FOLDER, json_option, path_argument
+from timerstore.cli.params import COUNT, FOLDER, files_argument, json_option
 from timerstore.cli.pending_rows import pending_rows
 from timerstore.cli.progress import OnProgress, progress
 from timerstore.cli.stopping import stopping
@@ -147,7 +147,7 @@ def row_fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command("dump")
-@path_argument
+@files_argument("a table is read from the files of a store, also while it is served")
 @click.argument("table", type=click.Choice([*TABLES, PENDING]), default="messages")
 @click.option("-n", "--max", "max_count", type=COUNT, help="Write at most so many rows.")
 @_table_options
@@ -187,7 +187,7 @@ def dump_command(
 
 
 @click.command("export")
-@path_argument
+@files_argument("a table is read from the files of a store, also while it is served")
 @click.argument("target", type=FOLDER)
 @click.option(
     "--table",

@@ -7,14 +7,14 @@ import click
 
 from timerstore.cli import import_rows
 from timerstore.cli.output import emit, note, say
-from timerstore.cli.params import config_of, config_option, json_option, path_argument
+from timerstore.cli.params import config_of, config_option, files_argument, json_option
 from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import plural
 
 
 @click.command("import")
-@path_argument
+@files_argument("only the process that has the store open can put each row once")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--topic", default="", help="The topic of rows without a column topic.")
 @click.option("--run-id", help="Name of this import; default: a digest of the file.")

@@ -6,14 +6,14 @@ import click
 
 from timerstore.cli.opening import require
 from timerstore.cli.output import emit, say
-from timerstore.cli.params import json_option, path_argument
+from timerstore.cli.params import files_argument, json_option
 from timerstore.cli.text import plural
 from timerstore.shards import ingest
 from timerstore.shards.kinds import Kind
 
 
 @click.command("ingest")
-@path_argument
+@files_argument("a server serves one store, and this is for shards")
 @click.option(
     "--from",
     "ingest_from",

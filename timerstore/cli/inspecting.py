@@ -15,11 +15,12 @@ from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
     INSTANT,
+    StorePlace,
     config_of,
     config_option,
     json_option,
     ms_of,
-    path_argument,
+    store_argument,
     topic_option,
 )
 from timerstore.cli.text import iso, plural, safe, span_text, time_text
@@ -32,7 +33,7 @@ _BAR = 40
 
 
 @click.command("histogram")
-@path_argument
+@store_argument
 @topic_option
 @click.option("--by", type=click.Choice(list(UNIT_S)), default="hour", show_default=True)
 @click.option("--from", "begin", type=INSTANT, help="Default: now.")
@@ -40,7 +41,7 @@ _BAR = 40
 @config_option
 @json_option
 def histogram_command(
-    path: Path,
+    path: StorePlace,
     topic: str | None,
     by: str,
     begin: datetime | None,
@@ -51,13 +52,14 @@ def histogram_command(
     """Count pending messages by due time, in exact buckets of a second, minute, hour or day (UTC).
 
     If another process has the store open, the command reads its log, which takes about a second for
-    each GB.
+    each GB. With the address of its server, that process counts.
     """
     config = config_of(settings)
     try:
         with opened(path, config, threads=False) as store:
             found = store.histogram(ms_of(begin), ms_of(end), by, topic)
     except LockedError:
+        assert isinstance(path, Path), "a served store is not locked"
         found = _from_snapshot(path, topic, by, begin, end)
     edges = found.edges.tolist()
     rows = list(zip(edges[:-1], edges[1:], found.counts.tolist(), strict=True))
@@ -97,13 +99,13 @@ def _from_snapshot(
 
 
 @click.command("explain")
-@path_argument
+@store_argument
 @click.argument("message")
 @click.option("--topic", help="MESSAGE is a message id of this topic, not a handle.")
 @config_option
 @json_option
 def explain_command(
-    path: Path,
+    path: StorePlace,
     message: str,
     topic: str | None,
     settings: tuple[tuple[str, Any], ...],

@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,7 +18,14 @@ from timerstore._engine.leases.receive_request import ATTEMPTS_MAX, COUNT_MAX
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say
-from timerstore.cli.params import SPAN, config_of, config_option, json_option, path_argument
+from timerstore.cli.params import (
+    SPAN,
+    StorePlace,
+    config_of,
+    config_option,
+    json_option,
+    store_argument,
+)
 from timerstore.cli.reading import settle
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import iso, message_fields, message_line, safe, time_text
@@ -36,7 +42,7 @@ lease_option = click.option(
 
 
 @click.command("receive")
-@path_argument
+@store_argument
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--group", required=True, help="The group that gets the messages.")
 @click.option(
@@ -144,12 +150,15 @@ def _until_text(until_ms: int) -> str:
 
 
 @click.command("ack")
-@path_argument
+@store_argument
 @receipts_argument
 @config_option
 @json_option
 def ack_command(
-    path: Path, receipts: tuple[str, ...], settings: tuple[tuple[str, Any], ...], as_json: bool
+    path: StorePlace,
+    receipts: tuple[str, ...],
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
 ) -> None:
     """Acknowledge leased messages: the group has processed them.
 
@@ -168,7 +177,7 @@ def ack_command(
 
 
 @click.command("nack")
-@path_argument
+@store_argument
 @receipts_argument
 @click.option(
     "--in",
@@ -179,7 +188,7 @@ def ack_command(
 @config_option
 @json_option
 def nack_command(
-    path: Path,
+    path: StorePlace,
     receipts: tuple[str, ...],
     within: timedelta | None,
     settings: tuple[tuple[str, Any], ...],
@@ -203,12 +212,15 @@ def nack_command(
 
 
 @click.command("bury")
-@path_argument
+@store_argument
 @receipts_argument
 @config_option
 @json_option
 def bury_command(
-    path: Path, receipts: tuple[str, ...], settings: tuple[tuple[str, Any], ...], as_json: bool
+    path: StorePlace,
+    receipts: tuple[str, ...],
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
 ) -> None:
     """Make leased messages dead letters of their group now. `requeue` delivers them again.
 
@@ -228,13 +240,13 @@ def bury_command(
 
 
 @click.command("extend")
-@path_argument
+@store_argument
 @receipts_argument
 @lease_option
 @config_option
 @json_option
 def extend_command(
-    path: Path,
+    path: StorePlace,
     receipts: tuple[str, ...],
     lease: timedelta,
     settings: tuple[tuple[str, Any], ...],
@@ -275,7 +287,7 @@ def _extend(store: Store, receipt: str, lease: timedelta, *, as_json: bool) -> b
 
 
 def _settle(
-    path: Path,
+    path: StorePlace,
     receipts: list[str],
     settings: tuple[tuple[str, Any], ...],
     call: Callable[[Store, list[str]], list[AckResult]],

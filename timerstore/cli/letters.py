@@ -5,7 +5,6 @@ Locking: `dead-letters` only reads, so another process may have the store open. 
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,14 +12,16 @@ import click
 from timerstore._engine.leases import DeadLetter
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.leasing import read_receipts
-from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.opening import connected, opened, stores_in
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.params import (
     COUNT,
+    StorePlace,
+    StoreUrl,
     config_of,
     config_option,
     json_option,
-    path_argument,
+    store_argument,
     topic_option,
 )
 from timerstore.cli.stopping import stopping
@@ -34,14 +35,14 @@ group_argument = click.argument("group")
 
 
 @click.command("dead-letters")
-@path_argument
+@store_argument
 @group_argument
 @topic_option
 @click.option("-n", "--max", "max_count", type=COUNT, help="Print at most so many.")
 @config_option
 @json_option
 def dead_letters_command(
-    path: Path,
+    path: StorePlace,
     group: str,
     topic: str | None,
     max_count: int | None,
@@ -67,8 +68,12 @@ def dead_letters_command(
 
 
 def _letters(
-    path: Path, config: StoreConfig | None, group: str, topic: str | None
+    path: StorePlace, config: StoreConfig | None, group: str, topic: str | None
 ) -> Iterator[DeadLetter]:
+    if isinstance(path, StoreUrl):
+        with connected(path, config) as store:
+            yield from store.dead_letters(group, topic=topic)
+        return
     for shard, one in stores_in(path).items():
         with open_store(one, config, read_only=True) as store:
             for letter in store.dead_letters(group, topic=topic):
@@ -93,7 +98,7 @@ def _write_letter(letter: DeadLetter, *, as_json: bool) -> None:
 
 
 @click.command("requeue")
-@path_argument
+@store_argument
 @group_argument
 @click.argument("receipts", nargs=-1)
 @click.option("--all", "requeues_all", is_flag=True, help="Requeue all dead letters of the group.")
@@ -101,7 +106,7 @@ def _write_letter(letter: DeadLetter, *, as_json: bool) -> None:
 @config_option
 @json_option
 def requeue_command(
-    path: Path,
+    path: StorePlace,
     group: str,
     receipts: tuple[str, ...],
     requeues_all: bool,

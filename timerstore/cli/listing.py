@@ -3,6 +3,7 @@
 Thread safety: both read a snapshot and take no lock, except `count` with a time range.
 """
 
+from collections.abc import Container, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,54 +11,98 @@ from typing import Any
 import click
 
 from timerstore._engine.snapshot.store_summary import StoreSummary, look
-from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.exits import CommandError
+from timerstore.cli.opening import connected, opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
     INSTANT,
+    StorePlace,
+    StoreUrl,
     config_of,
     config_option,
     json_option,
     ms_of,
-    path_argument,
+    store_argument,
     topic_option,
 )
+from timerstore.cli.served import topics_of
 from timerstore.cli.summaries import counted, groups, holder_text
 from timerstore.cli.text import plural, size_text
 
 
 @click.command("ls")
-@path_argument
+@store_argument
 @click.option(
     "--groups", "show_groups", is_flag=True, help="List groups and their positions instead."
 )
 @json_option
-def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
+def ls_command(path: StorePlace, show_groups: bool, as_json: bool) -> None:
     """List the topics of a store with their queues, pending and delivered messages.
 
     The numbers are those of the last checkpoint. In a busy store it is at most half a second old.
+    Those of a served store are as of now.
     """
+    if isinstance(path, StoreUrl):
+        _list_served(path, show_groups=show_groups, as_json=as_json)
+        return
     found = [look(one, shard) for shard, one in stores_in(path).items()]
     if show_groups:
-        _list_groups(found, as_json=as_json)
+        _write_groups(_group_rows(found), as_json=as_json)
         return
     found = [counted(one) for one in found]
-    rows = [
-        (one.shard, topic, one.queue_counts.get(topic), one.pending(topic), one.end(topic))
-        for one in found
-        for topic in one.topics
-    ]
+    if not as_json:
+        _note_store(path, found)
+    _write_topics(
+        [
+            (one.shard, topic, one.queue_counts.get(topic), one.pending(topic), one.end(topic))
+            for one in found
+            for topic in one.topics
+        ],
+        as_json=as_json,
+    )
+
+
+def _list_served(place: StoreUrl, *, show_groups: bool, as_json: bool) -> None:
+    if show_groups:
+        raise CommandError(
+            "a server does not list the groups",
+            where=place,
+            do="run it where the store is, with its path; it works while the store is served",
+        )
+    with connected(place) as store:
+        topics = topics_of(store)
+        stats = store.stats()
+    if not as_json:
+        log = size_text(stats["log_end_bytes"] - stats["log_begin_bytes"])
+        note(f"{place}: a served store, log {log}")
+    _write_topics([(None, name, *one) for name, one in topics.items()], as_json=as_json)
+
+
+def _write_topics(rows: Sequence[tuple[Any, ...]], *, as_json: bool) -> None:
+    names = ("shard", "topic", "queues", "pending", "delivered")
+    _write_rows(names, rows, as_json=as_json, empty="no topics yet")
+
+
+def _write_groups(rows: Sequence[tuple[Any, ...]], *, as_json: bool) -> None:
+    names = ("shard", "topic", "group", "queue", "committed", "behind")
+    _write_rows(names, rows, as_json=as_json, empty="no group has committed an offset yet")
+
+
+def _write_rows(
+    names: Sequence[str], rows: Sequence[tuple[Any, ...]], *, as_json: bool, empty: str
+) -> None:
+    """Write rows whose first field is the shard, which is left out for a single store."""
     if as_json:
-        for shard, topic, queues, pending, end in rows:
-            of_shard = {} if shard is None else {"shard": shard}
-            emit({"topic": topic, **of_shard, "queues": queues, "pending": pending, "arrived": end})
-        return
-    _note_store(path, found)
-    if rows:
-        names = ("shard", "topic", "queues", "pending", "delivered")
-        skip = 1 if found[0].shard is None else 0
+        for row in rows:
+            fields = dict(zip(names, row, strict=True))
+            if fields["shard"] is None:
+                del fields["shard"]
+            emit(fields)
+    elif rows:
+        skip = 1 if rows[0][0] is None else 0
         table(names[skip:], [row[skip:] for row in rows])
     else:
-        note("no topics yet")
+        note(empty)
 
 
 def _note_store(path: Path, found: list[StoreSummary]) -> None:
@@ -68,34 +113,18 @@ def _note_store(path: Path, found: list[StoreSummary]) -> None:
     note(f"{path}: {what}, log {size_text(log)}; {'; '.join(holders)}")
 
 
-def _list_groups(found: list[StoreSummary], *, as_json: bool) -> None:
+def _group_rows(found: list[StoreSummary]) -> list[tuple[Any, ...]]:
     rows = []
     for one in found:
         for topic, group, queue_id, offset in groups(one.path):
             ends = {} if one.counts is None else one.counts.ends.get(topic, {})
             behind = None if one.counts is None else ends.get(queue_id, 0) - offset
             rows.append((one.shard, topic, group, queue_id, offset, behind))
-    names = ("shard", "topic", "group", "queue", "committed", "behind")
-    if as_json:
-        for row in rows:
-            fields = dict(zip(names, row, strict=True))
-            emit(
-                {
-                    name: value
-                    for name, value in fields.items()
-                    if name != "shard" or value is not None
-                }
-            )
-        return
-    skip = 1 if found[0].shard is None else 0
-    if rows:
-        table(names[skip:], [row[skip:] for row in rows])
-    else:
-        note("no group has committed an offset yet")
+    return rows
 
 
 @click.command("count")
-@path_argument
+@store_argument
 @topic_option
 @click.option(
     "--from",
@@ -109,7 +138,7 @@ def _list_groups(found: list[StoreSummary], *, as_json: bool) -> None:
 @config_option
 @json_option
 def count_command(
-    path: Path,
+    path: StorePlace,
     topic: str | None,
     begin: datetime | None,
     end: datetime | None,
@@ -119,20 +148,27 @@ def count_command(
     """Count pending messages.
 
     Without --from and --until the command works while another process has the store open. With one
-    of them it opens the store itself.
+    of them it opens the store itself. With the address of a server it asks the server.
     """
+    config = config_of(settings)
+    holders: list[int | None] = [None]
     if begin is not None or end is not None:
-        config = config_of(settings)
         with opened(path, config, threads=False) as store:
             pending = store.pending(begin_ms=ms_of(begin), end_ms=ms_of(end), topic=topic)
             number: int = sum(1 for _ in pending)
-        holders: list[int | None] = [None]
+    elif isinstance(path, StoreUrl):
+        with connected(path, config) as served:
+            stats = served.stats()
+            number = stats["pending_messages"]
+            if topic is not None:
+                number = stats["pending_by_topic"].get(topic, 0)
+                _note_unknown(topic, served.topics())
     else:
         found = [counted(look(one, shard)) for shard, one in stores_in(path).items()]
         number = sum(one.pending(topic) or 0 for one in found)
         holders = [one.holder for one in found]
-        if topic is not None and not any(topic in one.topics for one in found):
-            note(f"the store has no topic {topic!r} yet")
+        if topic is not None:
+            _note_unknown(topic, [name for one in found for name in one.topics])
     if as_json:
         emit(
             {
@@ -143,3 +179,8 @@ def count_command(
         )
     else:
         say(str(number))
+
+
+def _note_unknown(topic: str, known: Container[str]) -> None:
+    if topic not in known:
+        note(f"the store has no topic {topic!r} yet")

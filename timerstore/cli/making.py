@@ -10,14 +10,17 @@ from timerstore._engine.format.store_paths import Tree, segment_name, shard_numb
 from timerstore._engine.maintenance import restore
 from timerstore._engine.storage.disk import Disk, is_temporary_of
 from timerstore.cli.exits import CommandError
-from timerstore.cli.opening import opened_single, require
+from timerstore.cli.opening import connected, opened_single, require
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.params import (
     FOLDER,
+    StorePlace,
+    StoreUrl,
     config_of,
     config_option,
+    files_argument,
     json_option,
-    path_argument,
+    store_argument,
 )
 from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
@@ -39,7 +42,7 @@ _GEOMETRY = (
 
 
 @click.command("init")
-@path_argument
+@files_argument("a server serves a store that exists")
 @click.option("--shards", "shard_count", type=int, help="Create a directory of so many shards.")
 @config_option
 @json_option
@@ -124,31 +127,35 @@ def _write_created(path: Path, shards: int | None, config: StoreConfig, *, as_js
 
 
 @click.command("backup")
-@path_argument
+@store_argument
 @click.argument("target", type=FOLDER)
 @config_option
 @json_option
 def backup_command(
-    path: Path, target: Path, settings: tuple[tuple[str, Any], ...], as_json: bool
+    path: StorePlace, target: Path, settings: tuple[tuple[str, Any], ...], as_json: bool
 ) -> None:
     """Copy a store to TARGET, or update the backup there. Only new data is copied.
 
-    No other process may have the store open. A process that has it open calls
-    `store.backup(target)`.
+    If another process has the store open, give the address of its server: that process makes the
+    backup, into TARGET on its own machine. TARGET is then an absolute path.
     """
     config = config_of(settings)
-    with (
-        stopping() as stop,
-        opened_single(path, config) as store,
-        progress("copying", stop=stop) as on_progress,
-    ):
-        report = store.backup(target, progress=on_progress)
+    with stopping() as stop:
+        if isinstance(path, StoreUrl):
+            with connected(path, config) as served:
+                report = served.backup(target)
+        else:
+            with (
+                opened_single(path, config) as store,
+                progress("copying", stop=stop) as on_progress,
+            ):
+                report = store.backup(target, progress=on_progress)
     _write_report(f"backed up {path} to {target}", report, as_json=as_json)
 
 
 @click.command("restore")
 @click.argument("backup", type=FOLDER)
-@path_argument
+@files_argument("PATH is a new store")
 @json_option
 def restore_command(backup: Path, path: Path, as_json: bool) -> None:
     """Restore a store from BACKUP to PATH, a new or empty directory. Every byte is checked."""

@@ -1,8 +1,12 @@
-"""Open a store, or a directory of shards, for a command. Nothing here creates a directory.
+"""Open a store, or a directory of shards, for a command, or connect to a served store.
 
-Raises: CommandError if the path has no store; LockedError if another process has it open.
+Nothing here creates a directory.
+
+Raises: CommandError if the path has no store; LockedError if another process has it open;
+UnavailableError if no server listens at an address.
 """
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +14,17 @@ from pathlib import Path
 from timerstore import store as single
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError
+from timerstore.cli.params import StorePlace, StoreUrl
 from timerstore.config import StoreConfig
+from timerstore.net.access import read_token
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore, connect
 
-Store = TimerStore | ShardedStore
+Store = TimerStore | ShardedStore | ConnectedStore
+
+_RETRY_S = 5.0  # a person waits for a command
 
 
 def require(path: Path, *kinds: Kind) -> Kind:
@@ -46,14 +54,20 @@ _NAMES = {
 
 @contextmanager
 def opened(
-    path: Path, config: StoreConfig | None = None, *, threads: bool = True
+    place: StorePlace, config: StoreConfig | None = None, *, threads: bool = True
 ) -> Iterator[Store]:
-    """Open a store or shards. The services run on threads unless `threads` is False."""
-    if require(path, Kind.STORE, Kind.SHARDS) is Kind.SHARDS:
-        with open_shards(path, None, config, threads=threads) as shards:
+    """Open a store or shards, or connect to a server.
+
+    The services run on threads unless `threads` is False. Those of a server run in its process.
+    """
+    if isinstance(place, StoreUrl):
+        with connected(place, config) as found:
+            yield found
+    elif require(place, Kind.STORE, Kind.SHARDS) is Kind.SHARDS:
+        with open_shards(place, None, config, threads=threads) as shards:
             yield shards
     else:
-        with single.open(path, config, threads=threads) as store:
+        with single.open(place, config, threads=threads) as store:
             yield store
 
 
@@ -65,6 +79,38 @@ def opened_single(path: Path, config: StoreConfig | None = None) -> Iterator[Tim
         yield store
 
 
+@contextmanager
+def connected(place: StoreUrl, config: StoreConfig | None = None) -> Iterator[ConnectedStore]:
+    """Connect to a server."""
+    if config is not None:
+        raise CommandError(
+            "-c: settings are those of the process that has the store open",
+            where=place,
+            do="leave out -c, or give it to `timerstore serve`",
+        )
+    is_tls = place.url.lower().startswith("tls:")
+    token = None if place.token_file is None else read_token(place.token_file)
+    with connect(
+        place.url,
+        token=token,
+        tls=_tls(place.tls_ca) if is_tls else None,
+        retry_for=_RETRY_S,
+    ) as store:
+        yield store
+
+
+def _tls(authorities: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise CommandError(
+            "the certificates cannot be read",
+            where=authorities,
+            wanted="certificates in PEM",
+            got=error.strerror or str(error),
+        ) from error
+
+
 def stores_in(path: Path) -> dict[int | None, Path]:
     """Return the directory of each store by shard number; a single store has the key None."""
     if require(path, Kind.STORE, Kind.SHARDS) is Kind.STORE:
@@ -74,8 +120,8 @@ def stores_in(path: Path) -> dict[int | None, Path]:
     return {shard: tree.shard(shard) for shard in range(count)}
 
 
-def parts_of(store: Store) -> dict[int | None, TimerStore]:
+def parts_of(store: Store) -> dict[int | None, TimerStore | ConnectedStore]:
     """Return each open store by shard number, with the keys of `stores_in`."""
-    if isinstance(store, TimerStore):
-        return {None: store}
-    return dict(enumerate(store.stores))
+    if isinstance(store, ShardedStore):
+        return dict(enumerate(store.stores))
+    return {None: store}

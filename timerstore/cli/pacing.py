@@ -10,28 +10,38 @@ import click
 
 from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
-from timerstore.cli.opening import Store, opened, require, stores_in
+from timerstore.cli.opening import Store, connected, opened, require, stores_in
 from timerstore.cli.output import emit, note, say
-from timerstore.cli.params import SPAN, config_of, config_option, json_option, path_argument
-from timerstore.cli.stopping import stopping
+from timerstore.cli.params import (
+    SPAN,
+    StorePlace,
+    StoreUrl,
+    config_of,
+    config_option,
+    json_option,
+    store_argument,
+)
+from timerstore.cli.served import topics_of
+from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import plural
 from timerstore.clock import SystemClock
 from timerstore.config import StoreConfig, parse_topic_rates
 from timerstore.shards import cluster
 from timerstore.shards.kinds import Kind
+from timerstore.store import ConnectedStore
 
 _LOOK_S = 0.25
 
 
 @click.command("pace")
-@path_argument
+@store_argument
 @click.argument("rates", nargs=-1, required=True, metavar="TOPIC=RATE...")
 @click.option("--for", "within", type=SPAN, help="Exit after this time.")
 @click.option("--drain", is_flag=True, help="Exit when no message of these topics is due.")
 @config_option
 @json_option
 def pace_command(
-    path: Path,
+    path: StorePlace,
     rates: tuple[str, ...],
     within: timedelta | None,
     drain: bool,
@@ -45,27 +55,67 @@ def pace_command(
     applies while the command runs; the store does not keep it.
 
     No other process may have the store open. A process that has it open calls
-    `store.pace(topic, rate)`, or opens it with `topic_rates`.
+    `store.pace(topic, rate)`, or opens it with `topic_rates`. With the address of its server the
+    command sets the limits there, and removes them when it ends.
     """
-    config = _with_rates(path, " ".join(rates), config_of(settings))
-    topics = parse_topic_rates(config.topic_rates)
+    text, given = " ".join(rates), config_of(settings)
     with stopping() as stop:
-        before, _ = _counts(path)
-        with opened(path, config) as store:
-            stop.end_within(within)
-            waiting = store.stats()["pending_by_topic"]
-            count = sum(waiting.get(topic, 0) for topic in topics)
-            note(f"pacing {config.topic_rates}: {plural(count, 'message')} pending; Ctrl-C ends")
-            while not stop.wait(_LOOK_S):
-                if drain and not _is_any_due(store, topics):
-                    break
-        delivered, left = _counts(path)
+        stop.end_within(within)
+        if isinstance(path, StoreUrl):
+            topics = parse_topic_rates(replace(StoreConfig(), topic_rates=text).topic_rates)
+            before, delivered, left = _pace_served(path, given, topics, stop, drain=drain)
+        else:
+            config = _with_rates(path, text, given)
+            topics = parse_topic_rates(config.topic_rates)
+            before, _ = _counts(path)
+            with opened(path, config) as store:
+                _wait(store, topics, stop, drain=drain)
+            delivered, left = _counts(path)
         for topic, rate in topics.items():
             counts = {"came": delivered[topic] - before[topic], "pending": left[topic]}
             if as_json:
                 emit({"topic": topic, "per_second": rate, **counts})
             else:
                 say(f"{topic}: {counts['came']:,} delivered, {counts['pending']:,} pending")
+
+
+def _pace_served(
+    place: StoreUrl,
+    config: StoreConfig | None,
+    topics: dict[str, float],
+    stop: Stop,
+    *,
+    drain: bool,
+) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Limit the topics of a served store. Return the counts before, of deliveries and pending."""
+    with connected(place, config) as store:
+        before, _ = _served_counts(store)
+        try:
+            for topic, rate in topics.items():
+                store.pace(topic, rate)
+            _wait(store, topics, stop, drain=drain)
+            return before, *_served_counts(store)
+        finally:
+            for topic in topics:
+                store.pace(topic, None)
+
+
+def _served_counts(store: ConnectedStore) -> tuple[Counter[str], Counter[str]]:
+    found = topics_of(store)
+    return (
+        Counter({name: one.delivered for name, one in found.items()}),
+        Counter({name: one.pending for name, one in found.items()}),
+    )
+
+
+def _wait(store: Store, topics: dict[str, float], stop: Stop, *, drain: bool) -> None:
+    waiting = store.stats()["pending_by_topic"]
+    count = sum(waiting.get(topic, 0) for topic in topics)
+    rates = " ".join(f"{topic}={rate:g}" for topic, rate in topics.items())
+    note(f"pacing {rates}: {plural(count, 'message')} pending; Ctrl-C ends")
+    while not stop.wait(_LOOK_S):
+        if drain and not _is_any_due(store, topics):
+            return
 
 
 def _with_rates(path: Path, rates: str, config: StoreConfig | None) -> StoreConfig:

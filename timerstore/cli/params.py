@@ -11,9 +11,10 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from timerstore._engine.base.due_times import SANE_MS_MIN, moment_ms
 from timerstore.config import StoreConfig
@@ -200,10 +201,15 @@ class Seconds(click.FloatRange):
 
 
 class NonEmptyPath(click.Path):
-    """A path. The empty path is rejected, since it would be the working directory."""
+    """A path. The empty path is rejected, since it would be the working directory.
 
-    def __init__(self) -> None:
+    So is the address of a server.
+    """
+
+    def __init__(self, why_no_url: str = "") -> None:
+        """`why_no_url`: the reason why a served store is of no use here."""
         super().__init__(path_type=Path)
+        self._why_no_url = why_no_url
 
     def convert(
         self,
@@ -214,7 +220,77 @@ class NonEmptyPath(click.Path):
         """Parse the value."""
         if value == "":
             self.fail("wanted a path, got ''", param)
+        if is_url(value):
+            why = f": {self._why_no_url}" if self._why_no_url else ""
+            self.fail(f"wanted a path of this machine, got {value}{why}", param)
         return super().convert(value, param, ctx)
+
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+
+
+def is_url(value: object) -> bool:
+    """Return whether an argument is an address, not a path."""
+    return isinstance(value, str) and _URL.match(value) is not None
+
+
+class StoreUrl(NamedTuple):
+    """The address of a served store, and the files that a client of its server needs."""
+
+    url: str
+    token_file: Path | None
+    tls_ca: Path | None
+
+    def __str__(self) -> str:
+        return self.url
+
+
+StorePlace = Path | StoreUrl
+"""A directory, or the address of a server."""
+
+
+class _Place(NonEmptyPath):
+    """A path, or the address of a server."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Parse the value."""
+        given = _given_files(ctx)
+        if not is_url(value):
+            if given:
+                self.fail(f"{given[0]}: wanted tcp:// or tls:// with it, got {value!r}", param)
+            return super().convert(value, param, ctx)
+        meta = {} if ctx is None else ctx.meta
+        scheme = value.partition("://")[0].lower()
+        for name, schemes in ((_TOKEN_FILE, ("tcp", "tls")), (_TLS_CA, ("tls",))):
+            if name in given and scheme not in schemes:
+                forms = " or ".join(f"{one}://" for one in schemes)
+                self.fail(f"{name}: wanted {forms} with it, got {value}", param)
+        has_token = scheme in ("tcp", "tls")
+        return StoreUrl(
+            value,
+            meta.get(_TOKEN_FILE) if has_token else None,
+            meta.get(_TLS_CA) if scheme == "tls" else None,
+        )
+
+
+_TOKEN_FILE, _TLS_CA = "--token-file", "--tls-ca"
+
+
+def _given_files(ctx: click.Context | None) -> list[str]:
+    """Return the options of a server that the command line has, not the environment."""
+    return [] if ctx is None else ctx.meta.get("given_files", [])
+
+
+def _keep_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    name = param.opts[0]
+    ctx.meta[name] = value
+    if ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+        ctx.meta.setdefault("given_files", []).append(name)
 
 
 SPAN, INSTANT, DUE, SETTING, PAIR = Span(), Instant(), Due(), Setting(), Pair()
@@ -222,7 +298,41 @@ FOLDER = NonEmptyPath()
 WHOLE_MAX = 2**63 - 1
 COUNT, PLACE = click.IntRange(1, WHOLE_MAX), click.IntRange(0, WHOLE_MAX)
 
-path_argument = click.argument("path", type=FOLDER)
+
+def files_argument(why_no_url: str) -> Callable[[Function], Function]:
+    """Return the argument PATH of a command that needs the files of a store."""
+    return click.argument("path", type=NonEmptyPath(why_no_url))
+
+
+_HELP = {
+    _TLS_CA: "Certificates that sign the server's, in PEM, for tls:// in place of PATH.",
+    _TOKEN_FILE: "File with the server's token, for tcp:// and tls:// in place of PATH.",
+}
+
+
+def _file_option(name: str, **more: Any) -> Callable[[Function], Function]:
+    return click.option(
+        name,
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=f"TIMERSTORE_{name[2:].replace('-', '_').upper()}",
+        show_envvar=True,
+        help=_HELP[name],
+        **more,
+    )
+
+
+place_argument = click.argument("path", type=_Place(), metavar="PATH|URL")
+tls_ca_option = _file_option(_TLS_CA)
+
+
+def store_argument(command: Function) -> Function:
+    """Add the argument PATH: a directory, or the address of a server; and the client's options."""
+    for name in _HELP:
+        keep = _file_option(name, is_eager=True, expose_value=False, callback=_keep_file)
+        command = keep(command)
+    return place_argument(command)
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Write JSON, one object per line."
 )

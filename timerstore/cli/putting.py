@@ -21,7 +21,7 @@ from timerstore.cli.params import (
     due_arguments,
     json_option,
     ms_of,
-    path_argument,
+    store_argument,
     when_options,
 )
 from timerstore.cli.stopping import Stop, stopping
@@ -36,7 +36,7 @@ _LOOK_S = 0.2
 
 
 @click.command("put")
-@path_argument
+@store_argument
 @click.argument("topic")
 @click.argument("body", required=False)
 @when_options

@@ -5,13 +5,13 @@ Otherwise they read a snapshot as of the last checkpoint (snapshot_follow.py).
 """
 
 import importlib
+import secrets
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import click
 
-from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.validation import check_queues
 from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore.cli.exits import Exit
@@ -22,18 +22,22 @@ from timerstore.cli.params import (
     INSTANT,
     PLACE,
     SPAN,
+    StorePlace,
+    StoreUrl,
     config_of,
     config_option,
     json_option,
     ms_of,
-    path_argument,
+    store_argument,
 )
+from timerstore.cli.served import queue_ends
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import Fields, body_of, message_fields, message_line, plural
 from timerstore.config import StoreConfig
 from timerstore.errors import LockedError
 from timerstore.messages import PullStatus
-from timerstore.store import TimerStore
+from timerstore.shards import ShardedStore
+from timerstore.store import ConnectedStore, TimerStore
 
 _ENDS = {PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE}
 _ENDS |= {PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MATCHED_LOGIC_QUEUE}
@@ -74,7 +78,7 @@ def _message_writer(*, as_json: bool, only_body: bool) -> WriteMessage:
 
 
 @click.command("get")
-@path_argument
+@store_argument
 @click.argument("topic")
 @click.option("-n", "--max", "max_count", type=COUNT, default=32, show_default=True, help=_MAX_HELP)
 @click.option("--queue", "queue_id", type=PLACE, help="Only this queue.")
@@ -94,7 +98,7 @@ def get_command(**options: Any) -> None:
     config = config_of(options["settings"])
     with stopping() as stop:
         try:
-            _keep_broker_store(options, [look(one) for one in stores_in(path).values()])
+            _keep_broker_store(options, summaries(path))
             with opened(path, config, threads=options["wait"] is not None) as store:
                 found = _get_open(store, options, stop, write)
         except LockedError:
@@ -109,6 +113,13 @@ def get_command(**options: Any) -> None:
     if not found:
         note(f"no messages of {topic}")
         raise click.exceptions.Exit(Exit.NOT_SO)
+
+
+def summaries(place: StorePlace) -> list[StoreSummary]:
+    """Return a summary of each store; none of a served store, whose files may be elsewhere."""
+    if isinstance(place, StoreUrl):
+        return []
+    return [look(one, shard) for shard, one in stores_in(place).items()]
 
 
 def _check_get(options: dict[str, Any]) -> None:
@@ -175,7 +186,9 @@ def _get_group(store: Store, options: dict[str, Any], stop: Stop, write: WriteMe
     return done
 
 
-def _pages(store: TimerStore, topic: str, options: dict[str, Any]) -> Iterator[Fields]:
+def _pages(
+    store: TimerStore | ConnectedStore, topic: str, options: dict[str, Any]
+) -> Iterator[Fields]:
     queues = store.topics().get(topic, 0)
     if options["queue_id"] is not None:
         check_queues([options["queue_id"]], queues)
@@ -193,8 +206,13 @@ def _pages(store: TimerStore, topic: str, options: dict[str, Any]) -> Iterator[F
 
 
 def settle(store: Store, stop: Stop) -> None:
-    """Step the services of a store without threads until no message is due."""
+    """Step the services of a store without threads until no message is due.
+
+    Those of a served store run in its process.
+    """
     for one in parts_of(store).values():
+        if not isinstance(one, TimerStore):
+            continue
         services = one.services().values()
         while any(service.step() for service in services):
             stop.check()
@@ -204,7 +222,7 @@ def settle(store: Store, stop: Stop) -> None:
 
 
 @click.command("follow")
-@path_argument
+@store_argument
 @click.argument("topic")
 @click.option("-n", "--max", "max_count", type=COUNT, help="Exit after so many messages.")
 @click.option("--from", "begin", type=INSTANT, help="Start with messages delivered at this time.")
@@ -226,7 +244,7 @@ def follow_command(**options: Any) -> None:
         raise click.UsageError("--from and --all: wanted one of them")
     write = _message_writer(as_json=options["as_json"], only_body=options["only_body"])
     config = config_of(options["settings"])
-    before = [look(one, shard) for shard, one in stores_in(options["path"]).items()]
+    before = summaries(options["path"])
     with stopping() as stop:
         stop.end_within(options["within"])
         write = _limited(write, options["max_count"], stop)
@@ -271,14 +289,20 @@ def _follow_open(
         _note_open(store, options)
         parts = parts_of(store)
         filters = {"tags": options["tags"], "sql": options["sql"]}
-        group = options["group"] or _FOLLOWER
+        is_served = isinstance(options["path"], StoreUrl)
+        group = options["group"] or (_own_follower() if is_served else _FOLLOWER)
         consumers = [
             (shard, one.consumer(options["topic"], group, **filters))
             for shard, one in parts.items()
         ]
         if not options["group"]:
-            for (_, consumer), known in zip(consumers, before, strict=True):
-                _seek(consumer, known, options)
+            for k, (_, consumer) in enumerate(consumers):
+                ends: dict[int, int] | None
+                if isinstance(store, TimerStore | ShardedStore):
+                    ends = _unopened_ends(before[k], options)
+                else:
+                    ends = queue_ends(store, options["topic"], consumer.queues)
+                _seek(consumer, ends, options)
         while not stop.is_asked:
             for shard, consumer in consumers:
                 _poll(consumer, shard, stop, write, commit=bool(options["group"]), of=len(parts))
@@ -289,22 +313,31 @@ def _note_open(store: Store, options: dict[str, Any]) -> None:
     note(f"following {options['topic']}: {plural(waiting, 'message')} pending; Ctrl-C ends")
 
 
-def _seek(consumer: Consumer, known: StoreSummary, options: dict[str, Any]) -> None:
-    """Set the start position: as requested, or after the messages of the unopened store."""
+def _unopened_ends(known: StoreSummary, options: dict[str, Any]) -> dict[int, int] | None:
+    """Return the ends of the topic's queues before the store was opened, if they are known."""
+    return None if known.counts is None else known.counts.ends.get(options["topic"], {})
+
+
+def _own_follower() -> str:
+    """Return a group for this command only: consumers of one group share the messages."""
+    return f"{_FOLLOWER}_{secrets.token_hex(6)}"
+
+
+def _seek(consumer: Any, ends: dict[int, int] | None, options: dict[str, Any]) -> None:
+    """Set the start position: as requested, or after the messages that were there before."""
     if options["from_start"]:
         return
     if options["begin"] is not None:
         consumer.seek(time_ms=ms_of(options["begin"]))
-    elif known.counts is None:
+    elif ends is None:
         consumer.seek(time_ms=_LATEST_MS)
     else:
-        ends = known.counts.ends.get(options["topic"], {})
         for queue_id in consumer.queues:
             consumer.seek(ends.get(queue_id, 0), queue_id=queue_id)
 
 
 def _poll(
-    consumer: Consumer, shard: int | None, stop: Stop, write: WriteMessage, *, commit: bool, of: int
+    consumer: Any, shard: int | None, stop: Stop, write: WriteMessage, *, commit: bool, of: int
 ) -> None:
     for message in consumer.poll(_PAGE, _LOOK_S / of):
         if stop.is_asked:

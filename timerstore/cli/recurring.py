@@ -6,7 +6,6 @@ Thread safety: listing takes no lock. It reads the store's file of definitions, 
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,16 +17,18 @@ from timerstore._engine.recurring import Recurring, describe
 from timerstore._engine.recurring.definition import MISSED
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import Exit
-from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.opening import connected, opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
     DUE,
     PAIR,
     SPAN,
+    StorePlace,
+    StoreUrl,
     config_of,
     config_option,
     json_option,
-    path_argument,
+    store_argument,
 )
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import exact_span_text, iso, safe, time_text
@@ -41,7 +42,7 @@ _PUT_ONLY = (
 
 
 @click.command("every")
-@path_argument
+@store_argument
 @click.argument("topic", required=False)
 @click.argument("body", required=False)
 @click.option("--every", "step", type=SPAN, help="Interval of at least 1s: 90s, 1h, 1d.")
@@ -149,7 +150,7 @@ def _cancel(options: dict[str, Any]) -> None:
 # --- the list -------------------------------------------------------------------------------------
 
 
-def _list(path: Path, *, as_json: bool) -> None:
+def _list(path: StorePlace, *, as_json: bool) -> None:
     found = sorted(_read(path), key=lambda one: one[1].name)
     if as_json:
         for shard, one in found:
@@ -165,7 +166,11 @@ def _list(path: Path, *, as_json: bool) -> None:
         note("no recurring messages")
 
 
-def _read(path: Path) -> Iterator[tuple[int | None, Recurring]]:
+def _read(path: StorePlace) -> Iterator[tuple[int | None, Recurring]]:
+    if isinstance(path, StoreUrl):
+        with connected(path) as store:
+            yield from ((None, one) for one in store.recurring())
+        return
     now_ms = SystemClock().now_ms
     for shard, root in stores_in(path).items():
         file = Tree(root).recurring_json

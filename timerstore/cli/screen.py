@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.snapshot.live_stats import LiveStats
 from timerstore.cli.summaries import holder_text
 from timerstore.cli.text import safe, size_text, span_text, time_text
@@ -72,7 +73,7 @@ def _head(stats: LiveStats, title: str) -> Table:
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True, ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    holders = sorted({holder_text(one) for one in stats.looks})
+    holders = sorted({holder_text(one) for one in stats.looks}) or ["served"]
     style = "green" if all(one.holder is not None for one in stats.looks) else "yellow"
     left = Text.assemble(
         (" timerstore ", "bold reverse"), " ", ("; ".join(holders), style), f"  {safe(title)}"
@@ -132,8 +133,10 @@ class Bar:
 def _rates(stats: LiveStats) -> Panel:
     late = stats.lateness
     lines = [f"put {stats.put_per_s:,.0f}/s  delivered {stats.arrived_per_s:,.0f}/s"]
-    if late is None:
+    if late is None and not any(stats.late_counts):
         lines.append("late: no delivery seen yet")
+    elif late is None:
+        lines.append(f"late: {_late_text(stats.late_counts)}")
     else:
         lines.append(f"late p50 {late.p50:,.0f}  p99 {late.p99:,.0f}  max {late.max:,.0f} ms")
     return Panel(
@@ -141,6 +144,17 @@ def _rates(stats: LiveStats) -> Panel:
         title=f"rates, log {size_text(int(stats.log_per_s))}/s",
         border_style="dim",
     )
+
+
+def _late_text(counts: Sequence[int]) -> str:
+    """Return the bound that half, and the bound that 99 of 100 deliveries kept."""
+    sums = np.cumsum(counts)
+    parts = []
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        place = int(np.searchsorted(sums, share * sums[-1]))
+        bound = f"<= {LATE_MS[place]:,}" if place < len(LATE_MS) else f"> {LATE_MS[-1]:,}"
+        parts.append(f"{name} {bound}")
+    return f"{'  '.join(parts)} ms"
 
 
 class Spark:
@@ -166,8 +180,8 @@ def _topics(stats: LiveStats, rows: int) -> Panel:
         grid.add_column(name, justify="right", no_wrap=True)
     # The busiest topics first; topics without deliveries in order of their pending messages.
     order = sorted(stats.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))
-    for name, (pending, arrived, rate) in order[: max(1, rows)]:
-        grid.add_row(safe(name), f"{pending:,}", f"{arrived:,}", f"{rate:,.0f}")
+    for name, (pending, delivered, rate) in order[: max(1, rows)]:
+        grid.add_row(safe(name), f"{pending:,}", f"{delivered:,}", f"{rate:,.0f}")
     hidden = len(order) - max(1, rows)
     title = "topics" if hidden <= 0 else f"topics, {hidden} more"
     return Panel(grid, title=title, border_style="dim")

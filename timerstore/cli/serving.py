@@ -9,23 +9,32 @@ from typing import Any
 import click
 
 from timerstore.cli.exits import CommandError
-from timerstore.cli.opening import opened_single, require
+from timerstore.cli.opening import connected, opened_single, require
 from timerstore.cli.output import emit, note, say
-from timerstore.cli.params import config_of, config_option, json_option, path_argument
+from timerstore.cli.params import (
+    StorePlace,
+    StoreUrl,
+    config_of,
+    config_option,
+    json_option,
+    place_argument,
+    tls_ca_option,
+)
 from timerstore.cli.stopping import stopping
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.net import serve
 from timerstore.net.endpoints import parse_host_port
 from timerstore.shards.kinds import Kind
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore
 
 _LOOK_S = 0.2
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("serve")
-@path_argument
+@place_argument
+@tls_ca_option
 @click.option("--socket", type=_FILE, help="Serve programs on a unix socket (mode 0600).")
 @click.option("--tcp", metavar="HOST:PORT", help="Serve programs on TCP; port 0: a free one.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain of --tcp, in PEM.")
@@ -62,7 +71,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @config_option
 @json_option
 def serve_command(
-    path: Path,
+    path: StorePlace,
     socket: Path | None,
     tcp: str | None,
     tls_cert: Path | None,
@@ -71,6 +80,7 @@ def serve_command(
     insecure: bool,
     users: tuple[int, ...],
     metrics: str | None,
+    tls_ca: Path | None,
     ui: bool,
     host: str,
     port: int,
@@ -84,7 +94,10 @@ def serve_command(
 
     The store is opened and delivers while this command runs. Programs use `timerstore.connect` with
     an address that is printed. With --ui alone, if another process has the store open, its files
-    are read instead. The dashboard's address contains a token, which gives access to the store and
+    are read instead. With --ui and the address of a server in place of PATH, the dashboard shows
+    the store that is served there; --token-file and --tls-ca are then those of its client.
+
+    The dashboard's address contains a token, which gives access to the store and
     permission to cancel pending messages.
     """
     has_socket = socket is not None or tcp is not None
@@ -92,6 +105,8 @@ def serve_command(
         raise click.UsageError("wanted --socket, --tcp or --ui")
     if has_socket and snapshot:
         raise click.UsageError("--snapshot: a store that is not open cannot be served to programs")
+    path = _place(path, token_file, tls_ca, only_ui=not has_socket and not snapshot)
+    token_file = None if isinstance(path, StoreUrl) else token_file
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("wanted --tls-cert and --tls-key together")
     if tcp is None and (tls_cert is not None or token_file is not None or insecure):
@@ -107,8 +122,10 @@ def serve_command(
     with stopping() as stop, ExitStack() as undo:
         shown: dict[str, Any] = {}
         servers: list[Any] = []
-        source: Path | TimerStore = path
-        if has_socket:
+        source: Any = path
+        if isinstance(path, StoreUrl):
+            source = undo.enter_context(connected(path, config))
+        elif has_socket:
             source = undo.enter_context(opened_single(path, config))
             programs = undo.enter_context(
                 serve(
@@ -133,10 +150,23 @@ def serve_command(
             pass
 
 
+def _place(
+    place: StorePlace, token_file: Path | None, tls_ca: Path | None, *, only_ui: bool
+) -> StorePlace:
+    """Return the store, with the files of the client if it is a served one."""
+    if isinstance(place, StoreUrl):
+        if not only_ui:
+            raise click.UsageError("PATH: an address in its place goes with --ui alone")
+        return place._replace(token_file=token_file, tls_ca=tls_ca)
+    if tls_ca is not None:
+        raise click.UsageError("--tls-ca: wanted tls:// in place of PATH with it")
+    return place
+
+
 @contextmanager
 def _page(
     start: Callable[..., Any],
-    source: Path | TimerStore,
+    source: Path | TimerStore | ConnectedStore,
     host: str,
     port: int,
     token: str | None,

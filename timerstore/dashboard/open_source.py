@@ -1,4 +1,4 @@
-"""Data for the page from a store, or shards, that this process has open.
+"""Data for the page from a store, or shards, that this process has open, or is connected to.
 
 Thread safety: any thread. Statistics are read once for all concurrent pages. Calls that may read
     all pending messages run one at a time.
@@ -17,6 +17,7 @@ from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.handle import decode
 from timerstore._engine.snapshot.store_summary import SYSTEM_TOPICS
+from timerstore.clock import Clock, SystemClock
 from timerstore.dashboard.message_rows import content, row_of_message, row_of_pending
 from timerstore.dashboard.rates import Rates, reading_of
 from timerstore.dashboard.source import DashboardSource, Json, ring_of, topics_of, turn_of
@@ -25,9 +26,9 @@ from timerstore.receipts import make_handle, out_ms
 from timerstore.reports import CancelResult, Explanation, Histogram
 from timerstore.shards import ShardedStore
 from timerstore.shards.receipt import join_handle, split_handle
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore
 
-Store = TimerStore | ShardedStore
+Store = TimerStore | ShardedStore | ConnectedStore
 
 ROWS_MAX = 500
 _FOUND_MAX = 20
@@ -51,11 +52,12 @@ class OpenSource(Owner, DashboardSource):
 
     def __init__(self, store: Store, *, read_only: bool, every_s: float) -> None:
         self._store = store
-        self._parts: dict[int | None, TimerStore] = (
-            {None: store} if isinstance(store, TimerStore) else dict(enumerate(store.stores))
+        self._parts: dict[int | None, TimerStore | ConnectedStore] = (
+            dict(enumerate(store.stores)) if isinstance(store, ShardedStore) else {None: store}
         )
         self._first = next(iter(self._parts.values()))
-        self.clock = self._first.clock
+        own = self._first
+        self.clock: Clock = own.clock if isinstance(own, TimerStore) else SystemClock()
         self.is_read_only = read_only
         self._lock = threading.Lock()
         self._heavy = threading.Lock()
@@ -66,9 +68,8 @@ class OpenSource(Owner, DashboardSource):
 
     def about(self) -> Json:
         """Return the facts that do not change while the page is open."""
-        root = self._store.path if isinstance(self._store, TimerStore) else self._store.root
         return {
-            "path": str(root),
+            "path": _name_of(self._store),
             "shards": len(self._parts) if None not in self._parts else None,
             "mode": "open",
             "can_search": True,
@@ -168,7 +169,7 @@ class OpenSource(Owner, DashboardSource):
         if topic is not None:
             return [topic]
         topics = sorted(self._store.topics().keys() - SYSTEM_TOPICS)
-        if len(topics) > 1 and not self._first.config.index_enabled:
+        if len(topics) > 1 and not _has_index(self._first, topics[0]):
             raise MessageError(
                 "topic: choose one; without an index a search reads the store per topic"
             )
@@ -184,11 +185,7 @@ class OpenSource(Owner, DashboardSource):
     def _described(self, shard: int | None, found: Explanation) -> Json:
         handle = ""
         if found.state == "pending" and found.timer_id >= 0:
-            config = self._parts[shard].config
-            stamp = out_ms(found.due_ms, config.precision_ms) + 1
-            handle = make_handle(
-                found.topic, config.broker_name, stamp, found.message_id, found.timer_id
-            )
+            handle = _handle_of(self._parts[shard], found)
         return {
             **asdict(found),
             "history": [one._asdict() for one in found.history],
@@ -235,3 +232,29 @@ class OpenSource(Owner, DashboardSource):
 def _first(found: Histogram) -> int | None:
     places = np.flatnonzero(found.counts)
     return int(found.edges[places[0]]) if len(places) else None
+
+
+def _name_of(store: Store) -> str:
+    if isinstance(store, ShardedStore):
+        return str(store.root)
+    return str(store.path) if isinstance(store, TimerStore) else str(getattr(store, "url", ""))
+
+
+def _has_index(store: TimerStore | ConnectedStore, topic: str) -> bool:
+    if isinstance(store, TimerStore):
+        return store.config.index_enabled
+    try:
+        store.query(topic, "no message has this key", max_count=1)
+    except ConfigError:
+        return False
+    return True
+
+
+def _handle_of(store: TimerStore | ConnectedStore, found: Explanation) -> str:
+    """Return the handle of a pending timer. Of a connected store it is read with the timer."""
+    if isinstance(store, TimerStore):
+        config = store.config
+        stamp = out_ms(found.due_ms, config.precision_ms) + 1
+        return make_handle(found.topic, config.broker_name, stamp, found.message_id, found.timer_id)
+    due = store.pending(begin_ms=found.due_ms, end_ms=found.due_ms + 1, topic=found.topic)
+    return next((one.handle for one in due if one.timer_id == found.timer_id), "")

@@ -28,6 +28,7 @@ from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
 from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
+from timerstore.api import SingleStoreApi
 from timerstore.config import StoreConfig
 from timerstore.dashboard.app import App
 from timerstore.dashboard.open_source import OpenSource, Store
@@ -38,7 +39,6 @@ from timerstore.errors import ConfigError, LockedError, cannot_listen
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree
-from timerstore.store import TimerStore
 
 TOKEN_CHARACTERS_MIN = 16
 _TOKEN_CHARACTERS_MAX = 256
@@ -134,9 +134,9 @@ def start(
 ) -> Served:
     """Serve the dashboard of a store on a thread until it is closed.
 
-    store: an open store or shards, which stay open; or a path, which is opened with `config` and
-        delivers while it is served. If another process has it open, if a broker wrote it, or with
-        `snapshot=True`, only its files are read: search and cancel are not available.
+    store: an open or connected store, or shards, which stay open; or a path, which is opened with
+        `config` and delivers while it is served. If another process has it open, if a broker wrote
+        it, or with `snapshot=True`, only its files are read: search and cancel are not available.
     port: 0 chooses a free port.
     token: 16 to 256 of the characters A-Z a-z 0-9 - . _ ~; None generates a random one. A client
         that knows it may cancel pending messages, unless `read_only`.
@@ -251,7 +251,7 @@ def _source(
     config: StoreConfig | None,
     every_s: float,
 ) -> DashboardSource:
-    if isinstance(store, TimerStore | ShardedStore):
+    if isinstance(store, SingleStoreApi | ShardedStore):
         if snapshot:
             raise ConfigError("snapshot: wanted a path, got an open store")
         return OpenSource(store, read_only=read_only, every_s=every_s)

@@ -273,22 +273,26 @@ def test_lake_records_are_durable_before_use_when_writer_was_killed(
     (lake.root / "_promotions" / DAY.isoformat()).mkdir(parents=True)
     names = DurableNames(tmp_path, monkeypatch)
 
-    assert killed_before_sync(monkeypatch, lambda: lake.commit_run("one", [file("one-00000")]))
+    assert killed_before_sync(
+        monkeypatch, lambda: lake.commit_run("one", [file("one-00000")]), of="_runs"
+    )
     assert lake.run("one") == (file("one-00000"),)
     names.cut()
     assert lake.run("one") is not None
 
-    assert killed_before_sync(monkeypatch, lambda: lake.commit_run("two", [file("two-00000")]))
+    assert killed_before_sync(
+        monkeypatch, lambda: lake.commit_run("two", [file("two-00000")]), of="_runs"
+    )
     assert len(list(lake.files())) == 2
     names.cut()
     assert len(list(lake.files())) == 2
 
-    assert killed_before_sync(monkeypatch, lambda: claim_all(lake), of="_promotions")
+    assert killed_before_sync(monkeypatch, lambda: claim_all(lake), of=DAY.isoformat())
     [claim] = lake.unfinished()
     names.cut()
     assert lake.claims(DAY) == (claim,)
 
-    assert killed_before_sync(monkeypatch, lambda: lake.finish(claim, {}))
+    assert killed_before_sync(monkeypatch, lambda: lake.finish(claim, {}), of=DAY.isoformat())
     assert lake.is_done(claim)
     names.cut()
     assert lake.is_done(claim)

@@ -30,6 +30,7 @@ GROUPS = {
 """Groups of operations, and how often each one is drawn in a schedule that has it."""
 MORE = {"lease": 8, "replace": 5, "recur": 3, "spread": 2, "pace": 2, "cancel_many": 2}
 """Further groups, which a schedule has or does not have."""
+_SETTLING = ("ack", "ack", "ack_many", "nack", "extend", "bury", "give_back")
 _NOT_DYING = ("die", "lose", "clock", "fault", "full", "pace")
 ALWAYS = ("put", "clock")
 OPERATIONS = (
@@ -206,7 +207,7 @@ class Drawing:
         kind = draw.choices(kinds, (10, 12, 4, 2, 2, 2, 1))[0]
         ms = draw.choice((1, 500, 500, 3000, 30_000))
         if kind == "settle":
-            how = draw.choice(("ack", "ack", "ack_many", "nack", "extend", "bury"))
+            how = draw.choice(_SETTLING)
             return ["settle_lease", how, self._number(), ms]
         if kind == "leases":
             return ["leases", self._number()]

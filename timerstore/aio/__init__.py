@@ -12,7 +12,7 @@ Thread safety: any loop may await. The store may outlive a loop.
 Invariants:
     1. Cancelling a waiting pull removes it from the table. It takes no message from others: pulls
        only read.
-    2. Messages that a cancelled receive has leased are passed to the next one.
+    2. Messages that a cancelled receive has leased are given back; the next one gets them.
     3. Any other call that has begun is completed even if it is cancelled; its caller does not see
        the result.
 Raises: as TimerStore.

@@ -13,8 +13,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context
 from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -29,7 +30,7 @@ from timerstore.aio.async_leases import AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
-from timerstore.errors import TimerStoreError
+from timerstore.errors import ClosedError
 from timerstore.messages import MessageBatch, PullResult
 from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import PendingTimer
@@ -90,6 +91,11 @@ def _as(
     return same
 
 
+def _drop(unwanted: Callable[[Answer], None], work: Future[Answer]) -> None:
+    if not work.cancelled() and work.exception() is None:
+        unwanted(work.result())
+
+
 class AsyncTimerStore(AsyncClosing):
     """An open store for asyncio; `timerstore.aio.open` returns it."""
 
@@ -108,10 +114,9 @@ class AsyncTimerStore(AsyncClosing):
             check_open,
             pool,
             blocking._receive_each,
-            BegunReceive.give_back,
+            self._drop_begun,
             may_block=may_block,
         )
-        self._dropped: set[Future[None]] = set()  # calls whose callers were cancelled
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
     ingest = _in_pool(TimerStore.ingest)
@@ -170,15 +175,42 @@ class AsyncTimerStore(AsyncClosing):
         Calls of one turn of the loop share a sync, and also a read if they differ only in
         `max_count` and `wait`.
 
-        If it is cancelled, its leased messages go to the next `receive` of the group with the same
-        filters, or to one that waits: with the same attempt, as soon as the lease is durable. If no
-        such call comes before `close`, they are returned then.
+        If it is cancelled, its leased messages are given back: they go to the next `receive` of the
+        group, or to one that waits, with the same attempt.
         """
-        request = ReceiveRequest.from_options(topic, group, options)
+        return await self._receive(ReceiveRequest.from_options(topic, group, options))
+
+    async def _receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         begun = await self._receives.call(request)
         if begun.waiting is None:
-            return begun.found
-        return await self._wait(begun.waiting, unwanted=begun.waiting.give_back)
+            found = begun.found
+        else:
+            found = await self._wait(begun.waiting, unwanted=self._give_back_unclaimed)
+        return self.blocking._claim(found)
+
+    def _drop_begun(self, begun: BegunReceive) -> None:
+        if begun.waiting is not None:
+            begun.waiting.end()
+        self._give_back_unclaimed(begun.found)
+
+    def _give_back_unclaimed(self, messages: Sequence[LeasedMessage]) -> None:
+        """Give back messages of a cancelled caller; for a loop, in a thread of the pool."""
+        if not messages:
+            return
+
+        def give_back() -> None:
+            with suppress(ClosedError):  # then `close` gives them back, or did so
+                self.blocking._give_back_unclaimed(messages)
+
+        try:
+            asyncio.get_running_loop()
+            Context().run(self._pool.submit, give_back)  # as no client of a server: none waits
+        except RuntimeError:  # in a thread of the pool, or the pool is shut
+            give_back()
+
+    async def _give_back(self, receipts: Sequence[str]) -> int:
+        """Give back messages that no consumer saw (timerstore.net)."""
+        return cast("int", await self._lease_calls.call(LeaseCall("give_back", receipts)))
 
     @_as(TimerStore.ack)
     async def ack(self, receipt: str | LeasedMessage) -> AckResult:
@@ -257,21 +289,8 @@ class AsyncTimerStore(AsyncClosing):
         try:
             return await asyncio.wrap_future(work)
         except BaseException:
-            # Another future: `close` waits until the result was passed on, not until it exists.
-            settled: Future[None] = Future()
-            self._dropped.add(settled)
-            work.add_done_callback(partial(self._drop, unwanted, settled))
+            work.add_done_callback(partial(_drop, unwanted))
             raise
-
-    def _drop(
-        self, unwanted: Callable[[Answer], None], settled: Future[None], work: Future[Answer]
-    ) -> None:
-        try:
-            if not work.cancelled() and work.exception() is None:
-                unwanted(work.result())
-        finally:
-            self._dropped.discard(settled)
-            settled.set_result(None)
 
     async def _wait(
         self,
@@ -345,9 +364,6 @@ class AsyncTimerStore(AsyncClosing):
         return False
 
     def _end(self, close: Callable[[], None]) -> None:
-        wait([*self._dropped, *self._receives.running])
-        with suppress(TimerStoreError):  # else they are delivered again when the leases end
-            self.blocking._give_back_unclaimed()
         close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError

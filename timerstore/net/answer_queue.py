@@ -4,11 +4,12 @@ Thread safety: runs on the server's loop.
 Invariants:
     1. At most `unsent_bytes` wait for the end of a turn. The transport has all others, and counts
        those that the client has not taken.
+    2. An answer was passed to the system, or waits for that, or its receipts are in `unsent`.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from timerstore._engine.base.owner import Owner
 from timerstore.net.frames import frame_length
@@ -39,19 +40,32 @@ class AnswerQueue(Owner):
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []  # in turn a length and a payload
         self._bytes_sum = 0
+        self._receipts: list[str] = []  # of the leased messages in the parts
+        self.unsent: list[str] = []
+        """The receipts of leased messages in answers that were lost with the connection."""
 
-    def add(self, payload: bytes) -> None:
-        """Write an answer at the end of this turn, or now if many bytes wait for it."""
+    def add(self, payload: bytes, receipts: Sequence[str] = ()) -> None:
+        """Write an answer at the end of this turn, or now if many bytes wait for it.
+
+        receipts: those of the leased messages in the answer.
+        """
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts += (frame_length(payload), payload)
         self._bytes_sum += len(payload)
+        self._receipts += receipts
         if self._bytes_sum > self._limits.unsent_bytes:
             self.flush()
 
     def flush(self) -> None:
         """Write the answers now."""
         parts, self._parts, self._bytes_sum = self._parts, [], 0
+        receipts, self._receipts = self._receipts, []
+        self._write_all(parts)
+        if self._transport.is_closing():  # also because the client was gone
+            self.unsent += receipts
+
+    def _write_all(self, parts: list[bytes]) -> None:
         try:
             self._write_each(parts)
         except Exception as error:  # noqa: BLE001 - the client must not wait for these answers

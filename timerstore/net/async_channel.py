@@ -24,8 +24,8 @@ from timerstore.errors import (
 )
 from timerstore.net.call_table import (
     CONSUMER_CALLS,
+    GIVE_BACK,
     LIST_CALLS,
-    STORE_CALLS,
     CallSpec,
     receipts_in,
 )
@@ -47,6 +47,8 @@ from timerstore.net.wire_messages import (
 )
 
 _UNSENT_BYTES = 1 << 20
+_RELEASE_S = 2.0  # how long `close` waits for answers with leased messages
+_CLOSED = "the connection to the server is closed"
 _TARGETS = {"consumer", *LIST_CALLS}
 
 
@@ -59,14 +61,14 @@ class AsyncChannel(Owner, asyncio.Protocol):
         self._splitter = FrameSplitter(RECEIVED_BYTES_MAX)
         self._greeting: asyncio.Future[Welcome] = self._loop.create_future()
         self._calls: dict[int, tuple[asyncio.Future[Answer | Failure], CallSpec]] = {}
-        self._abandoned: dict[int, CallSpec] = {}
+        self._abandoned: dict[int, tuple[CallSpec, asyncio.Future[None]]] = {}
         self._unsent: list[bytes] = []  # of this turn of the loop
         self._writable = asyncio.Event()
         self._writable.set()
         self._closed = asyncio.Event()
         self._last_id = NO_CALL
         self._lost: TimerStoreError | None = None
-        self._releases: set[asyncio.Task[Any]] = set()
+        self._releases: set[asyncio.Future[None]] = set()  # done when nothing is left to give back
 
     async def greet(self, hello: Hello) -> None:
         """Exchange the first messages."""
@@ -122,8 +124,12 @@ class AsyncChannel(Owner, asyncio.Protocol):
         call, spec = self._calls.pop(reply.id, (None, None))
         if call is not None and not call.done():
             call.set_result(reply)
-        elif (spec := spec or self._abandoned.pop(reply.id, None)) is not None:
+        elif spec is not None:
             self._release(spec, reply)  # a call that is done was cancelled in this turn
+        elif (abandoned := self._abandoned.pop(reply.id, None)) is not None:
+            spec, answered = abandoned
+            self._release(spec, reply)
+            answered.set_result(None)
 
     def _release(self, spec: CallSpec, reply: Answer | Failure) -> None:
         """Give back messages that were leased for a call that had just been cancelled, or close
@@ -132,16 +138,19 @@ class AsyncChannel(Owner, asyncio.Protocol):
         if not isinstance(reply, Answer):
             return
         if spec.name == "receive":
-            for receipt in receipts_in(decode_value(spec.decoder, reply.value)):
-                self._begin_release(STORE_CALLS["nack"], [receipt], {"delay": 0})
+            if receipts := receipts_in(decode_value(spec.decoder, reply.value)):
+                self._begin_release(GIVE_BACK, [receipts], {})
         elif spec.name in _TARGETS:
             number = decode_value(spec.decoder, reply.value)
             self._begin_release(CONSUMER_CALLS["close"], [], {}, number)
 
     def _begin_release(self, *call: Any) -> None:
-        task = self._loop.create_task(self._released(*call))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        self._add_release(self._loop.create_task(self._released(*call)))
+
+    def _add_release(self, one: "asyncio.Future[None]") -> "asyncio.Future[None]":
+        self._releases.add(one)
+        one.add_done_callback(self._releases.discard)
+        return one
 
     async def _released(self, *call: Any) -> None:
         try:
@@ -183,7 +192,7 @@ class AsyncChannel(Owner, asyncio.Protocol):
         if self._lost is not None:
             return
         if self._calls.pop(call_id, None) is not None:
-            self._abandoned[call_id] = spec
+            self._abandoned[call_id] = spec, self._add_release(self._loop.create_future())
             if spec.waits:
                 self._send(encode(Abandon(call_id)))
         elif call.done() and not call.cancelled() and call.exception() is None:
@@ -211,6 +220,8 @@ class AsyncChannel(Owner, asyncio.Protocol):
             self._greeting.set_exception(lost)
         calls = list(self._calls.values())
         self._calls.clear()
+        for _, answered in self._abandoned.values():
+            answered.set_result(None)
         self._abandoned.clear()
         for call, _ in calls:
             if not call.done():
@@ -218,9 +229,19 @@ class AsyncChannel(Owner, asyncio.Protocol):
         self._transport.close()
 
     async def close(self) -> None:
-        """Send all calls that were made, and end. Running calls get ClosedError."""
+        """Send all calls that were made, and end. Running calls get ClosedError.
+
+        First give back the messages in answers of `receive` that are still on their way.
+        """
+        for call_id, (call, spec) in list(self._calls.items()):
+            if spec.name == "receive" and not call.done():
+                self._abandon(call_id, spec, call)
+                call.set_exception(ClosedError(_CLOSED, where=self.endpoint))
         self._flush()
-        self._lose(ClosedError("the connection to the server is closed", where=self.endpoint))
+        end_s = self._loop.time() + _RELEASE_S
+        while self._releases and (left_s := end_s - self._loop.time()) > 0:
+            await asyncio.wait(self._releases, timeout=left_s)
+        self._lose(ClosedError(_CLOSED, where=self.endpoint))
         while self._releases:
             await asyncio.wait(self._releases)
         await self._closed.wait()

@@ -5,20 +5,22 @@ Raises: MessageError for a call or an argument that does not exist; otherwise as
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import AckResult
+from timerstore._engine.leases import AckResult, LeasedMessage
 from timerstore._engine.leases.backoff import delay_ms
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
 from timerstore.messages import PullResult
 from timerstore.net.call_table import (
     CONSUMER_CALLS,
+    GIVE_BACK,
     LIST_CALLS,
     SIGNATURES,
     STORE_CALLS,
@@ -89,12 +91,12 @@ class CallRunner(Owner):
         self._numbers = count(1)
         self._clock = store.blocking._clock
         self._leases: dict[str, int] | None = {} if return_leases else None  # to their ends, ms
-        self._shortener = ResultShortener(self._clock, limits.frame_bytes_max)
+        self._shortener = ResultShortener(limits.frame_bytes_max)
 
     def spec_of(self, call: Call) -> CallSpec:
         """Return the row of a call."""
         if call.target == 0:
-            found = STORE_CALLS.get(call.name)
+            found = GIVE_BACK if call.name == GIVE_BACK.name else STORE_CALLS.get(call.name)
         else:
             target = self._targets.get(call.target)
             if target is None:
@@ -112,12 +114,8 @@ class CallRunner(Owner):
         _check(call, SIGNATURES[call.name])
         if call.name == "backup":
             owner_folder(call.args[0])
-        if call.name == "receive":
-            self._check_leases()
-            kept, stale = self._shortener.take_kept(call)
-            await self.give_back(stale)
-            if kept:
-                return kept
+        if call.name == GIVE_BACK.name:
+            return await self._given_back(call.args[0])
         method: Callable[..., Any] = getattr(self._store, call.name)
         if call.name == "consumer":
             self._check_targets()
@@ -126,10 +124,21 @@ class CallRunner(Owner):
             self._check_targets()
             rows = method(*call.args, **call.options)
             return self._add(MessageList(LIST_CALLS[call.name], rows))
-        found = await method(*call.args, **call.options)
+        if call.name == "receive":
+            found = await self._received(call)
+        else:
+            found = await method(*call.args, **call.options)
         if self._leases is not None:
             self._follow_leases(call, found)
         return found
+
+    async def _received(self, call: Call) -> list[LeasedMessage]:
+        """Lease messages that fit into one answer."""
+        self._check_leases()
+        topic, group = call.args
+        request = ReceiveRequest.from_options(topic, group, call.options)
+        request.bytes_max = self._limits.frame_bytes_max
+        return await self._store._receive(request)
 
     def put_without_task(
         self, call: Call, done: Callable[[PutReceipt | BaseException], None]
@@ -159,7 +168,9 @@ class CallRunner(Owner):
         if target is not None and call.name == "poll":
             return await self._shortener.polled(target, found)
         if call.name == "receive":
-            return self._shortener.received(call, found)
+            fitting, cut_off = self._shortener.received(found)
+            await self.give_back(cut_off)
+            return fitting
         if isinstance(found, PullResult):
             return self._shortener.pulled(found)
         raise MessageError(
@@ -204,14 +215,31 @@ class CallRunner(Owner):
                 lease_ms = delay_ms("lease", call.options.get("lease", 30.0))
                 leases[found] = self._clock.now_ms + lease_ms
         elif call.name == "ack_many":
-            for receipt in call.args[0]:
-                leases.pop(receipt, None)
+            self._forget_leases(call.args[0])
 
-    async def give_back(self, receipts: "list[str]") -> None:
-        """Return leases whose holder is gone, so that they are delivered again at once."""
-        await asyncio.gather(*map(self._give_back_one, receipts))  # they share a sync
+    async def give_back(self, receipts: Sequence[str]) -> None:
+        """Give back leases of messages that no consumer saw; their attempts do not count."""
+        if receipts:
+            with suppress(TimerStoreError):  # else they are delivered again when the leases end
+                await self._given_back(receipts)
 
-    async def _give_back_one(self, receipt: str) -> None:
+    async def _given_back(self, receipts: Sequence[str]) -> int:
+        here = partial(self._store.blocking._give_back, receipts)
+        count = await self._or_here(self._store._give_back(receipts), here)
+        self._counters.net_returned_leases += count
+        self._forget_leases(receipts)
+        return count
+
+    def _forget_leases(self, receipts: Sequence[str]) -> None:
+        if self._leases is not None:
+            for receipt in receipts:
+                self._leases.pop(receipt, None)
+
+    async def _return_leases(self, receipts: Sequence[str]) -> None:
+        """Return leases whose holder is gone. It saw the messages, so their attempts count."""
+        await asyncio.gather(*map(self._return_one, receipts))  # they share a sync
+
+    async def _return_one(self, receipt: str) -> None:
         with suppress(TimerStoreError):  # else it is delivered again when its lease ends
             nacked = self._store.nack(receipt, delay=0)
             here = partial(self._store.blocking.nack, receipt, delay=0)
@@ -235,9 +263,8 @@ class CallRunner(Owner):
             with suppress(TimerStoreError):  # as the store may be closed
                 if isinstance(one, AsyncConsumer):
                     await self._or_here(one.close(), one.blocking.close)
-        await self.give_back(self._shortener.end())
         if self._leases:
-            await self.give_back(list(self._leases))
+            await self._return_leases(list(self._leases))
 
 
 def _check(call: Call, signature: Signature) -> None:

@@ -292,6 +292,9 @@ STORE_CALLS = _by_name(
 """The calls of a store. `consumer`, `pending` and `dead_letters` return the number of a target, for
 the calls below."""
 
+GIVE_BACK = CallSpec("give_back", int)
+"""A client makes it for messages that it received and its caller did not get."""
+
 CONSUMER_CALLS = _by_name(
     CallSpec("poll", list[Message], Repeat.NEVER, waits=True),
     CallSpec("commit", dict[int, int], Repeat.NEVER),
@@ -315,6 +318,7 @@ an empty list."""
 
 SIGNATURES: Mapping[str, Signature] = MappingProxyType(
     {name: Signature.of(getattr(SingleStoreApi, name)) for name in STORE_CALLS}
+    | {GIVE_BACK.name: Signature(("receipts",), {})}
 )
 
 

@@ -6,7 +6,8 @@ Invariants:
        call whose result cannot be encoded: ServerError.
     2. A connection that takes no answers, or has too many running calls, is not read, and none of
        its calls begins in the pool.
-    3. Messages that were leased for an answer which could not be written are given back.
+    3. Messages that were leased for an answer which could not be written are given back: no
+       consumer saw them, so their attempts do not count.
     4. In one turn of the loop a connection starts at most `_TURN_CALLS` calls.
 See also: docs/protocol.md, docs/decisions/0018-server-and-client.md.
 """
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -183,6 +185,7 @@ class ServerConnection(asyncio.Protocol):
     async def _end(self) -> None:
         await self._running.ended()
         if self._runner is not None:
+            await self._runner.give_back(self._answers.unsent)
             await self._runner.end()
         self._connections.remove(self)
         self._has_ended.set()
@@ -360,9 +363,9 @@ class ServerConnection(asyncio.Protocol):
         found: Any = None
         try:
             found = await runner.run(call)
-            payload = await self._encoded(runner, call, spec, found)
-            if payload is not None:
-                self._send(payload)
+            encoded = await self._encoded(runner, call, spec, found)
+            if encoded is not None:
+                self._send(*encoded)
                 if not self._is_ending:
                     found = None
         except Exception as error:  # noqa: BLE001 - the client gets it
@@ -402,8 +405,11 @@ class ServerConnection(asyncio.Protocol):
 
     async def _encoded(
         self, runner: CallRunner, call: Call, spec: CallSpec, found: Any
-    ) -> bytes | None:
-        """Return the answer with a result. If there is none, answer with the error: None."""
+    ) -> tuple[bytes, list[str]] | None:
+        """Return the answer with a result, and the receipts of the leased messages in it.
+
+        If there is no such answer, answer with the error and return None.
+        """
         try:
             value = found if spec.to_wire is None else spec.to_wire(found)
             payload = encode(Answer(call.id, value))
@@ -411,8 +417,9 @@ class ServerConnection(asyncio.Protocol):
             self._fail_to_answer(call, error)
             return None
         if len(payload) > self._limits.frame_bytes_max:
-            payload = encode(Answer(call.id, await runner.shortened(call, found)))
-        return payload
+            found = await runner.shortened(call, found)
+            payload = encode(Answer(call.id, found))
+        return payload, receipts_in(found)
 
     def _fail_to_answer(self, call: Call, error: Exception) -> None:
         """Answer a call that was made, but whose result cannot be sent."""
@@ -435,9 +442,9 @@ class ServerConnection(asyncio.Protocol):
     def _write(self, message: Welcome | Failure) -> None:
         self._send(encode(message))
 
-    def _send(self, payload: bytes) -> None:
+    def _send(self, payload: bytes, receipts: Sequence[str] = ()) -> None:
         if not self._is_ending:
-            self._answers.add(payload)
+            self._answers.add(payload, receipts)
 
     def _overflow(self) -> None:
         self._counters.net_broken_connections += 1

@@ -3,8 +3,7 @@
 Thread safety: runs on the server's loop.
 Invariants:
     1. A message that is cut off a result is in a later one: a consumer goes back to it, a list
-       keeps it, and a leased message is kept for the next `receive` with the same arguments.
-    2. A kept message is handed out only while half of its lease is left. Later it is given back.
+       keeps it, and a leased message is given back: the next `receive` of any client gets it.
 Raises: MessageError if not even the first message fits, or if the result cannot be cut.
 """
 
@@ -16,26 +15,21 @@ from typing import Any
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import LeasedMessage
 from timerstore.aio import AsyncConsumer
-from timerstore.clock import Clock
 from timerstore.errors import MessageError
 from timerstore.messages import Message, PullResult
-from timerstore.net.wire_messages import Call, encode
+from timerstore.net.wire_messages import encode
 
 _FRAME_BYTES = 64
 """Of an answer, without the elements of its list."""
 _PULL_BYTES = 256
 """Of the other fields of a PullResult."""
 
-Key = tuple[str, ...]
-
 
 class ResultShortener(Owner):
-    """The shortened results of one connection."""
+    """Shortens the results of one connection."""
 
-    def __init__(self, clock: Clock, frame_bytes_max: int) -> None:
-        self._clock = clock
+    def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._kept: dict[Key, list[tuple[int, LeasedMessage]]] = {}  # last time to hand it out
 
     def pulled(self, found: PullResult) -> PullResult:
         """Return the first messages of a pull; the next one begins after them."""
@@ -63,31 +57,10 @@ class ResultShortener(Owner):
         keep(found[count:])
         return found[:count]
 
-    def received(self, call: Call, found: list[LeasedMessage]) -> list[LeasedMessage]:
-        """Return the first leased messages, and keep the others for the next `receive`."""
-        count, now_ms = self._fitting("receive", found), self._clock.now_ms
-        self._kept.setdefault(_key(call), []).extend(
-            ((now_ms + one.lease_until_ms) // 2, one) for one in found[count:]
-        )
-        return found[:count]
-
-    def take_kept(self, call: Call) -> tuple[list[LeasedMessage], list[str]]:
-        """Return kept messages for a `receive`, and the receipts of those to give back."""
-        max_count = call.options.get("max_count", 1)
-        if not self._kept or type(max_count) is not int or max_count < 1:
-            return [], []
-        rows, now_ms = self._kept.pop(_key(call), []), self._clock.now_ms
-        usable = [one for last_ms, one in rows if now_ms < last_ms]
-        stale = [one.receipt for last_ms, one in rows if now_ms >= last_ms]
-        if usable[max_count:]:
-            self._kept[_key(call)] = [row for row in rows if now_ms < row[0]][max_count:]
-        return usable[:max_count], stale
-
-    def end(self) -> list[str]:
-        """Forget the kept messages; return their receipts, to give them back."""
-        receipts = [one.receipt for rows in self._kept.values() for _, one in rows]
-        self._kept.clear()
-        return receipts
+    def received(self, found: list[LeasedMessage]) -> tuple[list[LeasedMessage], list[str]]:
+        """Return the first leased messages, and the receipts of the others, to give them back."""
+        count = self._fitting("receive", found)
+        return found[:count], [one.receipt for one in found[count:]]
 
     def _fitting(self, name: str, rows: Sequence[Any], more_bytes: int = 0) -> int:
         """Return how many rows fit into a frame."""
@@ -111,8 +84,3 @@ async def _go_back(consumer: AsyncConsumer, messages: list[Message]) -> None:
     for queue_id, offset in first.items():
         with suppress(MessageError):  # the queue moved to another consumer, which begins there
             await consumer.seek(offset, queue_id=queue_id)
-
-
-def _key(call: Call) -> Key:
-    options = call.options
-    return (*map(repr, call.args), repr(options.get("tags")), repr(options.get("sql")))

@@ -6,7 +6,13 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from tests.support.inside.engine import DeadLetterReader, LeaseProgress, Leases, lease_appender
+from tests.support.inside.engine import (
+    DeadLetterReader,
+    LeaseProgress,
+    Leases,
+    lease_appender,
+    leases,
+)
 from tests.support.inside.methods import (
     LEASE_PROGRESS_KNOWN_IN_RETRY,
     LEASES_CANCEL,
@@ -95,3 +101,8 @@ def _buried_nowhere() -> Patches:
         return AckResult.BURIED if answer is AckResult.ACKED else answer
 
     yield swap(Leases, "bury", bury)
+
+
+@mutant("LE-12", "a message that is given back keeps its attempt", needs="receive")
+def _given_back_counted() -> Patches:
+    yield swap(leases, "uncounted_properties", lambda kept: (kept, 0))

@@ -9,6 +9,7 @@ wrong and an assertion fails.
                before that unless it is given back
     acked      done: it is never delivered again
     nacked     without owner; delivered again after the delay
+    given back without owner, as before it was received: the attempt does not count
     buried     without owner; it becomes a dead letter and is not delivered again
     requeued   from a dead letter: as if it had never been received
     extended   owned by the new receipt, until later
@@ -178,7 +179,7 @@ class Lessees:
         self, store: TimerStore, clock: TurnedClock, kind: str, which: int, ms: int,
         is_dead: IsDead,
     ) -> None:  # fmt: skip
-        """Ack, nack, bury or extend a lease, which may have expired."""
+        """Ack, nack, bury, extend or give back a lease, which may have expired."""
         chosen = self.choose(which)
         if chosen is None:
             return
@@ -193,6 +194,8 @@ class Lessees:
                 answer = store.nack(receipt, delay=ms / 1000)
             elif kind == "bury":
                 answer = store.bury(receipt)
+            elif kind == "give_back":
+                answer = _given_back(store, receipt)
             else:
                 answer = store.ack(receipt) if kind == "ack" else store.ack_many([receipt])[0]
         except LeaseLostError as error:
@@ -214,7 +217,7 @@ class Lessees:
 
     def acked(
         self, store: TimerStore, clock: TurnedClock, chosen: "tuple[_Lease, str]",
-        answer: AckResult | None, is_dead: IsDead,
+        answer: AckResult | str | None, is_dead: IsDead,
     ) -> None:  # fmt: skip
         """Record the result of one ack of many, or None if it raised an error."""
         one, mine, mark = chosen[0], _held_by(*chosen), clock.mark()
@@ -225,11 +228,11 @@ class Lessees:
 
     def _settled(
         self, store: TimerStore, clock: TurnedClock, kind: str, chosen: "tuple[_Lease, str]",
-        mine: list[State], answer: AckResult | None, longer: str, until_ms: int, mark: int,
+        mine: list[State], answer: AckResult | str | None, longer: str, until_ms: int, mark: int,
         is_dead: IsDead,
     ) -> None:  # fmt: skip
         one, receipt = chosen
-        if answer not in (None, AckResult.ACKED, AckResult.NACKED, AckResult.BURIED):
+        if answer not in (None, *_ANSWERS.values()):
             self._refused(clock, one, receipt, answer)
             return
         assert answer is _ANSWERS[kind]
@@ -237,7 +240,7 @@ class Lessees:
         self._becomes(store, one, _after(kind, mine, longer, until_ms, mark), sure=not is_dead())
 
     def _refused(
-        self, clock: TurnedClock, one: _Lease, receipt: str, answer: AckResult | None
+        self, clock: TurnedClock, one: _Lease, receipt: str, answer: AckResult | str | None
     ) -> None:
         """Keep the states in which the receipt did not own the lease, and check the reason."""
 
@@ -412,7 +415,7 @@ def asked(count: int, lease_ms: int) -> dict[str, Any]:
 
 _ANSWERS = {
     "extend": None, "nack": AckResult.NACKED, "bury": AckResult.BURIED, "ack": AckResult.ACKED,
-    "ack_many": AckResult.ACKED,
+    "ack_many": AckResult.ACKED, "give_back": "GIVEN_BACK",
 }  # fmt: skip
 """The result of each call that settles a held lease."""
 
@@ -422,10 +425,17 @@ def _held_by(one: _Lease, receipt: str) -> list[State]:
     return [state for state in one.states if state.receipt == receipt and not state.is_done]
 
 
+def _given_back(store: TimerStore, receipt: str) -> "AckResult | str":
+    """Give a message back; return the reason if it was not leased any more, as an `ack` says."""
+    return "GIVEN_BACK" if store._give_back([receipt]) else store.ack(receipt)
+
+
 def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) -> list[State]:
     """Return the states after a lease is settled."""
     if kind == "extend":
         return [State(state.attempt, until_ms, mark, longer) for state in mine]
+    if kind == "give_back":
+        return [State(state.attempt - 1, 0, mark) for state in mine]
     if kind == "bury":
         return [State(state.attempt, 0, mark, is_buried=True) for state in mine]
     if kind == "nack":  # after the last attempt it becomes a dead letter at once

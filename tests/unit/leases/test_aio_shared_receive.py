@@ -154,6 +154,7 @@ def test_receive_that_is_cancelled_with_its_answer_gives_it_back(tmp_path: Path)
         await asyncio.wait([first, second])
         assert bodies(first.result()) == [b"a"]
         assert second.cancelled()
+        opened.stepper.settle()
         (again,) = await opened.store.receive("t", "g")
         assert (again.body, again.attempt) == (b"b", 1)
 
@@ -175,7 +176,7 @@ def test_close_returns_the_messages_of_receives_that_were_cancelled(tmp_path: Pa
     async def test_again(opened: Stepped) -> None:
         opened.stepper.settle()
         (again,) = await opened.store.receive("t", "g")
-        assert (again.body, again.attempt) == (b"a", 2)
+        assert (again.body, again.attempt) == (b"a", 1)
 
     run(tmp_path, test_again)
 

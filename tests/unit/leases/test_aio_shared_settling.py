@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def test_two_loops_settle_their_own_messages(tmp_path: Path) -> None:
     dropped.run_until_complete(asyncio.gather(task, return_exceptions=True))
     dropped.run_until_complete(dropped.shutdown_default_executor())
     dropped.close()
+    wait(list(store._lease_calls.running))  # the first call; otherwise the third may overtake it
     assert asyncio.run(settle(store, b)) is AckResult.ACKED
     assert asyncio.run(settle(store, a)) is AckResult.SETTLED
     asyncio.run(store.close())

@@ -19,10 +19,12 @@ class Transport:
         self.writes: list[bytes] = []
         self.error: Exception | None = None
         self.closing = False
+        self.is_broken = False  # whether a write finds that the client is gone
 
     def write(self, data: bytes) -> None:
         if self.error is not None:
             raise self.error
+        self.closing = self.is_broken
         self.writes.append(data)
 
     def get_write_buffer_size(self) -> int:
@@ -45,6 +47,7 @@ class Made:
 
     def _overflow(self) -> None:
         self.overflows += 1
+        self.transport.closing = True
 
 
 def _run(test: Callable[[], Any]) -> None:
@@ -126,5 +129,40 @@ def test_closed_connection_gets_no_answers() -> None:
         made.queue.add(b"a")
         await asyncio.sleep(0)
         assert (made.transport.writes, made.overflows) == ([], 0)
+
+    _run(test)
+
+
+@pytest.mark.parametrize(
+    ("change", "unsent"),
+    [
+        ({}, []),
+        ({"closing": True}, ["a", "b"]),
+        ({"is_broken": True}, ["a", "b"]),
+        ({"error": MemoryError()}, ["a", "b"]),
+    ],
+)
+def test_receipts_in_answers_that_were_not_written_are_unsent(
+    change: dict[str, Any], unsent: list[str]
+) -> None:
+    async def test() -> None:
+        made = Made()
+        made.queue.add(b"first", ["a"])
+        made.queue.add(b"second")
+        made.queue.add(b"third", ["b"])
+        for name, value in change.items():
+            setattr(made.transport, name, value)
+        await asyncio.sleep(0)
+        assert made.queue.unsent == unsent
+
+    _run(test)
+
+
+def test_receipts_in_answers_that_are_left_unread_are_unsent() -> None:
+    async def test() -> None:
+        made = Made(unsent_bytes_max=100)
+        made.queue.add(bytes(97), ["a"])
+        await asyncio.sleep(0)
+        assert made.queue.unsent == ["a"]
 
     _run(test)

@@ -147,7 +147,7 @@ def test_messages_of_a_receive_that_cannot_be_sent_are_given_back(
         assert raw.reply()[2] == "ServerError"
     served.bench.turn()
     raw.send([2, 2, "receive", ["t", "g"], {"wait": 5.0}])
-    assert [one["attempt"] for one in raw.reply()[2]] == [2]
+    assert [one["attempt"] for one in raw.reply()[2]] == [1]
 
 
 def test_answers_that_cannot_be_written_end_the_connection(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.served_bench import RawClient, ServedBench
+from timerstore._engine.leases import lease_reader
 from timerstore.errors import AccessError, MessageError, ProtocolError, UnavailableError
 from timerstore.net.channel import Channel
 from timerstore.net.endpoints import Endpoint
@@ -343,18 +344,25 @@ def test_receive_cut_at_a_frame_counts_no_attempt_of_the_rest(tmp_path: Path) ->
     served.close()
 
 
-def test_kept_leases_are_given_back_with_the_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_leased", [False, True])
+def test_part_that_was_cut_off_is_for_another_client_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_leased: bool
+) -> None:
+    """Messages that surely do not fit are not leased; others that do not fit are given back."""
+    if is_leased:
+        monkeypatch.setattr(lease_reader, "_NAMES_BYTES", -5000)
     served = _served_with_small_frames(tmp_path, [bytes(6000)] * 5)
-    first = served.connect()
-    held = first.receive("t", "g", max_count=5)
+    first, other = served.connect(), served.connect()
+    held = first.receive("t", "g", max_count=5, max_attempts=1)
     assert len(held) == 3
-    first.close()
-    other = served.connect()
-    for _ in range(100):
-        served.bench.turn()
-        if found := other.receive("t", "g", max_count=1, wait=0.1):
-            break
-    assert found[0].attempt == 2
+    served.bench.turn()
+    found = []
+    while rest := other.receive("t", "g", max_count=5, max_attempts=1):
+        found += rest
+    assert len(held) + len(found) == 5
+    assert {one.attempt for one in found} == {1}
+    assert list(other.dead_letters("g")) == []
+    assert (served.server.stats()["net_returned_leases"] > 0) is is_leased
     served.close()
 
 

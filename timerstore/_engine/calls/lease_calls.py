@@ -42,10 +42,22 @@ class LeaseCalls(OpenStore):
         """Make `receive` calls of tasks with one sync (timerstore.aio)."""
         return self._failing_if_final(self._leases.receive_each(requests, self._call))
 
+    def _claim(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage]:
+        """Return the messages of `_receive_each` that the caller may return (timerstore.aio)."""
+        return self._leases.claim(messages)
+
     @counted
-    def _give_back_unclaimed(self) -> None:
-        """Return the leases of callers that were cancelled (timerstore.aio)."""
+    def _give_back_unclaimed(self, messages: Sequence[LeasedMessage]) -> None:
+        """Give back messages of callers that were cancelled (timerstore.aio)."""
+        self._leases.give_back_unclaimed(messages)
+
+    def _calls_ended(self) -> None:
         self._leases.give_back_unclaimed()
+
+    @counted
+    def _give_back(self, receipts: Sequence[str]) -> int:
+        """Give back messages that no consumer saw (timerstore.net)."""
+        return self._leases.give_back(receipts)
 
     @counted
     def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:

@@ -263,7 +263,11 @@ class OpenStore(Closing):
                     raise stopped_at_exit(self._engine.directory.root)
                 # With a time-out: a signal may prevent a call from notifying that it has ended.
                 self._call_ended.wait(_CALLS_POLL_S)
+            self._calls_ended()
             self._engine.close()
+
+    def _calls_ended(self) -> None:
+        """Do the last work of the engine, when no call runs and none can begin."""
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)  # None: opening it failed

@@ -42,8 +42,9 @@ from timerstore.reports import CancelResult
 Sync = Callable[[int], None]
 """Called with a log offset, below which the log must be durable before the caller is answered."""
 
-MakeRoute = Callable[[], Route]
-"""Returns a queue, created if necessary."""
+Rewrite = Callable[[bytes], tuple[bytes, Route | None]]
+"""Changes a message in the step that moves it: returns its new properties, given those that it
+keeps, and the queue that gets it if it is due now, created if necessary; None: its own."""
 
 _INT64_DIGITS = 19
 _NEW_IN_EACH_COPY = frozenset(
@@ -81,14 +82,14 @@ class Rescheduler:
         delay: timedelta | float | None,
         deliver_at: datetime | None,
         deliver_ms: int | None,
-        to: MakeRoute | None = None,
+        rewrite: Rewrite | None = None,
         sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule the message; return its new receipt.
 
         The new time is durable on return. If an error is raised, the state it reports is durable.
 
-        to: returns the queue that gets the message if it is due now; None: its own.
+        rewrite: called only for a pending message.
         sync: called with the end of the log that must be durable, instead of making it so.
         """
         now_ms = self._clock.now_ms
@@ -97,7 +98,9 @@ class Rescheduler:
             raise _not_pending(CancelResult.ALREADY_DELIVERED)
         while True:
             try:
-                return self._reschedule(handle, due_ms, now_ms, to, sync or self._log.sync_through)
+                return self._reschedule(
+                    handle, due_ms, now_ms, rewrite, sync or self._log.sync_through
+                )
             except GoneError:
                 continue  # it was moved since it was found: find it again
 
@@ -105,7 +108,7 @@ class Rescheduler:
         self,
         one: FoundTimer,
         deliver_ms: int,
-        to: MakeRoute | None = None,
+        rewrite: Rewrite | None = None,
         sync: Sync | None = None,
     ) -> PutReceipt:
         """Reschedule a message that was found already, as `reschedule`.
@@ -114,10 +117,10 @@ class Rescheduler:
         """
         now_ms = self._clock.now_ms
         due_ms = self._due_ms(now_ms, None, None, deliver_ms)
-        return self._move(one, due_ms, now_ms, to, sync or self._log.sync_through)
+        return self._move(one, due_ms, now_ms, rewrite, sync or self._log.sync_through)
 
     def _reschedule(
-        self, handle: Handle, due_ms: int, now_ms: int, to: MakeRoute | None, sync: Sync
+        self, handle: Handle, due_ms: int, now_ms: int, rewrite: Rewrite | None, sync: Sync
     ) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
@@ -127,7 +130,7 @@ class Rescheduler:
                 f"handle: names {len(found)} pending messages (their producer sent one twice); "
                 "wanted one; take a handle from pending()"
             )
-        return self._move(found[0], due_ms, now_ms, to, sync)
+        return self._move(found[0], due_ms, now_ms, rewrite, sync)
 
     def _due_ms(
         self,
@@ -142,21 +145,20 @@ class Rescheduler:
         return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
     def _move(
-        self, one: FoundTimer, due_ms: int, now_ms: int, to: MakeRoute | None, sync: Sync
+        self, one: FoundTimer, due_ms: int, now_ms: int, rewrite: Rewrite | None, sync: Sync
     ) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
             # NotPendingError comes before a full slot
-            return self._append(one, due_ms, now_ms, to, sync)
+            return self._append(one, due_ms, now_ms, rewrite, sync)
         with self.slot_counts.moving(one.out_ms + 1, due_ms):
-            return self._append(one, due_ms, now_ms, to, sync)
+            return self._append(one, due_ms, now_ms, rewrite, sync)
 
     def _append(
-        self, one: FoundTimer, due_ms: int, now_ms: int, to: MakeRoute | None, sync: Sync
+        self, one: FoundTimer, due_ms: int, now_ms: int, rewrite: Rewrite | None, sync: Sync
     ) -> PutReceipt:
-        target = self._timer_route if due_ms else one.real
-        if to is not None and not due_ms and self._finder.is_waiting(one.timer_id):
-            target = to()  # not for a message that is not pending: its queue might be new
-        record, once_ms = self._encode(one, target, due_ms)
+        if rewrite is not None and not self._finder.is_waiting(one.timer_id):
+            rewrite = None  # its queue might be new
+        target, record, once_ms = self._encode(one, due_ms, rewrite)
         reach("reschedule_encoded")
         deletion = delete_properties(one)
         append = leaving(self.removals.noting(lib.ts_reschedule, one.timer_id), one, due_ms)
@@ -196,12 +198,17 @@ class Rescheduler:
             return PutReceipt(origin, 0, number, route.queue_id, None, log_offset, due_ms)
         return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
 
-    def _encode(self, one: FoundTimer, target: Route, due_ms: int) -> tuple[bytearray, int | None]:
-        """Return the message's new record, without its place in the log, and its TS_ONCE."""
-        log = self._log
+    def _encode(
+        self, one: FoundTimer, due_ms: int, rewrite: Rewrite | None
+    ) -> tuple[Route, bytearray, int | None]:
+        """Return the queue and the new record, without its place in the log, and its TS_ONCE."""
+        log, target = self._log, self._timer_route if due_ms else one.real
         with log.segments.view(log.written_through(one.log_offset + 1)) as view:
             _, _, text = record_fields(log.segments, view, one.log_offset)
             kept = _kept_properties(text)
+            if rewrite is not None:
+                kept, to = rewrite(kept)
+                target = to if to is not None and not due_ms else target
             if due_ms:
                 slot_ms = out_ms(due_ms, self._config.precision_ms)
                 kept += b"TIMER_DELIVER_MS\x01%d\x02TIMER_OUT_MS\x01%d\x02" % (due_ms, slot_ms)
@@ -219,7 +226,7 @@ class Rescheduler:
                     len(record),
                 )
                 if size > 0:
-                    return record, _once_ms(kept)
+                    return target, record, _once_ms(kept)
                 if size == lib.TS_NEED_SPACE:
                     record = bytearray(int(view.need))
                 elif size == lib.TS_INVALID:

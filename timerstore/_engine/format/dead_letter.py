@@ -8,8 +8,8 @@ On-disk format: a receipt is URL-safe base64 of:
         <store id, 8 hex> <queue> <offset> <group>
 
     Queue and offset are the place in the topic %DLQ%<group>. A requeued message is in the topic
-    %RETRY%<group>|<topic>, with the property TS_LEASE (lease.py) of attempt 0, whose source is this
-    place.
+    %RETRY%<group>|<topic>, with the property TS_LEASE (lease.py) of attempt 0, not "from retry",
+    whose source is this place.
 """
 
 import base64
@@ -80,7 +80,7 @@ def requeued_places(
     properties: the encoded properties of any number of messages, one after another.
     begins: the offset in `properties` at which those of each message begin.
     """
-    mark = rb"%s\x01%08x 0 [01] ([0-9]{1,19}) ([0-9]{1,19}) " % (LEASE_PROPERTY.encode(), store_id)
+    mark = rb"%s\x01%08x 0 0 ([0-9]{1,19}) ([0-9]{1,19}) " % (LEASE_PROPERTY.encode(), store_id)
     for found in re.finditer(mark, properties):
         begin = found.start()  # of a name, not inside one of the producer's
         if begin in begins or properties[begin - 1] == _PAIR_END:

@@ -10,10 +10,11 @@ On-disk format: the property TS_LEASE is on the timer of a lease, and on the mes
         <queue> <offset> <due_ms> <delivered_ms> <born_ms> <flag>
 
     The source is the place from which this attempt read the message: its topic, or the group's
-    retry topic. Attempt 0 is on a message that `requeue` put into the retry topic; its source is
-    the place of its dead letter. Queue and offset are its place in its own topic (RETRY_TOPIC). The
-    lease topics are %RETRY%<group>|<topic> and %DLQ%<group>, so a group's name has no `|`. A
-    receipt is URL-safe base64 of:
+    retry topic. Attempt 0 is on a message in the retry topic whose first attempt is to come. If it
+    is "from retry", that attempt was given back before a consumer saw the message. Otherwise
+    `requeue` put it there, and its source is the place of its dead letter. Queue and offset are its
+    place in its own topic (RETRY_TOPIC). The lease topics are %RETRY%<group>|<topic> and
+    %DLQ%<group>, so a group's name has no `|`. A receipt is URL-safe base64 of:
 
         l1 <CRC-32 of the rest, 8 hex>
         <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
@@ -110,6 +111,26 @@ def read_lease(text: str) -> Lease | None:
         return None
     attempt, is_from_retry, *rest = numbers
     return Lease(store_id, attempt, bool(is_from_retry), *rest)
+
+
+def uncounted_properties(properties: bytes) -> tuple[bytes, int]:
+    """Return the properties of a leased message whose attempt does not count, and its queue.
+
+    properties: the encoded properties of a lease.
+
+    Raises:
+        MessageError: they are those of another record.
+    """
+    name = f"{LEASE_PROPERTY}\x01".encode()
+    pairs = properties.split(b"\x02")
+    at = next((k for k, pair in enumerate(pairs) if pair.startswith(name)), 0)
+    lease = read_lease(pairs[at].removeprefix(name).decode())
+    if lease is None:
+        raise MessageError("receipt: wanted one of a lease, got one of another record")
+    attempt = lease.attempt - 1
+    uncounted = lease._replace(attempt=attempt, is_from_retry=lease.is_from_retry or not attempt)
+    pairs[at] = name + write_lease(uncounted).encode()
+    return b"\x02".join(pairs), lease.queue_id
 
 
 class Receipt(NamedTuple):

@@ -178,8 +178,15 @@ class LeaseAppender:
         """Return the dead-letter topic after the last attempt, or else the retry topic."""
         if is_last:
             return LeaseTarget(dead_letter_topic(source.group), None)
-        queue_id = self._putting.targets.priority_queue(source.topic, lease.queue_id)
-        return LeaseTarget(retry_topic(source.topic, source.group), queue_id)
+        return self._retry_target(source.topic, source.group, lease.queue_id)
+
+    def _retry_target(self, topic: str, group: str, queue_id: int) -> LeaseTarget:
+        priority = self._putting.targets.priority_queue(topic, queue_id)
+        return LeaseTarget(retry_topic(topic, group), priority)
+
+    def retry_route(self, topic: str, group: str, queue_id: int) -> Route:
+        """Return the queue in which a group gets messages of a queue of a topic again."""
+        return self._putting.place_of(*self._retry_target(topic, group, queue_id))[0]
 
     def _size_problem(self, row: _Row) -> MessageError | None:
         """Return an error if a message leaves no room for its lease."""

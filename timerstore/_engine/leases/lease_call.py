@@ -9,16 +9,17 @@ ReceiptOrMessage = str | LeasedMessage
 """A receipt, or the leased message with that receipt."""
 
 
-Settled = AckResult | str | list[AckResult]
-"""The result of a call: of extend a receipt, of ack_many one result for each receipt."""
+Settled = AckResult | str | list[AckResult] | int
+"""The result of a call: of extend a receipt, of ack_many one result for each receipt, of give_back
+the number of messages."""
 
 
 class LeaseCall(NamedTuple):
     """One call. The engine checks its arguments."""
 
-    kind: Literal["ack", "ack_many", "nack", "extend"]
+    kind: Literal["ack", "ack_many", "nack", "extend", "give_back"]
     target: Any
-    """A receipt or a leased message; of ack_many several."""
+    """A receipt or a leased message; of ack_many and give_back several."""
     delay: object = None
     """Of nack."""
     lease: object = 30.0

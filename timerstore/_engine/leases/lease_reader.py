@@ -3,8 +3,7 @@
 Thread safety: any thread; one at a time leases, any number wait.
 Locking: `_lock` is held while messages are read and leased, but not during a sync or a wait.
 Invariants:
-    1. A message is leased to one caller. If that caller was cancelled before it got the message
-       (`give_back`), the next caller gets it, as the same attempt.
+    1. A message is leased to one caller.
     2. Topic and retry topic take turns, so neither delays the other. If the topic has priorities,
        they do so within each priority (priority_order.py).
     3. A leased message is not read again, and a message that was not leased is read next, also
@@ -32,8 +31,11 @@ from timerstore._engine.read.multi_wait import MultiWait
 from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore.errors import MessageError, TimerStoreError
+from timerstore.messages import Message
 
 _NO_FILTERS = Filters(None, None)
+_NAMES_BYTES = 512
+"""About what names of fields, the receipt and the numbers of a message take in an answer."""
 MakeConsumer = Callable[[str, str, Filters], Consumer]
 
 
@@ -65,35 +67,38 @@ class LeaseReader(Owner):
         self._filters: Filters | None = None
         self._consumers: list[Consumer] = []
         self._waiting: WeakSet[WaitingReceive] = WeakSet()  # weak: a dropped one waits no more
-        self._unclaimed: list[tuple[Filters, LeasedMessage]] = []  # their callers were cancelled
         self._turn = 0
 
-    def take(self, terms: ReceiveTerms) -> list[LeasedMessage]:
-        """Lease the messages that there are, at most `max_count`; in the log on return."""
+    def take(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
+        """Lease the messages that there are, until `leased` has `max_count`; in the log on return.
+
+        Each is appended to `leased` as soon as it is leased.
+        """
         with self._lock:
             self._read_with(terms.filters)
             if self.topic in self._priority_topics:
-                return self._take_by_priority(terms)
+                self._take_by_priority(terms, leased)
+                return
             self._turn ^= 1
-            leased: list[LeasedMessage] = []
+            had = len(leased)
             for side in (self._turn, 1 - self._turn):
                 if len(leased) == terms.max_count:
                     break
                 try:
                     self._take_from(side, terms, leased)
                 except TimerStoreError as error:
-                    if not leased or not (error.retryable or isinstance(error, MessageError)):
+                    if len(leased) == had or not _may_wait(error):
                         raise
                     break  # the next call raises it
-            return leased
 
     def _take_from(self, side: int, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
         count = terms.max_count - len(leased)
         queues = self._consumers[side].fetch(count)
         self._lease_from(side, queues, count, terms, leased)
 
-    def _take_by_priority(self, terms: ReceiveTerms) -> list[LeasedMessage]:
-        count, leased = terms.max_count, list[LeasedMessage]()
+    def _take_by_priority(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
+        had = len(leased)
+        count = terms.max_count - had
         queues = self._fetch_by_priority(count)
         available = {source: len(queue.buffered) for source, queue in queues.items()}
         for source, run_count in self._order.plan(available, count):
@@ -101,12 +106,11 @@ class LeaseReader(Owner):
             try:
                 self._lease_from(source[1], [queues[source]], run_count, terms, leased)
             except TimerStoreError as error:
-                if not leased or not (error.retryable or isinstance(error, MessageError)):
+                if len(leased) == had or not _may_wait(error):
                     raise
                 break  # the next call raises it
             finally:
                 self._order.taken(source, len(leased) - before)
-        return leased
 
     def _fetch_by_priority(self, count: int) -> dict[Source, AssignedQueue]:
         """Buffer the messages that may come next; return the queues by rank and side."""
@@ -143,6 +147,8 @@ class LeaseReader(Owner):
         """Lease up to `count` buffered messages of these queues, in order."""
         consumer = self._consumers[side]
         messages = consumer.peek(queues, count)
+        if terms.bytes_max:
+            messages = messages[: _fitting_count(messages, terms.bytes_max, leased)]
         if not messages:
             return
         before = len(leased)
@@ -151,29 +157,6 @@ class LeaseReader(Owner):
         finally:
             if len(leased) > before:
                 consumer.hand_out(queues, len(leased) - before)
-
-    # --- leases of cancelled callers ---
-
-    def give_back(self, filters: Filters, messages: Sequence[LeasedMessage]) -> None:
-        """Keep leased messages for the next caller with these filters; wake every waiting call."""
-        with self._lock:
-            self._unclaimed += [(filters, one) for one in messages]
-            consumers = list(self._consumers)
-        for one in consumers:
-            one.wake()
-
-    def has_unclaimed(self, filters: Filters) -> bool:
-        """Return whether there is a message for a caller with these filters."""
-        return any(its_filters == filters for its_filters, _ in self._unclaimed)
-
-    def next_unclaimed(self, filters: Filters | None) -> LeasedMessage | None:
-        """Take a message for a caller with these filters; None: with any filters."""
-        with self._lock:
-            for at, (its_filters, one) in enumerate(self._unclaimed):
-                if filters is None or its_filters == filters:
-                    del self._unclaimed[at]
-                    return one
-            return None
 
     # --- waiting ---
 
@@ -184,7 +167,7 @@ class LeaseReader(Owner):
         with self._lock:
             self._read_with(terms.filters)
             polls = [one.begin_poll(terms.max_count, terms.wait_s) for one in self._consumers]
-            waiting = WaitingReceive(polls, take, self, terms.filters, self._waiting)
+            waiting = WaitingReceive(polls, take, self._waiting)
             if terms.wait_s > 0:
                 self._waiting.add(waiting)
             return waiting
@@ -209,6 +192,25 @@ class LeaseReader(Owner):
         self._filters, self._consumers = filters, [of_retries, of_topic]
 
 
+def _may_wait(error: TimerStoreError) -> bool:
+    """Return whether the next call may raise the error, after this one has returned messages."""
+    return error.retryable or isinstance(error, MessageError)
+
+
+def _fitting_count(messages: list[Message], bytes_max: int, leased: list[LeasedMessage]) -> int:
+    """Return how many messages fit into an answer with those that are leased; at least one does."""
+    left = bytes_max - sum(map(_answer_bytes, leased))
+    for count, one in enumerate(messages):
+        left -= _answer_bytes(one)
+        if left < 0 and (count or leased):
+            return count
+    return len(messages)
+
+
+def _answer_bytes(message: Message) -> int:
+    return message.store_bytes + _NAMES_BYTES
+
+
 def _rank_of(queue: AssignedQueue) -> int:
     return rank_of_queue(queue.queue_id)
 
@@ -224,28 +226,10 @@ class WaitingReceive(MultiWait[LeasedMessage]):
         self,
         polls: Sequence[WaitingPoll],
         take: Callable[[], list[LeasedMessage]],
-        reader: LeaseReader,
-        filters: Filters,
         waiting: "WeakSet[WaitingReceive]",
     ) -> None:
         super().__init__(polls, take)
-        self._reader = reader
-        self._filters = filters
         self._waiting = waiting
-
-    def enter(self, ring: Callable[[], None]) -> bool:
-        """Begin to wait; return False if there is something to read or no time left."""
-        if not super().enter(ring):
-            return False
-        if self._reader.has_unclaimed(self._filters):  # given back before this call could be woken
-            self.leave()
-            return False
-        return True
-
-    def give_back(self, messages: Sequence[LeasedMessage]) -> None:
-        """Pass messages that a cancelled caller did not get to the next caller."""
-        if messages:
-            self._reader.give_back(self._filters, messages)
 
     def end(self) -> None:
         """Stop waiting; every caller must call this in the end, or drop the object."""

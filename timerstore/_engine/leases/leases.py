@@ -7,13 +7,15 @@ Invariants:
        crash of the process (`flush="async"`).
     2. A lease has one outcome: its receipt settles it, or its message is delivered again. The state
        of its timer decides, in the critical section that appends the record.
+    3. A message that no consumer saw is given back: its attempt does not count, and the next
+       `receive` gets it. Its record is in the log, so no crash makes it a dead letter.
 Raises: MessageError on a text that is not a receipt; LeaseLostError; what reads and puts raise.
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +24,12 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.reschedule import MakeRoute, Rescheduler, Sync
+from timerstore._engine.change.reschedule import Rescheduler, Rewrite, Sync
 from timerstore._engine.format.lease import (
     Receipt,
     dead_letter_topic,
-    read_receipt,
     retry_topic,
+    uncounted_properties,
     write_receipt,
 )
 from timerstore._engine.leases.backoff import delay_ms
@@ -51,6 +53,7 @@ from timerstore._engine.leases.receive_request import (
 )
 from timerstore._engine.leases.shared_receive import BegunReceive, SharedReceive, Source
 from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics, recalled
+from timerstore._engine.leases.unclaimed_leases import UnclaimedLeases
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import make_filter
@@ -70,6 +73,8 @@ from timerstore.errors import (
 )
 from timerstore.receipts import PutReceipt
 from timerstore.reports import CancelResult
+
+_logger = logging.getLogger("timerstore.leases")
 
 
 class Leases(Owner):
@@ -113,39 +118,71 @@ class Leases(Owner):
         self._canceller = canceller
         self._rescheduler = rescheduler
         self._timers = LeaseTimers(routes, config, self._opening)
-        self._shared_receive = SharedReceive(self._prepare, self._lease)
+        self._shared_receive = SharedReceive(
+            self._prepare, lambda source, terms: self._lease(source, terms, [])
+        )
+        self._unclaimed = UnclaimedLeases()
 
     # --- receiving ---
 
     def receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive."""
         source, terms = self._prepare(request)
-        found = self._take(source, terms)
-        if found or terms.wait_s == 0:
-            return found
-        return wait_in_thread(self._waiting(source, terms), found)
+        leased: list[LeasedMessage] = []
+        try:
+            found = self._take(source, terms, leased)
+            if found or terms.wait_s == 0:
+                return found
+            waiting = source.begin(terms, lambda: self._take(source, terms, leased))
+            return wait_in_thread(waiting, found)
+        except BaseException:  # also of a signal handler: the caller does not get the messages
+            self._return_unseen(leased)
+            raise
 
     def begin(
         self, request: ReceiveRequest, within: Callable[[Callable[[], Any]], Any]
     ) -> WaitingReceive | WaitingTopics:
         """Begin a `receive` during which the caller waits; `within` runs each look."""
         source, terms = self._prepare(request)
-        return self._waiting(source, terms).run_within(within)
+        return source.begin(terms, lambda: self._take(source, terms, [])).run_within(within)
 
     def receive_each(
         self, requests: Sequence[ReceiveRequest], within: Callable[[Callable[[], Any]], Any]
     ) -> list[BegunReceive | Exception]:
-        """Receive for several callers with one sync. Begin the wait of those without a message."""
+        """Receive for several callers with one sync. Begin the wait of those without a message.
+
+        The messages are unclaimed until `claim`.
+        """
         answers = self._shared_receive.receive(requests)
-        if any(isinstance(one, BegunReceive) and one.found for one in answers):
+        begun = [one for one in answers if isinstance(one, BegunReceive)]
+        if any(one.found for one in begun):
             self._settle_received()
+        for has_begun in begun:
+            self._unclaimed.add(has_begun.found)
         for at, one in enumerate(answers):
             if isinstance(one, BegunReceive) and not one.found and one.terms.wait_s > 0:
                 try:
-                    one.waiting = self._waiting(one.source, one.terms).run_within(within)
+                    one.waiting = self._begin_unclaimed(one.source, one.terms).run_within(within)
                 except TimerStoreError as error:
                     answers[at] = error
         return answers
+
+    def _begin_unclaimed(
+        self, source: Source, terms: ReceiveTerms
+    ) -> WaitingReceive | WaitingTopics:
+        def take() -> list[LeasedMessage]:
+            found = self._take(source, terms, [])
+            self._unclaimed.add(found)
+            return found
+
+        return source.begin(terms, take)
+
+    def claim(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage]:
+        """Return those of unclaimed messages that are now the caller's.
+
+        The others were given back, as the store was being closed.
+        """
+        return self._unclaimed.claim(messages)
 
     def _prepare(self, request: ReceiveRequest) -> tuple[Source, ReceiveTerms]:
         terms = check_receive(self._config, request)
@@ -186,60 +223,27 @@ class Leases(Owner):
                 self._readers[topic, group] = reader
             return reader
 
-    def _take(self, source: Source, terms: ReceiveTerms) -> list[LeasedMessage]:
-        found = self._lease(source, terms)
-        if found:
+    def _take(
+        self, source: Source, terms: ReceiveTerms, leased: list[LeasedMessage]
+    ) -> list[LeasedMessage]:
+        """Lease messages; they are durable on return. `leased` has each as soon as it is leased."""
+        self._lease(source, terms, leased)
+        if leased:
             self._settle_received()
-        return found
+        return leased
 
-    def _lease(self, source: Source, terms: ReceiveTerms) -> list[LeasedMessage]:
-        if isinstance(source, TopicTurns):
-            return source.lease(terms, self._lease_from)
-        return self._lease_from(source, terms)
-
-    def _lease_from(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
-        found = self._take_unclaimed(reader, terms)
+    def _lease(
+        self, source: Source, terms: ReceiveTerms, leased: list[LeasedMessage]
+    ) -> list[LeasedMessage]:
+        """Lease messages, as `_take`, without a sync."""
         try:
-            if (left := terms.max_count - len(found)) > 0:
-                found += reader.take(terms._replace(max_count=left) if found else terms)
-        except TimerStoreError as error:
-            if not found:
-                raise
-            if not (error.retryable or isinstance(error, MessageError)):
-                reader.give_back(terms.filters, found)
-                raise
-        return found
-
-    def _take_unclaimed(self, reader: LeaseReader, terms: ReceiveTerms) -> list[LeasedMessage]:
-        """Take messages of cancelled callers, and extend their leases to the requested length."""
-        found: list[LeasedMessage] = []
-        while len(found) < terms.max_count:
-            one = reader.next_unclaimed(terms.filters)
-            if one is None:
-                break
-            try:
-                longer = self._extend(read_receipt(one.receipt), terms.lease_ms)
-            except TimerStoreError:
-                reader.give_back(terms.filters, [one, *found])
-                raise
-            if isinstance(longer, Receipt):  # else its lease was over: it is delivered again
-                text = write_receipt(longer)
-                found.append(replace(one, receipt=text, lease_until_ms=longer.until_ms))
-        return found
-
-    def give_back_unclaimed(self) -> None:
-        """Give back the messages of cancelled callers, before the store is closed.
-
-        After the next opening each is delivered at once, as the next attempt. A last attempt is not
-        given back: it would become a dead letter at once, not at the end of its lease.
-        """
-        for reader in list(self._readers.values()):
-            while (one := reader.next_unclaimed(None)) is not None:
-                if not one.is_last_attempt:
-                    self.nack(one, 0)
-
-    def _waiting(self, source: Source, terms: ReceiveTerms) -> WaitingReceive | WaitingTopics:
-        return source.begin(terms, lambda: self._take(source, terms))
+            source.take(terms, leased)
+        except BaseException:
+            mine = list(leased)
+            leased.clear()
+            self._return_unseen(mine)
+            raise
+        return leased
 
     def _settle_received(self) -> None:
         self._settle(self._log.end)
@@ -249,6 +253,47 @@ class Leases(Owner):
         """Return when all records below `end` are as safe as a put."""
         if self._config.flush == "sync":
             self._log.sync_through(end)
+
+    # --- giving back what no consumer saw ---
+
+    def give_back(self, targets: Iterable[ReceiptOrMessage], sync: Sync | None = None) -> int:
+        """Give messages back that no consumer saw; return how many were still leased.
+
+        Their attempts do not count, so a last attempt becomes no dead letter. The next `receive` of
+        the group gets them, with any filter. It is durable on return. `sync`: as for
+        Rescheduler.reschedule.
+        """
+        ends: list[int] = []
+        count = 0
+        try:
+            for receipt in argument_types.each_of("receipts", targets, receipt_of):
+                moved = self._move(receipt, 0, ends.append, partial(self._uncounted, receipt))
+                count += isinstance(moved, PutReceipt)
+        finally:
+            (sync or self._log.sync_through)(max(ends, default=0))
+        return count
+
+    def give_back_unclaimed(self, messages: Sequence[LeasedMessage] | None = None) -> None:
+        """Give back unclaimed messages; None: all, as the store is being closed."""
+        unclaimed = self._unclaimed
+        mine = unclaimed.take_all() if messages is None else unclaimed.claim(messages)
+        self._return_unseen(mine)
+
+    def _return_unseen(self, messages: Sequence[LeasedMessage]) -> None:
+        """Give messages back after another error, or at the end of the store.
+
+        If this fails, too, as on a full disk, they are delivered again when their leases end.
+        """
+        try:
+            if messages:
+                self.give_back(messages)
+        except TimerStoreError as error:
+            _logger.warning("messages=%d not given back error=%r", len(messages), str(error))
+
+    def _uncounted(self, receipt: Receipt, kept: bytes) -> tuple[bytes, Route]:
+        """Return the properties without the attempt, and the queue of the retry topic."""
+        properties, queue_id = uncounted_properties(kept)
+        return properties, self._leasing.retry_route(receipt.topic, receipt.group, queue_id)
 
     # --- settling a lease ---
 
@@ -305,6 +350,8 @@ class Leases(Owner):
                 return self.nack(call.target, call.delay, moved.append)
             if call.kind == "extend":
                 return self.extend(call.target, call.lease, moved.append)
+            if call.kind == "give_back":
+                return self.give_back(call.target, moved.append)
             if call.kind == "ack":
                 return self._cancel_each([receipt_of(call.target)], acked)[0]
             receipts = argument_types.each_of("receipts", call.target, receipt_of)
@@ -330,8 +377,11 @@ class Leases(Owner):
         receipt = receipt_of(target)
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
-        to = partial(self._putting.route_to, dead_letter_topic(receipt.group))
-        moved = self._move(receipt, 0, None, to)  # 0: now, also if the clock is set back
+
+        def buried(kept: bytes) -> tuple[bytes, Route]:
+            return kept, self._putting.route_to(dead_letter_topic(receipt.group))
+
+        moved = self._move(receipt, 0, None, buried)  # 0: now, also if the clock is set back
         return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
@@ -364,24 +414,21 @@ class Leases(Owner):
         )
 
     def _move(
-        self, receipt: Receipt, deliver_ms: int, sync: Sync | None, to: MakeRoute | None = None
+        self, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite | None = None
     ) -> PutReceipt | AckResult:
-        """Move the end of a lease; return its outcome instead if it has one.
-
-        to: returns the queue that gets the message if the lease ends now; None: that of the lease.
-        """
+        """Move the end of a lease; return its outcome instead if it has one."""
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
         rescheduler, timer = self._rescheduler, self._timers.timer_of(receipt)
         try:
             if timer is not None:
                 try:
-                    moved = rescheduler.reschedule_handle(timer, deliver_ms, to, sync)
+                    moved = rescheduler.reschedule_handle(timer, deliver_ms, rewrite, sync)
                 except GoneError:  # retention has moved the record
                     timer = None
             if timer is None:
                 handle = self._timers.handle_of(receipt)
-                moved = rescheduler.reschedule(handle, None, None, deliver_ms, to, sync)
+                moved = rescheduler.reschedule(handle, None, None, deliver_ms, rewrite, sync)
         except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
         self._putting.appended()

@@ -5,7 +5,7 @@ Raises: MessageError with everything that is wrong.
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ class ReceiveRequest:
     sql: str | None = None
     max_attempts: int | None = 16
     backoff: Backoff | Sequence[float] | float | None = None
+    bytes_max: int = field(default=0, kw_only=True)  # of a server: of one answer; 0: no limit
 
     @classmethod
     def from_options(
@@ -59,7 +60,7 @@ class ReceiveRequest:
         return Filters(self.tags, self.sql)
 
 
-OPTION_NAMES = frozenset(one.name for one in fields(ReceiveRequest)[2:])
+OPTION_NAMES = frozenset(one.name for one in fields(ReceiveRequest)[2:] if not one.kw_only)
 
 
 class ReceiveTerms(NamedTuple):
@@ -71,6 +72,7 @@ class ReceiveTerms(NamedTuple):
     filters: Filters
     attempts_max: int  # 0: no limit
     backoff: Backoff
+    bytes_max: int = 0  # of the messages together, but for the first one; 0: no limit
 
 
 def check_loop(options: Mapping[str, object]) -> None:
@@ -117,7 +119,9 @@ def check_receive(config: StoreConfig, request: ReceiveRequest) -> ReceiveTerms:
         problems.extend(error.problems)
     if problems or backoff is None:
         raise MessageError(problems)
-    return ReceiveTerms(lease_ms, count, float(wait), request.filters, attempts, backoff)
+    return ReceiveTerms(
+        lease_ms, count, float(wait), request.filters, attempts, backoff, request.bytes_max
+    )
 
 
 def check_topics(topic: object, group: object) -> tuple[str, ...]:

@@ -37,13 +37,6 @@ class BegunReceive:
         """How many more messages the call takes."""
         return self.terms.max_count - len(self.found)
 
-    def give_back(self) -> None:
-        """Pass the messages to the next callers: this one was cancelled."""
-        if self.found:
-            self.source.give_back(self.terms.filters, self.found)
-        if self.waiting is not None:
-            self.waiting.end()
-
 
 class SharedReceive(Owner):
     """Shares reads among the calls of one store."""

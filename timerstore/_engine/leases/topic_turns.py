@@ -22,10 +22,9 @@ from typing import TypeVar
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases.lease_reader import LeaseReader, WaitingReceive
+from timerstore._engine.leases.lease_reader import LeaseReader
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveTerms
-from timerstore._engine.read.groups import Filters
 from timerstore._engine.read.multi_wait import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
 
@@ -33,8 +32,6 @@ _TURNS_MAX = 1024  # that are remembered
 
 Key = TypeVar("Key")
 Turn = TypeVar("Turn")
-
-LeaseFrom = Callable[[LeaseReader, ReceiveTerms], list[LeasedMessage]]
 
 
 def recalled(turns: dict[Key, Turn], key: Key, first: Turn) -> Turn:
@@ -57,61 +54,38 @@ class TopicTurns(Owner):
         self._lock = Lock()
         self._first = 0
 
-    def lease(self, terms: ReceiveTerms, lease_from: LeaseFrom) -> list[LeasedMessage]:
-        """Lease the messages that there are, at most `max_count`, with `lease_from` each topic."""
-        readers, found = self._readers, list[LeasedMessage]()
+    def take(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
+        """Lease the messages that there are, as LeaseReader.take of one topic after another."""
+        readers = self._readers
         with self._lock:
             first = self._first
         following = first
         try:
             for turn in range(first, first + len(readers)):
-                reader = readers[turn % len(readers)]
-                left = terms._replace(max_count=terms.max_count - len(found))
+                before = len(leased)
                 try:
-                    got = lease_from(reader, left)
+                    readers[turn % len(readers)].take(terms, leased)
                 except TimerStoreError as error:
-                    following = turn if found else turn + 1  # the call after it reads the others
-                    if not found:
-                        raise
-                    if not (error.retryable or isinstance(error, MessageError)):
-                        self.give_back(terms.filters, found)
+                    following = turn if leased else turn + 1  # the call after it reads the others
+                    if not leased or not (error.retryable or isinstance(error, MessageError)):
                         raise
                     break
-                if got:
-                    found += got
+                if len(leased) > before:
                     following = turn + 1
-                if len(found) == terms.max_count:
+                if len(leased) == terms.max_count:
                     break
         finally:
             with self._lock:
                 self._first = following % len(readers)
-        return found
-
-    def give_back(self, filters: Filters, messages: Sequence[LeasedMessage]) -> None:
-        """Keep leased messages for the next callers, each in the reader of its topic."""
-        for reader in self._readers:
-            mine = [one for one in messages if one.topic == reader.topic]
-            reader.give_back(filters, mine)
 
     def begin(
         self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]
     ) -> "WaitingTopics":
         """Begin to wait for all topics; `take` leases messages."""
-        begun = begin_parts(partial(reader.begin, terms, take) for reader in self._readers)
-        topics = (reader.topic for reader in self._readers)
-        return WaitingTopics(dict(zip(topics, begun, strict=True)), take)
+        return WaitingTopics(
+            begin_parts(partial(reader.begin, terms, take) for reader in self._readers), take
+        )
 
 
 class WaitingTopics(MultiWait[LeasedMessage]):
     """A `receive` that may wait for several topics."""
-
-    def __init__(
-        self, by_topic: dict[str, WaitingReceive], take: Callable[[], list[LeasedMessage]]
-    ) -> None:
-        super().__init__(tuple(by_topic.values()), take)
-        self._by_topic = by_topic
-
-    def give_back(self, messages: Sequence[LeasedMessage]) -> None:
-        """Pass messages that a cancelled caller did not get to the next callers of their topics."""
-        for topic, one in self._by_topic.items():
-            one.give_back([message for message in messages if message.topic == topic])

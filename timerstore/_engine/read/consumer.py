@@ -218,11 +218,6 @@ class Consumer(Closing):
                 return []
             return self._hand_out(queues, count)
 
-    def wake(self) -> None:
-        """Have every waiting poll read again."""
-        with self._group.lock:
-            self._member.wait_queue.wake_all()
-
     def _queues_in_turn(self) -> list[AssignedQueue]:
         queues = list(self._member.assigned.values())
         first = self._next_queue % max(len(queues), 1)

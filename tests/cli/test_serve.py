@@ -51,7 +51,7 @@ def test_serve_closes_the_store_on_ctrl_c(store: Path) -> None:
             urllib.request.urlopen(url.partition("?")[0], timeout=20)
         assert (store / "abort").exists()
         code, errors = ended(child)
-    assert code == Exit.INTERRUPTED
+    assert code == Exit.FINE
     assert errors == "anyone with this address has access while this command runs; Ctrl-C ends it\n"
     assert not (store / "abort").exists(), "the store was not closed"
 
@@ -68,7 +68,7 @@ def test_serve_json_shows_the_token_of_the_environment(store: Path) -> None:
             "mode": "open",
             "read_only": True,
         }
-        assert ended(child, signal.SIGTERM)[0] == Exit.TERMINATED
+        assert ended(child, signal.SIGTERM)[0] == Exit.FINE
 
 
 def test_serve_shows_a_snapshot_when_another_process_owns_the_store(store: Path) -> None:
@@ -76,7 +76,7 @@ def test_serve_shows_a_snapshot_when_another_process_owns_the_store(store: Path)
         assert child.stdout is not None
         assert json.loads(child.stdout.readline())["mode"] == "snapshot"
         code, errors = ended(child)
-    assert code == Exit.INTERRUPTED
+    assert code == Exit.FINE
     assert errors.startswith("another process has the store open: showing a snapshot")
 
 
@@ -141,7 +141,7 @@ def test_serve_socket_serves_programs_and_the_dashboard(store: Path, tmp_path: P
         with urllib.request.urlopen(shown["url"], timeout=20) as page:
             assert b"timerstore" in page.read()
         code, errors = ended(child, signal.SIGTERM)
-    assert code == Exit.TERMINATED, errors
+    assert code == Exit.FINE, errors
     assert not (store / "abort").exists(), "the store was not closed"
     assert not socket.exists()
 
@@ -157,7 +157,7 @@ def test_serve_metrics_has_the_counters_of_the_server(store: Path, tmp_path: Pat
         with timerstore.connect(unix), urllib.request.urlopen(metrics, timeout=20) as answer:
             text = answer.read().decode()
         code, errors = ended(child, signal.SIGTERM)
-    assert code == Exit.TERMINATED, errors
+    assert code == Exit.FINE, errors
     assert f'timerstore_net_connections{{shard="",store="{store.name}"}} 1.0' in text
 
 

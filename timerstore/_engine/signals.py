@@ -8,6 +8,7 @@
     half_left             CommitLog             Dispatch
     synced                CommitLog             Metrics
     durable               CommitLog             Dispatch, Flush, ScheduleDeliver, Puller, Groups
+    store_failed          CommitLog             OpenStore, for its servers
     requests_dispatched   Dispatch              EnqueueGet
     queues_advanced       Dispatch              EnqueueGet, ScheduleDeliver, LongPollTable, Groups
     checkpoint_due        Checkpoint            Flush
@@ -25,7 +26,8 @@
     queue_dropped         Retention             ConsumerLag
     service_failed        every Service         Engine
 
-Nothing else connects components. Signals are defined in base/signal.py.
+Nothing else connects components. `store_failed` leaves the engine: OpenStore subscribes to it.
+Signals are defined in base/signal.py.
 """
 
 from __future__ import annotations

@@ -62,6 +62,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Command: its module, and its summary in `--help`."""
 
+SERVICES = frozenset({"serve"})
+"""Commands that run until a signal ends them. That is a success, at any time."""
+
 
 class Commands(click.Group):
     """The group. A command's module is imported when the command is chosen."""
@@ -142,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, raise_terminated)
     try:
         code = _flushed(_run(given), given)
+        if code in (Exit.INTERRUPTED, Exit.TERMINATED) and _command_of(given) in SERVICES:
+            code = Exit.FINE
     except BrokenPipeError:
         code = Exit.READER_GONE
     finally:
@@ -149,6 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == Exit.READER_GONE:
         _forget_output()
     return code
+
+
+def _command_of(given: list[str]) -> str | None:
+    """Return the name of the command: the first argument that is no option of the group."""
+    return next((one for one in given if not one.startswith("-")), None)
 
 
 def _run(given: list[str]) -> int:

@@ -38,6 +38,7 @@ class Exit(IntEnum):
     ERROR = 2
     LOCKED = 3
     LATER = 4
+    FAILED = 5
     INTERRUPTED = 130
     READER_GONE = 141
     TERMINATED = 143
@@ -50,9 +51,10 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
         Exit.ERROR: "an invalid argument, a file error, or output that cannot be written",
         Exit.LOCKED: "another process has the store open; the error shows its process id",
         Exit.LATER: "rejected for now: a full disk, flow control, another export; try again",
-        Exit.INTERRUPTED: "Ctrl-C",
+        Exit.FAILED: "`serve`: the store has failed, and is closed; the next start recovers it",
+        Exit.INTERRUPTED: "Ctrl-C; `serve` ends with 0",
         Exit.READER_GONE: "the reader of the output is gone (a broken pipe)",
-        Exit.TERMINATED: "SIGTERM",
+        Exit.TERMINATED: "SIGTERM; `serve` ends with 0",
     }
 )
 

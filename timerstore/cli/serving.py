@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from timerstore.cli.exits import CommandError
+from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import connected, opened_single, require
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.params import (
@@ -20,9 +20,10 @@ from timerstore.cli.params import (
     place_argument,
     tls_ca_option,
 )
+from timerstore.cli.service_manager import notify
 from timerstore.cli.stopping import stopping
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, FailedError
 from timerstore.net import serve
 from timerstore.net.endpoints import parse_host_port
 from timerstore.shards.kinds import Kind
@@ -35,20 +36,29 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("serve")
 @place_argument
 @tls_ca_option
-@click.option("--socket", type=_FILE, help="Serve programs on a unix socket (mode 0600).")
+@click.option(
+    "--socket", type=_FILE,
+    help="Serve programs on a unix socket: mode 0600, or 0660 with --user or --group.",
+)  # fmt: skip
 @click.option("--tcp", metavar="HOST:PORT", help="Serve programs on TCP; port 0: a free one.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain of --tcp, in PEM.")
 @click.option("--tls-key", type=_FILE, help="Key of --tls-cert, in PEM.")
 @click.option("--token-file", type=_FILE, help="File with the secret that clients of --tcp send.")
 @click.option("--insecure", is_flag=True, help="Allow --tcp without TLS and without a token.")
 @click.option(
-    "--user", "users", type=click.IntRange(min=0), multiple=True, metavar="UID",
-    help="Another user that may connect to --socket (repeatable).",
+    "--user", "users", multiple=True, metavar="NAME|ID",
+    help="Another user that may connect to --socket (repeatable). The file of the socket gets the "
+    "first group of the users, or --group.",
+)  # fmt: skip
+@click.option(
+    "--group", metavar="NAME|ID",
+    help="The group of the file of --socket. Without --user, its members may connect.",
 )  # fmt: skip
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    help="Serve the metrics of --socket and --tcp to Prometheus; port 0: a free one.",
+    help="Serve the metrics of --socket and --tcp to Prometheus at /metrics, and the health of the "
+    "store at /health; port 0: a free one.",
 )
 @click.option("--ui", is_flag=True, help="Serve the dashboard.")
 @click.option(
@@ -78,7 +88,8 @@ def serve_command(
     tls_key: Path | None,
     token_file: Path | None,
     insecure: bool,
-    users: tuple[int, ...],
+    users: tuple[str, ...],
+    group: str | None,
     metrics: str | None,
     tls_ca: Path | None,
     ui: bool,
@@ -90,7 +101,7 @@ def serve_command(
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Serve a store until Ctrl-C: to programs that connect to a socket, and as a dashboard.
+    """Serve a store until Ctrl-C or SIGTERM: to programs, and as a dashboard.
 
     The store is opened and delivers while this command runs. Programs use `timerstore.connect` with
     an address that is printed. With --ui alone, if another process has the store open, its files
@@ -99,6 +110,9 @@ def serve_command(
 
     The dashboard's address contains a token, which gives access to the store and
     permission to cancel pending messages.
+
+    A signal ends the command with exit code 0, after it has closed the store. If the store fails,
+    as after an error of the disk, the command ends with code 5: start it again.
     """
     has_socket = socket is not None or tcp is not None
     if not ui and not has_socket:
@@ -111,32 +125,36 @@ def serve_command(
         raise click.UsageError("wanted --tls-cert and --tls-key together")
     if tcp is None and (tls_cert is not None or token_file is not None or insecure):
         raise click.UsageError("--tls-cert, --token-file, --insecure: wanted --tcp with them")
-    if socket is None and users:
-        raise click.UsageError("--user: wanted --socket with it")
+    if socket is None and (users or group is not None):
+        raise click.UsageError("--user, --group: wanted --socket with them")
     if metrics is not None and not has_socket:
         raise click.UsageError("--metrics: wanted --socket or --tcp with it")
     config = config_of(settings)
     start = _dashboard() if ui else None
     start_metrics = None if metrics is None else _metrics(metrics)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
-    with stopping() as stop, ExitStack() as undo:
-        shown: dict[str, Any] = {}
+    access: dict[str, Any] = {
+        "socket": socket, "tcp": tcp, "tls": tls, "token_file": token_file, "insecure": insecure,
+        "users": [_name_or_id(one) for one in users],
+        "group": None if group is None else _name_or_id(group),
+    }  # fmt: skip
+    shown: dict[str, Any] = {}
+    with (
+        stopping() as stop,
+        _named_failure(shown),
+        ExitStack() as last,  # closed after the store
+        ExitStack() as undo,
+    ):
         servers: list[Any] = []
         source: Any = path
         if isinstance(path, StoreUrl):
             source = undo.enter_context(connected(path, config))
         elif has_socket:
             source = undo.enter_context(opened_single(path, config))
-            programs = undo.enter_context(
-                serve(
-                    source, socket=socket, tcp=tcp, tls=tls, token_file=token_file,
-                    insecure=insecure, users=users,
-                )
-            )  # fmt: skip
-            shown["urls"] = programs.urls
-            servers.append(programs)
+            servers.append(serve(source, **access))  # it ends with the store
+            shown["urls"] = servers[0].urls
             if start_metrics is not None:
-                shown["metrics"] = undo.enter_context(start_metrics(source)).url
+                shown["metrics"] = last.enter_context(start_metrics(source)).url
         if start is not None:
             page = undo.enter_context(
                 _page(start, source, host, port, token, read_only, snapshot, config)
@@ -146,6 +164,8 @@ def serve_command(
             shown |= {"mode": about["mode"], "read_only": about["read_only"]}
             servers.append(page)
         _show(shown, as_json=as_json, snapshot=snapshot)
+        undo.callback(notify, "STOPPING=1")
+        notify("READY=1")
         while not stop.wait(_LOOK_S) and not any(one.wait(0) for one in servers):
             pass
 
@@ -161,6 +181,27 @@ def _place(
     if tls_ca is not None:
         raise click.UsageError("--tls-ca: wanted tls:// in place of PATH with it")
     return place
+
+
+def _name_or_id(text: str) -> str | int:
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
+@contextmanager
+def _named_failure(shown: dict[str, Any]) -> Iterator[None]:
+    """Give a failure of the store that was served an exit code of its own."""
+    try:
+        yield
+    except FailedError as error:
+        if not shown:  # it could not be opened
+            raise
+        raise CommandError(
+            error.what,
+            where=error.where,
+            do="start it again: opening recovers the store. Look at the disk's own log, and at "
+            "`timerstore verify PATH`",
+            code=Exit.FAILED,
+        ) from error
 
 
 @contextmanager

@@ -78,6 +78,14 @@ class OpenSource(Owner, DashboardSource):
             "clock_runs": not self.clock.by_hand,
         }
 
+    def check_alive(self) -> None:
+        """Raise FailedError if the store has failed and must be opened again. A served store fails
+        in its server.
+        """
+        for one in self._parts.values():
+            if isinstance(one, TimerStore) and one._log.failed is not None:
+                raise one._log.failure()
+
     def now(self, turn: str, topic: str | None) -> Json:
         """Return the current statistics."""
         unit_ms, places = turn_of(turn)

@@ -15,6 +15,7 @@ import socket
 import string
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,6 +46,7 @@ _TOKEN_CHARACTERS_MAX = 256
 _TOKEN_BYTES = 32
 _TOKEN_LETTERS = frozenset(string.ascii_letters + string.digits + "-._~")
 _GOODBYE_S = 2
+_LOOK_S = 0.2
 _EVERY_S = (0.02, 60.0)
 _ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
@@ -103,11 +105,23 @@ class Served(Closing):
             self._error = error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait at most `seconds` for the end; return whether it ended. Raise the server's error."""
-        self._thread.join(seconds)
-        if self._error is not None:
-            raise self._error
-        return not self._thread.is_alive()
+        """Wait at most `seconds` for the end; return whether it ended.
+
+        Raises:
+            FailedError: the store has failed. Close it, and open it again.
+            OSError: the error of the server.
+        """
+        end_s = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left_s = _LOOK_S if end_s is None else min(end_s - time.monotonic(), _LOOK_S)
+            self._thread.join(max(left_s, 0))
+            if self._error is not None:
+                raise self._error
+            if not self._thread.is_alive():
+                return True
+            self._source.check_alive()
+            if end_s is not None and time.monotonic() >= end_s:
+                return False
 
     def close(self) -> None:
         """Stop serving. A second call does nothing. Raises ForkedError in a forked child."""

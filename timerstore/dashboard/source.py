@@ -49,6 +49,10 @@ class DashboardSource(ABC):
         """Return the facts that do not change while the page is open."""
 
     @abstractmethod
+    def check_alive(self) -> None:
+        """Raise FailedError if the store has failed and must be opened again."""
+
+    @abstractmethod
     def now(self, turn: str, topic: str | None) -> Json:
         """Return the current statistics."""
 

@@ -38,16 +38,19 @@ def serve(
     tls: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
     token_file: str | os.PathLike[str] | None = None,
     insecure: bool = False,
-    users: Iterable[int] = (),
+    users: Iterable[int | str] = (),
+    group: int | str | None = None,
     limits: "ServerLimits | None" = None,
     workers: int = 8,
 ) -> "StoreServer":
     """Serve an open store to other processes, on threads of this process. Return the server.
 
-    The server ends when it or the store is closed. Its clients then look for another server.
+    The server ends when it or the store is closed, and by itself when the store has failed. Its
+    clients then look for another server, and `StoreServer.wait` raises the failure: close the store
+    and open it again.
 
-    socket: the path of a unix socket to create, with mode 0600. Only processes of the same user, of
-    root, and of `users` may connect. The file of a server that was killed is replaced.
+    socket: the path of a unix socket to create, with mode 0600. Only processes of the same user and
+    of root may connect. The file of a server that was killed is replaced.
 
     tcp: HOST:PORT; port 0 is a free one. It needs a token, and TLS unless the host is loopback.
 
@@ -57,7 +60,11 @@ def serve(
 
     insecure: True to permit TCP without a token and without TLS.
 
-    users: ids of further users that may connect to the unix socket. Its mode is then 0666.
+    users: names or ids of further users that may connect to the unix socket. Its mode is then 0660,
+    and they must be in its group.
+
+    group: the group of the socket's file, by name or id. Its mode is then 0660, and without `users`
+    all members may connect. By default it is the first group of `users`, if they have the same.
 
     limits: limits on everything that a client can make grow.
 
@@ -68,6 +75,6 @@ def serve(
             installed.
     """
     server: StoreServer = load_net("start_server").start_server(
-        store, socket, tcp, tls, token_file, insecure, users, limits, workers
+        store, socket, tcp, tls, token_file, insecure, users, group, limits, workers
     )
     return server

@@ -86,11 +86,14 @@ class Acceptor(Owner):
             connection.forget()
             raise
 
-    async def close(self) -> None:
-        """Accept no more, and end the handshakes."""
+    def stop(self) -> None:
+        """Accept no more. The socket may be closed then."""
         self._loop.remove_reader(self._listening)
         if self._pause is not None:
             self._pause.cancel()
+
+    async def close(self) -> None:
+        """End the handshakes."""
         await asyncio.sleep(0)  # a task that is cancelled before its first step forgets nothing
         for task in self._starting:
             task.cancel()

@@ -3,8 +3,10 @@
 Raises: ConfigError for a token file that others can read, or that has no token.
 """
 
+import grp
 import hmac
 import os
+import pwd
 import socket
 import struct
 from collections.abc import Iterable
@@ -15,6 +17,9 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import AccessError, ConfigError, ProtocolError, quoted
 from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 
+_OWN_MODE = 0o600
+_GROUP_MODE = 0o660
+_IDS = 2**32 - 1
 _TOKEN_CHARACTERS = (16, 4096)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -45,12 +50,69 @@ class ServerAccess(NamedTuple):
         return self.users is None or uid in self.users
 
 
-def accepted_users(others: Iterable[int]) -> frozenset[int]:
-    """Return this process's user, root, and others."""
-    given = list(others)
-    if wrong := [one for one in given if type(one) is not int or one < 0]:
-        raise ConfigError(f"users: wanted user ids, got {quoted(wrong[0])}")
-    return frozenset({os.geteuid(), 0, *given})
+class SocketRules(NamedTuple):
+    """The file of a unix socket, and the users that may connect to it."""
+
+    users: frozenset[int] | None
+    """None: each user that the mode of the file lets connect."""
+    mode: int
+    group: int | None
+    """The group of the file, for mode 0660."""
+
+
+def socket_rules(users: Iterable[int | str] = (), group: int | str | None = None) -> SocketRules:
+    """Return the rules of a socket for this process's user, root, and others.
+
+    Only the group can open the file of a socket to others. Without `group` it is the one that is
+    the first group of all `users`.
+    """
+    given = [_user_id(one) for one in ([users] if isinstance(users, str) else users)]
+    own = frozenset({os.geteuid(), 0})
+    others = frozenset(given) - own
+    if group is None and not others:
+        return SocketRules(own, _OWN_MODE, None)
+    gid = _common_group(others) if group is None else _group_id(group)
+    return SocketRules(own | others if given else None, _GROUP_MODE, gid)
+
+
+def _user_id(one: int | str) -> int:
+    if isinstance(one, str):
+        try:
+            return pwd.getpwnam(one).pw_uid
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"users: no user has the name {quoted(one)}") from error
+    if type(one) is not int or not 0 <= one < _IDS:
+        raise ConfigError(f"users: wanted names or ids of users, got {quoted(one)}")
+    return one
+
+
+def _group_id(one: int | str) -> int:
+    if isinstance(one, str):
+        try:
+            return grp.getgrnam(one).gr_gid
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"group: no group has the name {quoted(one)}") from error
+    if type(one) is not int or not 0 <= one < _IDS:
+        raise ConfigError(f"group: wanted the name or the id of a group, got {quoted(one)}")
+    return one
+
+
+def _common_group(users: frozenset[int]) -> int:
+    found = set()
+    for one in users:
+        try:
+            found.add(pwd.getpwuid(one).pw_gid)
+        except KeyError as error:
+            raise ConfigError(
+                f"group: wanted one whose members are the users, as the system does not know the "
+                f"group of user {one}"
+            ) from error
+    if len(found) > 1:
+        raise ConfigError(
+            "group: wanted one whose members are the users, as they have different groups: "
+            f"{', '.join(map(str, sorted(found)))}"
+        )
+    return found.pop()
 
 
 def read_token(path: str | os.PathLike[str]) -> str:

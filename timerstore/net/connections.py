@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from timerstore._engine.base.owner import Owner
-from timerstore.errors import UnavailableError
+from timerstore.errors import FailedError, UnavailableError
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 
@@ -39,6 +39,12 @@ class Connection(Protocol):
 
     def drop(self) -> None:
         """End the connection: another client greets."""
+
+    def fail(self, error: FailedError) -> None:
+        """Have the client look for another server: the store has failed."""
+
+    def abort(self) -> None:
+        """End the connection at once. Answers that were not sent yet are lost."""
 
     async def finish(self, seconds: float) -> None:
         """End waits, let other calls end for a limited time, send the answers, and close."""

@@ -24,35 +24,62 @@ _PROBE_S = 1.0
 _LOCK_S = 5.0
 
 
-def listen_unix(path: Path, *, mode: int, is_guarded: bool = False) -> socket.socket:
-    """Return a socket that listens on a path.
+def listen_unix(
+    path: Path, mode: int, group: int | None = None, *, is_guarded: bool = False
+) -> tuple[socket.socket, tuple[int, int]]:
+    """Return a socket that listens on a path, and the identity of its file (`identity_of`).
+
+    mode, group: of the file.
 
     is_guarded: a lock of the caller excludes other servers.
     """
     try:
         if is_guarded:
             path.unlink(missing_ok=True)
-            return _bound(path, mode)
+            return _bound(path, mode, group)
         with _lock_beside(path):
             _remove_stale(path)
-            return _bound(path, mode)
+            return _bound(path, mode, group)
     except OSError as error:
         raise ConfigError(f"socket: cannot listen on {path} ({error.strerror or error})") from error
 
 
-def _bound(path: Path, mode: int) -> socket.socket:
+def _bound(path: Path, mode: int, group: int | None) -> tuple[socket.socket, tuple[int, int]]:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         os.fchmod(one.fileno(), mode)  # Linux creates the file with this mode, less the umask
         with unix_address(path) as address:
             one.bind(address)
-        if mode & 0o077:
-            path.chmod(mode)
-        one.listen(_BACKLOG)
+        with _removed_after_error(path):
+            if group is not None:
+                _give_to_group(path, group)
+            if mode & 0o077:
+                path.chmod(mode)
+            found = path.lstat()
+            one.listen(_BACKLOG)  # from now on clients can connect
     except BaseException:
         one.close()
         raise
-    return one
+    return one, (found.st_dev, found.st_ino)
+
+
+@contextmanager
+def _removed_after_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _give_to_group(path: Path, group: int) -> None:
+    try:
+        os.chown(path, -1, group, follow_symlinks=False)
+    except PermissionError as error:
+        raise ConfigError(
+            f"group: wanted a group that this process is a member of, or root, got group {group}; "
+            f"at {path}"
+        ) from error
 
 
 def _remove_stale(path: Path) -> None:
@@ -102,10 +129,16 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         raise cannot_listen(host, port, error) from error
 
 
-def forget_unix(path: Path, inode: int) -> None:
-    """Remove the file of a socket that was closed, unless another server has replaced it."""
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a socket's file; None if it cannot be found."""
     try:
-        if path.lstat().st_ino == inode:
-            path.unlink(missing_ok=True)
-    except FileNotFoundError:
-        pass
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def forget_unix(path: Path, identity: tuple[int, int]) -> None:
+    """Remove the file of a socket that is still open, unless another server has replaced it."""
+    if identity_of(path) == identity:
+        path.unlink(missing_ok=True)

@@ -25,6 +25,8 @@ from typing import Any, cast
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (
     AccessError,
+    ConnectionLostError,
+    FailedError,
     MessageError,
     ProtocolError,
     ServerError,
@@ -391,7 +393,9 @@ class ServerConnection(asyncio.Protocol):
 
     def _fail_with(self, call: Call, error: BaseException) -> None:
         """Answer a call that raised an exception."""
-        if isinstance(error, TimerStoreError):
+        if isinstance(error, FailedError) and self._store.blocking._log.failed is not None:
+            self.fail(error)
+        elif isinstance(error, TimerStoreError):
             self._fail(call.id, error)
         elif isinstance(error, RuntimeError) and self._store._is_shut():
             self._close()  # the interpreter ends: the client looks for another server
@@ -482,6 +486,17 @@ class ServerConnection(asyncio.Protocol):
         self._answers.flush()
         self._is_ending = True
         self._transport.close()
+
+    def fail(self, error: FailedError) -> None:
+        """Have the client look for another server: the store has failed."""
+        if self._runner is not None and not self._is_ending:
+            self._write(failure_of(NO_CALL, ConnectionLostError(f"the server ends: {error.what}")))
+        self._close()
+
+    def abort(self) -> None:
+        """End the connection at once. Answers that were not sent yet are lost."""
+        self._is_ending = True
+        self._transport.abort()
 
     async def finish(self, seconds: float) -> None:
         """End waits, let other calls end for a limited time, send the answers, and close."""

@@ -24,8 +24,14 @@ from pathlib import Path
 from timerstore import store as single
 from timerstore._engine.format.store_paths import Tree
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, LockedError, TimerStoreError, UnavailableError
-from timerstore.net.access import accepted_users
+from timerstore.errors import (
+    ClosedError,
+    LockedError,
+    ReentrantCallError,
+    TimerStoreError,
+    UnavailableError,
+)
+from timerstore.net.access import socket_rules
 from timerstore.net.channel import Channel
 from timerstore.net.connector import Connector
 from timerstore.net.endpoints import Endpoint
@@ -38,7 +44,6 @@ from timerstore.store import TimerStore
 
 SOCKET_NAME = "server.sock"
 _WORKERS = 8
-_MODE = 0o600
 _BUSY_S = 0.01
 _LOOK_S = 0.2  # how often the watcher looks whether it is still needed
 _LONGEST_PAUSE_S = 5.0  # of the watcher, while no process can open the store
@@ -81,8 +86,7 @@ class SharedConnector(Connector):
             ConnectionRefusedError,
             ConnectionResetError,
         ) as error:
-            if self._owned is not None:  # its server has ended
-                self._give_up()
+            self._give_up_ended()
             try:
                 self._open()
             except LockedError as locked:  # another process opens it, or closes it
@@ -92,22 +96,36 @@ class SharedConnector(Connector):
     def _open(self) -> None:
         store = single.open(self._path, self._config)
         try:
-            listener = unix_listener(self._socket_path, accepted_users(()), _MODE, is_guarded=True)
+            listener = unix_listener(self._socket_path, socket_rules(), is_guarded=True)
             server = StoreServer(store, [listener], ServerLimits(), _WORKERS)
             server.start()
+            self._owned = store, server
         except BaseException:
             store.close()
             raise
-        self._owned = store, server
+
+    def _give_up_ended(self) -> None:
+        """Close the store if its server has ended, so that a process can open it again."""
+        try:
+            self._give_up()
+        except ReentrantCallError:  # the lock is not released
+            raise
+        except TimerStoreError as error:  # it is released, and the next opening recovers the store
+            _log.warning("shared store: its last owner could not close it: %s", error)
 
     def _give_up(self) -> None:
-        owned, self._owned = self._owned, None
-        if owned is not None:
-            store, server = owned
+        """Close the store, if this process owns it. It releases the lock also with an error."""
+        if self._owned is None:
+            return
+        store, server = self._owned
+        try:
             try:
                 server.close()
             finally:
                 store.close()
+        finally:
+            if store._is_released():
+                self._owned = None
 
     # --- taking over ---
 

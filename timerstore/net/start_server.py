@@ -14,15 +14,12 @@ from typing import Any
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio import WORKERS_MAX
 from timerstore.errors import ConfigError, quoted
-from timerstore.net.access import ServerAccess, accepted_users, read_token, tls_files
+from timerstore.net.access import ServerAccess, SocketRules, read_token, socket_rules, tls_files
 from timerstore.net.endpoints import parse_host_port
 from timerstore.net.listening import listen_tcp, listen_unix
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.store_server import Listener, StoreServer, tls_context
 from timerstore.store import TimerStore
-
-_OWN_MODE = 0o600
-_SHARED_MODE = 0o666
 
 
 def start_server(
@@ -32,13 +29,14 @@ def start_server(
     tls: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None,
     token_file: str | os.PathLike[str] | None,
     insecure: bool,
-    users: Iterable[int],
+    users: Iterable[int | str],
+    group: int | str | None,
     limits: ServerLimits | None,
     workers: int,
 ) -> StoreServer:
     """Implement timerstore.net.serve."""
     _check(store, socket, tcp, tls, limits, workers)
-    _check_used(socket, tcp, token_file, users, insecure=insecure)
+    _check_used(socket, tcp, token_file, users, group, insecure=insecure)
     with ExitStack() as undo:
         listeners = []
         if tcp is not None:
@@ -50,9 +48,8 @@ def start_server(
             undo.callback(one.socket.close)
             listeners.append(one)
         if socket is not None:
-            access = accepted_users(users)
-            mode = _OWN_MODE if access == accepted_users(()) else _SHARED_MODE
-            listeners.append(unix_listener(absolute_path("socket", socket), access, mode))
+            rules = socket_rules(users, group)
+            listeners.append(unix_listener(absolute_path("socket", socket), rules))
             undo.callback(listeners[-1].socket.close)
         server = StoreServer(store, listeners, limits or ServerLimits(), workers)
         server.start()
@@ -60,12 +57,10 @@ def start_server(
         return server
 
 
-def unix_listener(
-    path: Path, access: frozenset[int], mode: int, *, is_guarded: bool = False
-) -> Listener:
+def unix_listener(path: Path, rules: SocketRules, *, is_guarded: bool = False) -> Listener:
     """Return a listener on a unix socket."""
-    one = listen_unix(path, mode=mode, is_guarded=is_guarded)
-    return Listener(one, ServerAccess(access, None), None, path, path.lstat().st_ino)
+    one, identity = listen_unix(path, rules.mode, rules.group, is_guarded=is_guarded)
+    return Listener(one, ServerAccess(rules.users, None), None, path, identity)
 
 
 def _check(store: Any, socket: Any, tcp: Any, tls: Any, limits: Any, workers: Any) -> None:
@@ -90,7 +85,13 @@ def _check(store: Any, socket: Any, tcp: Any, tls: Any, limits: Any, workers: An
 
 
 def _check_used(
-    socket: object, tcp: object, token_file: object, users: Iterable[int], *, insecure: bool
+    socket: object,
+    tcp: object,
+    token_file: object,
+    users: Iterable[int | str],
+    group: object,
+    *,
+    insecure: bool,
 ) -> None:
     """Reject an option of access that protects nothing."""
     problems = []
@@ -100,6 +101,8 @@ def _check_used(
         problems.append("insecure: wanted tcp with it")
     if socket is None and users:
         problems.append("users: wanted socket with it; TCP does not know the users")
+    if socket is None and group is not None:
+        problems.append("group: wanted socket with it")
     if problems:
         raise ConfigError(problems)
 

@@ -5,24 +5,31 @@ Invariants:
     1. `close` ends waiting calls, lets the others end, and sends their answers. The store stays
        open.
     2. The store is open while the server runs: the close of the store closes its servers first.
-    3. A forked child has no server: its copies of the sockets are closed.
+    3. A server whose store has failed ends by itself, and answers no call with that failure: the
+       clients look for the next server.
+    4. The listening sockets are closed before connections end: no client waits for an answer of a
+       server that ends.
+    5. A forked child has no server: its copies of the sockets are closed.
 Raises: ConfigError for an address that cannot be used, before the thread starts.
 See also: docs/operations.md (Operating the server).
 """
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
 import threading
 import weakref
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from timerstore._engine.base.closing import close_at_exit, forked_error
 from timerstore._engine.calls.open_store import AttachedServer
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import ConfigError, TimerStoreError
+from timerstore.errors import BusyError, ConfigError, FailedError, TimerStoreError
 from timerstore.net.acceptor import Acceptor
 from timerstore.net.access import ServerAccess
 from timerstore.net.connections import Connections
@@ -34,7 +41,9 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.store import TimerStore
 
+_log = logging.getLogger(__name__)
 _GOODBYE_S = 5.0
+_FAILED_GOODBYE_S = 1.0
 
 _started: "weakref.WeakSet[StoreServer]" = weakref.WeakSet()
 
@@ -55,7 +64,9 @@ class Listener(NamedTuple):
     access: ServerAccess
     tls: ssl.SSLContext | None = None
     path: Path | None = None
-    inode: int = 0
+    identity: tuple[int, int] = (0, 0)
+    """Device and inode of the file of a unix socket. No other file has them while the socket is
+    open, even if this one was removed."""
 
 
 class StoreServer(AttachedServer):
@@ -73,6 +84,7 @@ class StoreServer(AttachedServer):
     ) -> None:
         self._store = store
         self._listeners = listeners
+        self._names = [str(_endpoint_of(one)) for one in listeners]
         self._limits = limits
         self._workers = workers
         self._pid = os.getpid()
@@ -81,35 +93,47 @@ class StoreServer(AttachedServer):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._is_closed = False
+        self._reason: TimerStoreError | None = None  # why the server ends by itself
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="timerstore-net", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept connections. Raise ClosedError if the store is closed."""
+        """Begin to accept connections.
+
+        Raises:
+            ClosedError: the store is closed.
+            BusyError: the operating system has no more threads.
+        """
         try:
             self._store._attach_server(self)
-        except TimerStoreError:
+            _start_thread(self._thread, self._store.path)
+        except BaseException:
+            self._store._detach_server(self)
             self._close_listeners()
             raise
         close_at_exit(self)
         _started.add(self)
-        self._thread.start()
         self._ready.wait()
-        if self._error is not None:
+        if self._error is not None and self._reason is None:
             raise self._error
 
     @property
     def urls(self) -> list[str]:
         """The addresses for `timerstore.connect`."""
-        return [str(_endpoint_of(one)) for one in self._listeners]
+        return list(self._names)
 
     def stats(self) -> dict[str, int]:
         """Return the counters of the server by name; docs/metrics.md describes them."""
         return self._counters.values()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait at most `seconds` for the end; return whether it ended. Raise the server's error."""
+        """Wait at most `seconds` for the end of the server; return whether it ended.
+
+        Raises:
+            FailedError: the server has ended because its store failed. Close the store, and open it
+                again: opening recovers it.
+        """
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error
@@ -121,26 +145,41 @@ class StoreServer(AttachedServer):
             raise forked_error("the server", self._pid)
         if not self._is_closed:
             self._is_closed = True
-            loop, stop = self._loop, self._stop
-            if loop is not None and stop is not None and self._thread.is_alive():
+            self._request_end()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def store_failed(self, error: FailedError) -> None:
+        """End: the store has failed. From any thread; `wait` raises the error."""
+        if self._reason is None:
+            self._reason = error
+        self._request_end()
+
+    def _request_end(self) -> None:
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the server has ended
                 loop.call_soon_threadsafe(stop.set)
-        self._thread.join()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - `wait` and `start` raise it
             self._error = error
+            _log.error("the server %s has ended: %s", " ".join(self._names), error)
         finally:
             self._ready.set()
             self._store._detach_server(self)
             self._close_listeners()
 
     def _close_listeners(self) -> None:
+        """Remove the files of the sockets and close these. A second call does nothing."""
         for one in self._listeners:
+            if one.socket.fileno() < 0:
+                continue
+            if one.path is not None:  # first: the file of a closed socket may have a new owner
+                forget_unix(one.path, one.identity)
             one.socket.close()
-            if one.path is not None:
-                forget_unix(one.path, one.inode)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -148,14 +187,21 @@ class StoreServer(AttachedServer):
         pool = FairPool(self._workers, "timerstore-net", self._loop)
         store = AsyncTimerStore(self._store, pool, may_block=True)
         acceptors = [self._acceptor(store, pool, one) for one in self._listeners]
+        if self._is_closed or self._reason is not None:  # before there was a loop to tell
+            self._stop.set()
         try:
             self._ready.set()
             await self._stop.wait()
         finally:
             for acceptor in acceptors:
+                acceptor.stop()
+            self._close_listeners()
+            for acceptor in acceptors:
                 await acceptor.close()
             await self._end_connections()
             store.detach()  # blocks the loop, which nothing needs any more
+        if self._reason is not None:
+            raise self._reason
 
     def _acceptor(self, store: AsyncTimerStore, pool: FairPool, listener: Listener) -> Acceptor:
         limits, counters, connections = self._limits, self._counters, self._connections
@@ -168,12 +214,17 @@ class StoreServer(AttachedServer):
         return Acceptor(listener.socket, listener.tls, limits, counters, connections, connection)
 
     async def _end_connections(self) -> None:
-        open_ones = list(self._connections)
-        if open_ones:
-            await asyncio.wait([asyncio.ensure_future(one.finish(_GOODBYE_S)) for one in open_ones])
-            await asyncio.wait(
-                [asyncio.ensure_future(one.ended()) for one in open_ones], timeout=_GOODBYE_S
-            )
+        goodbye_s = _GOODBYE_S
+        if isinstance(self._reason, FailedError):
+            goodbye_s = _FAILED_GOODBYE_S
+            for one in self._connections:
+                one.fail(self._reason)
+        else:
+            await _all_of(one.finish(goodbye_s) for one in self._connections)
+        await _all_of((one.ended() for one in self._connections), goodbye_s)
+        for one in self._connections:  # its client does not read, or does not end TLS
+            one.abort()
+        await _all_of((one.ended() for one in self._connections), goodbye_s)
 
     def _forget_in_child(self) -> None:
         """Close the copies of all sockets. The numbers stay taken: the loop's objects, of which the
@@ -189,6 +240,23 @@ class StoreServer(AttachedServer):
 
     def __repr__(self) -> str:
         return f"<StoreServer {' '.join(self.urls)}>"
+
+
+async def _all_of(
+    work: Iterable[Coroutine[Any, Any, None]], timeout_s: float | None = None
+) -> None:
+    """Return when all have ended, or after a time."""
+    if tasks := [asyncio.ensure_future(one) for one in work]:
+        await asyncio.wait(tasks, timeout=timeout_s)
+
+
+def _start_thread(thread: threading.Thread, where: Path) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise BusyError(
+            f"the thread of a server could not be started: {error}", where=where
+        ) from error
 
 
 def _endpoint_of(one: Listener) -> Endpoint:

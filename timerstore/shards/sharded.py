@@ -292,6 +292,11 @@ class ShardedStore(
         """Check every invariant of every shard. Return a report for each shard, by number."""
         return self._in_all(lambda store: store.verify())
 
+    def _check_alive(self) -> None:
+        """Raise the reason why a shard serves no call: it is closed, closing, or has failed."""
+        for store in self.stores:
+            store._check_alive()
+
     # --- closing ---
 
     def _close_at_exit(self) -> None:

@@ -1,6 +1,8 @@
 """A connected store: results, errors, calls that are sent again, forks."""
 
+import grp
 import os
+import pwd
 import shutil
 import socket
 import tempfile
@@ -33,6 +35,7 @@ from timerstore import (
     TimerStoreError,
     UnavailableError,
 )
+from timerstore.net.access import socket_rules
 from timerstore.net.channel import Channel
 from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.remote_store import RemoteStore
@@ -577,35 +580,77 @@ def test_stale_socket_is_replaced(tmp_path: Path) -> None:
 
 
 def test_socket_mode_and_users(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "store")
-    served = ServedBench(bench, tmp_path / "x.sock", users=[12345])
-    assert served.path.stat().st_mode & 0o777 == 0o666
-    served.connect().close()
-    served.server.close()
+    bench, path, group = Bench(tmp_path / "store"), tmp_path / "x.sock", os.getegid()
+    own = pwd.getpwuid(os.geteuid()).pw_name
+    for options, mode in (
+        ({"users": [own, 0]}, 0o600),
+        ({"users": [12345], "group": group}, 0o660),
+        ({"group": grp.getgrgid(group).gr_name}, 0o660),
+    ):
+        served = ServedBench(bench, path, **options)
+        assert path.stat().st_mode & 0o777 == mode
+        assert path.stat().st_gid == group
+        served.connect().close()
+        served.server.close()
+    for wrong, text in (
+        ({"users": ["no-such-user"]}, "no user has the name 'no-such-user'"),
+        ({"users": [-1]}, "wanted names or ids of users, got -1"),
+        ({"users": [12345]}, "the system does not know the group of user 12345"),
+        ({"group": "no-such-group"}, "no group has the name 'no-such-group'"),
+        ({"group": True}, "wanted the name or the id of a group, got True"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            ServedBench(bench, path, **wrong)
+        assert not path.exists()
     bench.close()
 
 
-def test_other_user_is_rejected(tmp_path: Path) -> None:
+def test_users_of_different_groups_need_a_group() -> None:
+    with pytest.raises(ConfigError, match="as they have different groups: "):
+        socket_rules([1, 2])
+    assert socket_rules([1, 2], 7)[1:] == (0o660, 7)
+    assert socket_rules(group=7).users is None
+
+
+def test_only_users_and_members_of_the_group_may_connect(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root, to become another user")
     folder = Path(tempfile.mkdtemp(prefix="timerstore"))
     folder.chmod(0o755)
-    served = ServedBench(Bench(tmp_path / "store"), folder / "x.sock", users=[4321])
-    codes = {}
-    for uid in (4321, 4322):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                os.setuid(uid)
-                raw = served.raw()
-                code = 10 if raw.hello()[0] == 4 else 20
-            finally:
-                os._exit(code)
-        codes[uid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert codes == {4321: 10, 4322: 20}
-    served.close()
+    path = folder / "x.sock"
+    served = ServedBench(Bench(tmp_path / "store"), path, users=[4321], group=999)
+    assert _code_as(served, 4321, 999) == 10
+    assert _code_as(served, 4322, 999) == 20, "another user of the group"
+    assert _code_as(served, 4321, 998) == 30, "the file lets only the group connect"
+    served.server.close()
+    members = ServedBench(served.bench, path, group=999)
+    assert _code_as(members, 4322, 999) == 10
+    assert _code_as(members, 4322, 998) == 30
+    members.server.close()
+    one = pwd.getpwnam("nobody")
+    named = ServedBench(served.bench, path, users=["nobody"])
+    assert path.stat().st_gid == one.pw_gid
+    assert _code_as(named, one.pw_uid, one.pw_gid) == 10
+    assert _code_as(named, 4322, one.pw_gid) == 20
+    named.close()
     shutil.rmtree(folder)
+
+
+def _code_as(served: ServedBench, uid: int, gid: int) -> int:
+    """Return 10 if a user may connect, 20 if the server rejects it, 30 if the file does."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+            code = 10 if served.raw().hello()[0] == 4 else 20
+        except PermissionError:
+            code = 30
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_every_wrong_limit_is_named() -> None:

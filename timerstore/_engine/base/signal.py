@@ -35,6 +35,7 @@ class Signals(Owner):
     def __init__(self) -> None:
         # CommitLog
         self.durable = Signal()  # more of the log is durable, or the log has failed
+        self.store_failed = Signal()  # once, on the thread that found out
         self.synced = Signal()  # the duration of a sync, ns
         self.half_left = Signal()  # a full staging half waits to be written
         self.states_needed = Signal()  # reserve memory for timer ids up to this one

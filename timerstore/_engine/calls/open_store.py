@@ -3,7 +3,8 @@
 Thread safety: any thread may call and close. `close` waits for running calls.
 Invariants:
     1. No call begins after `close` has begun, or in a forked child.
-    2. A FailedError of a file of the store is final: every later call raises it.
+    2. A FailedError of a file of the store is final: every later call raises it. The servers of
+       the store end, so that their clients look for the next owner.
 """
 
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
+from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.engine import Engine
@@ -89,6 +90,10 @@ class AttachedServer(Closing):
         """Return its counters and gauges by name."""
         raise NotImplementedError
 
+    def store_failed(self, error: FailedError) -> None:
+        """Request the end: the store has failed. From any thread; it neither waits nor raises."""
+        raise NotImplementedError
+
 
 class OpenStore(Closing):
     """An engine, the calls that run in it, and whether it was closed."""
@@ -101,7 +106,7 @@ class OpenStore(Closing):
         self._clock = clock
         self._threads = threads
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._is_closing = False
         self._close_lock = Lock()
         self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._call_ended = WakeEvent()
@@ -114,6 +119,7 @@ class OpenStore(Closing):
         self._native = engine.log.native
         self._cuts = TruncationWatch(engine.directory.root)
         self._blocked = False  # closed, or in a forked child
+        engine.signals.store_failed.subscribe(weakly(self._end_servers))
 
     def _close_when_forgotten(self) -> None:
         """Block the store in forked children, and close it at interpreter exit."""
@@ -143,15 +149,23 @@ class OpenStore(Closing):
     # --- servers ---
 
     def _attach_server(self, server: AttachedServer) -> None:
-        """Add a running server of this store. `stats` contains its counters, `close` closes it."""
+        """Add a server of this store. `stats` contains its counters, `close` closes it, and a
+        failure of the store ends it, also one of before.
+        """
         with self._close_lock:
             self._check_open()
             self._servers.append(server)
+        if self._log.failed is not None:
+            self._end_servers()
 
     def _detach_server(self, server: AttachedServer) -> None:
         """Remove a server that has ended."""
         if server in self._servers:
             self._servers.remove(server)
+
+    def _end_servers(self) -> None:
+        for server in list(self._servers):
+            server.store_failed(self._log.failure())
 
     # --- errors ---
 
@@ -206,6 +220,13 @@ class OpenStore(Closing):
         if self._closed:
             raise ClosedError("the store is closed", where=self._engine.directory.root)
 
+    def _check_alive(self) -> None:
+        """Raise ClosedError if the store is closed or closing, FailedError if it has failed."""
+        self._check_open()
+        if self._is_closing:
+            raise ClosedError("the store is closing", where=self._engine.directory.root)
+        self._log.check_alive()
+
     def _refuse_reentrant_close(self) -> None:
         """Raise ReentrantCallError if this thread is in a call of the store, which `close` would
         wait for, or is a thread of the store's services.
@@ -251,6 +272,7 @@ class OpenStore(Closing):
         with self._close_lock:
             if self._is_released():
                 return
+            self._is_closing = True
             for server in list(self._servers):  # first: its calls end with results, not errors
                 server.close()
             self._engine.groups.close()  # wakes waiting consumers

@@ -123,10 +123,14 @@ class CommitLog(Owner):
         except FailedError as error:
             self.fail(error)
         if self.failed is not None:
-            raise FailedError(
-                f"the store has failed and must be reopened: {self.failed}",
-                where=self.segments.directory,
-            ) from self.failed
+            raise self.failure() from self.failed
+
+    def failure(self) -> FailedError:
+        """Return the error of every call after the log has failed."""
+        return FailedError(
+            f"the store has failed and must be reopened: {self.failed}",
+            where=self.segments.directory,
+        )
 
     def _point_at(self, base: int) -> None:
         which = self._staging.active
@@ -347,10 +351,13 @@ class CommitLog(Owner):
 
     def fail(self, error: TimerStoreError) -> None:
         """Mark the log as failed: from now on nothing is acknowledged."""
-        if self.failed is None:
+        is_first = self.failed is None
+        if is_first:
             self.failed = error
         with self.lock:
             self.native.append_limit = 0  # every append asks for space and raises FailedError
+        if is_first:
+            self._signals.store_failed()
         self._signals.durable()
 
     def close(self) -> None:

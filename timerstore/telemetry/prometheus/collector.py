@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
 from timerstore._engine.base.message_fields import is_utf8
 from timerstore._engine.base.owner import Owner
-from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
+from timerstore.errors import ClosedError, ConfigError, ForkedError, TimerStoreError, cannot_listen
 from timerstore.telemetry.metric_families import (
     FAMILIES,
     Family,
@@ -211,7 +211,8 @@ def serve(
     port: int = 0,
     host: str = "127.0.0.1",
 ) -> MetricsServer:
-    """Serve the metrics of a store, or of several stores by name, at `/metrics`.
+    """Serve the metrics of a store, or of several stores by name, at `/metrics`, and their health
+    at `/health`: 200, or 503 with the reason if a store has failed, is closing or is closed.
 
     port: 0 means a free port.
 
@@ -232,4 +233,27 @@ def serve(
         server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
     except (OSError, ValueError) as error:
         raise cannot_listen(host, port, error) from error
+    server.set_app(_with_health(server.get_app(), found))
     return MetricsServer(server, thread)
+
+
+def _with_health(metrics: Any, stores: Mapping[str, HasStats]) -> Any:
+    """Return a WSGI application that answers /health, and passes other requests on."""
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ.get("PATH_INFO") != "/health":
+            return metrics(environ, start_response)
+        problems = [text for name, one in stores.items() if (text := _problem_of(name, one))]
+        status = "503 Service Unavailable" if problems else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return ["".join(f"{one}\n" for one in problems or ["ok"]).encode("utf-8", "replace")]
+
+    return application
+
+
+def _problem_of(name: str, store: HasStats) -> str | None:
+    try:
+        getattr(store, "_check_alive", store.stats)()
+    except TimerStoreError as error:
+        return f"{name}: {error}" if name else str(error)
+    return None

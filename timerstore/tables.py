@@ -7,7 +7,8 @@ The path is a store, a directory of shards, the store directory of a broker, or 
 in a bucket, which is copied to this machine first. Another process may have the store open. `take`
 returns a Snapshot of one store, which fixes how far the files are read. Several reads with one
 Snapshot see the same. It says which state that is: `log_end` and `timer_log_end` are offsets, and
-`as_of_ms` is the time of the checkpoint.
+`as_of_ms` is the time of the checkpoint. If no process has the store open, the records after its
+last checkpoint are read too; then `as_of_ms` is the time of the reading.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +19,11 @@ from typing import Any
 from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore._engine.buckets.backup_copy import find_backups
 from timerstore._engine.buckets.storage_options import reject_without_bucket
-from timerstore._engine.snapshot import position
 from timerstore._engine.snapshot.columns import arrow_batches
 from timerstore._engine.snapshot.columns.schemas import TABLES, Column
 from timerstore._engine.snapshot.columns.table_scan import Bounds
 from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.snapshot_counts import take_newest
 from timerstore.errors import ConfigError
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.shard_snapshots import find_stores, is_unopened
@@ -60,11 +61,11 @@ def read(
     else:
         reject_without_bucket(storage_options, "path", found)
         if snapshot is not None:
-            return arrow_batches.read(found, table, snapshot=snapshot, **asked)
+            return arrow_batches.read(snapshot, table, is_pinned=True, **asked)
         paths = [found]
     return chain.from_iterable(
         [
-            _of_shard(shard, arrow_batches.read(root, table, **asked))
+            _of_shard(shard, arrow_batches.read(take_newest(root), table, is_pinned=False, **asked))
             for shard, root in find_stores(paths).items()
             if not is_unopened(root)
         ]
@@ -86,7 +87,7 @@ def take(path: str | Path, precision_ms: int | None = None) -> Snapshot:
             f"path: wanted the folder of a store, got {found}; read(...) of a backup in a bucket "
             "needs no snapshot, as it always has one state"
         )
-    return position.take(found, precision_ms)
+    return take_newest(found, precision_ms)
 
 
 def _of_shard(shard: int, batches: Iterator[Any]) -> Iterator[Any]:

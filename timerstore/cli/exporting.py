@@ -23,7 +23,7 @@ from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT, OnCorr
 from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
 from timerstore._engine.snapshot.columns.store_facts import facts_for
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
-from timerstore._engine.snapshot.store_summary import look
+from timerstore._engine.snapshot.snapshot_counts import take_newest
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.import_rows import SCHEMA
@@ -101,7 +101,7 @@ def _request(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCo
 def _batches(path: Path, request: Request, on_progress: OnProgress) -> Iterator[Any]:
     """Yield the rows of each store in a directory."""
     for shard, one in stores_in(path).items():
-        store = look(one).store
+        store = take_newest(one)
         if request.table == PENDING:
             yield from _of_topics(pending_rows(store, on_progress), request.topics)
             continue

@@ -1,6 +1,5 @@
 """Commands `histogram` and `explain`: count pending messages by due time; trace one message."""
 
-import importlib
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import click
 import numpy as np
 
-from timerstore._engine.introspection.due_buckets import UNIT_S, buckets_of
-from timerstore._engine.snapshot.position import take
+from timerstore._engine.introspection.due_buckets import UNIT_S
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
@@ -26,6 +24,7 @@ from timerstore.cli.params import (
 from timerstore.cli.text import iso, plural, safe, span_text, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import LockedError, MessageError
+from timerstore.read_only_store import ReadOnlyStore
 from timerstore.reports import Explanation, Histogram
 
 _SHOWN_MAX = 48  # a longer table omits its empty buckets
@@ -88,14 +87,13 @@ def _width(count: int, top: int) -> int:
 def _from_snapshot(
     path: Path, topic: str | None, by: str, begin: datetime | None, end: datetime | None
 ) -> Histogram:
-    """Count the pending messages in the log of a store that another process has open."""
-    # Imported here because it needs pyarrow, which an open store does not.
-    due_times = importlib.import_module("timerstore.cli.pending_rows").due_times
-    unit_s, first, size = buckets_of(SystemClock().now_ms, ms_of(begin), ms_of(end), by)
-    edges = (first + np.arange(size + 1, dtype=np.int64)) * unit_s * 1000
-    due_ms = np.concatenate([due_times(take(one), topic) for one in stores_in(path).values()])
-    counts, _ = np.histogram(due_ms, np.append(edges, edges[-1] + 1)) if size else (edges[:0], None)
-    return Histogram(edges, np.asarray(counts[:size], np.int64))
+    """Count the pending messages of a store that another process has open."""
+    begin_ms = SystemClock().now_ms if begin is None else ms_of(begin)  # the same for all shards
+    found = []
+    for one in stores_in(path).values():
+        with ReadOnlyStore(one) as store:
+            found.append(store.histogram(begin_ms, ms_of(end), by, topic))
+    return Histogram(found[0].edges, np.sum([one.counts for one in found], axis=0))
 
 
 @click.command("explain")

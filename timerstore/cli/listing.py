@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.snapshot.store_summary import StoreSummary, look
+from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import connected, opened, stores_in
 from timerstore.cli.output import emit, note, say, table
@@ -26,7 +26,7 @@ from timerstore.cli.params import (
     topic_option,
 )
 from timerstore.cli.served import topics_of
-from timerstore.cli.summaries import counted, groups, holder_text
+from timerstore.cli.summaries import groups, holder_text
 from timerstore.cli.text import plural, size_text
 
 
@@ -39,17 +39,17 @@ from timerstore.cli.text import plural, size_text
 def ls_command(path: StorePlace, show_groups: bool, as_json: bool) -> None:
     """List the topics of a store with their queues, pending and delivered messages.
 
-    The numbers are those of the last checkpoint. In a busy store it is at most half a second old.
-    Those of a served store are as of now.
+    The numbers are those of now. If another process has the store open, they are those of its last
+    checkpoint, which is at most half a second old in a busy store. Those of a served store are as
+    of now.
     """
     if isinstance(path, StoreUrl):
         _list_served(path, show_groups=show_groups, as_json=as_json)
         return
-    found = [look(one, shard) for shard, one in stores_in(path).items()]
+    found = [counted(look(one, shard)) for shard, one in stores_in(path).items()]
     if show_groups:
         _write_groups(_group_rows(found), as_json=as_json)
         return
-    found = [counted(one) for one in found]
     if not as_json:
         _note_store(path, found)
     _write_topics(

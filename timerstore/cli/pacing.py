@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.snapshot.store_summary import look
+from timerstore._engine.snapshot.store_summary import counted, look
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.opening import Store, connected, opened, require, stores_in
 from timerstore.cli.output import emit, note, say
@@ -127,14 +127,14 @@ def _with_rates(path: Path, rates: str, config: StoreConfig | None) -> StoreConf
 
 
 def _counts(path: Path) -> tuple[Counter[str], Counter[str]]:
-    """Return the delivered and the pending messages of each topic at the last checkpoint."""
+    """Return the delivered and the pending messages of each topic."""
     delivered: Counter[str] = Counter()
     left: Counter[str] = Counter()
     for one in stores_in(path).values():
-        counts = look(one).counts
-        if counts is not None:  # None: a broker's store, or an empty one
-            delivered.update({topic: sum(ends.values()) for topic, ends in counts.ends.items()})
-            left.update({topic: sum(some.values()) for topic, some in counts.pending.items()})
+        found = counted(look(one))
+        for topic in found.topics:
+            delivered[topic] += found.end(topic) or 0
+            left[topic] += found.pending(topic) or 0
     return delivered, left
 
 

@@ -7,7 +7,6 @@ Invariants: each message that is pending in the snapshot is returned once, with 
     instead of that of a roll.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +16,7 @@ import pyarrow as pa
 from timerstore._engine.log.fold import fold
 from timerstore._engine.snapshot.columns.arrow_batches import read_part
 from timerstore._engine.snapshot.columns.cancelled import scan_all
-from timerstore._engine.snapshot.columns.store_facts import facts_for
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.progress import OnProgress
@@ -55,28 +53,6 @@ def pending_rows(store: Snapshot, on_progress: OnProgress) -> Iterator[Any]:
             rows = [_row(row) for row in batch.take(pa.array(chosen)).to_pylist()]
             yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
         on_progress(int(at[-1]) - store.log_begin, store.log_end - store.log_begin)
-
-
-def by_topic(store: Snapshot) -> Counter[str]:
-    """Count the pending messages of each topic, for a store without stored counts (a broker's)."""
-    found: Counter[str] = Counter()
-    for batch in _timers(store, "topic", Bounds()):
-        found.update(batch.column(0).to_pylist())
-    return found
-
-
-def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
-    """Return the due times of the pending messages of a topic, or of all, unsorted."""
-    bounds = Bounds(topics=None if topic is None else (topic,))
-    found = [np.empty(0, np.int64)]
-    found.extend(batch.column(0).to_numpy() for batch in _timers(store, "deliver_at", bounds))
-    return np.concatenate(found)
-
-
-def _timers(store: Snapshot, column: str, bounds: Bounds) -> Iterator[Any]:
-    wanted = Wanted("timers", (column,), bounds, times_as_long=True)
-    store, facts = facts_for(store, wanted, is_pinned=False)
-    return read_part(Part.whole(store, wanted.table), wanted, facts)
 
 
 def _offsets(store: Snapshot) -> Int64Array:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from timerstore._engine.read.validation import check_queues
-from timerstore._engine.snapshot.store_summary import StoreSummary, look
+from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look
 from timerstore.cli.exits import Exit
 from timerstore.cli.opening import Store, opened, parts_of, stores_in
 from timerstore.cli.output import emit, note, raw, say
@@ -244,7 +244,7 @@ def follow_command(**options: Any) -> None:
         raise click.UsageError("--from and --all: wanted one of them")
     write = _message_writer(as_json=options["as_json"], only_body=options["only_body"])
     config = config_of(options["settings"])
-    before = summaries(options["path"])
+    before = [counted(one) for one in summaries(options["path"])]
     with stopping() as stop:
         stop.end_within(options["within"])
         write = _limited(write, options["max_count"], stop)

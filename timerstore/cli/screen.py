@@ -87,7 +87,7 @@ def _wheel(stats: LiveStats, turn: ScreenTurn) -> Panel:
     now = stats.now_ms // turn.unit_ms % turn.places
     ahead = stats.due_ms[(stats.counts > 0) & (stats.due_ms > stats.now_ms - stats.precision_ms)]
     middle = [
-        "-" if stats.pending is None else f"{stats.pending:,}",
+        _count(stats.pending),
         "pending",
         "",
         f"{int(counts.sum()):,} in {turn.name}",
@@ -173,15 +173,19 @@ class Spark:
         return [Text(upper, "green", no_wrap=True), Text(lower, "green", no_wrap=True)]
 
 
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
 def _topics(stats: LiveStats, rows: int) -> Panel:
     grid = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     grid.add_column("topic", ratio=1, no_wrap=True, overflow="ellipsis")
     for name in ("pending", "delivered", "/s"):
         grid.add_column(name, justify="right", no_wrap=True)
     # The busiest topics first; topics without deliveries in order of their pending messages.
-    order = sorted(stats.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))
+    order = sorted(stats.by_topic.items(), key=lambda one: (-one[1][2], -(one[1][0] or 0), one[0]))
     for name, (pending, delivered, rate) in order[: max(1, rows)]:
-        grid.add_row(safe(name), f"{pending:,}", f"{delivered:,}", f"{rate:,.0f}")
+        grid.add_row(safe(name), _count(pending), _count(delivered), f"{rate:,.0f}")
     hidden = len(order) - max(1, rows)
     title = "topics" if hidden <= 0 else f"topics, {hidden} more"
     return Panel(grid, title=title, border_style="dim")

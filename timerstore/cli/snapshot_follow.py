@@ -11,7 +11,8 @@ from timerstore._engine.snapshot.columns.arrow_batches import read_part
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import refreshed
-from timerstore._engine.snapshot.store_summary import StoreSummary, look
+from timerstore._engine.snapshot.snapshot_counts import take_newest
+from timerstore._engine.snapshot.store_summary import StoreSummary
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
 from timerstore.cli.reading import WriteMessage
@@ -42,7 +43,7 @@ _EVERY_S = 0.25
 def messages(path: Path, topic: str, options: dict[str, Any]) -> Iterator[Fields]:
     """Return the messages that a topic has now, optionally of one queue and from an offset on."""
     for shard, one in stores_in(path).items():
-        store = look(one).store
+        store = take_newest(one)
         for fields in _records(store, shard, Bounds(topics=(topic,)), store.log_begin):
             if options["queue_id"] not in (None, fields["queue_id"]):
                 continue

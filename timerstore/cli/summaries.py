@@ -3,30 +3,14 @@
 Thread safety: nothing here takes a lock or writes.
 """
 
-import importlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from timerstore._engine.format import consumer_offset_json
-from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, backup_of
 from timerstore._engine.snapshot.store_summary import StoreSummary
 from timerstore._engine.storage.disk import Disk
-
-
-def counted(found: StoreSummary) -> StoreSummary:
-    """Return a summary with the numbers of pending messages.
-
-    The store of a broker has no stored counts, so they are counted in its log.
-    """
-    if found.counts is not None or found.store.log_end == found.store.log_begin:
-        return found
-    # Imported here because it needs pyarrow, which only the store of a broker requires.
-    waiting = importlib.import_module("timerstore.cli.pending_rows").by_topic(found.store)
-    pending = {topic: {0: count} for topic, count in waiting.items()}
-    return replace(found, counts=Counts(found.store.log_end, pending, {}, {}, {}), has_ends=False)
 
 
 def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:

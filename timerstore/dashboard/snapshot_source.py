@@ -103,8 +103,8 @@ class SnapshotSource(Owner, DashboardSource):
 
 
 def _topics(stats: LiveStats) -> Json:
-    """Return the pending messages of each topic; None for a broker's store, which has no counts."""
+    """Return the pending messages of each topic; None for a store that a broker has open."""
     if stats.pending is None:
         names = sorted(stats.by_topic)[:TOPICS_SHOWN]
         return {**topics_of({}), "topics": [[name, None] for name in names]}
-    return topics_of({name: one[0] for name, one in stats.by_topic.items()})
+    return topics_of({name: one[0] or 0 for name, one in stats.by_topic.items()})

@@ -14,8 +14,7 @@ import timerstore.aio  # noqa: E402
 from tests.support.bench import NOW, Bench, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
-from timerstore import ConfigError, shards  # noqa: E402
-from timerstore._engine.snapshot.columns import arrow_batches  # noqa: E402
+from timerstore import ConfigError, shards, tables  # noqa: E402
 from timerstore._engine.storage.paths import absolute_path  # noqa: E402
 from timerstore.shards import Stager  # noqa: E402
 from timerstore.spark.jobs.lake import open_lake  # noqa: E402
@@ -132,7 +131,7 @@ def test_readers_keep_their_path_when_working_directory_changes(places: Places) 
     bench.store.put("t", b"a")
     bench.turn()
     bench.close()
-    batches = arrow_batches.read("store")
+    batches = tables.read("store")
     lake = open_lake(Path("lake"), create=True)
     options = parse({"paths": '["store"]'}).absolute_path()
     places.leave()

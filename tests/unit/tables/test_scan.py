@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows, rows_of
-from timerstore._engine.snapshot.columns import arrow_batches
+from timerstore import tables
+from timerstore._engine.snapshot.columns.arrow_batches import read_part
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import take
@@ -200,7 +201,7 @@ def damaged(root: Path, at: int) -> tuple[list[int], Snapshot]:
 def test_damage_raises_with_place_and_options(tmp_path: Path) -> None:
     starts, store = damaged(tmp_path / "s", 10)
     with pytest.raises(CorruptError) as caught:
-        list(arrow_batches.read(store.root, snapshot=store))
+        list(tables.read(store.root, snapshot=store))
     text = str(caught.value)
     for wanted in ("shard 0", "CRC", f"offset {starts[10]}", "commitlog", "on_corrupt=skip"):
         assert wanted in text
@@ -269,17 +270,17 @@ def test_missing_segment_is_reported_by_name(tmp_path: Path) -> None:
 
 def test_columns_have_the_order_of_the_request(tmp_path: Path) -> None:
     write_log(tmp_path / "s", [plain(), plain(b"")])
-    [batch] = arrow_batches.read(tmp_path / "s", columns=("body_len", "topic", "shard"))
+    [batch] = tables.read(tmp_path / "s", columns=("body_len", "topic", "shard"))
     assert batch.schema.names == ["body_len", "topic", "shard"]
     assert batch.to_pylist()[1] == {"body_len": 0, "topic": "t", "shard": 0}
     for names, text in ((("bodi",), "bodi"), (("topic", "topic"), "twice")):
         with pytest.raises(ConfigError, match=text):
-            list(arrow_batches.read(tmp_path / "s", columns=names))
+            list(tables.read(tmp_path / "s", columns=names))
 
 
 def test_batch_without_columns_has_row_count(tmp_path: Path) -> None:
     write_log(tmp_path / "s", [plain()] * 7)
-    assert sum(batch.num_rows for batch in arrow_batches.read(tmp_path / "s", columns=())) == 7
+    assert sum(batch.num_rows for batch in tables.read(tmp_path / "s", columns=())) == 7
 
 
 def test_time_outside_timestamp_range_is_clamped(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_time_outside_timestamp_range_is_clamped(tmp_path: Path) -> None:
     given = plain()
     given["timed"] = {"TIMER_OUT_MS": str(far - 1000), "TIMER_DELIVER_MS": str(far)}
     write_log(tmp_path / "s", [given | {"topic": disk.TIMER_TOPIC, "is_real": True}])
-    [batch] = arrow_batches.read(tmp_path / "s", columns=("deliver_at",))
+    [batch] = tables.read(tmp_path / "s", columns=("deliver_at",))
     import pyarrow as pa
 
     us = batch.column(0).cast(pa.int64()).to_pylist()
@@ -298,7 +299,7 @@ def test_time_outside_timestamp_range_is_clamped(tmp_path: Path) -> None:
 def test_batch_stays_valid_after_next_read(tmp_path: Path) -> None:
     """A batch points at nothing that the next one changes."""
     write_log(tmp_path / "s", [plain(bytes([n]) * 40) for n in range(60)])
-    kept = list(arrow_batches.read(tmp_path / "s", batch_rows=7))
+    kept = list(tables.read(tmp_path / "s", batch_rows=7))
     assert [row["body"][0] for row in rows_of(kept)] == list(range(60))
 
 
@@ -315,7 +316,7 @@ def test_part_has_only_its_rows(tmp_path: Path) -> None:
     starts = write_log(tmp_path / "s", [plain()] * 9)
     store = take(tmp_path / "s")
     wanted = Wanted("messages", ("log_offset", "shard"))
-    got = rows_of(arrow_batches.read_part(Part(4, store, starts[3], starts[5]), wanted))
+    got = rows_of(read_part(Part(4, store, starts[3], starts[5]), wanted))
     assert got == [{"log_offset": at, "shard": 4} for at in starts[3:5]]
 
 

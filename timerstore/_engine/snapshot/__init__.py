@@ -3,6 +3,7 @@
     position.py -> Snapshot -> columns/         tables of columns: Arrow, Spark, export
                             -> store_summary.py, live_stats.py     CLI and dashboard
                 -> view.py  -> snapshot_*.py    messages, timers and queries: ReadOnlyStore
+                                                counts: store_summary.py, live_stats.py
 
 How far to read:
 position.py                   decide how far a store may be read, and follow that position
@@ -16,7 +17,7 @@ row_types.py                  numpy types of the rows that C fills
 
 Tables and numbers:
 columns/                      the tables of a store as columns
-store_summary.py              limits, pending messages by topic, and the owner process
+store_summary.py              limits, counts, and the owner process
 live_stats.py                 the same repeatedly, with rates, lateness and the wheel's contents
 
 A read-only store:
@@ -24,6 +25,7 @@ view.py                       log, routes and queues at one position
 snapshot_log.py               the commit log, read up to the position
 snapshot_queue.py             a consume queue, read up to the position
 snapshot_routes.py            topics and queues, as the files show them
+snapshot_counts.py            pending messages and ends of queues, for every reader
 snapshot_timers.py            timer states, delivered levels, pending messages
 snapshot_calls.py             run one call at a position, and again if files changed below it
 snapshot_pull.py              pull calls

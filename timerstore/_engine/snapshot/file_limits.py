@@ -32,7 +32,8 @@ class Snapshot:
     """The store's id from its watermark; None for files that a broker wrote."""
     as_of_ms: int | None = field(default=None, compare=False)
     """When the files had this state, ms since 1970: the time at which the checkpoint was written,
-    or, for a broker's store, at which the files were read. None: not known."""
+    or, for a broker's store and for records after the last checkpoint, at which the files were
+    read. None: not known."""
 
     @property
     def tree(self) -> Tree:

@@ -3,7 +3,9 @@
 `timerstore top` and the dashboard show them. Each look reads the wheel's file (32 bytes a slot) and
 the new part of the log.
 
-Invariants: numbers are as of the last checkpoint. A rate is measured over the last few looks.
+Invariants: numbers are as of the last checkpoint, and as of now if no process has the store open. A
+rate is measured over the last few looks. The numbers of a store that a broker has open are unknown:
+each look would read its whole log.
 """
 
 from collections import deque
@@ -16,7 +18,7 @@ import numpy as np
 
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, records, slots
-from timerstore._engine.snapshot.store_summary import StoreSummary, look, read_slot
+from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look, read_slot
 from timerstore.errors import CorruptError
 from timerstore.messages import Int64Array
 
@@ -60,7 +62,7 @@ class LiveStats:
     """The number of messages in each of these slots."""
     precision_ms: int
     pending: int | None
-    by_topic: Mapping[str, tuple[int, int, float]]
+    by_topic: Mapping[str, tuple[int | None, int | None, float]]
     """By topic: pending messages, arrived messages, arrived messages per second."""
     put_per_s: float
     arrived_per_s: float
@@ -123,10 +125,12 @@ class Watch:
     )
     _history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _late: deque[Int64Array] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _closed: dict[int | None, tuple[StoreSummary, StoreSummary]] = field(default_factory=dict)
+    """By shard: the last look at a store that no process has open, and the counted one."""
 
     def look(self, now_ms: int, now_s: float) -> LiveStats:
         """Measure once. `now_s` is the time of a monotonic clock."""
-        looks = tuple(look(path, shard) for shard, path in self.stores.items())
+        looks = tuple(self._look(shard, path) for shard, path in self.stores.items())
         if self._before:
             for before, now in zip(self._before[-1][1], looks, strict=True):
                 self._late.append(_lateness(before, now))
@@ -152,6 +156,16 @@ class Watch:
             history=tuple(self._history),
         )
 
+    def _look(self, shard: int | None, path: Path) -> StoreSummary:
+        """Look at one store. One that no process has open is counted once."""
+        found = look(path, shard)
+        if found.holder is not None:
+            return found
+        known = self._closed.get(shard)
+        if known is None or known[0] != found:
+            known = self._closed[shard] = found, counted(found)
+        return known[1]
+
 
 def _sum(numbers: list[int | None]) -> int | None:
     known = [one for one in numbers if one is not None]
@@ -176,14 +190,14 @@ def _log(looks: tuple[StoreSummary, ...]) -> int:
 
 def _topics(
     first: tuple[StoreSummary, ...], looks: tuple[StoreSummary, ...], span: float
-) -> dict[str, tuple[int, int, float]]:
+) -> dict[str, tuple[int | None, int | None, float]]:
     names = sorted({topic for one in looks for topic in one.topics})
     found = {}
     for name in names:
-        now = sum(one.end(name) or 0 for one in looks)
-        before = sum(one.end(name) or 0 for one in first)
-        pending = sum(one.pending(name) or 0 for one in looks)
-        found[name] = pending, now, _rate(before, now, span)
+        now = _sum([one.end(name) for one in looks])
+        before = _sum([one.end(name) for one in first])
+        rate = 0.0 if now is None or before is None else _rate(before, now, span)
+        found[name] = _sum([one.pending(name) for one in looks]), now, rate
     return found
 
 

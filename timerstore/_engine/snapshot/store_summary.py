@@ -1,12 +1,15 @@
-"""A summary of a store, as of its last checkpoint. Another process may have the store open.
+"""A summary of a store. Another process may have the store open.
+
+    look       as of the last checkpoint; without counts if none are stored
+    counted    as of now, always with counts (snapshot_counts.py)
 
 Thread safety: takes no lock and writes nothing.
-Invariants: a summary has only durable messages. Its counts are None for a broker's store, which has
-no counts file.
+Invariants: a summary has only durable messages. `look` returns no counts for a broker's store, nor
+for a restored or repaired one that was not opened yet.
 Raises: ConfigError if there is no store. CorruptError if a file cannot be read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from timerstore._engine.base.native import ffi, lib
@@ -21,6 +24,7 @@ from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.snapshot.file_limits import Snapshot
 from timerstore._engine.snapshot.position import PositionReader
 from timerstore._engine.snapshot.queue_files import read_topics
+from timerstore._engine.snapshot.snapshot_counts import SnapshotCounts
 from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
 
@@ -29,7 +33,7 @@ SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC})
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """One store, as of one checkpoint."""
+    """One store, at one position."""
 
     path: Path
     shard: int | None
@@ -39,8 +43,6 @@ class StoreSummary:
     mark: Watermark | None
     counts: Counts | None
     queue_counts: dict[str, int]
-    has_ends: bool = True
-    """Whether the counts have the ends of queues."""
 
     @property
     def topics(self) -> list[str]:
@@ -67,19 +69,32 @@ class StoreSummary:
 
     def end(self, topic: str) -> int | None:
         """Return the number of messages that a topic ever received."""
-        if self.counts is None or not self.has_ends:
+        if self.counts is None:
             return None
         return sum(self.counts.ends.get(topic, {}).values())
 
 
 def look(path: Path, shard: int | None = None) -> StoreSummary:
-    """Summarize one store."""
+    """Summarize one store as of its last checkpoint. The counts are None if none are stored."""
     path = path.absolute()
     disk, tree = Disk(), Tree(path)
     store, mark, counts = PositionReader(disk, tree).find()
+    if mark is not None and mark.is_bootstrap:
+        counts = None  # its counts have the ends of queues only
     topics = read_topics(disk, tree).topics
     queue_counts = {name: one.read_queue_count for name, one in topics.items()}
     return StoreSummary(path, shard, owner_pid(disk, tree), store, mark, counts, queue_counts)
+
+
+def counted(found: StoreSummary) -> StoreSummary:
+    """Return the summary as of now. Without stored counts the whole log is read."""
+    if found.counts is not None and found.holder is not None:
+        return found
+    if found.store.log_end == found.store.log_begin and found.mark is None:
+        return found  # it has no file yet
+    with SnapshotCounts(found.path) as reader:
+        (store, mark, _), counts = reader.read()
+    return replace(found, store=store, mark=mark, counts=counts)
 
 
 def read_slot(found: StoreSummary) -> int:

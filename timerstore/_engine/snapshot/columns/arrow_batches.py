@@ -7,7 +7,6 @@ Invariants:
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from timerstore._engine.snapshot.columns.store_facts import NO_FACTS, Facts, fac
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Records, Wanted
 from timerstore._engine.snapshot.columns.transactions import Transaction, transactions
 from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.position import take
 from timerstore._engine.snapshot.row_types import RowArray
 from timerstore.messages import Int64Array
 
@@ -91,23 +89,22 @@ def read_part(part: Part, wanted: Wanted, facts: Facts = NO_FACTS) -> Iterator[A
 
 
 def read(
-    path: str | Path,
-    table: str = "messages",
+    store: Snapshot,
+    table: str,
     *,
-    columns: tuple[str, ...] | None = None,
-    bounds: Bounds | None = None,
-    snapshot: Snapshot | None = None,
+    columns: tuple[str, ...] | None,
+    bounds: Bounds | None,
+    is_pinned: bool,
     **how: Any,
 ) -> Iterator[Any]:
     """Read a table of one store as record batches. Another process may have the store open.
 
-    `snapshot`: the result of `take(path)`; several reads with it see the same. `how`: fields of
-    Wanted (`times_as_long`, `verify_crc`, `on_corrupt`, `batch_rows`, `batch_bytes`).
+    `is_pinned`: the snapshot must stay as it is. Otherwise a newer one may be read. `how`: fields
+    of Wanted (`times_as_long`, `verify_crc`, `on_corrupt`, `batch_rows`, `batch_bytes`).
     """
     names = tuple(one.name for one in chosen(table, columns))
     wanted = Wanted(table, names, bounds or Bounds(), **how)
-    store = snapshot if snapshot is not None else take(Path(path))
-    return _batches(store, wanted, is_pinned=snapshot is not None)
+    return _batches(store, wanted, is_pinned=is_pinned)
 
 
 def _batches(store: Snapshot, wanted: Wanted, *, is_pinned: bool) -> Iterator[Any]:

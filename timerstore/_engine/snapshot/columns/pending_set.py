@@ -115,7 +115,7 @@ def newest_pending_set(
         if found is not None:
             return store, found
         again = refreshed(store) if store.store_id is not None else store
-        if again == store:
+        if again == store or again.log_end < store.log_end:  # read on past the last checkpoint
             break
         store = again
     return store, _from_log(store, shard, on_corrupt)

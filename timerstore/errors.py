@@ -218,7 +218,8 @@ class FormatVersionError(CorruptError):
 
 
 class FullError(TimerStoreError):
-    """The disk is full. The call can be repeated when there is space.
+    """The disk is full, or the process has no free descriptor (`ulimit -n`). The call can be
+    repeated when there is space, or a descriptor.
 
     Nothing was stored, except the first `stored_count` messages of a `put_many`. Those are as
     durable as after a `put_many` that succeeds.

@@ -13,7 +13,8 @@ Invariants:
        are not affected.
     2. A `close` that fails has closed the descriptor, as on Linux. A write that fails wrote
        nothing.
-    3. Only calls that allocate space or a name fail with ENOSPC.
+    3. Only calls that allocate space or a name fail with ENOSPC, and only those that take a
+       descriptor with EMFILE.
 """
 
 import errno
@@ -43,6 +44,9 @@ TAKE_SPACE = {
     "open", "mkdir", "rename", "link", "pwrite", "fdatasync", "fsync", "ftruncate",
     "posix_fallocate", "ts_zero_range",
 }  # fmt: skip
+TAKE_DESCRIPTORS = {"open", "listdir", "scandir", "mmap"}
+ONLY = {errno.ENOSPC: TAKE_SPACE, errno.EMFILE: TAKE_DESCRIPTORS}
+"""By error number, the calls that can fail with it; any call with another one."""
 FOR_EVER = 1 << 60
 
 
@@ -80,7 +84,7 @@ class FailingCalls:
         self.counts[name] += 1
         if not self._first <= self.count <= self._last or not self._first:
             return False
-        if self._code == errno.ENOSPC and name not in TAKE_SPACE:
+        if name not in ONLY.get(self._code, (name,)):
             if self._last == self._first:  # the next call that can fail with this error
                 self._first = self._last = self._first + 1
             return False

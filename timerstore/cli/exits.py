@@ -134,7 +134,10 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (AccessError, "give the server's token with --token-file, or connect as a user it accepts"),
     (UnavailableError, "start the server, or try again later"),
     (ConnectionLostError, "look whether the call took effect, then try again"),
-    (FullError, "free space and try again; no acknowledged message is lost"),
+    (
+        FullError,
+        "free space, or descriptors (ulimit -n), and try again; no acknowledged message is lost",
+    ),
     (FlowControlError, "try again after messages of that slot were delivered or cancelled"),
     (BusyError, "try again later"),
     (ConflictError, "use another message id for another message"),

@@ -7,7 +7,8 @@ connections greet: another one closes the oldest of them. A client that knows th
 greets at once, and is gone from the line long before.
 
 Descriptors are numbered from the lowest free one. So the number of a new connection tells how many
-the process has in use, whatever for. A quarter is kept back for the store.
+the process has in use, whatever for. A quarter is kept back for the store; rejected connections
+may take half of that quarter until they have the error.
 
 Thread safety: runs on the server's loop.
 """
@@ -25,10 +26,10 @@ REJECTING_MAX = 64
 """Connections above a limit that get the error. Others are closed at once."""
 
 
-def descriptors_max() -> int:
-    """Return the number of descriptors below which connections may have theirs."""
+def descriptors_end(kept_part: int = 4) -> int:
+    """Return the descriptor at which the last n-th part begins of those that there may be."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft - soft // 4 if soft != resource.RLIM_INFINITY else 1 << 62
+    return soft - soft // kept_part if soft != resource.RLIM_INFINITY else 1 << 62
 
 
 class Connection(Protocol):
@@ -68,7 +69,7 @@ class Connections(Owner):
 
     def rejection(self, descriptor: int) -> UnavailableError | None:
         """Return why a new connection cannot be taken, or None."""
-        limit, below = self._limits.connections_max, descriptors_max()
+        limit, below = self._limits.connections_max, descriptors_end()
         if len(self._counted) < limit and descriptor < below:
             return None
         wanted = f"at most {limit}" if descriptor < below else f"descriptors below {below}"
@@ -77,8 +78,7 @@ class Connections(Owner):
     def has_room_for_rejected(self, descriptor: int) -> bool:
         """Return whether a rejected connection may stay until it has the error."""
         rejected_count = len(self._all) - len(self._counted)
-        is_below = descriptor < descriptors_max() + REJECTING_MAX
-        return rejected_count < REJECTING_MAX and is_below
+        return rejected_count < REJECTING_MAX and descriptor < descriptors_end(8)
 
     def add(self, one: Connection, *, is_counted: bool) -> None:
         """Add a connection that was accepted. `is_counted`: it is not rejected."""

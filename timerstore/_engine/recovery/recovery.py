@@ -123,7 +123,11 @@ class Recovery(Owner):
             self._rewrite_mark()
         reach("recover_marked_open")
         self._segments = Segments(
-            disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
+            disk,
+            tree.commit_log,
+            config.commit_log_segment_bytes,
+            config.reserve_bytes,
+            keeps_reserved=True,
         )
         self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
         self._drop_incompatible_wheel()

@@ -5,8 +5,10 @@ Every file call of the engine goes through this class, `File` (file.py) or `Anch
 Thread safety: any thread.
 Invariants:
     1. Paths below an anchored root are reached without following a link (anchor.py).
-Raises: FullError on a full disk, quota or size limit. FailedError, with path and error number, on
-    every other error of the operating system.
+    2. If no descriptor is free, files that are open only for a later use are closed, and the call
+       is made again.
+Raises: FullError on a full disk, quota or size limit, or without a free descriptor. FailedError,
+    with path and error number, on every other error of the operating system.
 See also: docs/decisions/0013-locks-and-re-entry.md.
 """
 
@@ -15,16 +17,24 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.anchor import FOLDER_FLAGS, Anchor, link_error, open_folder
 from timerstore._engine.storage.descriptors import reserve_standard
 from timerstore._engine.storage.file import File
-from timerstore._engine.storage.os_errors import close_descriptor, os_error, os_error_of
-from timerstore.errors import CorruptError, FailedError
+from timerstore._engine.storage.os_errors import (
+    NO_DESCRIPTOR,
+    close_descriptor,
+    os_error,
+    os_error_of,
+)
+from timerstore.errors import CorruptError, FailedError, FullError
 
 __all__ = ["DIRECTORY_MODE", "FILE_MODE", "Anchor", "Disk", "File", "is_temporary_of"]
 
@@ -32,6 +42,29 @@ FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 _MAKE_TRIES = 100
 _SMALL_BYTES_MAX = 64 << 20
+
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+class DescriptorCache(Protocol):
+    """An object that keeps files open for a later use."""
+
+    def release_descriptors(self) -> bool:
+        """Close the files that are not in use; return whether there were any. From any thread."""
+
+
+def _spared(
+    method: Callable[Concatenate["Disk", Arguments], Answer],
+) -> Callable[Concatenate["Disk", Arguments], Answer]:
+    """Make a method, which may be repeated, use `Disk.spared`."""
+
+    @wraps(method)
+    def call(self: "Disk", /, *args: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        return self.spared(lambda: method(self, *args, **named))
+
+    return call
 
 
 def is_temporary_of(name: str, path: Path) -> bool:
@@ -45,10 +78,30 @@ class Disk(Owner):
     _anchors: tuple[Anchor, ...] = ()
 
     def __init__(self) -> None:
+        self._caches: weakref.WeakSet[DescriptorCache] = weakref.WeakSet()
         try:
             reserve_standard()
         except OSError as error:
             raise os_error(error, "open", Path(os.devnull)) from error
+
+    # --- descriptors ---
+
+    def add_cache(self, one: DescriptorCache) -> None:
+        """Add an object that keeps files open, without keeping it alive."""
+        self._caches.add(one)
+
+    def spared(self, call: Callable[[], Answer]) -> Answer:
+        """Make a call that may be repeated. If no descriptor is free, close cached files first."""
+        try:
+            return call()
+        except FullError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in NO_DESCRIPTOR:
+                raise
+            released = [one.release_descriptors() for one in list(self._caches)]  # of all of them
+            if not any(released):
+                raise
+        return call()
 
     # --- paths ---
 
@@ -83,6 +136,7 @@ class Disk(Owner):
         finally:
             close_descriptor(fd)
 
+    @_spared
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> File:
         """Open a regular file, for reading and writing unless `read_only`.
 
@@ -127,6 +181,7 @@ class Disk(Owner):
         """
         return self._status(path) is not None
 
+    @_spared
     def _status(self, path: Path, *, follows: bool = False) -> os.stat_result | None:
         """Return the status of a path, or of a link's target if `follows`; None if it is absent."""
         try:
@@ -157,6 +212,7 @@ class Disk(Owner):
         status = self._status(path)
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
+    @_spared
     def identity(self, path: Path) -> tuple[int, int]:
         """Return device and inode, which identify a file or directory whatever its name is."""
         try:
@@ -166,6 +222,7 @@ class Disk(Owner):
             raise os_error(error, "stat", path) from error
         return status.st_dev, status.st_ino
 
+    @_spared
     def modified_ms(self, path: Path) -> int | None:
         """Return when a file or directory was modified, ms since 1970; None if it is absent."""
         try:
@@ -185,6 +242,7 @@ class Disk(Owner):
         used = status.f_blocks - status.f_bfree
         return 100 * used / max(1, used + status.f_bavail)
 
+    @_spared
     def list(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted; an empty list if the directory is absent."""
         try:
@@ -197,6 +255,7 @@ class Disk(Owner):
 
     # --- names ---
 
+    @_spared
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents. Names that this call makes are durable on return.
 
@@ -235,6 +294,7 @@ class Disk(Owner):
                 return False
         return True
 
+    @_spared
     def unlink(self, path: Path) -> None:
         """Remove a name; durable after `sync_directory`."""
         try:
@@ -243,6 +303,19 @@ class Disk(Owner):
         except OSError as error:
             raise os_error(error, "unlink", path) from error
 
+    @_spared
+    def remove(self, path: Path) -> None:
+        """Remove a name; durable on return. It may be repeated after an error."""
+        try:
+            with self._parent_of(path) as (folder, name):
+                os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass  # an earlier call removed it, and could not sync the directory
+        except OSError as error:
+            raise os_error(error, "unlink", path) from error
+        self.sync_directory(path.parent)
+
+    @_spared
     def rename(self, old: Path, new: Path) -> None:
         """Rename `old` to `new`, which is replaced; durable after `sync_directory`."""
         try:
@@ -251,6 +324,7 @@ class Disk(Owner):
         except OSError as error:
             raise os_error(error, "rename", old) from error
 
+    @_spared
     def link(self, old: Path, new: Path) -> bool:
         """Give a file a second name; return False if the name is taken. Durable in both cases.
 
@@ -268,12 +342,15 @@ class Disk(Owner):
         self.sync_directory(new.parent)
         return is_new
 
+    @_spared
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
         try:
             with self._directory(path) as fd:
                 os.fsync(fd)
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:  # it was not opened
+                raise os_error(error, "sync directory", path) from error
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
 
     def sync_name(self, path: Path) -> None:
@@ -292,6 +369,7 @@ class Disk(Owner):
             if not isinstance(error.__cause__, PermissionError | FileNotFoundError):
                 raise
 
+    @_spared
     def remove_empty(self, path: Path) -> bool:
         """Remove an empty directory; return False if it is not empty, or absent."""
         try:
@@ -303,6 +381,7 @@ class Disk(Owner):
             raise os_error(error, "remove directory", path) from error
         return True
 
+    @_spared
     def remove_tree(self, path: Path) -> None:
         """Remove a directory and everything in it; do nothing if it is absent."""
         try:

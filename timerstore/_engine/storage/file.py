@@ -16,7 +16,12 @@ from pathlib import Path
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.guarded_map import GuardedMap
-from timerstore._engine.storage.os_errors import close_descriptor, os_error, os_error_of
+from timerstore._engine.storage.os_errors import (
+    NO_DESCRIPTOR,
+    close_descriptor,
+    os_error,
+    os_error_of,
+)
 from timerstore.errors import FailedError
 
 _ZEROS = bytes(1 << 20)
@@ -226,6 +231,8 @@ class File(Owner):
         try:
             memory = GuardedMap(self.fd, size, **options)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:  # a map has its own
+                raise os_error(error, "map", self.path) from error
             raise FailedError(f"map: {error}", where=self.path) from error
         memory.watch(self.path)
         return memory

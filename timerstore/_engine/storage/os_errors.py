@@ -5,18 +5,24 @@ Raises: nothing itself; `os_error` returns the error for its caller to raise.
 
 import errno
 import os
+import resource
 import stat
 from contextlib import suppress
 from pathlib import Path
 
 from timerstore.errors import FailedError, FullError, TimerStoreError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Error numbers that mean no space: on the disk, in a quota, or below a limit of a file's size."""
+NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+"""Error numbers that mean no free descriptor: of the process, or of the system."""
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} | NO_DESCRIPTOR
+"""Error numbers that mean no space: on the disk, in a quota, below a limit of a file's size, or in
+the table of descriptors. Nothing is wrong with the store then, and the call can be repeated."""
 
 
 def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
-    """Return the store's error for an OSError: FullError if no space is left, else FailedError.
+    """Return the store's error for an OSError: FullError without space or a free descriptor, else
+    FailedError.
 
     If the operating system denied access, the error names the owner and the mode of the path.
     """
@@ -25,6 +31,9 @@ def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
     wanted = got = None
     if error.errno in (errno.EACCES, errno.EPERM):
         wanted, got = f"access for user {os.geteuid()}", _access_of(where)
+    elif error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        wanted = f"fewer than {limit} open files in this process (ulimit -n)"
     return cls(f"{what}: {error.strerror} ({name})", where=where, wanted=wanted, got=got)
 
 

@@ -40,6 +40,10 @@ class ReadOnlyDisk(Disk):
         """Raise ReadOnlyError."""
         _reject("remove", path)
 
+    def remove(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("remove", path)
+
     def rename(self, old: Path, new: Path) -> None:  # noqa: ARG002
         """Raise ReadOnlyError."""
         _reject("rename", old)

@@ -3,10 +3,14 @@
 A space is a sequence of bytes, such as the commit log or one queue. It is stored in segments: files
 of equal size, each named by the offset of its first byte.
 
-Thread safety: one writer and any number of readers.
+Thread safety: one writer and any number of readers. Any thread may sync.
+Locking: `_sync_lock` during a sync; `_lock` protects the open files. Neither is held while a file
+    is opened.
 Invariants:
     1. A file's name is durable before its first byte is written.
     2. Files written since the last sync are in `_dirty`.
+    3. With `keeps_reserved`, the files of reserved space stay open: a write there opens none, so it
+       cannot fail for a lack of descriptors.
 Raises: CorruptError on a name or length that does not belong in the directory. FullError if no
     space is left on the disk.
 On-disk format: <directory>/<20 digits>; every file has the length of a segment, holes included.
@@ -32,17 +36,29 @@ _NAME = re.compile(r"\d{20}")
 class SegmentFiles(Owner):
     """The files of one space. Offsets are bytes from the start of the space."""
 
-    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_bytes: int,
+        reserve_bytes: int,
+        *,
+        keeps_reserved: bool = False,
+    ) -> None:
         self._disk = disk
+        self._keeps_reserved = keeps_reserved
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._reserve_bytes = max(4096, min(reserve_bytes, segment_bytes))
         self.numbers: list[int] = []  # of the files, ascending
         self.has_incompatible_files = False
         self._open: dict[int, File] = {}
+        self._reserved: dict[int, File] = {}  # since the last sync, and the two last ones
         self._dirty: dict[int, File] = {}
         self._reserved_end = 0
         self._lock = Lock()
+        self._sync_lock = Lock()
+        disk.add_cache(self)
 
     # --- names ---
 
@@ -142,7 +158,10 @@ class SegmentFiles(Owner):
         self.create(number)
         begin = max(self._reserved_end, number * self.segment_bytes)
         end = min(max(offset, begin + self._reserve_bytes), (number + 1) * self.segment_bytes)
-        self._file(number).reserve(begin - number * self.segment_bytes, end - begin)
+        file = self._file(number)
+        file.reserve(begin - number * self.segment_bytes, end - begin)
+        if self._keeps_reserved:
+            self._reserved[number] = file
         self._reserved_end = end
         return end
 
@@ -167,7 +186,7 @@ class SegmentFiles(Owner):
     # --- bytes ---
 
     def _file(self, number: int) -> File:
-        file = self._open.get(number)
+        file = self._open.get(number) or self._reserved.get(number)
         if file is None:
             try:
                 file = self._disk.open(self.path(number))
@@ -180,6 +199,19 @@ class SegmentFiles(Owner):
                     self._open.pop(next(iter(self._open)))
                 self._open[number] = file
         return file
+
+    def release_descriptors(self) -> bool:
+        """Close the open files, and sync them before; return whether there were any.
+
+        With `keeps_reserved`, a file that has bytes to be synced stays open.
+        """
+        if not self._keeps_reserved:
+            self.sync()
+        with self._lock:
+            idle = [number for number in self._open if number not in self._dirty]
+            for number in idle:
+                del self._open[number]
+        return bool(idle)
 
     def _pieces(self, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
         while size > 0:
@@ -228,18 +260,21 @@ class SegmentFiles(Owner):
     # --- durability ---
 
     def sync(self) -> None:
-        """Make everything durable that was written before this call."""
-        for number in sorted(self._dirty):
-            file = self._dirty.pop(number, None)  # retention may have removed it since
-            if file is not None:
-                file.sync()
-                if number in self.numbers:
-                    file.check_in_place(self.segment_bytes)
+        """Make everything durable that was written before this call. From any thread."""
+        with self._sync_lock:  # what another thread took out of `_dirty` is not durable yet
+            for number in sorted(self._dirty):
+                file = self._dirty.pop(number, None)  # retention may have removed it since
+                if file is not None:
+                    file.sync()
+                    if number in self.numbers:
+                        file.check_in_place(self.segment_bytes)
+            for number in sorted(self._reserved)[:-2]:
+                self._reserved.pop(number, None)
 
     def check_files_in_place(self) -> None:
         """Raise FailedError if an open file is no longer the one that has its name."""
         with self._lock:
-            files = dict(self._open)
+            files = self._open | self._reserved
         for number, file in files.items():
             if number not in self.numbers:
                 continue
@@ -305,17 +340,18 @@ class SegmentFiles(Owner):
         for number in sorted(numbers, reverse=True):
             with self._lock:
                 self._close_file(number)
-            self._disk.unlink(self.path(number))
-            self._disk.sync_directory(self.directory)
+            self._disk.remove(self.path(number))
             self.numbers = [n for n in self.numbers if n != number]
 
     def _close_file(self, number: int) -> None:
         """Close a file; the caller holds the lock."""
         self._open.pop(number, None)
+        self._reserved.pop(number, None)
         self._dirty.pop(number, None)
 
     def close(self) -> None:
         """Close every file."""
         with self._lock:
             self._open.clear()
+            self._reserved.clear()
             self._dirty.clear()

@@ -58,8 +58,18 @@ class View(Owner):
 class Segments(SegmentFiles):
     """The files of one space, with maps for C. Offsets are bytes from the start of the space."""
 
-    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
-        super().__init__(disk, directory, segment_bytes, reserve_bytes)
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_bytes: int,
+        reserve_bytes: int,
+        *,
+        keeps_reserved: bool = False,
+    ) -> None:
+        super().__init__(
+            disk, directory, segment_bytes, reserve_bytes, keeps_reserved=keeps_reserved
+        )
         self._retired: list[tuple[int, int]] = []  # files to be unlinked, ascending: number, epoch
         self._maps: dict[int, _Map] = {}
         self._tables: list[Any] = []  # every table ever made: a reader may still use an old one
@@ -102,8 +112,7 @@ class Segments(SegmentFiles):
                 return False
             number = self._retired[0][0]
             self._close_file(number)
-        self._disk.unlink(self.path(number))
-        self._disk.sync_directory(self.directory)
+        self._disk.remove(self.path(number))
         with self._lock:
             del self._retired[0]
         return True
@@ -196,20 +205,37 @@ class Segments(SegmentFiles):
     def _map(self, number: int) -> None:
         if number not in self.numbers and all(number != one for one, _ in self._retired):
             raise CorruptError("a segment is missing", where=self.path(number))
-        file = self._file(number)
+        if number in self._maps:  # another thread mapped it
+            return
+        # Without the lock: a lack of descriptors makes it release those of other spaces, and they
+        # those of this one.
+        memory = self._disk.spared(lambda: self._file(number).map_read(self.segment_bytes))
         with self._lock:
             if number in self._maps:
+                memory.close()
                 return
-            self._release_abandoned()
-            if len(self._maps) >= _MAPS_MAX and len(self._readers) == 1:
-                for old in list(self._maps):
-                    self._unmap(old)
+            if len(self._maps) >= _MAPS_MAX:
+                self._unmap_unused(1)  # the caller has a view
             if not 0 <= number - self._table_first < self._table_size:
                 self._grow_table(min(number, self._table_first), number + 1)
-            memory = file.map_read(self.segment_bytes)
             view = ffi.from_buffer("uint8_t[]", memory)
             self._maps[number] = _Map(memory, view)
             self._table[number - self._table_first] = view
+
+    def _unmap_unused(self, views: int) -> bool:
+        """Unmap all, unless more than `views` views are in use; return whether there was a map."""
+        self._release_abandoned()
+        if len(self._readers) > views or not self._maps:
+            return False
+        for old in list(self._maps):
+            self._unmap(old)
+        return True
+
+    def release_descriptors(self) -> bool:
+        """Close the open files, and the maps, which have descriptors of their own."""
+        has_closed = super().release_descriptors()
+        with self._lock:
+            return self._unmap_unused(0) or has_closed
 
     def _grow_table(self, first: int, end: int) -> None:
         size = max(2 * self._table_size, end - first + 64)

@@ -35,7 +35,9 @@ class FarLog(Owner):
         self._disk = disk
         self._directory = directory
         self._reserve_bytes = reserve_bytes
-        self.segments = segments or Segments(disk, directory, segment_bytes, reserve_bytes)
+        self.segments = segments or Segments(
+            disk, directory, segment_bytes, reserve_bytes, keeps_reserved=True
+        )
         self.units_per_segment = segment_bytes // UNIT_BYTES
 
     def forget_files(self) -> None:
@@ -44,7 +46,9 @@ class FarLog(Owner):
         A view may still map them. Files with the same names are new ones.
         """
         size = self.segments.segment_bytes
-        self.segments = Segments(self._disk, self._directory, size, self._reserve_bytes)
+        self.segments = Segments(
+            self._disk, self._directory, size, self._reserve_bytes, keeps_reserved=True
+        )
 
     def offset_of(self, number: int) -> int:
         """Return the position of a unit in the log, in bytes."""

@@ -38,7 +38,7 @@ class TimerLog(Owner):
     """The timer log of one store."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
-        self.segments = Segments(disk, directory, segment_bytes, reserve_bytes)
+        self.segments = Segments(disk, directory, segment_bytes, reserve_bytes, keeps_reserved=True)
         self.end = 0
         # Queue offset in the timer topic of the next record to be linked. It changes together with
         # `end` under the wheel's lock. Checkpoints and `pending` read both under that lock, because

@@ -322,11 +322,13 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     shared: True to share the store with other processes that open it so. The first one owns it and
     serves it to the others, on a socket in the directory that only its user can reach. When the
     owner closes the store or dies, another process takes over. The result is as that of `connect`,
-    with the same exceptions; `config` counts in the owner.
+    with the same exceptions. All processes must give the same `config`; sizes of files may be left
+    at their defaults.
 
     Raises:
-        ConfigError: an argument is invalid, the directory is one of shards (use `open_shards`), or
-            `read_only=True` and there is no store.
+        ConfigError: an argument is invalid, the directory is one of shards (use `open_shards`),
+            `read_only=True` and there is no store, or `shared=True` and the process that has the
+            store open has other settings, each of which is named.
         LockedError: another process, or this one, has the store open.
         CorruptError: a file of the store is damaged.
         FullError: the disk is full.

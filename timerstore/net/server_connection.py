@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_errors import failure_of
 from timerstore.net.wire_messages import (
+    CONFIG_FEATURE,
     NO_CALL,
     PROTOCOL_VERSION,
     Abandon,
@@ -230,7 +232,10 @@ class ServerConnection(asyncio.Protocol):
         )
         window_ms, path = self._store.config.dedupe_window_ms, str(self._store.blocking.path)
         sizes = self._limits.frame_bytes_max, self._limits.in_flight_max
-        self._write(Welcome(PROTOCOL_VERSION, [], *sizes, window_ms, path))
+        has_config = CONFIG_FEATURE in hello.features
+        config = asdict(self._store.config) if has_config else {}
+        features = [CONFIG_FEATURE] if has_config else []
+        self._write(Welcome(PROTOCOL_VERSION, features, *sizes, window_ms, path, config))
 
     # --- calls ---
 

@@ -10,6 +10,7 @@ Invariants:
     1. Two processes never serve one store: only the holder of the store's lock listens.
     2. A process without running calls takes over, too: a thread watches the connection.
     3. A forked child connects by itself, and owns nothing.
+    4. All processes have the same settings, so a change of the owner changes none.
 Raises: as timerstore.open and RemoteStore.
 See also: docs/decisions/0018-server-and-client.md.
 """
@@ -23,13 +24,16 @@ from pathlib import Path
 
 from timerstore import store as single
 from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.storage.geometry import is_left_to_files
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
+    ConfigError,
     LockedError,
     ReentrantCallError,
     TimerStoreError,
     UnavailableError,
+    quoted,
 )
 from timerstore.net.access import socket_rules
 from timerstore.net.channel import Channel
@@ -39,7 +43,7 @@ from timerstore.net.remote_store import RemoteStore
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.start_server import unix_listener
 from timerstore.net.store_server import StoreServer
-from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
+from timerstore.net.wire_messages import CONFIG_FEATURE, PROTOCOL_VERSION, Hello, Welcome
 from timerstore.store import TimerStore
 
 SOCKET_NAME = "server.sock"
@@ -59,7 +63,8 @@ class SharedConnector(Connector):
 
     def __init__(self, path: Path, config: StoreConfig | None) -> None:
         self._socket_path = Tree(path).side / SOCKET_NAME
-        super().__init__(Endpoint(self._socket_path), Hello(PROTOCOL_VERSION), None, _RETRY_S)
+        hello = Hello(PROTOCOL_VERSION, [CONFIG_FEATURE])
+        super().__init__(Endpoint(self._socket_path), hello, None, _RETRY_S)
         self._path = path
         self._config = config
         self._owned: tuple[TimerStore, StoreServer] | None = None
@@ -77,9 +82,17 @@ class SharedConnector(Connector):
         self._watch()
         return channel
 
+    def _joined(self) -> Channel:
+        """Connect to the owner, whose settings must be those of this process."""
+        channel = super()._attempt()
+        if problems := _unequal_settings(self._config or StoreConfig(), channel.welcome):
+            channel.close()
+            raise ConfigError(problems, where=self._path)
+        return channel
+
     def _connected_or_opened(self) -> Channel:
         try:
-            return super()._attempt()
+            return self._joined()
         except (
             FileNotFoundError,
             NotADirectoryError,  # the path is a file: the opening says so
@@ -91,7 +104,7 @@ class SharedConnector(Connector):
                 self._open()
             except LockedError as locked:  # another process opens it, or closes it
                 raise UnavailableError(str(locked)) from error
-            return super()._attempt()
+            return self._joined()
 
     def _open(self) -> None:
         store = single.open(self._path, self._config)
@@ -174,6 +187,16 @@ class SharedConnector(Connector):
         super().forget_in_child()
         self._owned = None
         self._watcher = None
+
+
+def _unequal_settings(config: StoreConfig, welcome: Welcome) -> list[str]:
+    """Return a text for each setting that would change if this process became the owner."""
+    return [
+        f"{name}: wanted {quoted(wanted)}, as in this process, got {quoted(got)} in the "
+        "process that has the store open"
+        for name, got in welcome.config.items()
+        if (wanted := getattr(config, name, got)) != got and not is_left_to_files(config, name)
+    ]
 
 
 def _watch_connection(connector: "weakref.ref[SharedConnector]") -> None:

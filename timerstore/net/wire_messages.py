@@ -18,6 +18,7 @@ from timerstore.net.wire_values import argument_object, decoded_extension, wire_
 
 PROTOCOL_VERSION: Final = 1
 TOO_DEEP: Final = 2**63 - 1
+CONFIG_FEATURE: Final = "config"
 NO_CALL: Final = 0
 """The id in a failure that concerns the connection, not one call."""
 
@@ -69,6 +70,8 @@ class Welcome(Struct, array_like=True, tag=4, frozen=True):
     in_flight_max: int = 0
     dedupe_window_ms: int = 0
     path: str = ""
+    config: dict[str, str | int | bool] = {}
+    """The settings of the store, for a client with the feature `config`."""
 
 
 class Answer(Struct, array_like=True, tag=5, frozen=True):

@@ -172,6 +172,47 @@ def test_store_that_is_not_shared_is_unavailable(
         _open(tmp_path / "s", config)
 
 
+def test_unequal_settings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with _open(path, small(dedupe_window_ms=1000, level_delays="1s")) as owner:
+        for config, wanted in (
+            (small(dedupe_window_ms=2000, level_delays="1s"), {"dedupe_window_ms"}),
+            (small(), {"dedupe_window_ms", "level_delays"}),
+            (small(dedupe_window_ms=1000, level_delays="1s", precision_ms=10), {"precision_ms"}),
+        ):
+            with pytest.raises(ConfigError) as error:
+                _open(path, config)
+            assert {one.partition(":")[0] for one in error.value.problems} == wanted
+            assert error.value.where == path
+        with pytest.raises(ConfigError) as error:
+            timerstore.open(path, shared=True)
+        assert (
+            "dedupe_window_ms: wanted 3600000, as in this process, got 1000 in the process "
+            "that has the store open" in error.value.problems
+        )
+        given = {"commit_log_segment_bytes": StoreConfig().commit_log_segment_bytes}
+        sizes_of_files = small(dedupe_window_ms=1000, level_delays="1s", **given)
+        with _open(path, sizes_of_files) as other:
+            owner.close()
+            assert other.put("t", b"x").topic == "t"
+            assert other.is_owner
+
+
+def test_owner_with_other_settings_is_refused_at_the_next_connection(tmp_path: Path) -> None:
+    """The new owner was there first; the calls of the others raise the error."""
+    first = _open(tmp_path / "s", small())
+    second = _open(tmp_path / "s", small())
+    first.close()
+    second.put("t", b"x")
+    second._shared._config = small(dedupe_window_ms=1000)
+    channel = second._shared._channel
+    assert channel is not None
+    channel.close()
+    with pytest.raises(ConfigError, match="dedupe_window_ms"):
+        second.put("t", b"x")
+    second.close()
+
+
 def test_path_may_be_long(tmp_path: Path, config: StoreConfig) -> None:
     with _open(tmp_path / ("d" * 120), config) as store:
         assert store.put("t", b"x").topic == "t"

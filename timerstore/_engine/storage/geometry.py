@@ -24,6 +24,22 @@ from timerstore.errors import ConfigError, CorruptError
 
 _DEFAULT = StoreConfig()
 
+SIZES = (
+    "commit_log_segment_bytes",
+    "queue_segment_bytes",
+    "timer_log_segment_bytes",
+    "wheel_slot_count",
+    "precision_ms",
+    "index_slot_count",
+    "index_entry_count",
+)
+"""The settings that files show."""
+
+
+def is_left_to_files(config: StoreConfig, name: str) -> bool:
+    """Return whether a setting takes the size that the files show."""
+    return name in SIZES and getattr(config, name) == getattr(_DEFAULT, name)
+
 
 def _segment_bytes(disk: Disk, directories: Iterable[Path]) -> int | None:
     """Return the first size that two segments share; the first size if no two share one.
@@ -151,7 +167,7 @@ def adopt_geometry(
         configured = getattr(wanted, name)
         if found is None or found == configured:
             continue
-        if configured != getattr(_DEFAULT, name):
+        if not is_left_to_files(wanted, name):
             problems.append(f"{name}: configured {configured}, but {where} shows {found}")
         changes[name] = found
     if problems:

@@ -9,7 +9,8 @@ Invariants:
        clients look for the next server.
     4. The listening sockets are closed before connections end: no client waits for an answer of a
        server that ends.
-    5. A forked child has no server: its copies of the sockets are closed.
+    5. A server whose socket's file is gone or replaced ends within a few seconds.
+    6. A forked child has no server: its copies of the sockets are closed.
 Raises: ConfigError for an address that cannot be used, before the thread starts.
 See also: docs/operations.md (Operating the server).
 """
@@ -29,13 +30,19 @@ from typing import Any, NamedTuple
 from timerstore._engine.base.closing import close_at_exit, forked_error
 from timerstore._engine.calls.open_store import AttachedServer
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import BusyError, ConfigError, FailedError, TimerStoreError
+from timerstore.errors import (
+    BusyError,
+    ConfigError,
+    FailedError,
+    TimerStoreError,
+    UnavailableError,
+)
 from timerstore.net.acceptor import Acceptor
 from timerstore.net.access import ServerAccess
 from timerstore.net.connections import Connections
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.fair_pool import FairPool
-from timerstore.net.listening import forget_unix
+from timerstore.net.listening import forget_unix, identity_of
 from timerstore.net.server_connection import ServerConnection
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
@@ -44,6 +51,8 @@ from timerstore.store import TimerStore
 _log = logging.getLogger(__name__)
 _GOODBYE_S = 5.0
 _FAILED_GOODBYE_S = 1.0
+_LOOK_S = 1.0
+"""Time between two looks at the files of the sockets."""
 
 _started: "weakref.WeakSet[StoreServer]" = weakref.WeakSet()
 
@@ -133,6 +142,8 @@ class StoreServer(AttachedServer):
         Raises:
             FailedError: the server has ended because its store failed. Close the store, and open it
                 again: opening recovers it.
+            UnavailableError: the server has ended because the file of its socket was removed or
+                replaced, so that no client finds it. The store is open.
         """
         self._thread.join(seconds)
         if self._error is not None:
@@ -191,7 +202,10 @@ class StoreServer(AttachedServer):
             self._stop.set()
         try:
             self._ready.set()
-            await self._stop.wait()
+            while not self._stop.is_set():
+                self._check_files()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), _LOOK_S)
         finally:
             for acceptor in acceptors:
                 acceptor.stop()
@@ -202,6 +216,16 @@ class StoreServer(AttachedServer):
             store.detach()  # blocks the loop, which nothing needs any more
         if self._reason is not None:
             raise self._reason
+
+    def _check_files(self) -> None:
+        """End if clients cannot find the server any more: the file of a socket is another one."""
+        for one in self._listeners:
+            if one.path is not None and identity_of(one.path) != one.identity:
+                self._reason = UnavailableError(
+                    "the server has ended, as the file of its socket was removed or replaced",
+                    where=one.path,
+                )
+                self._request_end()
 
     def _acceptor(self, store: AsyncTimerStore, pool: FairPool, listener: Listener) -> Acceptor:
         limits, counters, connections = self._limits, self._counters, self._connections

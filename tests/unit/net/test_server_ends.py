@@ -1,6 +1,7 @@
 """The end of a server: by its store, or with its process."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +12,14 @@ import pytest
 
 import timerstore
 import timerstore.net
-from tests.support.bench import Bench
+from tests.support.bench import Bench, small
 from tests.support.command_line import environment
 from tests.support.served_bench import ServedBench
 from timerstore import ClosedError, ConnectionLostError, TimerStoreError, UnavailableError
+from timerstore.net import store_server
+from timerstore.net.listening import identity_of
 from timerstore.net.remote_store import RemoteStore
+from timerstore.net.shared_store import open_shared
 
 _SERVING = """
 import sys, timerstore, timerstore.net
@@ -62,6 +66,58 @@ def test_close_of_the_server_meets_connections_that_begin(tmp_path: Path) -> Non
         assert served.server.stats()["net_connections"] == 0
         assert all(one.is_closed_by_server() for one in raws)
         served.close()
+
+
+def test_server_ends_when_the_file_of_its_socket_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_server, "_LOOK_S", 0.01)
+    path, other = tmp_path / "x.sock", tmp_path / "y.sock"
+    served = ServedBench(Bench(tmp_path / "store"), path)
+    remote = served.connect()
+    remote.put("t", b"0")
+    path.unlink()
+    with pytest.raises(UnavailableError, match=r"removed or replaced; at .*x\.sock"):
+        served.server.wait(60)
+    with timerstore.net.serve(served.bench.store, socket=path) as second:
+        assert remote.put("t", b"1").topic == "t"
+        with socket.socket(socket.AF_UNIX) as foreign:
+            foreign.bind(str(other))
+            other.rename(path)
+            with pytest.raises(UnavailableError, match="removed or replaced"):
+                second.wait(60)
+    assert path.exists(), "the file belongs to another one"
+    served.close()
+
+
+def test_owner_of_a_shared_store_makes_its_socket_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_server, "_LOOK_S", 0.01)
+    path = tmp_path / "s" / "timerstore" / "server.sock"
+    with open_shared(tmp_path / "s", small()) as owner, open_shared(tmp_path / "s", small()) as one:
+        assert owner._shared._owned is not None
+        server = owner._shared._owned[1]
+        path.unlink()
+        with pytest.raises(UnavailableError, match="removed or replaced"):
+            server.wait(60)
+        with open_shared(tmp_path / "s", small()) as new:
+            assert [store.put("t", b"x").topic for store in (owner, one, new)] == ["t"] * 3
+        assert path.exists()
+
+
+def test_file_of_the_next_server_stays(tmp_path: Path) -> None:
+    """A socket that is closed gives its inode to the next file, so it is compared before."""
+    first = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock")
+    identity = identity_of(first.path)
+    assert identity is not None
+    first.path.unlink()
+    with timerstore.net.serve(first.bench.store, socket=first.path):
+        assert identity_of(first.path) != identity
+        first.server.close()
+        assert first.path.exists()
+    assert not first.path.exists()
+    first.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -735,8 +735,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """Limit how many delayed messages of a topic are delivered each second, until the store is
         closed.
 
-        Limited messages are delivered later, never early, and in order. Messages of delay levels
-        are not limited. `StoreConfig.topic_rates` sets the same limit at opening. A backlog that is
+        Limited messages are delivered later, never early, and in order. Messages that are due at
+        once when they are put, and those of delay levels, are not limited. `StoreConfig.topic_rates` sets the same limit at opening. A backlog that is
         longer than the part of the wheel past the roll window (7 days by default) also delays
         messages of other topics.
 

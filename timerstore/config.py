@@ -167,7 +167,8 @@ class StoreConfig:
     """Largest delivery rates of delayed messages by topic, messages a second: "orders=100
     mail=0.5", separated by one space; 0.001 to 1,000,000. Limited messages are delivered later,
     never early, and in order. `pace` changes a rate while the store is open. Each pending message
-    takes 64 bytes. Messages of delay levels are not limited."""
+    takes 64 bytes. Messages that are due at once when they are put, and those of delay levels, are
+    not limited."""
     spread_seed: int = 0
     """Seed of the random times of `spread=`. 0 (a new seed at each opening) to 2^63 - 1."""
     start_delay_ms: int = 0

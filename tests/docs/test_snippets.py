@@ -1,5 +1,7 @@
 """Run every snippet of the guides and the README, and compare its output with the page."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support import snippets
@@ -12,6 +14,24 @@ SECTIONS = [one for page in PAGES for one in snippets.sections(page)]
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.page} {one.name}")
 def test_section_runs(section: Section, shell: dict[str, str]) -> None:
     snippets.run(section, shell)
+
+
+_IN_ORDER = [[one] for one in PAGES] + [
+    [ROOT / "README.md", GUIDES / "quick-start.md", GUIDES / "guide.md"]
+]
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [one for one in _IN_ORDER if sum(len([*snippets.sections(page)]) for page in one) > 1],
+    ids=lambda one: " ".join(page.name for page in one),
+)
+def test_sections_run_one_after_another_in_one_folder(
+    pages: list[Path], shell: dict[str, str]
+) -> None:
+    for page in pages:
+        for section in snippets.sections(page):
+            snippets.run(section, shell)
 
 
 def test_ten_tasks_exist_and_each_runs_a_snippet() -> None:

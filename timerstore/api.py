@@ -491,7 +491,11 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         return self._do_ack_many(receipts)
 
     def nack(
-        self, receipt: str | LeasedMessage, *, delay: timedelta | float | None = None
+        self,
+        receipt: str | LeasedMessage,
+        *,
+        delay: timedelta | float | None = None,
+        error: str | None = None,
     ) -> AckResult:
         """Return a leased message, so that it is delivered again.
 
@@ -502,10 +506,14 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         delay: seconds or a timedelta until it is delivered again. 0 means at once, None the
         `backoff` of its `receive`.
 
+        error: why the attempt failed, for `DeadLetter.error` if the message becomes a dead letter.
+        The last one counts. Its first 1,024 bytes of UTF-8 are kept, with spaces in place of
+        control characters; nothing is kept if the properties of the message leave no space.
+
         Raises:
             MessageError: an argument is invalid.
         """
-        return self._do_nack(receipt, delay)
+        return self._do_nack(receipt, delay, error)
 
     def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
         """Extend the lease of a message to `lease` seconds from now. Return the new receipt.
@@ -519,17 +527,19 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_extend(receipt, lease)
 
-    def bury(self, receipt: str | LeasedMessage) -> AckResult:
+    def bury(self, receipt: str | LeasedMessage, *, error: str | None = None) -> AckResult:
         """Make a leased message a dead letter of its group now, whatever attempts it has left.
 
         Use it for a message that no attempt can process. Return BURIED, or the result that `ack`
         would return. The change is one step, which no crash splits, and durable on return.
 
+        error: the reason, as for `nack`.
+
         Raises:
-            MessageError: `receipt` is not a receipt.
+            MessageError: `receipt` is not a receipt, or `error` is not text.
             FullError: the disk is full; nothing was changed.
         """
-        return self._do_bury(receipt)
+        return self._do_bury(receipt, error)
 
     def dead_letters(self, group: str, *, topic: str | None = None) -> Iterator[DeadLetter]:
         """Return the dead letters of a group that were not requeued, oldest first in each queue.
@@ -887,13 +897,15 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
         raise NotImplementedError
 
-    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
+    def _do_nack(
+        self, receipt: str | LeasedMessage, delay: timedelta | float | None, error: str | None
+    ) -> AckResult:
         raise NotImplementedError
 
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         raise NotImplementedError
 
-    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
+    def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:
         raise NotImplementedError
 
     def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:

@@ -80,18 +80,21 @@ def test_buried_messages_are_listed_and_requeued(ts: CommandLine) -> None:
     assert (none.code, none.out) == (Exit.NOT_SO, "")
     assert "no dead letters of g" in none.err
     first, *others = [row["receipt"] for row in rows]
-    assert ts.fine("bury", path, first).out == f"BURIED {first}\n"
+    why = ("--error", "no such\naddress")
+    assert ts.fine("bury", path, first, *why).out == f"BURIED {first}\n"
     assert [row["result"] for row in ts.fine("bury", path, *others, "--json").rows] == [
         "BURIED", "BURIED"
     ]  # fmt: skip
     late = ts("bury", path, first)
     assert (late.code, late.out) == (Exit.NOT_SO, f"SETTLED {first}\n")
     text = ts.fine("dead-letters", path, "g", "-n", "1").out
-    assert re.search(r"  one\n  1 attempt; dead since .*\n  receipt \S+\n", text)
+    lines = r"  one\n  1 attempt; dead since .*\n  error no such\\naddress\n  receipt \S+\n"
+    assert re.search(lines, text)
     dead = ts.fine("dead-letters", path, "g", "--topic", "orders", "--json").rows
     assert [(row["body"], row["group"], row["attempt"]) for row in dead] == [
         ("one", "g", 1), ("two", "g", 1), ("three", "g", 1)
     ]  # fmt: skip
+    assert [row["error"] for row in dead] == ["no such\naddress", None, None]
     assert ts("dead-letters", path, "g", "--topic", "other").code == Exit.NOT_SO
     two = dead[1]["receipt"]
     assert ts.fine("requeue", path, "g", two).out == "requeued 1 message\n"

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import AckResult, LeasedMessage
-from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S
+from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S, described
 from timerstore._engine.leases.receive_request import check_loop
 from timerstore.errors import ClosedError, TimerStoreError
 
@@ -24,7 +24,7 @@ class AsyncLeaseConsumer(Owner):
         self,
         receive: Callable[..., Awaitable[list[LeasedMessage]]],
         ack: Callable[[LeasedMessage], Awaitable[AckResult]],
-        nack: Callable[[LeasedMessage], Awaitable[AckResult]],
+        nack: Callable[..., Awaitable[AckResult]],
         topic: str | Sequence[str],
         group: str,
         wait: float | None,
@@ -58,12 +58,14 @@ class AsyncLeaseConsumer(Owner):
 
     @asynccontextmanager
     async def handling(self, message: LeasedMessage) -> AsyncIterator[LeasedMessage]:
-        """Acknowledge the message at the end of the block, or return it if the block raises."""
+        """Acknowledge the message at the end of the block. If the block raises, nack it with the
+        error.
+        """
         try:
             yield message
         except BaseException as error:
             try:
-                await self._nack(message)
+                await self._nack(message, error=described(error))
             except TimerStoreError as failed:  # it is delivered again when its lease ends
                 error.add_note(f"and then the nack failed: {failed!r}")
             raise

@@ -224,9 +224,12 @@ class AsyncTimerStore(AsyncClosing):
         return cast("list[AckResult]", await self._lease_calls.call(call))
 
     @_as(TimerStore.nack)
-    async def nack(self, receipt: str | LeasedMessage, *, delay: Any = None) -> AckResult:
+    async def nack(
+        self, receipt: str | LeasedMessage, *, delay: Any = None, error: str | None = None
+    ) -> AckResult:
         """Return a message, as TimerStore.nack. It shares syncs as `ack` does."""
-        return cast("AckResult", await self._lease_calls.call(LeaseCall("nack", receipt, delay)))
+        call = LeaseCall("nack", receipt, delay, error=error)
+        return cast("AckResult", await self._lease_calls.call(call))
 
     @_as(TimerStore.extend)
     async def extend(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> str:

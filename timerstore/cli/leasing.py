@@ -176,6 +176,11 @@ def ack_command(
     _settle(path, given, settings, ack, AckResult.ACKED, as_json=as_json)
 
 
+error_option = click.option(
+    "--error", metavar="TEXT", help="Why it failed; `dead-letters` shows the last reason."
+)
+
+
 @click.command("nack")
 @store_argument
 @receipts_argument
@@ -185,12 +190,14 @@ def ack_command(
     type=SPAN,
     help="Delay before the next delivery; default: by `receive --backoff`.",
 )
+@error_option
 @config_option
 @json_option
 def nack_command(
     path: StorePlace,
     receipts: tuple[str, ...],
     within: timedelta | None,
+    error: str | None,
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
@@ -206,7 +213,7 @@ def nack_command(
     given = read_receipts(receipts)
 
     def nack(store: Store, part: list[str]) -> list[AckResult]:
-        return [store.nack(one, delay=within) for one in part]
+        return [store.nack(one, delay=within, error=error) for one in part]
 
     _settle(path, given, settings, nack, AckResult.NACKED, as_json=as_json, at_a_time=1)
 
@@ -214,11 +221,13 @@ def nack_command(
 @click.command("bury")
 @store_argument
 @receipts_argument
+@error_option
 @config_option
 @json_option
 def bury_command(
     path: StorePlace,
     receipts: tuple[str, ...],
+    error: str | None,
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
@@ -234,7 +243,7 @@ def bury_command(
     given = read_receipts(receipts)
 
     def bury(store: Store, part: list[str]) -> list[AckResult]:
-        return [store.bury(one) for one in part]
+        return [store.bury(one, error=error) for one in part]
 
     _settle(path, given, settings, bury, AckResult.BURIED, as_json=as_json, at_a_time=1)
 

@@ -25,7 +25,7 @@ from timerstore.cli.params import (
     topic_option,
 )
 from timerstore.cli.stopping import stopping
-from timerstore.cli.text import iso, message_fields, message_line, plural, time_text
+from timerstore.cli.text import iso, message_fields, message_line, plural, safe, time_text
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.shards.receipt import letter_in
@@ -89,11 +89,14 @@ def _write_letter(letter: DeadLetter, *, as_json: bool) -> None:
             "attempt": letter.attempt,
             "dead_ms": letter.store_ms,
             "dead": iso(letter.store_ms),
+            "error": letter.error,
         }
         emit({**fields, **dead})
         return
     say(message_line(fields))
     say(f"  {plural(letter.attempt, 'attempt')}; dead since {time_text(letter.store_ms)}")
+    if letter.error is not None:
+        say(f"  error {safe(letter.error)}")
     say(f"  receipt {letter.receipt}")
 
 

@@ -159,16 +159,18 @@ class ShardLeases(Owner):
         answer: AckResult = self._call(shard, methodcaller("ack", receipt))
         return answer
 
-    def nack(self, given: str | LeasedMessage, delay: Any) -> AckResult:
+    def nack(self, given: str | LeasedMessage, delay: Any, error: Any) -> AckResult:
         """Implement ShardedStore.nack."""
         shard, receipt = self._place_of(given)
-        answer: AckResult = self._call(shard, methodcaller("nack", receipt, delay=delay))
+        answer: AckResult = self._call(
+            shard, methodcaller("nack", receipt, delay=delay, error=error)
+        )
         return answer
 
-    def bury(self, given: str | LeasedMessage) -> AckResult:
+    def bury(self, given: str | LeasedMessage, error: Any) -> AckResult:
         """Implement ShardedStore.bury."""
         shard, receipt = self._place_of(given)
-        answer: AckResult = self._call(shard, methodcaller("bury", receipt))
+        answer: AckResult = self._call(shard, methodcaller("bury", receipt, error=error))
         return answer
 
     def extend(self, given: str | LeasedMessage, lease: Any) -> str:

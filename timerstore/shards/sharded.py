@@ -231,14 +231,16 @@ class ShardedStore(
     def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
         return self._leases.ack(receipts)
 
-    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
-        return self._leases.nack(receipt, delay)
+    def _do_nack(
+        self, receipt: str | LeasedMessage, delay: timedelta | float | None, error: str | None
+    ) -> AckResult:
+        return self._leases.nack(receipt, delay, error)
 
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
 
-    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
-        return self._leases.bury(receipt)
+    def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:
+        return self._leases.bury(receipt, error)
 
     def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[ShardDeadLetter]:
         return self._letters.letters(group, topic)

@@ -68,8 +68,10 @@ class LeaseCalls(OpenStore):
         return self._leases.ack(receipts)
 
     @counted
-    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
-        return self._leases.nack(receipt, delay)
+    def _do_nack(
+        self, receipt: str | LeasedMessage, delay: timedelta | float | None, error: str | None
+    ) -> AckResult:
+        return self._leases.nack(receipt, delay, error)
 
     @counted
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
@@ -87,8 +89,9 @@ class LeaseCalls(OpenStore):
                 self._fail_if_final(one)
         return answers
 
-    def _do_bury(self, receipt: str | LeasedMessage) -> AckResult:
-        return self._leases.bury(receipt)
+    @counted
+    def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:
+        return self._leases.bury(receipt, error)
 
     def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
         self._check_open()

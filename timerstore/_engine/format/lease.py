@@ -13,8 +13,9 @@ On-disk format: the property TS_LEASE is on the timer of a lease, and on the mes
     retry topic. Attempt 0 is on a message in the retry topic whose first attempt is to come. If it
     is "from retry", that attempt was given back before a consumer saw the message. Otherwise
     `requeue` put it there, and its source is the place of its dead letter. Queue and offset are its
-    place in its own topic (RETRY_TOPIC). The lease topics are %RETRY%<group>|<topic> and
-    %DLQ%<group>, so a group's name has no `|`. A receipt is URL-safe base64 of:
+    place in its own topic (RETRY_TOPIC). TS_ERROR has the reason of a failed attempt, UTF-8. The
+    lease topics are %RETRY%<group>|<topic> and %DLQ%<group>, so a group's name has no `|`. A
+    receipt is URL-safe base64 of:
 
         l1 <CRC-32 of the rest, 8 hex>
         <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
@@ -24,6 +25,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 
 import base64
 import binascii
+import re
 import zlib
 from typing import NamedTuple
 
@@ -33,12 +35,16 @@ from timerstore.errors import MessageError, quoted, typed
 LEASE_PROPERTY = "TS_LEASE"
 TOPIC_PROPERTY = "RETRY_TOPIC"
 """RocketMQ's property for the topic of a message before it went to a retry topic."""
+ERROR_PROPERTY = "TS_ERROR"
+"""The reason that the last `nack` or `bury` with one gave; on a lease, a retry or a dead letter."""
+ERROR_BYTES_MAX = 1024
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 
 _RECEIPT_CHARACTERS_MAX = 1024
 
 _NUMBER_MAX = 2**63 - 1
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # without tab and ends of lines
 
 
 def retry_topic(topic: str, group: str) -> str:
@@ -131,6 +137,18 @@ def uncounted_properties(properties: bytes) -> tuple[bytes, int]:
     uncounted = lease._replace(attempt=attempt, is_from_retry=lease.is_from_retry or not attempt)
     pairs[at] = name + write_lease(uncounted).encode()
     return b"\x02".join(pairs), lease.queue_id
+
+
+def with_error(error: str, properties: bytes) -> bytes:
+    """Return the encoded properties with a reason, of which the first ERROR_BYTES_MAX are kept.
+
+    Control characters, which properties cannot have, become spaces.
+    """
+    text = _CONTROL.sub(" ", error).encode("utf-8", "replace")[:ERROR_BYTES_MAX]
+    text = text.decode("utf-8", "ignore").encode()  # without a part of a character
+    name = f"{ERROR_PROPERTY}\x01".encode()
+    pairs = [one for one in properties.split(b"\x02") if one and not one.startswith(name)]
+    return b"\x02".join([*pairs, name + text, b""])
 
 
 class Receipt(NamedTuple):

@@ -22,6 +22,7 @@ from timerstore._engine.format.dead_letter import (
     write_letter,
 )
 from timerstore._engine.format.lease import (
+    ERROR_PROPERTY,
     LEASE_PROPERTY,
     RETRY_PREFIX,
     TOPIC_PROPERTY,
@@ -142,6 +143,7 @@ class DeadLetterReader(Owner):
         lease = read_lease(properties.pop(LEASE_PROPERTY, ""))
         values["topic"] = properties.pop(TOPIC_PROPERTY, message.topic)
         values["properties"] = properties
+        error = properties.pop(ERROR_PROPERTY, None)
         attempt = 0
         if lease is not None and lease.store_id == self._store_id:
             attempt = lease.attempt
@@ -155,7 +157,9 @@ class DeadLetterReader(Owner):
             }
         place = message.queue_id, message.queue_offset
         receipt = write_letter(LetterReceipt(self._store_id, *place, group))
-        return place, DeadLetter(**values, group=group, receipt=receipt, attempt=attempt)
+        return place, DeadLetter(
+            **values, group=group, receipt=receipt, attempt=attempt, error=error
+        )
 
 
 def check_names(group: object, topic: object) -> tuple[str, str | None]:

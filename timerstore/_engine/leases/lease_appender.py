@@ -29,6 +29,7 @@ from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.format.lease import (
+    ERROR_PROPERTY,
     LEASE_PROPERTY,
     TOPIC_PROPERTY,
     Lease,
@@ -36,6 +37,7 @@ from timerstore._engine.format.lease import (
     dead_letter_topic,
     read_lease,
     retry_topic,
+    with_error,
     write_receipt,
 )
 from timerstore._engine.leases.leased_message import LeasedMessage
@@ -50,6 +52,7 @@ from timerstore.errors import FlowControlError, MessageError
 from timerstore.messages import Message
 from timerstore.receipts import unique_key
 
+_OF_A_RETRY = frozenset({LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY})
 _MADE_ID_BYTES = 32  # length of an id that the store makes; every record has room for it
 
 
@@ -141,6 +144,11 @@ class LeaseAppender:
         for k, message in enumerate(messages):
             row = self._row(source, message, terms, first + k)
             problem = self._size_problem(row)
+            if source.is_retry and ERROR_PROPERTY in message.properties:
+                reasoned = row._replace(
+                    text=with_error(message.properties[ERROR_PROPERTY], row.text)
+                )
+                row = reasoned if self._size_problem(reasoned) is None else row
             if problem is not None:
                 break
             rows.append(row)
@@ -268,7 +276,7 @@ class LeaseAppender:
         properties = {
             name: value
             for name, value in message.properties.items()
-            if name not in (LEASE_PROPERTY, TOPIC_PROPERTY) or not source.is_retry
+            if name not in _OF_A_RETRY or not source.is_retry
         }
         properties["UNIQ_KEY"] = row.message_id
         return LeasedMessage(

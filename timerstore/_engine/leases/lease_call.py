@@ -4,6 +4,7 @@ from typing import Any, Literal, NamedTuple
 
 from timerstore._engine.format.lease import Receipt, read_receipt
 from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
+from timerstore.errors import MessageError, typed
 
 ReceiptOrMessage = str | LeasedMessage
 """A receipt, or the leased message with that receipt."""
@@ -24,8 +25,17 @@ class LeaseCall(NamedTuple):
     """Of nack."""
     lease: object = 30.0
     """Of extend."""
+    error: object = None
+    """Of nack."""
 
 
 def receipt_of(target: object) -> Receipt:
     """Return the receipt. MessageError for another text or value."""
     return read_receipt(target.receipt if isinstance(target, LeasedMessage) else target)
+
+
+def check_error(error: object) -> str | None:
+    """Return the reason of a failed attempt; None for no text. MessageError for another value."""
+    if error is not None and not isinstance(error, str):
+        raise MessageError(f"error: wanted text or None, got {typed(error)}")
+    return error or None

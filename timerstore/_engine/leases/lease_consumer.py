@@ -10,6 +10,7 @@ Raises: MessageError on options that a loop does not take; what receive, ack, na
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import format_exception_only
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.owner import Owner
@@ -21,6 +22,11 @@ Leased = TypeVar("Leased", bound=LeasedMessage)
 
 LONGEST_WAIT_S = 3600.0
 """The longest single wait of a loop without a limit."""
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the text of an exception, for `nack(error=)`."""
+    return "".join(format_exception_only(error)).strip()
 
 
 class LeaseConsumer(Owner, Generic[Leased]):
@@ -76,12 +82,12 @@ class LeaseConsumer(Owner, Generic[Leased]):
         self,
         message: Leased,
     ) -> Iterator[Leased]:
-        """Ack the message if the block ends normally; nack it if the block raises."""
+        """Ack the message if the block ends normally; nack it with the error if it raises."""
         try:
             yield message
         except BaseException as error:
             try:
-                self._nack(message)
+                self._nack(message, error=described(error))
             except TimerStoreError as failed:  # it is delivered again when its lease is over
                 error.add_note(f"and then the nack failed: {failed!r}")
             raise

@@ -44,6 +44,9 @@ class DeadLetter(Message):
     """A text that identifies the dead letter for `requeue`; usable in JSON and after a restart."""
     attempt: int
     """How often the message was delivered to the group; 0: unknown, as a broker wrote it."""
+    error: str | None = None
+    """The reason that the last `nack` or `bury` with `error=` gave, at most its first 1,024 bytes
+    of UTF-8. None: there was none."""
 
 
 class AckResult(StrEnum):

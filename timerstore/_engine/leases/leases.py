@@ -30,6 +30,7 @@ from timerstore._engine.format.lease import (
     dead_letter_topic,
     retry_topic,
     uncounted_properties,
+    with_error,
     write_receipt,
 )
 from timerstore._engine.leases.backoff import delay_ms
@@ -38,6 +39,7 @@ from timerstore._engine.leases.lease_call import (
     LeaseCall,
     ReceiptOrMessage,
     Settled,
+    check_error,
     receipt_of,
 )
 from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
@@ -347,7 +349,7 @@ class Leases(Owner):
         """Make a call. Add the log offset that must be durable before its answer to a list."""
         try:
             if call.kind == "nack":
-                return self.nack(call.target, call.delay, moved.append)
+                return self.nack(call.target, call.delay, call.error, moved.append)
             if call.kind == "extend":
                 return self.extend(call.target, call.lease, moved.append)
             if call.kind == "give_back":
@@ -359,9 +361,15 @@ class Leases(Owner):
         except Exception as error:  # noqa: BLE001 - raised to the caller of this call
             return error
 
-    def nack(self, target: ReceiptOrMessage, delay: object, sync: Sync | None = None) -> AckResult:
+    def nack(
+        self,
+        target: ReceiptOrMessage,
+        delay: object,
+        error: object,
+        sync: Sync | None = None,
+    ) -> AckResult:
         """Give a message back, as TimerStore.nack. `sync`: as for Rescheduler.reschedule."""
-        receipt = receipt_of(target)
+        receipt, reason = receipt_of(target), check_error(error)
         wait_ms = receipt.backoff_ms if delay is None else delay_ms("delay", delay)
         if wait_ms > self._config.delay_ms_max:
             raise MessageError(
@@ -369,19 +377,27 @@ class Leases(Owner):
             )
         if receipt.is_last:  # a dead letter needs no delay
             wait_ms = 0
-        moved = self._move(receipt, self._clock.now_ms + wait_ms, sync)
+        deliver_ms = self._clock.now_ms + wait_ms
+        if reason is not None:
+            moved = self._move_with(reason, receipt, deliver_ms, sync, lambda kept: (kept, None))
+        else:
+            moved = self._move(receipt, deliver_ms, sync)
         return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
 
-    def bury(self, target: ReceiptOrMessage) -> AckResult:
+    def bury(self, target: ReceiptOrMessage, error: object) -> AckResult:
         """Make a message a dead letter, as TimerStore.bury."""
-        receipt = receipt_of(target)
+        receipt, reason = receipt_of(target), check_error(error)
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
 
-        def buried(kept: bytes) -> tuple[bytes, Route]:
+        def buried(kept: bytes) -> tuple[bytes, Route | None]:
             return kept, self._putting.route_to(dead_letter_topic(receipt.group))
 
-        moved = self._move(receipt, 0, None, buried)  # 0: now, also if the clock is set back
+        # 0: now, also if the clock is set back
+        if reason is not None:
+            moved = self._move_with(reason, receipt, 0, None, buried)
+        else:
+            moved = self._move(receipt, 0, None, buried)
         return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
@@ -412,6 +428,20 @@ class Leases(Owner):
             timer_id=moved.timer_id,
             log_offset=moved.log_offset,
         )
+
+    def _move_with(
+        self, reason: str, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite
+    ) -> PutReceipt | AckResult:
+        """Move the end of a lease, and store a reason if the record has room for it."""
+
+        def with_reason(kept: bytes) -> tuple[bytes, Route | None]:
+            properties, to = rewrite(kept)
+            return with_error(reason, properties), to
+
+        try:
+            return self._move(receipt, deliver_ms, sync, with_reason)
+        except MessageError:  # nothing was changed
+            return self._move(receipt, deliver_ms, sync, rewrite)
 
     def _move(
         self, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite | None = None

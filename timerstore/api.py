@@ -746,9 +746,10 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         closed.
 
         Limited messages are delivered later, never early, and in order. Messages that are due at
-        once when they are put, and those of delay levels, are not limited. `StoreConfig.topic_rates` sets the same limit at opening. A backlog that is
-        longer than the part of the wheel past the roll window (7 days by default) also delays
-        messages of other topics.
+        once when they are put, and those of delay levels, are not limited.
+        `StoreConfig.topic_rates` sets the same limit at opening. A backlog that is longer than the
+        part of the wheel past the roll window (7 days by default) also delays messages of other
+        topics.
 
         per_second: 0.001 to 1,000,000; None removes the limit.
 

@@ -1,4 +1,4 @@
-"""Claims of the pages that the code could contradict: what is paced, and what an operator does."""
+"""Claims of the pages that the code could contradict: limits of rates, remedies of damage."""
 
 from collections import Counter
 from pathlib import Path

@@ -14,7 +14,7 @@ from timerstore.cli.exits import TABLE
 FRONT = ("quick-start", "guide", "features", "cli", "dashboard", "comparison", "contributing")
 README = ROOT / "README.md"
 README_WORDS_MAX = 950
-CHANGELOG_LINES_MAX = 120
+CHANGELOG_LINES_MAX = 150
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted(GUIDES.glob("*.md"))]
 
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

@@ -203,7 +203,7 @@ class TimerStore(
             self._engine.groups,
             self._engine.offsets,
             self._call,
-            self.pull,
+            self._pull_for_consumer,
             self.offset_at,
             self._stay_awake,
             self._watch,

@@ -39,13 +39,13 @@ class RawClient:
         return found
 
     def _exactly(self, size: int) -> bytes:
-        data = b""
+        data = bytearray()
         while len(data) < size:
             part = self.socket.recv(size - len(data))
             if not part:
                 raise ConnectionResetError("the end")
             data += part
-        return data
+        return bytes(data)
 
     def is_closed_by_server(self) -> bool:
         """Read the rest; return whether the server closed the connection."""

@@ -17,7 +17,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from functools import partial, wraps
-from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from timerstore._engine.base.closing import AsyncClosing
@@ -36,7 +35,10 @@ from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import PendingTimer
 from timerstore.store import TimerStore
 
-_PAGE = 256  # pending messages or dead letters that are read in one step
+PAGE_COUNT = 256
+"""Pending messages or dead letters that are read in one step."""
+PAGE_BYTES = 1 << 20
+"""The step ends when it has as many bytes of bodies."""
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -275,7 +277,7 @@ class AsyncTimerStore(AsyncClosing):
         return self._paged(self.blocking.dead_letters(group, topic=topic))
 
     async def _paged(self, found: Iterator[Answer]) -> AsyncIterator[Answer]:
-        while page := await self._run(lambda: list(islice(found, _PAGE))):
+        while page := await self._run(partial(_page_of, found)):
             for one in page:
                 yield one
 
@@ -373,3 +375,19 @@ class AsyncTimerStore(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
+
+
+def _page_of(found: Iterator[Answer]) -> list[Answer]:
+    page: list[Answer] = []
+    left_bytes = PAGE_BYTES
+    for one in found:
+        page.append(one)
+        left_bytes -= body_bytes(one)
+        if left_bytes <= 0 or len(page) == PAGE_COUNT:
+            break
+    return page
+
+
+def body_bytes(one: object) -> int:
+    """Return the bytes of a message's body; 0 of a pending message, which has none here."""
+    return len(getattr(one, "raw_body", b""))

@@ -16,6 +16,7 @@ from timerstore._engine.leases import AckResult, LeasedMessage
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
+from timerstore.aio.async_store import PAGE_BYTES, PAGE_COUNT, body_bytes
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
 from timerstore.messages import PullResult
 from timerstore.net.call_table import (
@@ -36,7 +37,6 @@ from timerstore.receipts import PutReceipt
 
 Answer = TypeVar("Answer")
 
-_PAGE = 256  # messages of a list in one answer
 _SETTLING = frozenset({"ack", "nack", "extend", "bury"})
 
 
@@ -53,10 +53,11 @@ class MessageList(Owner):
         if self._kept:
             page, self._kept = self._kept, []
             return page
-        page = []
+        page, left_bytes = [], PAGE_BYTES
         async for one in self._found:
             page.append(one)
-            if len(page) == _PAGE:
+            left_bytes -= body_bytes(one)
+            if left_bytes <= 0 or len(page) == PAGE_COUNT:
                 break
         return page
 

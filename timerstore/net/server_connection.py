@@ -101,7 +101,7 @@ class ServerConnection(asyncio.Protocol):
         self._socket = one
         self._rejected = rejected
         self._pool = pool
-        self._pool_client = PoolClient(max(1, limits.unsent_bytes_max // limits.frame_bytes_max))
+        self._pool_client = PoolClient(limits.calls_in_threads_max)
         self._context = copy_context()
         self._context.run(pool_client.set, self._pool_client)
         self._loop = asyncio.get_running_loop()

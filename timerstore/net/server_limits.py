@@ -34,9 +34,7 @@ class ServerLimits:
     """Bytes of answers that a connection has not taken yet. Above this, the server starts no more
     of its calls, and none of those that it started begins in a thread."""
     unsent_bytes_max: int = 128 << 20
-    """Above this, the server closes the connection. In threads a connection has at most
-    `unsent_bytes_max // frame_bytes_max` calls, and 1 or more: as many as have room for the longest
-    answers."""
+    """Above this, the server closes the connection. See `calls_in_threads_max`."""
     targets_max: int = 256
     """Consumers and unfinished lists (`pending`, `dead_letters`) of one connection."""
     leases_max: int = 100_000
@@ -53,3 +51,10 @@ class ServerLimits:
         ]
         if problems:
             raise ConfigError(problems)
+
+    @property
+    def calls_in_threads_max(self) -> int:
+        """Calls of one connection that threads run at a time. Their answers, even the longest, take
+        three quarters of `unsent_bytes_max`. The rest is for answers that the loop makes.
+        """
+        return max(1, self.unsent_bytes_max * 3 // 4 // self.frame_bytes_max)

@@ -9,6 +9,7 @@ import pytest
 from tests.support.stepped_aio import Stepped, stepped_store
 from tests.unit.fastpath.aio_puts import held_sync
 from timerstore import AckResult, LeasedMessage, MessageError
+from timerstore._engine.leases import shared_receive
 
 Test = Callable[[Stepped], Awaitable[None]]
 
@@ -202,3 +203,24 @@ def test_ack_many_shares_the_sync_of_other_calls(tmp_path: Path) -> None:
         assert await opened.store.ack_many(leased[3:]) == [AckResult.ACKED] * 2
 
     run(tmp_path, test, flush="sync")
+
+
+def test_calls_together_read_about_a_limit_of_bytes_and_the_others_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others get their messages, too, also those that do not wait."""
+    monkeypatch.setattr(shared_receive, "PASS_BYTES_MAX", 100)
+
+    async def test(opened: Stepped) -> None:
+        await opened.put(*(bytes([k]) * 40 for k in range(8)))
+        found = await asyncio.gather(
+            *(opened.store.receive("t", "g", wait=wait) for wait in (0.0, 5.0, 0.0, 5.0)),
+            *(opened.store.receive("t", "h") for _ in range(8)),
+            opened.store.receive("t", "h"),
+        )
+        counts = [len(one) for one in found]
+        assert counts == [1] * 12 + [0]
+        assert sorted(one[0].body[0] for one in found[:4]) == [0, 1, 2, 3]
+        assert sorted(one[0].body[0] for one in found[4:12]) == list(range(8))
+
+    run(tmp_path, test)

@@ -118,14 +118,14 @@ def test_messages_leased_before_an_error_are_returned(
     """Topic b fails; the call after the one that raises it reads the other topics."""
     put(bench, "abc")
     put(bench, "a")
-    pull, fails = bench.store.pull, [True]
+    pull, fails = bench.store._pull_for_consumer, [True]
 
     def failing(topic: str, *given: Any, **named: Any) -> Any:
         if topic == "b" and fails:
             raise FlowControlError("b is full")
         return pull(topic, *given, **named)
 
-    monkeypatch.setattr(bench.store, "pull", failing)
+    monkeypatch.setattr(bench.store, "_pull_for_consumer", failing)
     assert take(bench, ["c", "b", "a"], 9) == ["c0"]
     with pytest.raises(FlowControlError, match="b is full"):
         take(bench, ["c", "b", "a"], 9)

@@ -246,7 +246,7 @@ def _calls_that_begin(served: ServedBench, monkeypatch: pytest.MonkeyPatch) -> t
     return counts[0], counts[1]
 
 
-@pytest.mark.parametrize(("unsent_bytes_max", "count"), [(999, 1), (2999, 2), (3000, 3), (4000, 4)])
+@pytest.mark.parametrize(("unsent_bytes_max", "count"), [(999, 1), (2666, 1), (2667, 2), (4000, 3)])
 def test_connection_has_as_many_calls_in_threads_as_answers_have_room(
     unsent_bytes_max: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,20 @@ class ReadCalls(OpenStore):
     def _do_pull(self, request: PullRequest) -> PullResult:
         return self._engine.puller.pull(*self._pull_arguments(request))
 
+    def _pull_for_consumer(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        bytes_max: int,
+        filters: Filters,
+    ) -> PullResult:
+        """Pull without a wait, about `bytes_max` bytes at most; a step of a counted call."""
+        request = PullRequest(topic, queue_id, offset, max_count, 0.0, *filters, None)
+        route, offset, max_count, _, wanted = self._pull_arguments(request)
+        return self._engine.puller.pull_some(route, offset, max_count, wanted, bytes_max)
+
     @counted
     def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
         return self._engine.puller.batch(*self._pull_arguments(request))

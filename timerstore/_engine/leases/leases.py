@@ -162,7 +162,9 @@ class Leases(Owner):
         for has_begun in begun:
             self._unclaimed.add(has_begun.found)
         for at, one in enumerate(answers):
-            if isinstance(one, BegunReceive) and not one.found and one.terms.wait_s > 0:
+            if not isinstance(one, BegunReceive) or one.found:
+                continue
+            if one.terms.wait_s > 0 or one.is_postponed:
                 try:
                     one.waiting = self._begin_unclaimed(one.source, one.terms).run_within(within)
                 except TimerStoreError as error:

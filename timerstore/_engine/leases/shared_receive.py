@@ -9,6 +9,8 @@ Invariants:
     1. Messages go to the calls in their order; each gets at most its `max_count`.
     2. A call without a message has waited for nothing yet. Its `waiting` begins after the read.
     3. An error goes to the calls that it concerns, and only if they got no message.
+    4. After `PASS_BYTES_MAX` of bodies nothing more is read. Calls without a message are postponed:
+       each makes a read of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +23,8 @@ from timerstore._engine.leases.receive_request import COUNT_MAX, ReceiveRequest,
 from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics
 
 Source = LeaseReader | TopicTurns
+PASS_BYTES_MAX = 16 << 20
+"""Bytes of bodies after which the calls that are made together read no more."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,8 @@ class BegunReceive:
     source: Source
     terms: ReceiveTerms
     found: list[LeasedMessage] = field(default_factory=list)
+    is_postponed: bool = False
+    """Whether it has not read yet, and does so by its `waiting`, also if it does not wait."""
     waiting: WaitingReceive | WaitingTopics | None = None
 
     @property
@@ -63,20 +69,26 @@ class SharedReceive(Owner):
             answers.append(BegunReceive(source, terms))
             shared = terms._replace(max_count=0, wait_s=0.0)
             alike.setdefault((source, shared), []).append(at)
+        left_bytes = PASS_BYTES_MAX
         for (source, shared), indexes in alike.items():
             calls = [one for at in indexes if isinstance(one := answers[at], BegunReceive)]
-            failure = self._fill(source, shared, calls)
+            failure = self._fill(source, shared, calls, left_bytes)
+            left_bytes -= sum(_body_bytes(one.found) for one in calls)
             for at, one in zip(indexes, calls, strict=True):
                 if failure is not None and not one.found:
                     answers[at] = failure
         return answers
 
     def _fill(
-        self, source: Source, shared: ReceiveTerms, calls: Sequence[BegunReceive]
+        self, source: Source, shared: ReceiveTerms, calls: Sequence[BegunReceive], left_bytes: int
     ) -> Exception | None:
         """Read until each call has a message, or no more are there. Return the error, or None."""
         open_calls = list(calls)
         while open_calls:
+            if left_bytes <= 0:
+                for one in open_calls:
+                    one.is_postponed = True
+                return None
             wanted = min(sum(one.missing for one in open_calls), COUNT_MAX)
             try:
                 found = self._take(source, shared._replace(max_count=wanted))
@@ -84,9 +96,14 @@ class SharedReceive(Owner):
                 return error
             if not found:
                 return None
+            left_bytes -= _body_bytes(found)
             for one in open_calls:
                 count = one.missing
                 one.found += found[:count]
                 del found[:count]
             open_calls = [one for one in open_calls if not one.found]
         return None
+
+
+def _body_bytes(messages: Sequence[LeasedMessage]) -> int:
+    return sum(len(one.raw_body) for one in messages)

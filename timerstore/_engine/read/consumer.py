@@ -34,6 +34,9 @@ from timerstore.messages import Message, PullResult, PullStatus
 _REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
 OrderQueues = Callable[[Mapping[int, AssignedQueue]], list[AssignedQueue]]
 _PREFETCH_COUNT = 32  # messages that one pull fetches, at least
+_PULL_BYTES = 1 << 20  # of one pull: how far it reads ahead
+_FETCH_BYTES_MAX = 64 << 20
+"""Bytes of bodies that are buffered for one call. With more, it gets fewer messages."""
 _COMMIT_RECHECK_S = 0.5  # interval of checks for the end of a commit: a signal may skip its event
 
 
@@ -65,7 +68,7 @@ class Consumer(Closing):
         self._context = context
         self.wait = wait
         """How many seconds iterating waits for the next message; None: without a limit."""
-        self._filters = filters._asdict()
+        self._filters = filters
         self.removed_count = 0
         """Messages that were removed from the log before this consumer could hand them out."""
         self._next_queue = 0  # the index of the queue to read first
@@ -144,15 +147,16 @@ class Consumer(Closing):
         return queues if self._fetch(queues, max_count) else []
 
     def _fetch(self, queues: list[AssignedQueue], max_count: int) -> bool:
-        """Buffer up to `max_count` messages; return whether there is any.
+        """Buffer up to `max_count` messages, and `_FETCH_BYTES_MAX`; return whether there is any.
 
         No message is handed out here, so an error or a signal loses none.
         """
-        ready = 0
+        ready, left_bytes = 0, _FETCH_BYTES_MAX
         try:
             for queue in queues:
-                ready += self._fetch_from(queue, max_count - ready)
-                if ready >= max_count:
+                ready += self._fetch_from(queue, max_count - ready, left_bytes)
+                left_bytes -= queue.buffered_bytes
+                if ready >= max_count or left_bytes <= 0:
                     break
         except TimerStoreError:
             if not ready:
@@ -160,8 +164,11 @@ class Consumer(Closing):
             # Otherwise the next call raises it.
         return ready > 0
 
-    def _fetch_from(self, queue: AssignedQueue, count: int) -> int:
-        """Pull from one queue until `count` messages are buffered; return how many there are."""
+    def _fetch_from(self, queue: AssignedQueue, count: int, bytes_max: int) -> int:
+        """Pull from one queue until `count` messages or `bytes_max` bytes are buffered.
+
+        Return how many messages there are, at most `count`.
+        """
         group = self._group
         while True:
             with group.lock:
@@ -175,6 +182,8 @@ class Consumer(Closing):
                 missing = count - len(queue.buffered)
                 if missing <= 0:
                     return count
+                if queue.buffered_bytes >= bytes_max:
+                    return len(queue.buffered)
                 offset = queue.fetch_at
             if is_pending:
                 settled.wait(_COMMIT_RECHECK_S)
@@ -242,9 +251,8 @@ class Consumer(Closing):
         queue.set_known(is_known=queue.queue_id in committed)
 
     def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
-        return self._context.pull(
-            self.topic, queue_id, offset, max_count=max_count, **self._filters
-        )
+        pull = self._context.pull
+        return pull(self.topic, queue_id, offset, max_count, _PULL_BYTES, self._filters)
 
     # --- committing ---
 

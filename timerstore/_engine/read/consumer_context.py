@@ -18,7 +18,8 @@ class ConsumerContext(NamedTuple):
     offsets: Offsets
     call: Callable[..., Any]
     """Runs a function as a call of the store, which `close` waits for."""
-    pull: Callable[..., PullResult]
+    pull: Callable[[str, int, int, int, int, Filters], PullResult]
+    """Pulls of a topic, a queue and an offset: a number of messages, and of bytes."""
     offset_at: Callable[[str, int, int], int]
     before_wait: Callable[[], None]
     """Raises if the store has failed, and requests a sync."""

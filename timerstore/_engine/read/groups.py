@@ -75,6 +75,7 @@ class AssignedQueue:
 
     __slots__ = (
         "buffered",
+        "buffered_bytes",
         "commit_floor",
         "fetch_at",
         "is_known",
@@ -93,6 +94,7 @@ class AssignedQueue:
         self.seek_count = 0
         self.fetch_at = 0  # the offset after the last message fetched
         self.buffered: deque[Message] = deque()  # fetched, not handed out
+        self.buffered_bytes = 0  # of their bodies
 
     def set_known(self, *, is_known: bool) -> None:
         """Record whether the group has committed there."""
@@ -105,6 +107,7 @@ class AssignedQueue:
     def seek_to(self, offset: int) -> None:
         """Continue at an offset, and drop the buffered messages."""
         self.buffered.clear()
+        self.buffered_bytes = 0
         self.position = self.commit_floor = self.fetch_at = offset
         self.requested = 0
         self.seek_count += 1
@@ -117,6 +120,7 @@ class AssignedQueue:
     def add_pulled(self, result: PullResult) -> None:
         """Buffer the messages of a pull from `fetch_at`, which never decreases."""
         self.buffered.extend(result.messages)
+        self.buffered_bytes += sum([len(one.raw_body) for one in result.messages])
         self.fetch_at = max(self.fetch_at, result.next_offset)
         if not self.buffered:
             self.position = self.fetch_at
@@ -132,6 +136,7 @@ class AssignedQueue:
         """Hand out up to `count` buffered messages."""
         found = [self.buffered.popleft() for _ in range(min(count, len(self.buffered)))]
         if found:
+            self.buffered_bytes -= sum([len(one.raw_body) for one in found])
             self.is_known = True
             # The messages after the last one did not match; the group is done with them too.
             self.position = found[-1].queue_offset + 1 if self.buffered else self.fetch_at

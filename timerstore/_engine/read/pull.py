@@ -129,6 +129,17 @@ class Puller(Owner):
         """Return up to `max_count` messages as objects; wait up to `wait_s` seconds for one."""
         return result_of(self.batch(route, offset, max_count, wait_s, message_filter))
 
+    def pull_some(
+        self,
+        route: Route,
+        offset: int,
+        max_count: int,
+        message_filter: Filter | None,
+        bytes_max: int,
+    ) -> PullResult:
+        """Pull without waiting, about `bytes_max` bytes at most, and at least one message."""
+        return result_of(self._look(route, offset, max_count, message_filter, bytes_max))
+
     def first_stored(self, route: Route, time_ms: int) -> int:
         """Return the first queue offset stored at `time_ms` or later, or the queue's end."""
         with suppress(FullError):  # dispatch tries again, and reports it
@@ -179,13 +190,18 @@ class Puller(Owner):
         )
 
     def _look(
-        self, route: Route, offset: int, max_count: int, message_filter: Filter | None
+        self,
+        route: Route,
+        offset: int,
+        max_count: int,
+        message_filter: Filter | None,
+        bytes_max: int | None = None,
     ) -> MessageBatch:
         """Pull without waiting. If nothing is there, dispatch what could be, and pull again."""
         before = self._dispatch.dispatched
-        batch = self._look_kept(route, offset, max_count, message_filter)
+        batch = self._look_kept(route, offset, max_count, message_filter, bytes_max)
         if batch.status in _AT_END and self._dispatches_visible(before):
-            batch = self._look_kept(route, offset, max_count, message_filter)
+            batch = self._look_kept(route, offset, max_count, message_filter, bytes_max)
         return batch
 
     def catch_up(self) -> None:
@@ -218,24 +234,40 @@ class Puller(Owner):
         return self._dispatch.dispatched != before
 
     def _look_kept(
-        self, route: Route, offset: int, max_count: int, message_filter: Filter | None
+        self,
+        route: Route,
+        offset: int,
+        max_count: int,
+        message_filter: Filter | None,
+        bytes_max: int | None,
     ) -> MessageBatch:
         """Pull; repeat the pull if retention removed the messages in between."""
         while True:
             try:
-                return self._look_once(route, offset, max_count, message_filter)
+                return self._look_once(route, offset, max_count, message_filter, bytes_max)
             except GoneError:
                 if offset >= route.queue.first_at(self._log.segments.begin):
                     raise
 
     def _look_once(
-        self, route: Route, offset: int, max_count: int, message_filter: Filter | None
+        self,
+        route: Route,
+        offset: int,
+        max_count: int,
+        message_filter: Filter | None,
+        bytes_max: int | None,
     ) -> MessageBatch:
         bounds = self._bounds(route, offset)
         if bounds.status is not PullStatus.FOUND:
             return _empty(route, bounds)
         return self._reader.read(
-            route, offset, max_count, bounds.min_offset, bounds.max_offset, message_filter
+            route,
+            offset,
+            max_count,
+            bounds.min_offset,
+            bounds.max_offset,
+            message_filter,
+            bytes_max,
         )
 
     def _properties(self, route: Route, begin: int, end: int) -> PropertyColumn | None:

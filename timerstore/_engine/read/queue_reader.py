@@ -57,14 +57,17 @@ class QueueReader(Owner):
         min_offset: int,
         max_offset: int,
         message_filter: Filter | None = None,
+        bytes_max: int | None = None,
     ) -> MessageBatch:
         """Return up to `max_count` messages of [offset, max_offset).
+
+        `bytes_max`: of their bodies, and of their properties; a first message is read in any case.
 
         If none passes the filter, the status is NO_MATCHED_MESSAGE and the next offset is after the
         units that were checked.
         """
         count = min(max_count, max_offset - offset)
-        reading = _Reading(self, self._log, self._config, route, offset, count)
+        reading = _Reading(self, self._log, self._config, route, offset, count, bytes_max)
         if message_filter is None:
             reading.all_of(count)
         else:
@@ -119,7 +122,10 @@ class _Reading:
         route: Route,
         offset: int,
         rows_max: int,
+        bytes_max: int | None,
     ) -> None:
+        limit = _BUFFER_BYTES_MAX
+        self._bytes_max = limit if bytes_max is None else min(bytes_max, limit)
         self._reader = reader
         self._log = log
         self._config = config
@@ -179,8 +185,8 @@ class _Reading:
         """
         count = len(units) // UNIT_BYTES if positions is None else len(positions)
         likely = _record_bytes(units, positions, self.page.free_rows)
-        if not self.page.reserve(likely, _BUFFER_BYTES_MAX):
-            self.page.reserve(_BUFFER_BYTES_MAX - self.page.used, _BUFFER_BYTES_MAX)
+        if not self.page.reserve(likely, self._bytes_max):
+            self.page.reserve(self._bytes_max - self.page.used, self._bytes_max)
         done = 0
         while done < count and self.page.free_rows:
             count_read = self._add(
@@ -205,7 +211,7 @@ class _Reading:
         return done
 
     def _makes_room(self, need: int) -> bool:
-        if self.page.reserve(need, _BUFFER_BYTES_MAX):
+        if self.page.reserve(need, self._bytes_max):
             return True
         return not self.page.count and self.page.reserve(need, need)  # a single message always fits
 

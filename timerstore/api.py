@@ -30,6 +30,7 @@ from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring.recurring_request import RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
+from timerstore.errors import plain
 from timerstore.messages import Message, MessageBatch, PullResult
 from timerstore.reports import (
     BackupReport,
@@ -51,6 +52,9 @@ Waiting = TypeVar("Waiting")
 
 class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupReader, Waiting]):
     """The calls that every kind of store has.
+
+    Names and other texts may be of a subclass of str; they are made plain here (errors.plain), so
+    that no store keeps an object of the caller's class.
 
     The type parameters are the types that a kind of store returns: the receipt of one message, the
     receipts of a batch, a stored message, a leased message, a recurring definition, a group's
@@ -356,7 +360,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             MessageError: an argument is invalid.
             ConfigError: the store keeps no index (`StoreConfig.index_enabled`).
         """
-        return self._do_query(topic, key, begin_ms, end_ms, max_count)
+        return self._do_query(
+            plain(topic), plain(key), plain(begin_ms), plain(end_ms), plain(max_count)
+        )
 
     def consumer(
         self,
@@ -384,7 +390,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             MessageError: an argument is invalid, or the group leases messages of this topic in
                 this process (`receive`), or the topic holds the retries of such leases.
         """
-        return self._do_consumer(topic, group, queues, tags, sql, wait)
+        return self._do_consumer(
+            plain(topic), plain(group), queues, plain(tags), plain(sql), plain(wait)
+        )
 
     def receive(
         self,
@@ -463,7 +471,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: `max_count` was given, or an argument that `receive` does not have.
         """
-        return self._do_lease_consumer(topic, group, wait, options)
+        return self._do_lease_consumer(plain(topic), plain(group), plain(wait), options)
 
     def ack(self, receipt: str | LeasedMessage) -> AckResult:
         """Acknowledge a leased message: the group has processed it.
@@ -556,7 +564,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid.
         """
-        return self._do_dead_letters(group, topic)
+        return self._do_dead_letters(plain(group), plain(topic))
 
     def requeue(
         self,
@@ -583,14 +591,14 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 another program put it there.
             FullError: the disk is full.
         """
-        return self._do_requeue(group, letters, topic)
+        return self._do_requeue(plain(group), letters, plain(topic))
 
     def committed(self, topic: str, group: str) -> dict[Any, int]:
         """Return the committed offset of each queue in which the group has committed.
 
         A committed offset is that of the next message that the group will read.
         """
-        return self._do_committed(topic, group)
+        return self._do_committed(plain(topic), plain(group))
 
     def offset_at(
         self, topic: str, queue_id: int, time_ms: int, *, shard: int | None = None
@@ -612,7 +620,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid, or there is no such queue.
         """
-        return self._do_offset_at(topic, queue_id, time_ms, shard)
+        return self._do_offset_at(plain(topic), plain(queue_id), plain(time_ms), plain(shard))
 
     def put_every(
         self,
@@ -662,14 +670,14 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_put_every(
             RecurringRequest(
-                topic,
+                plain(topic),
                 body,
                 every,
-                cron,
-                timezone,
+                plain(cron),
+                plain(timezone),
                 start,
-                missed,
-                name,
+                plain(missed),
+                plain(name),
                 tags,
                 keys,
                 properties,
@@ -688,7 +696,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
         The change is durable on return. A run that has already been delivered is not affected.
         """
-        return self._do_cancel_every(name)
+        return self._do_cancel_every(plain(name))
 
     def cancel(self, receipt_or_handle: Receipt | str) -> CancelResult:
         """Cancel a message that has not been delivered yet.
@@ -756,7 +764,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid.
         """
-        return self._do_pace(topic, per_second)
+        return self._do_pace(plain(topic), plain(per_second))
 
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
@@ -771,7 +779,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid.
         """
-        return self._do_pending(begin_ms, end_ms, topic)
+        return self._do_pending(plain(begin_ms), plain(end_ms), plain(topic))
 
     def histogram(
         self,
@@ -794,7 +802,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid.
         """
-        return self._do_histogram(begin, end, by, topic)
+        return self._do_histogram(plain(begin), plain(end), plain(by), plain(topic))
 
     def explain(
         self, message: Receipt | Message | PendingTimer | str, *, topic: str | None = None
@@ -810,7 +818,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         Raises:
             MessageError: an argument is invalid.
         """
-        return self._do_explain(message, topic)
+        return self._do_explain(plain(message), plain(topic))
 
     def stats(self) -> dict[str, Any]:
         """Return counters and gauges by name; sizes are in bytes and times in milliseconds.

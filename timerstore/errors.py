@@ -5,10 +5,13 @@ the C code corresponds to one class (CLASS_OF_CODE). The codes are those of `enu
 native/api; base/native.py compares the two at import.
 """
 
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 
 class TimerStoreError(Exception):
@@ -315,10 +318,58 @@ CLASS_OF_CODE: Mapping[int, type[TimerStoreError]] = MappingProxyType(_classes_b
 
 _QUOTED_CHARACTERS_MAX = 80
 _TEXTS = (str, bytes, bytearray)
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None), list, tuple, dict})
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a subclass of str, bytes, int or float, or a number of numpy, as one of
+    plain Python. Return any other value unchanged.
+
+    Names are made plain before a store keeps them, so that a class of the caller has no effect on
+    stored messages or on later calls.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return bytes.__getitem__(value, slice(None))
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, np.floating):
+        return float(value)
+    try:
+        return operator.index(value)
+    except Exception:  # noqa: BLE001 - raised by a class of the caller; TypeError if it is no number
+        return value
+
+
+class Described:
+    """An argument that cannot be sent to a server. Its errors there show it as the caller's do."""
+
+    __slots__ = ("kind", "text")
+
+    def __init__(self, kind: str, text: str) -> None:
+        """`kind`: the name of its type. `text`: the result of `quoted`."""
+        self.kind = kind
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def kind_of(value: object) -> str:
+    """Return the name of the type of a value."""
+    return value.kind if isinstance(value, Described) else type(plain(value)).__name__
 
 
 def quoted(value: object) -> str:
     """Return the text of a value, in at most 80 characters."""
+    if isinstance(value, Described):
+        return value.text
+    value = plain(value)
     if type(value) in _TEXTS and len(value) > _QUOTED_CHARACTERS_MAX:  # type: ignore[arg-type]
         value = value[:_QUOTED_CHARACTERS_MAX]  # type: ignore[index]  # it may be some MB
     try:
@@ -336,5 +387,5 @@ def quoted(value: object) -> str:
 
 def typed(value: object) -> str:
     """Return the type and the text of a value that has the wrong type."""
-    kind, text = type(value).__name__, quoted(value)
+    kind, text = kind_of(value), quoted(value)
     return text if value is None or text.startswith(kind) else f"{kind} {text}"

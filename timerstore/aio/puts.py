@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.write.put_requests import PutRequest
+from timerstore._engine.write.put_requests import REPEATABLE, PutRequest
 from timerstore._engine.write.single_put import KnownId
 from timerstore.aio.shared_sync import SharedSync
 from timerstore.api import StoreApi
@@ -66,7 +66,13 @@ class Puts(Owner):
     ) -> PutReceipt | KnownId | None:
         """Append a message on the loop. Return None if the loop cannot."""
         begun: PutReceipt | KnownId | None = self._store._begin_put(*given, **named)
-        if begun is None and self._is_own_put and len(given) == 2 and _ON_LOOP.issuperset(named):
+        if (
+            begun is None
+            and self._is_own_put
+            and len(given) == 2
+            and _ON_LOOP.issuperset(named)
+            and type(named.get("keys", ())) in REPEATABLE
+        ):
             begun = self._store._begin_single(PutRequest(*given, **named))
         return begun
 

@@ -16,8 +16,9 @@ from timerstore.errors import ClosedError, ConnectionLostError, MessageError, Ti
 from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
 from timerstore.net.attempt_limits import RetryLimit
-from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
+from timerstore.net.call_table import CONSUMER_CALLS
 from timerstore.net.channel import NotSentError
+from timerstore.net.packed_arguments import packed_options
 from timerstore.net.remote_consumer import (
     LONGEST_WAIT_S,
     commit_options,
@@ -64,10 +65,11 @@ class AsyncRemoteConsumer(AsyncClosing):
         deadline, left = loop.time() + wait_seconds(wait), wait
         limit = self._limit()
         while True:
+            packed = packed_options("poll", {"max_count": max_count, "wait": left})
             number, channel = await self._joined()
             try:
                 found: list[Message] = await channel.request(
-                    CONSUMER_CALLS["poll"], [], {"max_count": max_count, "wait": left}, number
+                    CONSUMER_CALLS["poll"], [], packed, number
                 )
             except (ConnectionLostError, NotSentError) as error:
                 await asyncio.sleep(lost_pause_s(limit, error))
@@ -122,9 +124,7 @@ class AsyncRemoteConsumer(AsyncClosing):
     ) -> dict[int, int]:
         """Continue at another position, as RemoteConsumer.seek."""
         given = {"offset": offset, "time": time, "time_ms": time_ms, "queue_id": queue_id}
-        options = {
-            name: packed_argument(name, value) for name, value in given.items() if value is not None
-        }
+        options = packed_options("seek", {k: one for k, one in given.items() if one is not None})
         at: dict[int, int] = await self._ask("seek", options)
         return at
 

@@ -27,8 +27,8 @@ from timerstore.net.call_table import (
     STORE_CALLS,
     CallSpec,
     Signature,
-    owner_folder,
 )
+from timerstore.net.packed_arguments import owner_folder
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.shortened_results import ResultShortener

@@ -11,7 +11,6 @@ import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
 from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
@@ -19,18 +18,15 @@ from typing import Any
 
 import msgspec
 
-from timerstore._engine.base import argument_types, due_times
-from timerstore._engine.leases import AckResult, Backoff, DeadLetter, LeasedMessage
-from timerstore._engine.leases.receive_request import ReceiveRequest, ordered_topics
+from timerstore._engine.leases import AckResult, DeadLetter, LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.recurring import Recurring, RecurringRequest
-from timerstore._engine.storage.paths import path_text
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import SingleStoreApi
-from timerstore.errors import ConfigError, MessageError, quoted
 from timerstore.messages import Message, PullResult
 from timerstore.net import wire_values
-from timerstore.receipts import PutReceipt
+from timerstore.net.packed_arguments import converter, packed_batch, portable
 from timerstore.reports import BackupReport, CancelResult, Explanation, PendingTimer, Report
 
 
@@ -67,6 +63,8 @@ class Signature:
 
     required: tuple[str, ...]
     defaults: Mapping[str, Any]
+    converters: tuple[Callable[[Any], Any], ...]
+    """The conversion of each argument to the form of the wire."""
 
     @classmethod
     def of(cls, method: Callable[..., Any]) -> "Signature":
@@ -75,16 +73,17 @@ class Signature:
         return cls(
             tuple(one.name for one in found if one.default is one.empty),
             {one.name: one.default for one in found if one.default is not one.empty},
+            tuple(converter(method.__name__, one.name) for one in found),
         )
 
     def pack(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments and options of values that are in the order of the signature."""
         count = len(self.required)
-        args = list(map(packed_argument, self.required, values))
+        args = [convert(one) for convert, one in zip(self.converters, values[:count], strict=False)]
         options = {
-            name: packed_argument(name, value)
-            for name, default, value in zip(
-                self.defaults, self.defaults.values(), values[count:], strict=True
+            name: convert(value)
+            for (name, default), convert, value in zip(
+                self.defaults.items(), self.converters[count:], values[count:], strict=True
             )
             if value is not default
         }
@@ -99,126 +98,6 @@ class Signature:
             unknown = sorted(options.keys() - self.defaults.keys())
             found.append(f"wanted some of {', '.join(self.defaults)}, got {', '.join(unknown)}")
         return found
-
-
-# --- arguments whose form on the wire is another one ---
-
-
-def _handle(value: Any) -> Any:
-    if not isinstance(value, PutReceipt):
-        return value
-    if value.waits_for_level:
-        raise MessageError(
-            "receipt: wanted one of a timer, got one of a message with a fixed level, which "
-            "has no handle and stays as it is"
-        )
-    return value.handle
-
-
-def _receipt_text(value: Any) -> Any:
-    return value.receipt if isinstance(value, LeasedMessage | DeadLetter) else value
-
-
-def _several(name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the conversion of a sequence. Its errors are those of the store."""
-
-    def converted(values: Any) -> Any:
-        given = list(argument_types.several(name, values))
-        return [argument_types.read_of(name, at, one, convert) for at, one in enumerate(given)]
-
-    return converted
-
-
-def _letters(value: Any) -> Any:
-    """Return the receipt of one dead letter, or those of several."""
-    if value is None or isinstance(value, str | DeadLetter):
-        return _receipt_text(value)
-    return _several("letters", _receipt_text)(value)
-
-
-def _span(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _moment(name: str) -> Callable[[Any], Any]:
-    """Return the check of a datetime, which must have a time zone to travel."""
-
-    def checked(value: Any) -> Any:
-        if isinstance(value, datetime):
-            due_times.moment_ms(name, value)
-        return value
-
-    return checked
-
-
-def _strings(value: Any) -> Any:
-    """Return byte strings: a pair of a buffer and offsets as one value, a list as it is."""
-    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[1], str | bytes):
-        return wire_values.spans_extension(*value)
-    return value
-
-
-def _backoff(value: Any) -> Any:
-    if isinstance(value, Backoff):
-        return wire_values.backoff_extension(value)
-    if isinstance(value, list | tuple):
-        return [_span(one) for one in value]
-    return _span(value)
-
-
-def owner_folder(value: Any) -> str:
-    """Return the path of a folder that the owner of the store writes.
-
-    Raises:
-        ConfigError: the path is relative. It would be one to the owner's working directory, which a
-            client does not know.
-    """
-    text = path_text("backup", value)
-    if not text.startswith("/"):
-        raise ConfigError(
-            "backup: wanted an absolute path, as the process that has the store open writes the "
-            f"folder, got {quoted(text)}"
-        )
-    return text
-
-
-def _progress(value: Any) -> Any:
-    if value is not None:
-        raise ConfigError("progress: wanted None, as the backup is made in another process")
-    return value
-
-
-_CONVERTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "topic": ordered_topics,  # a set would travel as a list
-        "receipt_or_handle": _handle,
-        "receipts_or_handles": _several("receipts_or_handles", _handle),
-        "receipt": _receipt_text,
-        "receipts": _several("receipts", _receipt_text),
-        "letters": _letters,
-        "bodies": _strings,
-        "message_ids": _strings,
-        "backoff": _backoff,
-        "target": owner_folder,
-        "progress": _progress,
-        "delay": _span,
-        "spread": _span,
-        "wait_at_most": _span,
-        "lease": _span,
-        "every": _span,
-        "deliver_at": _moment("deliver_at"),
-        "start": _moment("start"),
-        "begin": _moment("begin"),
-        "end": _moment("end"),
-        "time": _moment("time"),
-    }
-)
-
-
-def packed_argument(name: str, value: Any) -> Any:
-    """Return the form of an argument on the wire."""
-    convert = _CONVERTED.get(name)
-    return value if convert is None else convert(value)
 
 
 # --- the table ---
@@ -318,7 +197,7 @@ an empty list."""
 
 SIGNATURES: Mapping[str, Signature] = MappingProxyType(
     {name: Signature.of(getattr(SingleStoreApi, name)) for name in STORE_CALLS}
-    | {GIVE_BACK.name: Signature(("receipts",), {})}
+    | {GIVE_BACK.name: Signature(("receipts",), {}, (portable,))}
 )
 
 
@@ -334,7 +213,8 @@ def pack_call(name: str, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, 
     request, or one value for each argument.
     """
     if values and (values_of := _VALUES.get(type(values[0]))) is not None:
-        values = values_of(values[0])
+        request = values[0]
+        values = values_of(packed_batch(request) if type(request) is BatchRequest else request)
     return SIGNATURES[name].pack(values)
 
 

@@ -7,6 +7,7 @@ table of calls. A client gives them to its connection.
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from timerstore._engine.introspection.message_name import name_of
 from timerstore._engine.leases import LeasedMessage
 from timerstore._engine.recurring import Recurring
 from timerstore.api import SingleStoreApi
@@ -29,10 +30,10 @@ class RecordedCalls(
     def _do_explain(
         self, message: PutReceipt | Message | PendingTimer | str, topic: str | None
     ) -> Any:
-        name: Any = message
         if isinstance(message, PutReceipt | Message | PendingTimer):
-            name, topic = message.message_id, message.topic
-        return self._perform("explain", [name], {} if topic is None else {"topic": topic})
+            topic, message = name_of(message, None)
+        args, options = pack_call("explain", (message, topic))
+        return self._perform("explain", args, options)
 
     def _do_begin_pull(self, _request: object) -> NoReturn:
         raise not_remote("begin_pull")

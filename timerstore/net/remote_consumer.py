@@ -19,8 +19,9 @@ from timerstore._engine.base.closing import Closing
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.attempt_limits import RetryLimit
-from timerstore.net.call_table import CONSUMER_CALLS, packed_argument
+from timerstore.net.call_table import CONSUMER_CALLS
 from timerstore.net.channel import Channel, NotSentError
+from timerstore.net.packed_arguments import packed_options
 
 LONGEST_WAIT_S = 3600.0
 """The longest single wait of a loop without a limit."""
@@ -70,11 +71,10 @@ class RemoteConsumer(Closing):
         deadline, left = time.monotonic() + wait_seconds(wait), wait
         limit = self._limit()
         while True:
+            packed = packed_options("poll", {"max_count": max_count, "wait": left})
             number, channel = self._joined()
             try:
-                found: list[Message] = channel.request(
-                    CONSUMER_CALLS["poll"], [], {"max_count": max_count, "wait": left}, number
-                )
+                found: list[Message] = channel.request(CONSUMER_CALLS["poll"], [], packed, number)
             except (ConnectionLostError, NotSentError) as error:
                 time.sleep(lost_pause_s(limit, error))
                 left = max(deadline - time.monotonic(), 0.0)
@@ -138,9 +138,7 @@ class RemoteConsumer(Closing):
             ConnectionLostError: the connection was lost; the position is that of the group.
         """
         given = {"offset": offset, "time": time, "time_ms": time_ms, "queue_id": queue_id}
-        options = {
-            name: packed_argument(name, value) for name, value in given.items() if value is not None
-        }
+        options = packed_options("seek", {k: one for k, one in given.items() if one is not None})
         number, channel = self._joined()
         at: dict[int, int] = self._ask(channel, "seek", options, number)
         return at
@@ -227,4 +225,4 @@ def commit_options(topic: str, through: Message | Mapping[int, int] | None) -> d
         if through.topic != topic:
             raise MessageError(f"commit: wanted a message of {topic}, got one of {through.topic}")
         return {"through": {through.queue_id: through.queue_offset + 1}}
-    return {} if through is None else {"through": through}
+    return {} if through is None else packed_options("commit", {"through": through})

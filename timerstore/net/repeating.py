@@ -35,6 +35,7 @@ from timerstore.net.wire_values import (
     FLOAT64_COLUMN,
     INT64_COLUMN,
     SPANS,
+    column_extension,
     decoded_extension,
     spans_extension,
 )
@@ -272,9 +273,9 @@ def _reduced(value: Any, elapsed_s: float) -> Any:
         return max(value - elapsed_s, 0.0) if value > 0 else value
     if isinstance(value, list):
         return [_reduced(one, elapsed_s) for one in value]
-    if isinstance(value, np.ndarray):
-        return np.where(value > 0, np.maximum(value - elapsed_s, 0.0), value)
     if isinstance(value, Ext) and value.code in (INT64_COLUMN, FLOAT64_COLUMN):
         dtype = "<i8" if value.code == INT64_COLUMN else "<f8"
-        return _reduced(np.frombuffer(bytes(value.data), dtype), elapsed_s)
+        seconds = np.frombuffer(bytes(value.data), dtype)
+        left_s = np.where(seconds > 0, np.maximum(seconds - elapsed_s, 0.0), seconds)
+        return column_extension(left_s)
     return value

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from timerstore._engine.base.native import lib
 from timerstore.errors import ProtocolError
-from timerstore.net.wire_values import argument_object, decoded_extension, wire_value
+from timerstore.net.wire_values import decoded_extension, encodable, wire_value
 
 PROTOCOL_VERSION: Final = 1
 TOO_DEEP: Final = 2**63 - 1
@@ -106,7 +106,7 @@ FromClient = Hello | Call | Abandon
 FromServer = Welcome | Answer | Failure
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=wire_value)
-_call_encoder = msgspec.msgpack.Encoder(enc_hook=argument_object)
+_call_encoder = msgspec.msgpack.Encoder()
 _from_client = msgspec.msgpack.Decoder(FromClient, ext_hook=decoded_extension)
 _hello = msgspec.msgpack.Decoder(Hello)
 _head = msgspec.msgpack.Decoder(CallHead)
@@ -114,10 +114,12 @@ _from_server = msgspec.msgpack.Decoder(FromServer)
 
 
 def encode_call(call: Call) -> bytes:
-    """Return the bytes of a call. TypeError, OverflowError or UnicodeEncodeError for a value that
-    cannot travel.
-    """
-    return _call_encoder.encode(call)
+    """Return the bytes of a call, whose arguments are packed."""
+    try:
+        return _call_encoder.encode(call)
+    except (OverflowError, UnicodeEncodeError):
+        args, options = encodable(call.args), encodable(call.options)
+        return _call_encoder.encode(Call(call.id, call.name, args, options, call.target))
 
 
 def encode(message: FromClient | FromServer | object) -> bytes:

@@ -1,13 +1,16 @@
 """Arguments and results as msgpack, as far as they have no obvious form.
 
 Numbers, text, bytes, lists, maps, times and plain records are encoded by msgspec. This module adds
-columns (extension types) and the records below, which stand for objects with methods.
+extension types, for columns and for arguments that msgpack does not have, and the records below,
+which stand for objects with methods.
 
 Raises: TypeError for a value that cannot travel, ProtocolError for an invalid extension.
 On-disk format: none; docs/protocol.md states the form of each value.
 """
 
 import operator
+import struct
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +20,7 @@ from msgspec import Struct
 from msgspec.msgpack import Ext
 
 from timerstore._engine.leases import Backoff
-from timerstore.errors import ProtocolError
+from timerstore.errors import Described, ProtocolError, kind_of, quoted
 from timerstore.messages import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
@@ -31,36 +34,28 @@ INT64_COLUMN: Final = 1
 FLOAT64_COLUMN: Final = 2
 SPANS: Final = 3
 BACKOFF: Final = 4
+DESCRIPTION: Final = 5
+SURROGATES: Final = 6
+LARGE_INTEGER: Final = 7
+SPAN: Final = 8
+MOMENT: Final = 9
 
+_SPAN_PARTS: Final = struct.Struct("<iii")  # days, seconds, microseconds
+_MOMENT_PARTS: Final = struct.Struct("<qq")  # microseconds of local time since year 1, of offset
+_NO_OFFSET: Final = -(2**63)
+_FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_INTEGER_BYTES_MAX: Final = 1 << 16
 _V4_HOST_BYTES = 8
 
 _COLUMNS: Final = {INT64_COLUMN: np.dtype("<i8"), FLOAT64_COLUMN: np.dtype("<f8")}
 _backoff_decoder = msgspec.msgpack.Decoder(Backoff)
 
 
-def argument_object(value: Any) -> Any:
-    """Return the wire's form of an argument that msgspec does not know."""
-    if isinstance(value, np.ndarray):
-        return _column(value)
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, np.floating):
-        return float(value)
-    try:
-        return operator.index(value)
-    except TypeError:
-        pass
-    if hasattr(value, "__arrow_array__") or hasattr(value, "to_numpy"):
-        return _column(value.to_numpy(zero_copy_only=False))
-    if hasattr(value, "__iter__"):
-        return list(value)
-    raise TypeError(f"wanted a value that can travel, got {type(value).__name__}")
-
-
 def wire_value(value: Any) -> Any:
     """Return the wire's form of a part of a result that msgspec does not know."""
     if isinstance(value, np.ndarray):
-        return _column(value)
+        return column_extension(value)
     return operator.index(value)
 
 
@@ -79,13 +74,49 @@ def backoff_extension(backoff: Backoff) -> Ext:
     return Ext(BACKOFF, msgspec.msgpack.encode(backoff))
 
 
-def _column(array: npt.NDArray[Any]) -> Ext:
+def column_extension(array: npt.NDArray[Any]) -> Ext:
+    """Return an array of numbers with one dimension."""
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise TypeError(
             f"wanted an array of numbers with one dimension, got {array.dtype} with {array.ndim}"
         )
     code = FLOAT64_COLUMN if array.dtype.kind == "f" else INT64_COLUMN
     return Ext(code, array.astype(_COLUMNS[code]).tobytes())
+
+
+def description(value: object) -> Ext:
+    """Return a value that has no form: the name of its type, and its text in errors."""
+    text = f"{kind_of(value)}\0{quoted(value)}"
+    return Ext(DESCRIPTION, text.encode("utf-8", "surrogatepass"))
+
+
+def span_extension(span: timedelta) -> Ext:
+    """Return a timedelta."""
+    return Ext(SPAN, _SPAN_PARTS.pack(span.days, span.seconds, span.microseconds))
+
+
+def moment_extension(moment: datetime) -> Ext:
+    """Return a datetime that has no time in UTC."""
+    local = moment.replace(tzinfo=UTC) - _FIRST
+    offset = moment.utcoffset()
+    at = _NO_OFFSET if offset is None else offset // _MICROSECOND
+    return Ext(MOMENT, _MOMENT_PARTS.pack(local // _MICROSECOND, at))
+
+
+def encodable(value: Any) -> Any:
+    """Return an argument in which no part is a text or a whole number that msgpack cannot have."""
+    if type(value) is list:
+        return [encodable(one) for one in value]
+    if type(value) is dict:
+        return {name: encodable(one) for name, one in value.items()}
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        raw = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+        is_short = len(raw) <= _INTEGER_BYTES_MAX
+        return Ext(LARGE_INTEGER, raw) if is_short else description(value)
+    if type(value) is str and not value.isascii():
+        raw = value.encode("utf-8", "surrogatepass")
+        return value if raw.decode("utf-8", "replace") == value else Ext(SURROGATES, raw)
+    return value
 
 
 def decoded_extension(code: int, data: memoryview) -> Any:
@@ -99,6 +130,26 @@ def decoded_extension(code: int, data: memoryview) -> Any:
             return bytes(data[begin:]), np.frombuffer(bytes(data[8:begin]), "<i8")
     if code == BACKOFF:
         return _backoff_decoder.decode(data)
+    try:
+        return _decoded_argument(code, bytes(data))
+    except (struct.error, ValueError, OverflowError) as error:
+        raise ProtocolError(f"an extension is invalid ({error})", got=f"type {code}") from error
+
+
+def _decoded_argument(code: int, data: bytes) -> Any:
+    if code == DESCRIPTION:
+        kind, _, text = data.decode("utf-8", "surrogatepass").partition("\0")
+        return Described(kind, text)
+    if code == SURROGATES:
+        return data.decode("utf-8", "surrogatepass")
+    if code == LARGE_INTEGER:
+        return int.from_bytes(data[:_INTEGER_BYTES_MAX], "big", signed=True)
+    if code == SPAN:
+        return timedelta(*_SPAN_PARTS.unpack(data))
+    if code == MOMENT:
+        local, offset = _MOMENT_PARTS.unpack(data)
+        zone = None if offset == _NO_OFFSET else timezone(timedelta(microseconds=offset))
+        return (_FIRST + timedelta(microseconds=local)).replace(tzinfo=zone)
     raise ProtocolError("an extension is invalid", got=f"type {code}, {len(data)} bytes")
 
 
@@ -172,7 +223,7 @@ def record_of_batch(batch: PutBatch) -> BatchRecord:
         one = batch.given
         given = GivenIdsRecord(
             list(one.ids),
-            _column(one.queue_ids),
+            column_extension(one.queue_ids),
             one.duplicate.astype(np.uint8).tobytes(),
             one.cancelled.astype(np.uint8).tobytes(),
         )
@@ -180,10 +231,10 @@ def record_of_batch(batch: PutBatch) -> BatchRecord:
         *batch.origin,
         batch.counter_begin,
         batch.queue_id,
-        _column(batch.log_offsets),
-        _column(batch.queue_offsets),
-        _column(batch.due_ms),
-        _column(batch.timer_ids),
+        column_extension(batch.log_offsets),
+        column_extension(batch.queue_offsets),
+        column_extension(batch.due_ms),
+        column_extension(batch.timer_ids),
         given,
     )
 
@@ -239,11 +290,11 @@ def record_of_columns(batch: MessageBatch) -> ColumnsRecord:
     return ColumnsRecord(
         batch.topic,
         batch.queue_id,
-        {name: _column(getattr(batch, name)) for name in (*_INT64_FIELDS, *_INT32_FIELDS)},
+        {name: column_extension(getattr(batch, name)) for name in (*_INT64_FIELDS, *_INT32_FIELDS)},
         bytes(batch.bodies),
-        _column(batch.body_offsets),
+        column_extension(batch.body_offsets),
         bytes(batch.properties),
-        _column(batch.properties_offsets),
+        column_extension(batch.properties_offsets),
         _host_bytes(batch.born_hosts, batch.sys_flag & SYS_FLAG_BORN_HOST_V6),
         _host_bytes(batch.store_hosts, batch.sys_flag & SYS_FLAG_STORE_HOST_V6),
         batch.status.value,
@@ -286,7 +337,7 @@ class HistogramRecord(Struct, array_like=True, frozen=True):
 
 def record_of_histogram(one: Histogram) -> HistogramRecord:
     """Return the record of a histogram."""
-    return HistogramRecord(_column(one.edges), _column(one.counts))
+    return HistogramRecord(column_extension(one.edges), column_extension(one.counts))
 
 
 def histogram_of_record(one: HistogramRecord) -> Histogram:
@@ -311,4 +362,6 @@ def _host_bytes(hosts: npt.NDArray[np.uint8] | None, is_v6: npt.NDArray[np.int32
 
 
 def _hosts(raw: bytes | None, count: int) -> npt.NDArray[np.uint8] | None:
-    return None if raw is None else np.frombuffer(raw, np.uint8).reshape(count, -1)
+    if raw is None:
+        return None
+    return np.frombuffer(raw, np.uint8).reshape(count, len(raw) // max(count, 1))

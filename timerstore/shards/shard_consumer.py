@@ -20,7 +20,7 @@ from timerstore._engine.read.groups import AssignedQueue
 from timerstore._engine.read.validation import wait_problems, whole_or
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore.clock import Clock
-from timerstore.errors import ClosedError, MessageError, TimerStoreError, quoted
+from timerstore.errors import ClosedError, MessageError, TimerStoreError, kind_of, quoted
 from timerstore.messages import Message
 from timerstore.shards.receipt import ShardMessage, in_shard
 
@@ -175,7 +175,7 @@ class ShardConsumer(Closing):
             return dict.fromkeys(range(len(self._consumers)))
         if not isinstance(through, Mapping):
             raise MessageError(
-                f"commit: wanted a ShardMessage or a mapping, got {type(through).__name__}"
+                f"commit: wanted a ShardMessage or a mapping, got {kind_of(through)}"
             )
         by_shard: dict[int, dict[int, int] | None] = {}
         problems = []

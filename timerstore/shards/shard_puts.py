@@ -21,7 +21,7 @@ from timerstore._engine.write.spread import Spreader
 from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import BusyError, FullError, MessageError
+from timerstore.errors import BusyError, FullError, MessageError, kind_of
 from timerstore.receipts import PutBatch
 from timerstore.shards.receipt import ShardBatch, ShardReceipt, places_in_parts
 from timerstore.shards.routing import Shards, Turns, first_key, shards_of_rows
@@ -190,7 +190,7 @@ class ShardPuts(Owner):
             is_row = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
             is_row = is_row or (isinstance(keys, np.ndarray) and keys.ndim > 0)
             if not is_row or len(keys) != len(sizes):
-                got = str(len(keys)) if is_row else type(keys).__name__
+                got = str(len(keys)) if is_row else kind_of(keys)
                 raise MessageError(
                     f"keys: wanted one entry for each of {len(sizes)} bodies, got {got}"
                 )

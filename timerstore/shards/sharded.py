@@ -34,7 +34,7 @@ from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, MessageError, TimerStoreError
+from timerstore.errors import ConfigError, MessageError, TimerStoreError, kind_of
 from timerstore.reports import Report
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.background_ingest import IngestOfAll, check_interval
@@ -200,7 +200,7 @@ class ShardedStore(
     def shard_of(self, key: str) -> int:
         """Return the shard of messages whose first key is `key`."""
         if not isinstance(key, str):
-            raise MessageError(f"key: wanted text, got {type(key).__name__}")
+            raise MessageError(f"key: wanted text, got {kind_of(key)}")
         return shard_of_key(key, len(self.stores))
 
     # --- putting ---

@@ -139,7 +139,7 @@ def test_error_during_a_poll_loses_no_message(
         ("t", "g", {"queues": [True]}, "queues"),
         ("t", "g", {"queues": 0}, "queues: wanted whole numbers, got 0"),
         ("t", "g", {"queues": "0"}, "queues"),
-        ("t", "g", {"queues": np.array(5)}, "queues: wanted whole numbers, got array"),
+        ("t", "g", {"queues": np.array(5)}, "queues: wanted whole numbers, got 5"),
         ("new", "g", {"queues": [-1]}, "queues: wanted some of whole numbers from 0 on"),
         ("new", "g", {"queues": [2**31]}, "queues"),
         ("t", "g", {"wait": -1}, "wait"),

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,58 +21,15 @@ import timerstore
 from tests.support.amounts import sample
 from tests.support.answers import Answers
 from tests.support.bench import NOW, Bench, small
+from tests.support.odd_values import ASKED, BESIDE, GOOD, WAITS, Odd, odd_values
 from timerstore import MessageError, PutReceipt, TimerStoreError, errors
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.receipts import ReceiptOrigin
 from timerstore.shards.receipt import ShardReceipt
 from timerstore.testing import ManualClock
 
-
-class Odd:
-    """Has no text, no truth, no hash, and is equal to nothing."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __bool__(self) -> bool:
-        raise ValueError("neither")
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("who knows")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("nothing to say")
-
-
-ODD: dict[str, Any] = {
-    "none": None, "true": True, "seven": 7, "below": -1, "many": 10**30, "digits": 10**5000,
-    "part": 1.5, "nan": float("nan"), "endless": float("inf"), "text": "x", "empty": "",
-    "surrogate": "\ud800", "nul": "a\0b", "long": "x" * 5000, "bytes": b"x", "list": [1],
-    "lists": [[1]], "dict": {"a": 1}, "tuple": (1, 2), "set": {1}, "array": np.array([1, 2]),
-    "scalar": np.array(3), "no rows": np.array([]), "texts": np.array(["a", "b"]),
-    "bools": np.array([True, False]), "int64": np.int64(5), "span64": np.timedelta64(1, "s"),
-    "day64": np.datetime64("2030"), "object": object(), "odd": Odd(), "type": int, "call": len,
-    "naive": datetime(2030, 1, 1), "last": datetime.max.replace(tzinfo=UTC),  # noqa: DTZ001
-    "span": timedelta.max, "decimal": Decimal("1.5"), "complex": 1j, "path": Path("x\ud800"),
-}  # fmt: skip
+ODD = odd_values()
 ANSWERS = Answers(Path(__file__).with_name("odd_arguments.json"))
-WAITS = {"seven", "many", "digits", "part", "endless", "int64", "span", "decimal"}
-"""Values that `wait=` would wait for, or might."""
-
-GOOD: dict[str, Any] = {
-    "topic": "t", "body": b"x", "bodies": [b"x", b"y"], "queue_id": 0, "offset": 0, "group": "g",
-    "key": "k", "source": "s", "version": 1, "time_ms": NOW, "per_second": 5, "name": "n",
-    "receipt": "x",
-}  # fmt: skip
-BESIDE: dict[str, dict[str, Any]] = {
-    "put_every": {"every": 60.0},
-    "put_every.cron": {},
-    "put.replace": {"key": "k", "delay": 5.0},
-    "put.key": {"replace": True, "delay": 5.0},
-    "put.wait_at_most": {"key": "k", "replace": True, "delay": 5.0},
-    "reschedule": {"delay": 5.0},
-}
-"""Arguments passed together with the odd value, so that the call checks it."""
-ASKED = ("lease", "max_count", "wait", "tags", "sql", "max_attempts", "backoff", "nothing_such")
 
 
 @dataclass
@@ -191,7 +146,7 @@ def give_all(subject: Subject, owner: str) -> None:
         call = getattr(subject.door, name)
         for good, beside, which in cases(subject, name):
             found = {}
-            for kind, value in ODD.items():
+            for kind, value in odd_values().items():
                 if which == "wait" and kind in WAITS:
                     continue
                 given, named = list(good), dict(beside)
@@ -216,7 +171,7 @@ def test_consumer_call_has_the_recorded_answer_for_each_odd_argument(subject: Su
         for argument in inspect.signature(call).parameters:
             found = {
                 kind: answer(call, **{argument: value})
-                for kind, value in ODD.items()
+                for kind, value in odd_values().items()
                 if argument != "wait" or kind not in WAITS
             }
             owner = f"consumer of {type(subject.door).__name__}"

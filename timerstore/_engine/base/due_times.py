@@ -4,7 +4,7 @@ Raises: MessageError, with every problem of one argument.
 """
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from timerstore._engine.base.argument_types import Int64Array, refuse_values, whole
 from timerstore._engine.base.native import ffi, lib
 from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, plain, quoted
 
 SANE_MS_MIN = 946_684_800_000
 """The year 2000. Due times before it are most often seconds, passed as milliseconds."""
@@ -127,6 +127,7 @@ def _delay_ms(delay: object) -> int:
     # A float is rounded to the microsecond first: 16.1 * 1000 is a little above 16100.
     if type(delay) is float and 0.0 <= delay < 1e9:
         return -(-int(delay * 1e6 + 0.5) // 1000)
+    delay = plain(delay)
     if isinstance(delay, timedelta):
         microseconds = delay // _MICROSECOND
     elif isinstance(delay, float):
@@ -170,16 +171,34 @@ def moment_ms(name: str, moment: object) -> int:
     `fold`. A local time that a clock change skips is read with the offset before the change, for
     either `fold`, because the other offset would give an earlier time.
     """
+    microseconds = (_existing(name, moment) - _EPOCH) // _MICROSECOND
+    if type(microseconds) is not int:  # pandas.NaT is a datetime, too
+        raise MessageError(f"{name}: wanted a datetime, got {quoted(moment)}")
+    return -(-microseconds // 1000)
+
+
+def fixed_moment(name: str, moment: object) -> datetime:
+    """Return a datetime as plain datetime with a fixed offset. MessageError as `moment_ms`."""
+    moment_ms(name, moment)
+    one = _existing(name, moment)
+    zone = timezone(one.utcoffset() or timedelta())
+    return datetime(
+        one.year, one.month, one.day, one.hour, one.minute, one.second, one.microsecond, zone
+    )
+
+
+def _existing(name: str, moment: object) -> datetime:
+    """Return a datetime whose offset, with its fold, is that of its time."""
     if not isinstance(moment, datetime):
         raise MessageError(f"{name}: wanted a datetime, got {quoted(moment)}")
     offset = moment.utcoffset()
     if offset is None:
-        raise MessageError(f"{name}: wanted a datetime with its time zone, got {moment!r}")
+        raise MessageError(f"{name}: wanted a datetime with its time zone, got {quoted(moment)}")
     if moment.fold:
         before = moment.replace(fold=0)
         if offset > (before.utcoffset() or offset):  # clocks went forward: this time is skipped
-            moment = before
-    return -(-((moment - _EPOCH) // _MICROSECOND) // 1000)
+            return before
+    return moment
 
 
 def resolve_due_array(
@@ -202,12 +221,12 @@ def resolve_due_array(
         return np.zeros(count, np.int64)
     name = "delay" if delay is not None else "deliver_ms"
     given = delay if delay is not None else deliver_ms
-    if isinstance(given, timedelta):
+    if name == "delay" and isinstance(given, timedelta):
         due = np.full(count, _far(now_ms + _delay_ms(given)), np.int64)
     elif name == "delay":
-        due = now_ms + _delays_ms(_numbers(given, count, name))
+        due = now_ms + _delays_ms(numbers_of(given, count, name))
     else:
-        numbers = _numbers(given, count, name)
+        numbers = numbers_of(given, count, name)
         if numbers.dtype.kind == "f":
             raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
         due = numbers.astype(np.int64)  # a copy: times in the past become 0 in it
@@ -227,7 +246,8 @@ def _far(due_ms: int) -> int:
 _BOOLS = frozenset({bool, np.bool_})
 
 
-def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.float64]:
+def numbers_of(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.float64]:
+    """Return one value for each of `count` messages."""
     if isinstance(given, list | tuple) and not _BOOLS.isdisjoint(map(type, given)):
         raise MessageError(f"{name}: wanted numbers, got a bool in {quoted(given)}")
     try:

@@ -56,15 +56,15 @@ _COUNTED_IN_BYTES = {bytes, bytearray}  # the length of a view counts elements, 
 def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     """Return the bodies of a batch as one buffer and `count + 1` offsets into it.
 
-    `bodies` is a sequence of bytes-likes, or a pair (buffer, offsets), which is used unchanged.
+    `bodies` is a sequence of bytes-likes, or a pair (buffer, array or list of offsets).
     """
     if type(bodies) is list:
         offsets = np.empty(len(bodies) + 1, np.int64)
         found = join(bodies, offsets)
         if found is not None:  # every body is `bytes`, the usual case
             return _checked_sizes(Spans(found[0], offsets, found[1]), body_bytes_max)
-    if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
-        return _checked_spans(view_of(bodies[0], "bodies"), bodies[1], body_bytes_max)
+    if (offsets_of := _pair_offsets(bodies)) is not None:
+        return _checked_spans(view_of(bodies[0], "bodies"), offsets_of, body_bytes_max)  # type: ignore[index]  # a pair
     if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Sequence):
         raise MessageError(
             "bodies: wanted a sequence of bytes-likes, or (buffer, array of offsets), "
@@ -83,9 +83,23 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
 
 def count_bodies(bodies: object) -> int:
     """Return the number of bodies; 0 if this is not a batch, which `gather_bodies` rejects."""
-    if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
-        return max(0, bodies[1].size - 1)
+    if (offsets := _pair_offsets(bodies)) is not None:
+        return max(0, offsets.size - 1)
     return len(bodies) if isinstance(bodies, Sequence) else 0
+
+
+def _pair_offsets(bodies: object) -> npt.NDArray[np.generic] | None:
+    """Return the offsets of a pair (buffer, offsets); None for another value."""
+    if not isinstance(bodies, tuple) or len(bodies) != 2:
+        return None
+    if isinstance(bodies[1], np.ndarray):
+        return bodies[1]
+    if not isinstance(bodies[1], list):
+        return None
+    try:
+        return np.asarray(bodies[1])
+    except ValueError:  # lists of several lengths
+        return None
 
 
 def _wrong_bodies(bodies: Sequence[object]) -> list[str]:

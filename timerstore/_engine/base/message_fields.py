@@ -11,7 +11,7 @@ import numpy as np
 
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.priorities import PRIORITY_PROPERTY, PriorityQueueId
-from timerstore.errors import MessageError, quoted, typed
+from timerstore.errors import MessageError, plain, quoted, typed
 
 TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
@@ -189,6 +189,8 @@ def encode_properties(
     problems: list[str] = []
     pairs: list[tuple[str, str]] = []
     text = []
+    if type(tags) is not str:
+        tags = plain(tags)
     if tags is not None:
         problems += tags_problems(tags)
         text.append(f"TAGS\x01{tags}\x02" if not problems else "")
@@ -267,7 +269,7 @@ def _joined_keys(keys: object, problems: list[str]) -> str:
 
 
 def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]:
-    if is_nothing(properties) and properties is not False and properties != 0:
+    if is_nothing(properties) and type(plain(properties)) not in (bool, int, float):
         return []
     if not isinstance(properties, Mapping):
         problems.append(f"properties: wanted a mapping, got {typed(properties)}")
@@ -282,7 +284,12 @@ def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]
         if why is not None:
             problems.append(f"property {quoted(name)}: this name is reserved; {why}")
         else:
-            pairs.append((name, value))
+            pairs.append(
+                (
+                    name if type(name) is str else plain(name),
+                    value if type(value) is str else plain(value),
+                )
+            )
     return pairs
 
 

@@ -17,7 +17,7 @@ class ChangeCalls(OpenStore):
 
     @counted
     def _do_cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
-        result, end = self._engine.canceller.cancel(_handle_of(receipt_or_handle))
+        result, end = self._engine.canceller.cancel(handle_of(receipt_or_handle))
         self._sync_cancels(end)
         return result
 
@@ -35,7 +35,7 @@ class ChangeCalls(OpenStore):
         given = list(argument_types.several(name, receipts_or_handles))
 
         def read(at: int) -> Handle:
-            return argument_types.read_of(name, at, given[at], _handle_of)
+            return argument_types.read_of(name, at, given[at], handle_of)
 
         results, end = self._engine.many_canceller.cancel(given, read)
         self._sync_cancels(end)
@@ -50,7 +50,7 @@ class ChangeCalls(OpenStore):
         deliver_ms: int | None,
     ) -> PutReceipt:
         receipt = self._engine.rescheduler.reschedule(
-            _handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
+            handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
         )
         self._engine.appender.appended()
         return receipt
@@ -63,7 +63,8 @@ class ChangeCalls(OpenStore):
         self._engine.fair_queue.set_rate(name, rate)
 
 
-def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
+def handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
+    """Return the handle of a receipt or of a text. MessageError if no timer can have it."""
     if isinstance(receipt_or_handle, PutReceipt):
         check_receipt(receipt_or_handle)
         if receipt_or_handle.waits_for_level:

@@ -58,11 +58,11 @@ class ReadCalls(OpenStore):
 
     def _pull_arguments(self, request: PullRequest) -> tuple[Route, int, int, float, Filter | None]:
         topic, wait = request.topic, request.wait
-        queue_id, offset, max_count = request.numbers()
+        queue_id, offset, max_count = request.queue_id, request.offset, request.max_count
         refuse_shard(request.shard)
         if not isinstance(topic, str):
             raise MessageError(f"queue: wanted text as topic, got {typed(topic)}")
-        routes, name = self._engine.routes, str(topic)
+        routes, name = self._engine.routes, topic
         number = queue_id if type(queue_id) is int else -1
         route = routes.get(name, number)
         if route is None:

@@ -21,7 +21,7 @@ from timerstore._engine.write.string_columns import (
     string_column,
 )
 from timerstore.config import StoreConfig
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, kind_of, plain, quoted
 from timerstore.messages import Int64Array
 
 SOURCE_BYTES_MAX = 255
@@ -46,8 +46,9 @@ def check_name(source: object, version: object) -> tuple[str, int]:
         MessageError: one of them is not valid.
     """
     problems = []
+    source = plain(source)
     if not isinstance(source, str):
-        problems.append(f"source: wanted text, got {type(source).__name__}")
+        problems.append(f"source: wanted text, got {kind_of(source)}")
     elif (
         not source or not message_fields.is_utf8(source) or len(source.encode()) > SOURCE_BYTES_MAX
     ):

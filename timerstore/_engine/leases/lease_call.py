@@ -4,7 +4,7 @@ from typing import Any, Literal, NamedTuple
 
 from timerstore._engine.format.lease import Receipt, read_receipt
 from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
-from timerstore.errors import MessageError, typed
+from timerstore.errors import MessageError, plain, typed
 
 ReceiptOrMessage = str | LeasedMessage
 """A receipt, or the leased message with that receipt."""
@@ -36,6 +36,7 @@ def receipt_of(target: object) -> Receipt:
 
 def check_error(error: object) -> str | None:
     """Return the reason of a failed attempt; None for no text. MessageError for another value."""
+    error = plain(error)
     if error is not None and not isinstance(error, str):
         raise MessageError(f"error: wanted text or None, got {typed(error)}")
     return error or None

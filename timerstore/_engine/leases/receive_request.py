@@ -16,7 +16,7 @@ from timerstore._engine.read.filter import filter_problems
 from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.validation import wait_problems, whole_or
 from timerstore.config import StoreConfig
-from timerstore.errors import MessageError, quoted, typed
+from timerstore.errors import MessageError, plain, quoted, typed
 
 COUNT_MAX = 10_000
 ATTEMPTS_MAX = 1_000_000
@@ -40,6 +40,10 @@ class ReceiveRequest:
     max_attempts: int | None = 16
     backoff: Backoff | Sequence[float] | float | None = None
     bytes_max: int = field(default=0, kw_only=True)  # of a server: of one answer; 0: no limit
+
+    def __post_init__(self) -> None:
+        self.topic, self.group = plain(self.topic), plain(self.group)
+        self.tags, self.sql = plain(self.tags), plain(self.sql)
 
     @classmethod
     def from_options(

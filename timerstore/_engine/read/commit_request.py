@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.read.groups import Group, Member
 from timerstore._engine.read.validation import whole_or
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, kind_of, quoted
 from timerstore.messages import Message
 
 
@@ -27,7 +27,7 @@ def requested_offsets(group: Group, member: Member, through: object) -> dict[int
         through = {queue_id: offset}
     if not isinstance(through, Mapping):
         raise MessageError(
-            f"commit: wanted a Message or a mapping of queues, got {type(through).__name__}"
+            f"commit: wanted a Message or a mapping of queues, got {kind_of(through)}"
         )
     problems, requested = [], {}
     for queue_id, offset in through.items():

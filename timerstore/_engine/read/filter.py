@@ -25,7 +25,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.sql import parse_sql
 from timerstore._engine.read.sql_condition import SqlCondition
-from timerstore.errors import MessageError, quoted, typed
+from timerstore.errors import MessageError, kind_of, quoted, typed
 from timerstore.messages import Int32Array, Int64Array, parse_properties
 
 Mask = npt.NDArray[np.uint8]
@@ -167,7 +167,7 @@ def parse_tags(tags: object) -> list[str] | None:
     if tags is None:
         return None
     if not isinstance(tags, str):
-        raise MessageError(f"tags: wanted text such as 'a || b', got {type(tags).__name__}")
+        raise MessageError(f"tags: wanted text such as 'a || b', got {kind_of(tags)}")
     if tags.strip(_BLANKS) in {"", "*"}:
         return None
     found, at = [], 0

@@ -27,7 +27,7 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.read.wait_queue import FOREVER_NS, Queue, WaitQueue
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, plain, quoted
 from timerstore.messages import Message, PullResult
 
 _NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
@@ -35,6 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 
 def check_name(what: str, name: object) -> str:
     """Return a topic or group name that RocketMQ allows; raise MessageError otherwise."""
+    name = plain(name)
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     found = quoted(name)

@@ -1,10 +1,8 @@
 """The arguments of one pull, as a value."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from timerstore._engine.base.argument_types import whole
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, plain, quoted
 
 
 @dataclass(slots=True)
@@ -20,16 +18,11 @@ class PullRequest:
     sql: str | None
     shard: int | None
 
-    def numbers(self) -> tuple[Any, Any, Any]:
-        """Return queue_id, offset and max_count: whole numbers of any type as int.
-
-        Other values are returned unchanged; the check of the arguments rejects them.
-        """
-        queue_id, offset, max_count = (
-            one if type(one) is int or (number := whole(one)) is None else number
-            for one in (self.queue_id, self.offset, self.max_count)
-        )
-        return queue_id, offset, max_count
+    def __post_init__(self) -> None:
+        self.topic, self.tags, self.sql = plain(self.topic), plain(self.tags), plain(self.sql)
+        self.queue_id, self.offset = plain(self.queue_id), plain(self.offset)
+        self.max_count, self.shard = plain(self.max_count), plain(self.shard)
+        self.wait = plain(self.wait)
 
 
 def refuse_shard(shard: object) -> None:

@@ -46,7 +46,9 @@ def check_query(topic: Any, key: Any, begin_ms: Any, end_ms: Any, max_count: Any
             number = otherwise
         times.append(min(max(number, TIME_MIN_MS), TIME_MAX_MS))
     if times[0] > times[1]:
-        problems.append(f"begin_ms: wanted at most end_ms ({end_ms}), got {begin_ms}")
+        problems.append(
+            f"begin_ms: wanted at most end_ms ({quoted(end_ms)}), got {quoted(begin_ms)}"
+        )
     count = whole(max_count)
     if count is None or count < 1:
         problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")

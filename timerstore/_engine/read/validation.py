@@ -4,7 +4,7 @@ Raises: MessageError.
 """
 
 from timerstore._engine.base.argument_types import whole
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, plain, quoted
 
 
 def whole_or(value: object, otherwise: int) -> int:
@@ -33,7 +33,7 @@ def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
     if queues is None:
         return None
     try:
-        given = list(queues)  # type: ignore[call-overload]  # TypeError if it is not iterable
+        given = [plain(one) for one in queues]  # type: ignore[attr-defined]  # TypeError if it cannot
     except TypeError as error:
         raise MessageError(f"queues: wanted whole numbers, got {quoted(queues)}") from error
     found = tuple(whole_or(one, -1) for one in given)

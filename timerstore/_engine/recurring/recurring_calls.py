@@ -46,7 +46,7 @@ from timerstore._engine.write.append import Appender
 from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import MessageError, TimerStoreError
+from timerstore.errors import MessageError, TimerStoreError, kind_of
 from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
 
@@ -191,7 +191,7 @@ class RecurringCalls(Owner):
     def cancel_every(self, name: object) -> bool:
         """As TimerStore.cancel_every."""
         if not isinstance(name, str):
-            raise MessageError(f"name: wanted text, got {type(name).__name__}")
+            raise MessageError(f"name: wanted text, got {kind_of(name)}")
         with self.planner.lock:
             definition = self._definitions.find(name)
             if definition is None:

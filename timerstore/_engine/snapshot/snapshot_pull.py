@@ -41,7 +41,7 @@ class SnapshotPullCalls(SnapshotCalls):
         """
         topic, wait = request.topic, request.wait
         refuse_shard(request.shard)
-        queue_id, offset, max_count = request.numbers()
+        queue_id, offset, max_count = request.queue_id, request.offset, request.max_count
 
         def look() -> MessageBatch:
             route = self._route(topic, queue_id)

@@ -1,16 +1,21 @@
 """Requests of puts: the arguments of one call, as a value.
 
 The public API makes them (api.py), and nothing below it repeats their fields. The fields are as the
-caller gave them. They are validated where they are used, before anything is appended.
+caller gave them, except that names are plain text (errors.plain) and iterators of keys are lists,
+which can be read twice. They are validated where they are used, before anything is appended.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from timerstore._engine.base.argument_types import check_flag
 from timerstore._engine.base.priorities import queue_of_priority
+from timerstore.errors import plain
+
+REPEATABLE = frozenset({str, tuple, list})
+"""Types of keys that can be read twice."""
 
 
 @dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long
@@ -36,6 +41,16 @@ class PutRequest:
     priority: int | None = None
     is_derived: bool = field(default=False, kw_only=True)
     """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
+
+    def __post_init__(self) -> None:
+        if type(self.topic) is not str:
+            self.topic = plain(self.topic)
+        if type(self.keys) not in REPEATABLE:
+            self.keys = _repeatable(self.keys)
+        if self.message_id is not None and type(self.message_id) is not str:
+            self.message_id = plain(self.message_id)
+        if self.key is not None and type(self.key) is not str:
+            self.key = plain(self.key)
 
     @property
     def is_fixed(self) -> bool:
@@ -64,6 +79,10 @@ class PutRequest:
 _OPTIONS = tuple((one.name, one.default) for one in fields(PutRequest)[2:])
 
 
+def _repeatable(keys: Any) -> Any:
+    return list(keys) if isinstance(keys, Iterator) else plain(keys)
+
+
 @dataclass(slots=True)
 class BatchRequest:
     """Many messages of one topic. Fields are those of StoreApi.put_many."""
@@ -83,6 +102,12 @@ class BatchRequest:
     priority: Any = None
     is_derived: bool = field(default=False, kw_only=True)
     """As in PutRequest."""
+
+    def __post_init__(self) -> None:
+        if type(self.topic) is not str:
+            self.topic = plain(self.topic)
+        if type(self.keys) in REPEATABLE and not REPEATABLE.issuperset(map(type, self.keys or ())):
+            self.keys = [_repeatable(one) for one in self.keys or ()]
 
     @property
     def is_fixed(self) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from timerstore._engine.base import message_bodies, message_fields
 from timerstore._engine.base.column_batch import joined_column
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError, kind_of, quoted, typed
 from timerstore.messages import Int64Array
 
 Column = tuple[Any, Int64Array]
@@ -66,7 +66,12 @@ def _gathered(what: str, texts: object, row_offsets: object, count: int) -> Colu
         return None
     if texts is None or row_offsets is None:
         raise MessageError(f"{what}: wanted texts and offsets, got one without the other")
-    offsets = np.asarray(row_offsets)
+    try:
+        offsets = np.asarray(row_offsets)
+    except (TypeError, ValueError) as error:
+        raise MessageError(
+            f"{what}: wanted {count + 1} whole offsets, got {typed(row_offsets)}"
+        ) from error
     if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu":
         raise MessageError(
             f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
@@ -140,13 +145,18 @@ def gather_ids(message_ids: object, count: int) -> Column | None:
     if isinstance(message_ids, str | bytes) or not isinstance(message_ids, Sequence):
         raise MessageError(
             f"message_ids: wanted one entry for each of {count} bodies, or (buffer, offsets), got "
-            f"{type(message_ids).__name__}"
+            f"{kind_of(message_ids)}"
         )
     if len(message_ids) != count:
         raise MessageError(
             f"message_ids: wanted one entry for each of {count} bodies, got {len(message_ids)}"
         )
-    raw = [message_fields.check_message_id(one) if one else b"" for one in message_ids]
+    raw = [
+        b""
+        if one is None or (type(one) is str and not one)
+        else message_fields.check_message_id(one)
+        for one in message_ids
+    ]
     return joined_column(raw)
 
 
@@ -157,7 +167,7 @@ def encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
     is_row = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
     is_row |= isinstance(keys, np.ndarray) and keys.ndim > 0
     if not is_row or len(keys) != count:
-        got = str(len(keys)) if is_row else type(keys).__name__
+        got = str(len(keys)) if is_row else kind_of(keys)
         raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
     return joined_column([message_fields.encode_properties(None, one, None) for one in keys])
 

@@ -36,6 +36,7 @@ from timerstore.reports import (
     BackupReport,
     CancelResult,
     Explanation,
+    GroupBacklog,
     Histogram,
     PendingTimer,
     Report,
@@ -593,6 +594,20 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_requeue(plain(group), letters, plain(topic))
 
+    def backlog(self, topic: str, group: str) -> GroupBacklog:
+        """Return how many messages a group can receive, has leased, or has in back-off, and its
+        dead letters.
+
+        A group that has not read the topic yet can receive all of its messages. The first call
+        after opening reads the pending messages if there are leases, and the group's dead letters.
+        Later calls read the newer dead letters, and one message of each queue. `stats` has the same
+        numbers for all groups.
+
+        Raises:
+            MessageError: a name is invalid.
+        """
+        return self._do_backlog(topic, group)
+
     def committed(self, topic: str, group: str) -> dict[Any, int]:
         """Return the committed offset of each queue in which the group has committed.
 
@@ -926,6 +941,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         letters: Iterable[str | DeadLetter] | str | DeadLetter | None,
         topic: str | None,
     ) -> int:
+        raise NotImplementedError
+
+    def _do_backlog(self, topic: str, group: str) -> GroupBacklog:
         raise NotImplementedError
 
     def _do_committed(self, topic: str, group: str) -> dict[Any, int]:

@@ -91,6 +91,23 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupBacklog:
+    """What a group has to do in a topic. A message is in one of the counts, or acknowledged."""
+
+    ready: int
+    """Messages that the group can receive now, retries included. With a filter, also those that it
+    will skip. For a group that reads with consumers: messages that it has not committed."""
+    leased: int
+    """Messages that the group has leased, and leases that ended just now."""
+    in_backoff: int
+    """Messages that `nack` returned, and that can be received later."""
+    dead_letters: int
+    """Dead letters that were not requeued."""
+    oldest_ms: int
+    """Milliseconds that the oldest of the ready messages has been in its queue; 0 without any."""
+
+
+@dataclass(frozen=True, slots=True)
 class BackupReport:
     """The result of `backup` or `restore`: [log_begin, log_end) of the log is in the backup."""
 

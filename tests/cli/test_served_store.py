@@ -92,6 +92,38 @@ def test_leases_and_dead_letters(ts: CommandLine, store: TimerStore, url: str) -
     assert ts("dead-letters", url, "g").code == Exit.NOT_SO
 
 
+def test_groups_are_listed(ts: CommandLine, store: TimerStore, url: str) -> None:
+    assert "no group has committed" in ts.fine("ls", url, "--groups").err
+    assert "no group has committed or leased" in ts.fine("backlog", url).err
+    store.put_many("t", [b"1", b"2", b"3"])
+    one, two = store.receive("t", "g", max_count=2, lease=600)
+    store.nack(one, delay=600)
+    found = ts.fine("backlog", url, "--json").row
+    assert found.pop("oldest_ms") >= 0
+    assert found == {
+        "topic": "t", "group": "g", "ready": 1, "leased": 1, "in_backoff": 1, "dead_letters": 0,
+    }  # fmt: skip
+    assert "in back-off" in ts.fine("backlog", url, "--topic", "t").out
+    assert not ts.fine("backlog", url, "--group", "other").out
+    [shown] = ts.fine("top", url, "--once", "--json").row["groups"]
+    assert (shown["group"], shown["leased"]) == ("g", 1)
+    assert "groups, oldest" in ts.fine("top", url, "--once").out
+    store.flush()
+    rows = ts.fine("ls", url, "--groups", "--json").rows
+    assert rows[0] == {"topic": "t", "group": "g", "queue": 0, "committed": 2, "behind": 1}
+    store.ack(two)
+    assert ts.fine("backlog", url, "--json").row["leased"] == 0
+
+
+def test_backlog_of_a_closed_store_is_read(ts: CommandLine) -> None:
+    path = ts.init()
+    for body in ("1", "2"):
+        ts.fine("put", path, "t", body)
+    ts.fine("receive", path, "t", "--group", "g", "--lease", "10m")
+    row = ts.fine("backlog", path, "--json").row
+    assert (row["ready"], row["leased"]) == (1, 1)
+
+
 def test_recurring_messages(ts: CommandLine, url: str) -> None:
     ts.fine("every", url, "t", "x", "--every", "1h", "--name", "n")
     assert [one["name"] for one in ts.fine("every", url, "--json").rows] == ["n"]

@@ -17,6 +17,7 @@ from timerstore._engine.introspection.calendar import Calendar
 from timerstore._engine.introspection.explain import Explainer
 from timerstore._engine.introspection.message_records import MessageRecords
 from timerstore._engine.introspection.timer_location import TimerLocator
+from timerstore._engine.leases.group_backlogs import GroupBacklogs
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.timer.checkpoint import Checkpoint
@@ -188,6 +189,22 @@ def make_replacing(engine: Engine) -> Replacing:
         engine.config,
         engine.clock,
         engine.appender,
+    )
+
+
+def make_group_backlogs(engine: Engine) -> GroupBacklogs:
+    """Build the component that counts what each group has to do."""
+    return GroupBacklogs(
+        engine.clock,
+        engine.log,
+        engine.routes,
+        engine.offsets,
+        engine.lease_progress,
+        engine.puller,
+        engine.backlog,
+        engine.pending,
+        engine.retention,
+        engine.lease_kinds,
     )
 
 

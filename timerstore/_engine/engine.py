@@ -38,6 +38,7 @@ from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 from timerstore._engine.leases.dead_letter_reader import DeadLetterReader
+from timerstore._engine.leases.lease_kinds import LeaseKinds
 from timerstore._engine.leases.lease_reader import MakeConsumer
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.leases.requeuer import Requeuer
@@ -298,6 +299,8 @@ class Engine(Owner):
             self.level_pending.due_ms,
         )
         self.calendar = builders.make_calendar(self)
+        self.lease_kinds = LeaseKinds(self.states)
+        self.group_backlogs = builders.make_group_backlogs(self)
         self.explainer = builders.make_explainer(self)
         self.recurring = builders.make_recurring(self, threads=threads)
 
@@ -318,6 +321,7 @@ class Engine(Owner):
             self.groups,
             make_consumer,
             QueueEnds(self.routes, self.puller),
+            self.lease_kinds,
         )
 
     def make_requeuer(

@@ -133,6 +133,7 @@ class AsyncTimerStore(AsyncClosing):
     put_every = _in_pool(TimerStore.put_every)
     recurring = _in_pool(TimerStore.recurring)
     cancel_every = _in_pool(TimerStore.cancel_every)
+    backlog = _in_pool(TimerStore.backlog)
     bury = _in_pool(TimerStore.bury)
     requeue = _in_pool(TimerStore.requeue)
     committed = _in_pool(TimerStore.committed)

@@ -10,7 +10,7 @@ streams.py          standard input, output and error; stopping.py handles Ctrl-C
 progress.py         progress bars on standard error
 
 making.py           init, restore, backup          putting.py      put
-reading.py          get, follow                    listing.py      ls, count
+reading.py          get, follow                    listing.py      ls, count, backlog
 changing.py         cancel, move                   checking.py     verify, repair
 leasing.py          receive, ack, nack, extend     recurring.py    every
 pacing.py           pace                           inspecting.py   histogram, explain

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "requeue": ("letters", "Deliver dead letters of a group again."),
         "ls": ("listing", "List topics with pending and delivered messages; list groups."),
         "count": ("listing", "Count pending messages."),
+        "backlog": ("listing", "List what groups have to do: ready, leased, dead letters."),
         "explain": ("inspecting", "Show where a message is, its state and its history."),
         "histogram": ("inspecting", "Count pending messages by due time."),
         "cancel": ("changing", "Cancel pending messages."),

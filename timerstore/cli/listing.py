@@ -4,6 +4,7 @@ Thread safety: both read a snapshot and take no lock, except `count` with a time
 """
 
 from collections.abc import Container, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import click
 
 from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look
-from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import connected, opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
@@ -25,9 +25,11 @@ from timerstore.cli.params import (
     store_argument,
     topic_option,
 )
-from timerstore.cli.served import topics_of
+from timerstore.cli.served import backlogs_of, served_groups, topics_of
+from timerstore.cli.stopping import stopping
 from timerstore.cli.summaries import groups, holder_text
-from timerstore.cli.text import plural, size_text
+from timerstore.cli.text import plural, size_text, span_text
+from timerstore.reports import GroupBacklog
 
 
 @click.command("ls")
@@ -63,13 +65,10 @@ def ls_command(path: StorePlace, show_groups: bool, as_json: bool) -> None:
 
 
 def _list_served(place: StoreUrl, *, show_groups: bool, as_json: bool) -> None:
-    if show_groups:
-        raise CommandError(
-            "a server does not list the groups",
-            where=place,
-            do="run it where the store is, with its path; it works while the store is served",
-        )
     with connected(place) as store:
+        if show_groups:
+            _write_groups(served_groups(store), as_json=as_json)
+            return
         topics = topics_of(store)
         stats = store.stats()
     if not as_json:
@@ -184,3 +183,43 @@ def count_command(
 def _note_unknown(topic: str, known: Container[str]) -> None:
     if topic not in known:
         note(f"the store has no topic {topic!r} yet")
+
+
+@click.command("backlog")
+@store_argument
+@topic_option
+@click.option("--group", help="Only this group.")
+@config_option
+@json_option
+def backlog_command(
+    path: StorePlace,
+    topic: str | None,
+    group: str | None,
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
+) -> None:
+    """List what the groups have to do: messages to receive, leased, in back-off, dead letters.
+
+    "oldest" is how long the oldest message to receive has been in its queue. A group is listed once
+    it has committed or leased. Deliver due messages first with `get`, if no process has the store
+    open: the command opens the store, and delivers nothing.
+    """
+    with stopping(), opened(path, config_of(settings), threads=False) as store:
+        found = [
+            one
+            for one in backlogs_of(store.stats())
+            if topic in (None, one[0]) and group in (None, one[1])
+        ]
+    if as_json:
+        for name, of_group, one in found:
+            emit({"topic": name, "group": of_group, **asdict(one)})
+    elif found:
+        names = ("topic", "group", "ready", "leased", "in back-off", "dead letters", "oldest")
+        table(names, [(name, of_group, *_cells(one)) for name, of_group, one in found])
+    else:
+        note("no group has committed or leased yet")
+
+
+def _cells(one: GroupBacklog) -> tuple[object, ...]:
+    oldest = span_text(one.oldest_ms) if one.ready else None
+    return one.ready, one.leased, one.in_backoff, one.dead_letters, oldest

@@ -23,6 +23,7 @@ from timerstore.cli.wheel_ring import draw
 
 RING_WIDTH = 39
 RING_HEIGHT = 19
+_PANEL_ROWS_MIN = 5
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -61,11 +62,12 @@ def make_screen(stats: LiveStats, title: str, turn: ScreenTurn | None, *, height
     right = Layout(name="right")
     whole["body"].split_row(Layout(_wheel(stats, turn), size=RING_WIDTH + 4), right)
     rows = max(3, height - 2 - 12 - 6)
-    right.split_column(
-        Layout(_by_time(stats), size=12),
-        Layout(_rates(stats), size=6),
-        Layout(_topics(stats, rows - 3)),
-    )
+    lower = [Layout(_topics(stats, rows - 3))]
+    if stats.groups:
+        half = rows // 2
+        groups = Layout(_groups(stats, (half if half >= _PANEL_ROWS_MIN else rows) - 3))
+        lower = [*lower, groups] if half >= _PANEL_ROWS_MIN else [groups]
+    right.split_column(Layout(_by_time(stats), size=12), Layout(_rates(stats), size=6), *lower)
     return whole
 
 
@@ -189,3 +191,20 @@ def _topics(stats: LiveStats, rows: int) -> Panel:
     hidden = len(order) - max(1, rows)
     title = "topics" if hidden <= 0 else f"topics, {hidden} more"
     return Panel(grid, title=title, border_style="dim")
+
+
+def _groups(stats: LiveStats, rows: int) -> Panel:
+    grid = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    grid.add_column("topic, group", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("ready", "leased", "back", "dead"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    order = sorted(stats.groups, key=lambda one: (-one[2].ready, one[0], one[1]))
+    for topic, group, one in order[: max(1, rows)]:
+        numbers = (one.ready, one.leased, one.in_backoff, one.dead_letters)
+        grid.add_row(safe(f"{topic} {group}"), *(f"{number:,}" for number in numbers))
+    hidden = len(order) - max(1, rows)
+    oldest = max(one.oldest_ms for _, _, one in order)
+    title = f"groups, oldest {span_text(oldest)}"
+    return Panel(
+        grid, title=title if hidden <= 0 else f"{title}, {hidden} more", border_style="dim"
+    )

@@ -3,10 +3,12 @@
 The files of a served store may be on another machine, so all numbers come from calls.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
+from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR
 from timerstore._engine.snapshot.store_summary import SYSTEM_TOPICS
+from timerstore.reports import GroupBacklog
 from timerstore.store import ConnectedStore
 
 _PAST_ALL = (1 << 62) - 1
@@ -18,6 +20,29 @@ class TopicCounts(NamedTuple):
     queue_count: int
     pending: int
     delivered: int
+
+
+def backlogs_of(stats: Mapping[str, Any]) -> tuple[tuple[str, str, GroupBacklog], ...]:
+    """Return topic, group and backlog of each group, in order of their names."""
+    found = []
+    for key in sorted(stats["group_ready_messages"]):
+        topic, _, group = key.partition(GROUP_SEPARATOR)
+        fields = {field: stats[name][key] for name, (field, _) in GROUP_GAUGES.items()}
+        found.append((topic, group, GroupBacklog(**fields)))
+    return tuple(found)
+
+
+def served_groups(store: ConnectedStore) -> list[tuple[None, str, str, int, int, int]]:
+    """Return topic, group, queue, committed offset and unread messages of each queue of a group.
+
+    The first field is the shard, as in other lists: a served store has none.
+    """
+    rows = []
+    for topic, group, _ in backlogs_of(store.stats()):
+        committed = store.committed(topic, group)
+        ends = queue_ends(store, topic, committed)
+        rows += [(None, topic, group, one, at, ends[one] - at) for one, at in committed.items()]
+    return rows
 
 
 def topics_of(store: ConnectedStore) -> dict[str, TopicCounts]:

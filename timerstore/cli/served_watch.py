@@ -10,7 +10,7 @@ import numpy as np
 
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.snapshot.live_stats import HISTORY, LiveStats
-from timerstore.cli.served import TopicCounts, topics_of
+from timerstore.cli.served import TopicCounts, backlogs_of, topics_of
 from timerstore.messages import Int64Array
 from timerstore.store import ConnectedStore
 
@@ -58,6 +58,7 @@ class ServedWatch:
             log_per_s=_rate(first, reading, lambda one: one[1]["log_end_bytes"]),
             lateness=None,
             history=tuple(self._history),
+            groups=backlogs_of(stats),
             late_counts=_late_counts(first, reading),
         )
 

@@ -10,6 +10,7 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -188,4 +189,7 @@ def _fields(stats: LiveStats, title: str) -> dict[str, Any]:
             name: {"pending": pending, "delivered": delivered, "per_s": round(rate, 3)}
             for name, (pending, delivered, rate) in stats.by_topic.items()
         },
+        "groups": [
+            {"topic": topic, "group": group, **asdict(one)} for topic, group, one in stats.groups
+        ],
     }

@@ -20,7 +20,14 @@ from timerstore._engine.snapshot.store_summary import SYSTEM_TOPICS
 from timerstore.clock import Clock, SystemClock
 from timerstore.dashboard.message_rows import content, row_of_message, row_of_pending
 from timerstore.dashboard.rates import Rates, reading_of
-from timerstore.dashboard.source import DashboardSource, Json, ring_of, topics_of, turn_of
+from timerstore.dashboard.source import (
+    DashboardSource,
+    Json,
+    groups_of,
+    ring_of,
+    topics_of,
+    turn_of,
+)
 from timerstore.errors import ConfigError, MessageError
 from timerstore.receipts import make_handle, out_ms
 from timerstore.reports import CancelResult, Explanation, Histogram
@@ -119,6 +126,7 @@ class OpenSource(Owner, DashboardSource):
             "pending": stats["pending_messages"],
             "late": stats["delivery_lag_messages"],
             **topics_of({**dict.fromkeys(names, 0), **stats["pending_by_topic"]}),
+            **groups_of(stats),
             "lateness": late._asdict(),
             "put_per_s": self._rates.per_second("put"),
             "delivered_per_s": self._rates.per_second("delivered"),
@@ -252,7 +260,7 @@ def _has_index(store: TimerStore | ConnectedStore, topic: str) -> bool:
     if isinstance(store, TimerStore):
         return store.config.index_enabled
     try:
-        store.query(topic, "no message has this key", max_count=1)
+        store.query(topic, "-", max_count=1)
     except ConfigError:
         return False
     return True

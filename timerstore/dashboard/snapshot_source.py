@@ -81,6 +81,8 @@ class SnapshotSource(Owner, DashboardSource):
             "pending": stats.pending,
             "late": stats.late,
             **_topics(stats),
+            "groups": None,  # leases are counted by the process that has the store open
+            "more_groups": 0,
             "lateness": lateness,
             "put_per_s": stats.put_per_s,
             "delivered_per_s": stats.arrived_per_s,

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR
 from timerstore.clock import Clock
 from timerstore.errors import MessageError
 from timerstore.messages import Int64Array
@@ -65,6 +66,19 @@ def ring_of(turn: str, begin_ms: int, counts: Int64Array) -> Json:
         "unit_ms": TURNS[turn].unit_ms,
         "counts": counts.tolist(),
     }
+
+
+def groups_of(stats: Mapping[str, Any]) -> Json:
+    """Return the backlogs of groups: topic, group, ready, leased, in back-off, dead, oldest in ms.
+
+    The groups with the most messages to receive come first.
+    """
+    rows = [
+        [*key.split(GROUP_SEPARATOR), *(stats[name][key] for name in GROUP_GAUGES)]
+        for key in stats["group_ready_messages"]
+    ]
+    rows.sort(key=lambda one: (-one[2], one[0], one[1]))
+    return {"groups": rows[:TOPICS_SHOWN], "more_groups": len(rows[TOPICS_SHOWN:])}
 
 
 def topics_of(waiting: Mapping[str, int]) -> Json:

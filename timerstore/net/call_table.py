@@ -27,7 +27,14 @@ from timerstore.api import SingleStoreApi
 from timerstore.messages import Message, PullResult
 from timerstore.net import wire_values
 from timerstore.net.packed_arguments import converter, packed_batch, portable
-from timerstore.reports import BackupReport, CancelResult, Explanation, PendingTimer, Report
+from timerstore.reports import (
+    BackupReport,
+    CancelResult,
+    Explanation,
+    GroupBacklog,
+    PendingTimer,
+    Report,
+)
 
 
 class Repeat(enum.Enum):
@@ -151,6 +158,7 @@ STORE_CALLS = _by_name(
     CallSpec("dead_letters", int),
     CallSpec("requeue", int, Repeat.NEVER),
     CallSpec("consumer", int),
+    CallSpec("backlog", GroupBacklog),
     CallSpec("committed", dict[int, int]),
     CallSpec("offset_at", int),
     CallSpec("topics", dict[str, int]),

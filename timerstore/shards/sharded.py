@@ -35,7 +35,7 @@ from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError, TimerStoreError, kind_of
-from timerstore.reports import Report
+from timerstore.reports import GroupBacklog, Report
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.background_ingest import IngestOfAll, check_interval
 from timerstore.shards.bucket_binding import BucketSource
@@ -59,7 +59,7 @@ from timerstore.shards.shard_pending import ShardPending
 from timerstore.shards.shard_puts import ShardPuts
 from timerstore.shards.shard_reads import ShardReads
 from timerstore.shards.shard_recurring import ShardRecurringCalls
-from timerstore.shards.shard_stats import stats_of_all
+from timerstore.shards.shard_stats import backlog_of_all, stats_of_all
 from timerstore.shards.unsupported import missing
 from timerstore.store import TimerStore
 
@@ -286,6 +286,9 @@ class ShardedStore(
         total = stats_of_all(by_shard)
         total["ingest_error"] = self._ingest.error
         return {**total, "shard_count": len(by_shard), "by_shard": by_shard}
+
+    def _do_backlog(self, topic: str, group: str) -> GroupBacklog:
+        return backlog_of_all(self._in_all(lambda store: store.backlog(topic, group)))
 
     def _do_flush(self) -> None:
         self._in_all(lambda store: store.flush())

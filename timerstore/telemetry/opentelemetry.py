@@ -30,8 +30,8 @@ from timerstore.telemetry.metric_families import (
     HasStats,
     buckets_of,
     has_ended,
+    labelled,
     shards_of,
-    topics_of,
 )
 
 try:
@@ -96,8 +96,10 @@ def _observed(family: Family, value: Any, attributes: Mapping[str, str]) -> Iter
         for bound, count in buckets_of(value):
             yield Observation(count, {**attributes, "le": bound})
     elif family.labels:
-        for topic, count in topics_of(value):
-            yield Observation(count, {**attributes, "topic": topic})
+        for labels, count in labelled(family, value):
+            yield Observation(
+                count, {**attributes, **dict(zip(family.labels, labels, strict=True))}
+            )
     else:
         yield Observation(value, attributes)
 

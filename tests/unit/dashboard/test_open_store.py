@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.paged import BEARER, ORIGIN, TOKEN, Paged
+from tests.support.served_bench import ServedBench
 from tests.support.shards import ShardBench
 from timerstore.dashboard.source import TOPICS_SHOWN, TURNS, topics_of
 
@@ -42,6 +43,47 @@ def test_ring_counts_messages_by_due_time(bench: Bench, paged: Paged, turn: str)
     for due_ms in inside:
         wanted[(max(NOW + 1, due_ms) - first) // unit] += 1
     assert ring["counts"] == wanted
+
+
+def test_groups_are_shown_with_their_backlogs(bench: Bench, paged: Paged) -> None:
+    assert (paged.now()["groups"], paged.now()["more_groups"]) == ([], 0)
+    bench.store.put_many("t", [b"x"] * 4)
+    bench.turn(5 * SECOND)
+    first, second = bench.store.receive("t", "g", max_count=2, lease=600)
+    bench.store.nack(first, delay=60)
+    bench.store.bury(second)
+    bench.turn()
+    [[*names, ready, leased, backoff, dead, oldest_ms]] = paged.now()["groups"]
+    assert names == ["t", "g"]
+    assert (ready, leased, backoff, dead) == (2, 0, 1, 1)
+    assert 5 * SECOND <= oldest_ms < 6 * SECOND
+
+
+def test_connected_store_is_shown_as_an_open_one(tmp_path: Path) -> None:
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "s")
+    try:
+        store = served.bench.store
+        receipt = store.put("a", b"body", delay=60, keys=["k"])
+        store.put("b", b"x")
+        served.bench.turn()
+        paged = Paged.of(served.connect())
+        told = paged.now()
+        assert (told["pending"], told["topics"]) == (1, [["a", 1], ["b", 0]])
+        assert told["groups"] == []
+        about = paged.source.about()
+        assert (about["path"], about["mode"]) == (f"unix://{tmp_path}/s", "open")
+        for text in (receipt.handle, receipt.message_id):
+            [found] = paged.source.search(text, None)["found"]
+            assert found["handle"] == receipt.handle
+            assert found["message"]["body"] == "body"
+        assert [row["message_id"] for row in paged.source.search("k", None)["rows"]] == [
+            receipt.message_id
+        ]
+        rows = paged.source.rows(0, 1 << 60, "a", 10)["rows"]
+        assert [row["handle"] for row in rows] == [receipt.handle]
+        assert paged.source.cancel(receipt.handle, receipt.message_id)["result"] == "CANCELLED"
+    finally:
+        served.close()
 
 
 def test_numbers_change_when_messages_come_and_go(bench: Bench, paged: Paged) -> None:

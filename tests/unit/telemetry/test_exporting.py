@@ -18,11 +18,19 @@ from timerstore._engine.base.metrics import (
     COUNTERS,
     DISTRIBUTIONS,
     GAUGES,
+    GROUP_GAUGES,
     SERVER_COUNTERS,
     SERVER_GAUGES,
 )
 from timerstore.telemetry import metric_families
-from timerstore.telemetry.metric_families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
+from timerstore.telemetry.metric_families import (
+    FAMILIES,
+    GROUPS_MAX,
+    OTHER_GROUPS,
+    OTHER_TOPICS,
+    TOPICS_MAX,
+    metrics_page,
+)
 
 prometheus_client = pytest.importorskip("prometheus_client")
 from prometheus_client import parser  # noqa: E402
@@ -43,7 +51,7 @@ def scraped(registry: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
 def test_every_metric_is_exported_once() -> None:
     stats = [family.stat for family in FAMILIES]
     server = [*SERVER_COUNTERS, *SERVER_GAUGES]
-    assert sorted(stats) == sorted([*COUNTERS, *GAUGES, *DISTRIBUTIONS, *server])
+    assert sorted(stats) == sorted([*COUNTERS, *GAUGES, *GROUP_GAUGES, *DISTRIBUTIONS, *server])
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 
 
@@ -64,6 +72,16 @@ def test_only_largest_topics_have_own_series() -> None:
     )
 
 
+def test_groups_are_limited() -> None:
+    many = {f"t{k:04}@g": k for k in range(GROUPS_MAX + 3)}
+    found = list(metric_families.groups_of("group_ready_messages", many))
+    assert found[:2] == [(("t0000", "g"), 0), (("t0001", "g"), 1)]
+    assert found[GROUPS_MAX:] == [(OTHER_GROUPS, 500 + 501 + 502)]
+    oldest = list(metric_families.groups_of("group_oldest_ms", many))
+    assert oldest[GROUPS_MAX:] == [(OTHER_GROUPS, 502)]
+    assert len(list(metric_families.groups_of("group_oldest_ms", {"t@g": 1}))) == 1
+
+
 def test_scrape_equals_stats(bench: Bench) -> None:
     some_work(bench)
     registry = prometheus_client.CollectorRegistry()
@@ -75,6 +93,9 @@ def test_scrape_equals_stats(bench: Bench) -> None:
         if family.kind != "histogram" and not family.labels:
             assert found[family.name, labels] == stats[family.stat], family.name
     assert found["timerstore_pending_by_topic", (*labels[:1], labels[1], ("topic", "b"))] == 1
+    of_group = (("group", "g"), *labels, ("topic", "a"))
+    assert found["timerstore_group_ready_messages", of_group] == 3
+    assert found["timerstore_group_leased_messages", of_group] == 0
     assert found["timerstore_lateness_ms_count", labels] == 6
     assert found["timerstore_lateness_ms_sum", labels] == 24
     assert found["timerstore_lateness_ms_bucket", (("le", "2.0"), *labels)] == 0

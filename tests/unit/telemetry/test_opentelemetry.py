@@ -45,6 +45,9 @@ def test_opentelemetry_equals_prometheus(bench: Bench) -> None:
             (point,) = found[f"timerstore.{family.stat}"]
             assert point.value == stats[family.stat]
             assert dict(point.attributes) == {"store": "orders", "shard": ""}
+    (ready,) = found["timerstore.group_ready_messages"]
+    assert ready.value == 3
+    assert dict(ready.attributes) == {"store": "orders", "shard": "", "topic": "a", "group": "g"}
     late = {p.attributes["le"]: p.value for p in found["timerstore.lateness_ms"]}
     assert (late["2.0"], late["5.0"], late["+Inf"]) == (0, 6, 6)
     bench.store.put("a", b"x")

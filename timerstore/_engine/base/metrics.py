@@ -98,6 +98,21 @@ SERVER_GAUGES = {
 LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 3_600_000)
 TOOK_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 
+GROUP_SEPARATOR = "@"
+"""Between topic and group in the keys of statistics by group; a name does not have it."""
+
+GROUP_GAUGES: dict[str, tuple[str, str]] = {
+    "group_ready_messages": ("ready", "messages that a group can receive now"),
+    "group_leased_messages": ("leased", "messages that a group has leased"),
+    "group_backoff_messages": (
+        "in_backoff",
+        "messages that a group returned, and can receive again later",
+    ),
+    "group_dead_letters": ("dead_letters", "dead letters of a group that were not requeued"),
+    "group_oldest_ms": ("oldest_ms", "age of the oldest message that a group can receive now"),
+}
+"""Gauges by topic and group: the field of GroupBacklog, and the help text."""
+
 DISTRIBUTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "lateness_ms": ("milliseconds from due time to delivery, timers and delay levels", LATE_MS),
     "sync_ms": ("milliseconds of a commit log sync", TOOK_MS),

@@ -6,22 +6,25 @@ from datetime import datetime
 from heapq import merge
 from typing import Any
 
-from timerstore._engine.base.metrics import server_metrics
+from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR, server_metrics
 from timerstore._engine.calls.open_store import OpenStore, counted
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.message_name import name_of
 from timerstore._engine.introspection.resource_usage import used
+from timerstore._engine.leases.requeuer import Requeuer
 from timerstore._engine.levels.pending_counts import pending_by_topic
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.validation import range_problems
 from timerstore.errors import MessageError, typed
 from timerstore.messages import Message
 from timerstore.receipts import PutReceipt
-from timerstore.reports import Explanation, Histogram, PendingTimer
+from timerstore.reports import Explanation, GroupBacklog, Histogram, PendingTimer
 
 
 class IntrospectionCalls(OpenStore):
     """The calls of a store that report its state."""
+
+    _requeuer: Requeuer
 
     def _do_pending(
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
@@ -78,6 +81,7 @@ class IntrospectionCalls(OpenStore):
                 calendar_bytes=engine.calendar.bytes,
                 used_percent=engine.disk.used_percent(engine.directory.root),
             ),
+            **_by_group(engine.group_backlogs.all_of(self._requeuer.count)),
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
             "rescheduled_messages": int(self._native.reschedule_count),
@@ -106,3 +110,11 @@ class IntrospectionCalls(OpenStore):
     @counted
     def _do_congestion(self) -> dict[int, int]:
         return self._engine.backlog.congestion()
+
+
+def _by_group(found: dict[tuple[str, str], GroupBacklog]) -> dict[str, dict[str, int]]:
+    """Return the statistics of all groups: by name, then by topic and group."""
+    return {
+        name: {GROUP_SEPARATOR.join(key): getattr(one, field) for key, one in found.items()}
+        for name, (field, _) in GROUP_GAUGES.items()
+    }

@@ -19,6 +19,8 @@ from timerstore._engine.leases.lease_call import Settled
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.leases.requeuer import Requeuer
 from timerstore._engine.leases.shared_receive import BegunReceive
+from timerstore._engine.read.groups import check_name
+from timerstore.reports import GroupBacklog
 
 Answer = TypeVar("Answer")
 
@@ -97,6 +99,11 @@ class LeaseCalls(OpenStore):
         self._check_open()
         letters = self._requeuer.letters(*check_names(group, topic))
         return self._steps_of(letters)
+
+    @counted
+    def _do_backlog(self, topic: str, group: str) -> GroupBacklog:
+        topic, group = check_name("topic", topic), check_name("group", group)
+        return self._engine.group_backlogs.one(topic, group, self._requeuer.count)
 
     @counted
     def _do_requeue(

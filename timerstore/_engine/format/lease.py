@@ -38,6 +38,8 @@ TOPIC_PROPERTY = "RETRY_TOPIC"
 ERROR_PROPERTY = "TS_ERROR"
 """The reason that the last `nack` or `bury` with one gave; on a lease, a retry or a dead letter."""
 ERROR_BYTES_MAX = 1024
+BACKOFF_PROPERTY = "TIMER_BACKOFF"
+"""On the timer of a message that `nack` returned, with the value 1. No later copy has it."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 

@@ -9,7 +9,8 @@ Raises: what pulls raise.
 See also: docs/decisions/0017-dead-letters-and-priorities.md.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -49,6 +50,31 @@ class RequeuedPlaces(Owner):
         self.places: set[Place] = set()
         self.scanned: dict[tuple[str, int], int] = {}
         """The offset after the last message read, by retry topic and queue."""
+
+
+class CountedLetters(Owner):
+    """The dead letters of one group that were not requeued, by place and by topic."""
+
+    def __init__(self) -> None:
+        self.by_topic: Counter[str] = Counter()
+        self.topics: dict[Place, str] = {}
+        self.scanned: dict[int, int] = {}
+        """The offset after the last dead letter read, by queue."""
+        self.begins: dict[int, int] = {}
+        """The offset of the first dead letter that retention has kept, by queue."""
+        self.requeued_count = 0
+        """The number of requeued dead letters that were subtracted."""
+
+    def add(self, place: Place, topic: str) -> None:
+        """Add a dead letter."""
+        self.topics[place] = topic
+        self.by_topic[topic] += 1
+
+    def discard(self, places: Iterable[Place]) -> None:
+        """Subtract dead letters, if they are there."""
+        for place in places:
+            if (topic := self.topics.pop(place, None)) is not None:
+                self.by_topic[topic] -= 1
 
 
 class DeadLetterReader(Owner):
@@ -91,6 +117,31 @@ class DeadLetterReader(Owner):
                         found = requeued_places(batch.properties, begins, self._store_id)
                         known.places.update(found)
                         known.scanned[topic, queue_id] = batch.next_offset
+
+    def has_letters(self, group: str) -> bool:
+        """Return whether the group ever had a dead letter."""
+        return dead_letter_topic(group) in self._topics()
+
+    def count(self, group: str, counted: CountedLetters, requeued: set[Place]) -> None:
+        """Add the dead letters since the last call; subtract requeued and removed ones."""
+        dead = dead_letter_topic(group)
+        for queue_id in range(self._topics().get(dead, 0)):
+            begin = counted.scanned.get(queue_id, 0)
+            for batch in self._batches(dead, queue_id, begin, _PAGE):
+                for one in batch:
+                    place = queue_id, one.queue_offset
+                    if place not in requeued:
+                        counted.add(place, one.properties.get(TOPIC_PROPERTY, one.topic))
+                counted.scanned[queue_id] = batch.next_offset
+            least = self._pull(dead, queue_id, begin, max_count=1).min_offset
+            if least > counted.begins.get(queue_id, 0):
+                counted.begins[queue_id] = least
+                counted.discard(
+                    [one for one in counted.topics if one[0] == queue_id and one[1] < least]
+                )
+        if len(requeued) != counted.requeued_count:
+            counted.discard([one for one in counted.topics if one in requeued])
+            counted.requeued_count = len(requeued)
 
     def pages(self, group: str) -> Iterator[list[PlacedLetter]]:
         """Yield the dead letters that there are now, with requeued ones, oldest first by queue."""

@@ -29,6 +29,7 @@ from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.format.lease import (
+    BACKOFF_PROPERTY,
     ERROR_PROPERTY,
     LEASE_PROPERTY,
     TOPIC_PROPERTY,
@@ -40,6 +41,7 @@ from timerstore._engine.format.lease import (
     with_error,
     write_receipt,
 )
+from timerstore._engine.leases.lease_kinds import LeaseKinds
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.message_copies import body_of, columns_of, properties_of
 from timerstore._engine.leases.receive_request import ReceiveTerms
@@ -52,7 +54,8 @@ from timerstore.errors import FlowControlError, MessageError
 from timerstore.messages import Message
 from timerstore.receipts import unique_key
 
-_OF_A_RETRY = frozenset({LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY})
+_OF_A_RETRY = frozenset({LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY, BACKOFF_PROPERTY})
+"""Properties of a message in a retry topic that its consumers do not see."""
 _MADE_ID_BYTES = 32  # length of an id that the store makes; every record has room for it
 
 
@@ -117,7 +120,9 @@ class LeaseAppender:
         clock: Clock,
         putting: Appender,
         opening: int,
+        kinds: LeaseKinds,
     ) -> None:
+        self._kinds = kinds
         self._lease_progress = lease_progress
         self._clock = clock
         self._putting = putting
@@ -244,6 +249,9 @@ class LeaseAppender:
             for k, row in enumerate(rows):
                 if places.numbers[k] < 0:
                     break
+                if row.is_last:
+                    topic, group = source.topic, source.group
+                    self._kinds.last_attempts.add(topic, group, int(places.numbers[k]))
                 leased.append(self._answer(source, row, route, terms, until_ms, places, k))
         reach("lease_appended")
 

@@ -26,6 +26,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.reschedule import Rescheduler, Rewrite, Sync
 from timerstore._engine.format.lease import (
+    BACKOFF_PROPERTY,
     Receipt,
     dead_letter_topic,
     retry_topic,
@@ -42,6 +43,7 @@ from timerstore._engine.leases.lease_call import (
     check_error,
     receipt_of,
 )
+from timerstore._engine.leases.lease_kinds import LeaseKinds
 from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
 from timerstore._engine.leases.lease_timers import LeaseTimers
 from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedMessage
@@ -77,6 +79,17 @@ from timerstore.receipts import PutReceipt
 from timerstore.reports import CancelResult
 
 _logger = logging.getLogger("timerstore.leases")
+_IN_BACKOFF = f"{BACKOFF_PROPERTY}\x011\x02".encode()
+
+
+def _kept(kept: bytes) -> tuple[bytes, None]:
+    """Change nothing."""
+    return kept, None
+
+
+def _in_backoff(kept: bytes) -> tuple[bytes, None]:
+    """Mark a message that `nack` returned."""
+    return kept + _IN_BACKOFF, None
 
 
 class Leases(Owner):
@@ -98,6 +111,7 @@ class Leases(Owner):
         groups: Groups,
         make_consumer: MakeConsumer,
         ends: QueueEnds,
+        kinds: LeaseKinds,
     ) -> None:
         self._clock = clock
         self._ends = ends
@@ -108,8 +122,9 @@ class Leases(Owner):
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
         self._leasing = LeaseAppender(
-            store_id, id_prefix, lease_progress, clock, putting, self._opening
+            store_id, id_prefix, lease_progress, clock, putting, self._opening, kinds
         )
+        self._kinds = kinds
         self._lock = Lock()
         self._readers: dict[tuple[str, str], LeaseReader] = {}
         self._turns: dict[tuple[tuple[str, ...], str], TopicTurns] = {}  # by topics and group
@@ -380,11 +395,13 @@ class Leases(Owner):
         if receipt.is_last:  # a dead letter needs no delay
             wait_ms = 0
         deliver_ms = self._clock.now_ms + wait_ms
-        if reason is not None:
-            moved = self._move_with(reason, receipt, deliver_ms, sync, lambda kept: (kept, None))
-        else:
-            moved = self._move(receipt, deliver_ms, sync)
-        return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
+        rewrite = _kept if receipt.is_last else _in_backoff
+        moved = self._move_noted(reason, receipt, deliver_ms, sync, rewrite)
+        if isinstance(moved, AckResult):
+            return moved
+        if not receipt.is_last and moved.timer_id >= 0:
+            self._kinds.in_backoff.add(receipt.topic, receipt.group, moved.timer_id)
+        return AckResult.NACKED
 
     def bury(self, target: ReceiptOrMessage, error: object) -> AckResult:
         """Make a message a dead letter, as TimerStore.bury."""
@@ -396,10 +413,7 @@ class Leases(Owner):
             return kept, self._putting.route_to(dead_letter_topic(receipt.group))
 
         # 0: now, also if the clock is set back
-        if reason is not None:
-            moved = self._move_with(reason, receipt, 0, None, buried)
-        else:
-            moved = self._move(receipt, 0, None, buried)
+        moved = self._move_noted(reason, receipt, 0, None, buried)
         return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
@@ -424,6 +438,8 @@ class Leases(Owner):
             return moved
         if moved.timer_id < 0:
             return AckResult.EXPIRED  # the new lease is over already: its message was delivered
+        if receipt.is_last:
+            self._kinds.last_attempts.add(receipt.topic, receipt.group, moved.timer_id)
         return receipt._replace(
             opening=self._opening,
             until_ms=until_ms,
@@ -431,10 +447,17 @@ class Leases(Owner):
             log_offset=moved.log_offset,
         )
 
-    def _move_with(
-        self, reason: str, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite
+    def _move_noted(
+        self,
+        reason: str | None,
+        receipt: Receipt,
+        deliver_ms: int,
+        sync: Sync | None,
+        rewrite: Rewrite,
     ) -> PutReceipt | AckResult:
         """Move the end of a lease, and store a reason if the record has room for it."""
+        if reason is None:
+            return self._move(receipt, deliver_ms, sync, rewrite)
 
         def with_reason(kept: bytes) -> tuple[bytes, Route | None]:
             properties, to = rewrite(kept)

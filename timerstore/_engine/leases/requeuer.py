@@ -29,6 +29,7 @@ from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.format.dead_letter import Place
 from timerstore._engine.format.lease import Lease, dead_letter_topic, retry_topic
 from timerstore._engine.leases.dead_letter_reader import (
+    CountedLetters,
     DeadLetterReader,
     PlacedLetter,
     RequeuedPlaces,
@@ -88,6 +89,7 @@ class Requeuer(Owner):
         self._reader = reader
         self._lock = Lock()
         self._requeued: dict[str, RequeuedPlaces] = {}  # by group
+        self._counted: dict[str, CountedLetters] = {}  # by group
 
     def letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
         """Yield the dead letters of a group, as TimerStore.dead_letters."""
@@ -142,6 +144,19 @@ class Requeuer(Owner):
                 [*problems[:_PROBLEMS_MAX], *left, f"requeue: {count} others were requeued"]
             )
         return count
+
+    def count(self, group: str, topic: str) -> int:
+        """Return the number of dead letters of a group and topic that were not requeued.
+
+        Each dead letter is read once, by the first call after it was stored.
+        """
+        with self._lock:
+            counted = self._counted.get(group)
+            if counted is None:
+                counted = self._counted[group] = CountedLetters()
+            if self._reader.has_letters(group):
+                self._reader.count(group, counted, self._requeued_of(group))
+            return counted.by_topic[topic]
 
     def _pages(self, group: str, places: list[Place] | None) -> Iterator[list[PlacedLetter]]:
         if places is None:

@@ -55,6 +55,16 @@ class LeaseProgress(Owner):
         """
         self._recorded.setdefault((topic, group), {}).update(offsets)
 
+    def recorded(self, topic: str, group: str) -> dict[int, int]:
+        """Return the offsets of a group that are not committed yet, by queue."""
+        with self._log.lock:
+            return dict(self._recorded.get((topic, group), ()))
+
+    def known(self) -> list[Key]:
+        """Return each topic and group with offsets that are not committed yet."""
+        with self._log.lock:
+            return list(self._recorded)
+
     def commit(self) -> None:
         """Commit all recorded offsets; durable on return."""
         with self._commit_lock:

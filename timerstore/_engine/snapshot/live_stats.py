@@ -21,6 +21,7 @@ from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, records
 from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look, read_slot
 from timerstore.errors import CorruptError
 from timerstore.messages import Int64Array
+from timerstore.reports import GroupBacklog
 
 _SLOT_ROWS = 1 << 20
 _LATENESS_BYTES_MAX = 64 << 20  # of new log that one look goes through
@@ -70,6 +71,8 @@ class LiveStats:
     lateness: Lateness | None
     history: tuple[float, ...]
     """Arrived messages per second, the newest value last."""
+    groups: tuple[tuple[str, str, GroupBacklog], ...] = ()
+    """Topic, group and backlog; only of a served store, whose server counts leases."""
     late_counts: tuple[int, ...] = ()
     """How many of the last deliveries were at most each of LATE_MS late, and how many later."""
 

@@ -23,6 +23,7 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
             ),
             _CHANGES,
         ),
+        "backlog": "the process that has the store open counts leases",
         "consumer": "it commits; `follow` does not",
         "backup": "it begins with a flush",
         "services": "it has none",

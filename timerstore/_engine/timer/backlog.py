@@ -86,9 +86,9 @@ class Backlog:
         offset = self._dispatch.dispatched
         if linked < queue.count:
             offset = int(queue_unit.read(queue.read(linked, 1))["log_offset"][0])
-        return Lag(count, max(0, self._clock.now_ms - self._store_ms(offset)))
+        return Lag(count, max(0, self._clock.now_ms - self.store_ms(offset)))
 
-    def _store_ms(self, offset: int) -> int:
+    def store_ms(self, offset: int) -> int:
         """Return when the record at a log offset was stored, or now if there is no record yet."""
         segments = self._log.segments
         record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")

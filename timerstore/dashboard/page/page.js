@@ -214,6 +214,7 @@ function showNow() {
   showSpark(now.history);
   showRing();
   showTopics();
+  showGroups();
   showLateness();
   showBehind();
   showFoot();
@@ -257,9 +258,21 @@ function showTopics() {
   body.querySelector(".more")?.remove();
   if (now.more_topics) {
     body.append(make("tr", { class: "none more" }, make("td", {}, `${plural(now.more_topics, "topic")} more`),
-      make("td", { class: "right" }, count(now.more_waiting)), make("td")));
+      make("td", { class: "right" }, count(now.more_pending)), make("td")));
   }
   showPick(names);
+}
+
+function showGroups() {
+  const rows = now.groups ?? [];
+  $("groups-card").hidden = rows.length === 0;
+  $("groups").replaceChildren(...rows.map(([topic, group, ready, leased, backoff, dead, oldest]) => make("tr", {},
+    make("td", {}, `${topic} → ${group}`),
+    ...[ready, leased, backoff, dead].map((n) => make("td", { class: "right" }, count(n))),
+    make("td", { class: "right" }, ready ? span(oldest) : "–"))));
+  if (now.more_groups) {
+    $("groups").append(make("tr", { class: "none more" }, make("td", { colspan: 6 }, `${plural(now.more_groups, "group")} more`)));
+  }
 }
 
 function topicRow(name) {

@@ -24,8 +24,8 @@ from timerstore.telemetry.metric_families import (
     HasStats,
     buckets_of,
     has_ended,
+    labelled,
     shards_of,
-    topics_of,
 )
 
 try:
@@ -78,8 +78,8 @@ def _add(metric: Any, family: Family, labels: list[str], value: Any) -> None:
     if family.kind == "histogram":
         metric.add_metric(labels, buckets_of(value), value["sum"])
     elif family.labels:
-        for topic, count in topics_of(value):
-            metric.add_metric([*labels, topic], count)
+        for more, count in labelled(family, value):
+            metric.add_metric([*labels, *more], count)
     else:
         metric.add_metric(labels, value)
 

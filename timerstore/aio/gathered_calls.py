@@ -10,7 +10,9 @@ server makes the calls itself, unless they take long (quick_work.py).
 Thread safety: any loop may await; the calls of different loops are not gathered together.
 Locking: `_lock` protects the answers of calls and whether they are wanted.
 Invariants:
-    1. The calls of a loop are made in the order in which its tasks made them.
+    1. The calls of one turn are made in the order in which tasks made them. The loop makes a turn
+       itself only if no earlier one is being made. Of two turns in threads either may be first;
+       their calls are in flight together, so no task knows an order of them.
     2. Each task gets the answer or the error of its own call. An error that concerns all of them,
        such as a failed sync, goes to each.
     3. A call of a task that is cancelled is made all the same. Its answer is passed to `unwanted`,

@@ -131,4 +131,4 @@ def aio_page_count() -> int:
     """How many pending messages an AsyncTimerStore reads at a time."""
     from timerstore.aio import async_store
 
-    return async_store._PAGE
+    return async_store.PAGE_COUNT

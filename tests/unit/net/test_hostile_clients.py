@@ -111,7 +111,7 @@ def test_id_in_use_closes(served: ServedBench) -> None:
         ["close"],
         ["_do_put", ["t", b"x"]],
         ["__init__"],
-        ["verify"],
+        ["ingested", ["source"]],
         ["begin_pull", ["t", 0, 0]],
         ["put"],
         ["put", ["t", b"x", 1]],

@@ -1,0 +1,106 @@
+"""The order of calls: an answered call is visible to the calls that are sent after it.
+
+The loop of a server makes some calls itself, and threads make others. The work of a thread is held
+here, so that a call that could overtake another one does.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.support.bench import Bench, small
+from tests.support.held_sync import PATIENCE_S
+from tests.support.served_bench import ServedBench
+from timerstore import AckResult, TimerStore
+from timerstore.aio import quick_work
+
+
+@pytest.fixture(params=["quick", "slow"])
+def served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[ServedBench]:
+    """A server. quick: its loop makes syncs and leases. slow: threads make them."""
+    monkeypatch.setattr(quick_work, "_QUICK_S", 1e9 if request.param == "quick" else -1.0)
+    one = ServedBench(Bench(tmp_path / "store", small(flush="sync")), tmp_path / "x.sock")
+    yield one
+    one.close()
+
+
+class Held:
+    """A call of the store that waits in its thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(TimerStore, name)
+        self.is_reached, self.is_released = Event(), Event()
+
+        def call(*given: Any, **named: Any) -> Any:
+            self.is_reached.set()
+            self.is_released.wait(PATIENCE_S)
+            return real(*given, **named)
+
+        monkeypatch.setattr(TimerStore, name, call)
+
+
+def _bodies(served: ServedBench, topic: str) -> list[bytes]:
+    served.bench.turn()
+    return served.bench.bodies(topic)
+
+
+def test_put_after_the_answer_to_another_follows_it(served: ServedBench) -> None:
+    """The first put of a topic needs a thread, the others are made by the loop."""
+    remote = served.connect()
+    receipts = [remote.put("new", b"%d" % number) for number in range(5)]
+    assert [one.log_offset for one in receipts] == sorted(one.log_offset for one in receipts)
+    assert _bodies(served, "new") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_put_in_flight_with_another_may_overtake_it_and_none_is_lost(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.bench.store.put("old", b"makes the topic")
+    raw = served.raw()
+    raw.hello()
+    held = Held(monkeypatch, "put")
+    raw.send_all([[2, 1, "put", ["new", b"a"]], [2, 2, "put", ["old", b"b"]]])
+    assert held.is_reached.wait(PATIENCE_S)
+    assert raw.reply()[:2] == [5, 2]
+    raw.send([2, 3, "put", ["old", b"c"]])  # after the answer to b
+    assert raw.reply()[:2] == [5, 3]
+    held.is_released.set()
+    assert raw.reply()[:2] == [5, 1]
+    assert _bodies(served, "old") == [b"makes the topic", b"b", b"c"]
+    assert _bodies(served, "new") == [b"a"]
+
+
+def test_calls_of_another_connection_see_what_was_answered(served: ServedBench) -> None:
+    first, second = served.connect(), served.connect()
+    for number in range(10):
+        first.put("t", b"%d" % number, message_id=f"m{number}")
+        assert second.put("t", b"%d" % number, message_id=f"m{number}").duplicate
+        served.bench.turn()
+        (message,) = second.receive("t", "g")
+        assert message.body == b"%d" % number
+        assert second.ack(message) is AckResult.ACKED
+        assert first.ack(message.receipt) is AckResult.SETTLED
+        assert first.receive("t", "g") == []
+
+
+def test_settling_after_an_answer_sees_it_while_a_thread_is_busy(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.bench.store.put("t", b"x")
+    served.bench.turn()
+    raw, remote = served.raw(), served.connect()
+    raw.hello()
+    held = Held(monkeypatch, "topics")
+    raw.send([2, 1, "topics"])
+    assert held.is_reached.wait(PATIENCE_S)
+    (message,) = remote.receive("t", "g")
+    longer = remote.extend(message, lease=60)
+    assert remote.ack(longer) is AckResult.ACKED
+    assert remote.ack(message) is AckResult.SETTLED
+    held.is_released.set()
+    assert raw.reply()[:2] == [5, 1]

@@ -527,7 +527,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
         """Extend the lease of a message to `lease` seconds from now. Return the new receipt.
 
-        The old receipt becomes invalid. The change is one step and durable on return.
+        The old receipt becomes invalid, so that its other holders cannot settle the message any
+        more; `renew` keeps it. The change is one step and durable on return.
 
         Raises:
             LeaseLostError: the message is not leased any more. `result` is EXPIRED, SETTLED or
@@ -535,6 +536,21 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             MessageError: an argument is invalid.
         """
         return self._do_extend(receipt, lease)
+
+    def renew(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> int:
+        """Renew the lease of a message: it ends `lease` seconds from now. Return that time in ms.
+
+        The receipt stays valid, after any number of renewals and after a restart. The change is one
+        step and durable on return.
+
+        lease: seconds or a timedelta, above 0, at most `StoreConfig.delay_ms_max`.
+
+        Raises:
+            LeaseLostError: the message is not leased any more. `result` is EXPIRED, SETTLED or
+                UNKNOWN.
+            MessageError: an argument is invalid.
+        """
+        return self._do_renew(receipt, lease)
 
     def bury(self, receipt: str | LeasedMessage, *, error: str | None = None) -> AckResult:
         """Make a leased message a dead letter of its group now, whatever attempts it has left.
@@ -927,6 +943,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
+        raise NotImplementedError
+
+    def _do_renew(self, receipt: str | LeasedMessage, lease: timedelta | float) -> int:
         raise NotImplementedError
 
     def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:

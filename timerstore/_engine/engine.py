@@ -322,6 +322,7 @@ class Engine(Owner):
             make_consumer,
             QueueEnds(self.routes, self.puller),
             self.lease_kinds,
+            self.finder,
         )
 
     def make_requeuer(

@@ -239,6 +239,11 @@ class AsyncTimerStore(AsyncClosing):
         """Extend a lease, as TimerStore.extend. It shares syncs as `ack` does."""
         return cast("str", await self._lease_calls.call(LeaseCall("extend", receipt, lease=lease)))
 
+    @_as(TimerStore.renew)
+    async def renew(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> int:
+        """Renew a lease, as TimerStore.renew. It shares syncs as `ack` does."""
+        return cast("int", await self._lease_calls.call(LeaseCall("renew", receipt, lease=lease)))
+
     def lease_consumer(
         self, topic: Topics, group: str, *, wait: float | None = None, **options: Any
     ) -> AsyncLeaseConsumer:

@@ -210,6 +210,9 @@ class CallRunner(Owner):
         assert leases is not None, "checked by the caller"
         if call.name == "receive":
             leases.update((one.receipt, one.lease_until_ms) for one in found)
+        elif call.name == "renew":
+            if call.args[0] in leases:
+                leases[call.args[0]] = found
         elif call.name in _SETTLING:
             leases.pop(call.args[0], None)
             if call.name == "extend":

@@ -154,6 +154,7 @@ STORE_CALLS = _by_name(
     CallSpec("ack_many", list[AckResult]),
     CallSpec("nack", AckResult),
     CallSpec("extend", str, Repeat.NEVER),
+    CallSpec("renew", int),
     CallSpec("bury", AckResult),
     CallSpec("dead_letters", int),
     CallSpec("requeue", int, Repeat.NEVER),

@@ -178,6 +178,12 @@ class ShardLeases(Owner):
         shard, receipt = self._place_of(given)
         return join_handle(shard, self._call(shard, methodcaller("extend", receipt, lease=lease)))
 
+    def renew(self, given: str | LeasedMessage, lease: Any) -> int:
+        """Implement ShardedStore.renew."""
+        shard, receipt = self._place_of(given)
+        until_ms: int = self._call(shard, methodcaller("renew", receipt, lease=lease))
+        return until_ms
+
     def _place_of(self, given: object) -> tuple[int, str]:
         """Return the shard and the receipt in that shard, checked."""
         text = given.receipt if isinstance(given, LeasedMessage) else given

@@ -239,6 +239,9 @@ class ShardedStore(
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
 
+    def _do_renew(self, receipt: str | LeasedMessage, lease: timedelta | float) -> int:
+        return self._leases.renew(receipt, lease)
+
     def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:
         return self._leases.bury(receipt, error)
 

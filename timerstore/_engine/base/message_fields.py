@@ -31,7 +31,7 @@ _NO_ID = re.compile("[\x00-\x20\x7f]")
 DROPPED_NAMES = frozenset(
     {
         "TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE", "TS_LEASE", "TS_ERROR",
-        "TS_REPLACE", "TS_EVERY",
+        "TS_RENEWED", "TS_REPLACE", "TS_EVERY",
     }
 )  # fmt: skip
 """Properties dropped silently: a forwarded message still has those of its earlier store."""

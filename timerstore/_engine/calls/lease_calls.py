@@ -80,8 +80,12 @@ class LeaseCalls(OpenStore):
         return self._leases.extend(receipt, lease)
 
     @counted
+    def _do_renew(self, receipt: str | LeasedMessage, lease: timedelta | float) -> int:
+        return self._leases.renew(receipt, lease)
+
+    @counted
     def _settle_each(self, calls: Sequence[LeaseCall]) -> list[Settled | Exception]:
-        """Make `ack`, `nack` and `extend` calls of tasks with one sync (timerstore.aio)."""
+        """Make calls of tasks that settle or extend leases, with one sync (timerstore.aio)."""
         return self._failing_if_final(self._leases.settle_each(calls))
 
     def _failing_if_final(self, answers: list[Answer]) -> list[Answer]:

@@ -40,6 +40,8 @@ ERROR_PROPERTY = "TS_ERROR"
 ERROR_BYTES_MAX = 1024
 BACKOFF_PROPERTY = "TIMER_BACKOFF"
 """On the timer of a message that `nack` returned, with the value 1. No later copy has it."""
+RENEWED_PROPERTY = "TS_RENEWED"
+"""On a lease that was renewed: opening and timer id of the receipt that still settles it."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 
@@ -148,9 +150,28 @@ def with_error(error: str, properties: bytes) -> bytes:
     """
     text = _CONTROL.sub(" ", error).encode("utf-8", "replace")[:ERROR_BYTES_MAX]
     text = text.decode("utf-8", "ignore").encode()  # without a part of a character
-    name = f"{ERROR_PROPERTY}\x01".encode()
-    pairs = [one for one in properties.split(b"\x02") if one and not one.startswith(name)]
-    return b"\x02".join([*pairs, name + text, b""])
+    return _without(ERROR_PROPERTY, properties) + f"{ERROR_PROPERTY}\x01".encode() + text + b"\x02"
+
+
+def _without(name: str, properties: bytes) -> bytes:
+    begin = f"{name}\x01".encode()
+    pairs = [one for one in properties.split(b"\x02") if one and not one.startswith(begin)]
+    return b"".join(one + b"\x02" for one in pairs)
+
+
+def renewal_mark(receipt: "Receipt") -> bytes:
+    """Return the encoded property of a lease that was renewed and keeps this receipt."""
+    return f"{RENEWED_PROPERTY}\x01{receipt.opening:08x} {receipt.timer_id}\x02".encode()
+
+
+def renewed(receipt: "Receipt", properties: bytes) -> bytes:
+    """Return the encoded properties of a renewed lease that keeps this receipt."""
+    return not_renewed(properties) + renewal_mark(receipt)
+
+
+def not_renewed(properties: bytes) -> bytes:
+    """Return the encoded properties of a lease whose earlier receipt does not settle it."""
+    return _without(RENEWED_PROPERTY, properties)
 
 
 class Receipt(NamedTuple):

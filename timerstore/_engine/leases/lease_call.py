@@ -11,20 +11,20 @@ ReceiptOrMessage = str | LeasedMessage
 
 
 Settled = AckResult | str | list[AckResult] | int
-"""The result of a call: of extend a receipt, of ack_many one result for each receipt, of give_back
-the number of messages."""
+"""The result of a call: of extend a receipt, of renew the end in ms, of ack_many one result for
+each receipt, of give_back the number of messages."""
 
 
 class LeaseCall(NamedTuple):
     """One call. The engine checks its arguments."""
 
-    kind: Literal["ack", "ack_many", "nack", "extend", "give_back"]
+    kind: Literal["ack", "ack_many", "nack", "extend", "renew", "give_back"]
     target: Any
     """A receipt or a leased message; of ack_many and give_back several."""
     delay: object = None
     """Of nack."""
     lease: object = 30.0
-    """Of extend."""
+    """Of extend and renew."""
     error: object = None
     """Of nack."""
 

@@ -29,6 +29,8 @@ from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
     Receipt,
     dead_letter_topic,
+    not_renewed,
+    renewed,
     retry_topic,
     uncounted_properties,
     with_error,
@@ -55,6 +57,7 @@ from timerstore._engine.leases.receive_request import (
     check_receive,
     check_topics,
 )
+from timerstore._engine.leases.renewals import Renewals
 from timerstore._engine.leases.shared_receive import BegunReceive, SharedReceive, Source
 from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics, recalled
 from timerstore._engine.leases.unclaimed_leases import UnclaimedLeases
@@ -65,6 +68,7 @@ from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.read.waiting_pull import wait_in_thread
+from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.write.append import Appender
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -79,6 +83,7 @@ from timerstore.receipts import PutReceipt
 from timerstore.reports import CancelResult
 
 _logger = logging.getLogger("timerstore.leases")
+_MAY_BE_RENEWED = (AckResult.SETTLED, AckResult.UNKNOWN)
 _IN_BACKOFF = f"{BACKOFF_PROPERTY}\x011\x02".encode()
 
 
@@ -90,6 +95,15 @@ def _kept(kept: bytes) -> tuple[bytes, None]:
 def _in_backoff(kept: bytes) -> tuple[bytes, None]:
     """Mark a message that `nack` returned."""
     return kept + _IN_BACKOFF, None
+
+
+def _lost(call: str, result: AckResult) -> LeaseLostError:
+    return LeaseLostError(
+        f"{call}: the lease is not held any more",
+        wanted="a lease that is neither over nor settled",
+        got=result,
+        result=result,
+    )
 
 
 class Leases(Owner):
@@ -112,6 +126,7 @@ class Leases(Owner):
         make_consumer: MakeConsumer,
         ends: QueueEnds,
         kinds: LeaseKinds,
+        lookup: HandleLookup,
     ) -> None:
         self._clock = clock
         self._ends = ends
@@ -139,6 +154,7 @@ class Leases(Owner):
             self._prepare, lambda source, terms: self._lease(source, terms, [])
         )
         self._unclaimed = UnclaimedLeases()
+        self._renewals = Renewals(self._opening, clock, lookup)
 
     # --- receiving ---
 
@@ -348,6 +364,20 @@ class Leases(Owner):
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
             return CancelResult.UNKNOWN, 0
+        present: Receipt | None = self._renewals.present(receipt)
+        while present is not None:
+            tried = present
+            result, end = self._cancel_timer(tried)
+            present = self._again(receipt, tried) if RESULTS[result] in _MAY_BE_RENEWED else None
+        if result is CancelResult.CANCELLED:
+            self._renewals.remove(receipt)
+        return result, end
+
+    def _again(self, receipt: Receipt, tried: Receipt) -> Receipt | None:
+        with self._renewals.lock:
+            return self._renewals.again(receipt, tried)
+
+    def _cancel_timer(self, receipt: Receipt) -> tuple[CancelResult, int]:
         timer = self._timers.timer_of(receipt)
         if timer is not None:
             return self._canceller.cancel_handle(timer)
@@ -369,6 +399,8 @@ class Leases(Owner):
                 return self.nack(call.target, call.delay, call.error, moved.append)
             if call.kind == "extend":
                 return self.extend(call.target, call.lease, moved.append)
+            if call.kind == "renew":
+                return self.renew(call.target, call.lease, moved.append)
             if call.kind == "give_back":
                 return self.give_back(call.target, moved.append)
             if call.kind == "ack":
@@ -416,16 +448,46 @@ class Leases(Owner):
         moved = self._move_noted(reason, receipt, 0, None, buried)
         return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
 
+    def renew(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> int:
+        """Renew a lease, as TimerStore.renew. `sync`: as for Rescheduler.reschedule."""
+        receipt, lease_ms = receipt_of(target), check_lease(self._config, lease)
+        ends: list[int] = []
+        try:
+            renewed_lease = self._renew(receipt, lease_ms, ends.append)
+        finally:
+            (sync or self._log.sync_through)(max(ends, default=0))
+        if isinstance(renewed_lease, AckResult):
+            raise _lost("renew", renewed_lease)
+        return renewed_lease
+
+    def _renew(self, receipt: Receipt, lease_ms: int, sync: Sync) -> int | AckResult:
+        """Return the new end of the lease, or the outcome of the lease if it has one."""
+
+        def kept(properties: bytes) -> tuple[bytes, Route | None]:
+            return renewed(receipt, properties), None
+
+        if receipt.store_id != self._store_id:
+            return AckResult.UNKNOWN
+        with self._renewals.lock:
+            until_ms = self._clock.now_ms + lease_ms
+            present: Receipt | None = self._renewals.present(receipt)
+            while present is not None:
+                tried = present
+                moved = self._move_timer(tried, until_ms, sync, kept)
+                may_be = moved in _MAY_BE_RENEWED
+                present = self._renewals.again(receipt, tried) if may_be else None
+            if isinstance(moved, AckResult):
+                return moved
+            if moved.timer_id < 0:
+                return AckResult.EXPIRED  # the lease is over already: its message was delivered
+            self._renewals.add(receipt, self._moved(receipt, until_ms, moved))
+        return until_ms
+
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
         """Extend a lease, as TimerStore.extend. `sync`: as for Rescheduler.reschedule."""
         longer = self._extend(receipt_of(target), check_lease(self._config, lease), sync)
         if isinstance(longer, AckResult):
-            raise LeaseLostError(
-                "extend: the lease is not held any more",
-                wanted="a lease that is neither over nor settled",
-                got=longer,
-                result=longer,
-            )
+            raise _lost("extend", longer)
         return write_receipt(longer)
 
     def _extend(
@@ -438,6 +500,10 @@ class Leases(Owner):
             return moved
         if moved.timer_id < 0:
             return AckResult.EXPIRED  # the new lease is over already: its message was delivered
+        return self._moved(receipt, until_ms, moved)
+
+    def _moved(self, receipt: Receipt, until_ms: int, moved: PutReceipt) -> Receipt:
+        """Return the receipt of a lease with another end."""
         if receipt.is_last:
             self._kinds.last_attempts.add(receipt.topic, receipt.group, moved.timer_id)
         return receipt._replace(
@@ -474,6 +540,24 @@ class Leases(Owner):
         """Move the end of a lease; return its outcome instead if it has one."""
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
+
+        def not_kept(kept: bytes) -> tuple[bytes, Route | None]:
+            properties = not_renewed(kept)
+            return (properties, None) if rewrite is None else rewrite(properties)
+
+        present: Receipt | None = self._renewals.present(receipt)
+        while present is not None:
+            tried = present
+            change = rewrite if tried is receipt else not_kept
+            moved = self._move_timer(tried, deliver_ms, sync, change)
+            present = self._again(receipt, tried) if moved in _MAY_BE_RENEWED else None
+        if isinstance(moved, PutReceipt):
+            self._renewals.remove(receipt)
+        return moved
+
+    def _move_timer(
+        self, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite | None
+    ) -> PutReceipt | AckResult:
         rescheduler, timer = self._rescheduler, self._timers.timer_of(receipt)
         try:
             if timer is not None:

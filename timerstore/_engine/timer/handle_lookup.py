@@ -91,6 +91,62 @@ class HandleLookup:
             except GoneError:
                 continue  # retention has moved the record; the next search finds the copy
 
+    def find_marked(self, topic: str, message_id: str, mark: bytes) -> FoundTimer | None:
+        """Return the pending message with an id whose encoded properties have a mark, or None.
+
+        mark: an encoded property, with its end.
+
+        Raises:
+            CorruptError: a record with the id is damaged.
+        """
+        while True:
+            try:
+                return self._find_marked(topic, message_id, mark)
+            except GoneError:
+                continue  # retention has moved the record; the next search finds the copy
+
+    def _find_marked(self, topic: str, message_id: str, mark: bytes) -> FoundTimer | None:
+        slots = {
+            slot_ms
+            for log_offset in self._copies(topic, message_id)
+            if (slot_ms := self._marked_slot_ms(log_offset, mark)) is not None
+        }
+        for slot_ms in slots:
+            for one in self.find(Handle(topic, "", slot_ms + 1, message_id, None)):
+                is_it = self._marked_slot_ms(one.log_offset, mark) is not None
+                if is_it and self.is_waiting(one.timer_id):
+                    return one
+        return None
+
+    def _marked_slot_ms(self, log_offset: int, mark: bytes) -> int | None:
+        """Return the slot time of a timer whose properties have the mark, or None."""
+        with self._log.segments.view(self._log.written_through(log_offset + 1)) as view:
+            topic, _, text = record_fields(self._log.segments, view, log_offset)
+        if topic != WHEEL_TIMER_TOPIC.encode() or b"\x02" + mark not in b"\x02" + text + b"\x02":
+            return None
+        slot_ms = parse_properties(text).get("TIMER_OUT_MS", "")
+        return int(slot_ms) if slot_ms.isdigit() else None
+
+    def _copies(self, topic: str, message_id: str) -> list[int]:
+        """Return log offsets of records that may be timers of a message."""
+        with self._log.lock:
+            end = self._log.end
+        self._dispatch.through(end)
+        index = self._dispatch.index
+        if index is not None and message_id:
+            found = index.find(WHEEL_TIMER_TOPIC.encode(), message_id.encode())
+            begin = self._log.segments.begin
+            return [int(at) for part in found for at in part if begin <= at < end]
+        wanted = f"{topic}+{message_id}".encode()
+        identity = lib.ts_identity(wanted, len(wanted))
+        return [
+            int(at)
+            for part in self._scan()
+            for at in part["log_offset"][
+                (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
+            ]
+        ]
+
     def is_waiting(self, timer_id: int) -> bool:
         """Return whether the message with this timer id is pending."""
         return bool(self._states.get(timer_id) == lib.TS_PENDING)
@@ -233,6 +289,16 @@ class HandleLookup:
             end = self._log.end
         self._dispatch.through(end)
         found: dict[int, int] = {}
+        for part in self._scan():
+            is_copy = (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
+            is_copy &= part["out_ms"] == handle.out_ms
+            ids = self._states.ids_of(part[is_copy], self._store_id).tolist()
+            for record, timer_id in zip(part[is_copy], ids, strict=True):
+                if self._states.get(timer_id) != lib.TS_NONE:  # skip old copies of rolled messages
+                    found[timer_id] = int(record["log_offset"])
+        return found
+
+    def _scan(self) -> Iterator[Any]:
         segments = self._log.segments
         for part, _, _ in scan_batches(
             segments,
@@ -242,13 +308,7 @@ class HandleLookup:
             segments.begin,
             self._log.written,
         ):
-            is_copy = (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
-            is_copy &= part["out_ms"] == handle.out_ms
-            ids = self._states.ids_of(part[is_copy], self._store_id).tolist()
-            for record, timer_id in zip(part[is_copy], ids, strict=True):
-                if self._states.get(timer_id) != lib.TS_NONE:  # skip old copies of rolled messages
-                    found[timer_id] = int(record["log_offset"])
-        return found
+            yield part
 
     def _serve_route(self, view: Any) -> None:
         route_needed(self._log.segments, view, self._routes, self._clock.now_ms)

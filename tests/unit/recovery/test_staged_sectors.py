@@ -40,6 +40,15 @@ class StagingImage:
         assert end <= len(self.raw)
         return slice(end - filled % SECTOR, end)
 
+    def place_of(self, log_offset: int) -> int:
+        """Return the place in the file of a staged record."""
+        half_bytes = int.from_bytes(self.raw[24:32], "little")
+        for half in (0, 1):
+            base, mark = struct.unpack_from("<qQ", self.raw, 32 + 16 * half)
+            if base <= log_offset < base + (mark & BYTES_OF_MARK):
+                return HEADER + half * half_bytes + log_offset - int(base)
+        raise AssertionError("the record is not staged")
+
     def forget_checksums(self) -> None:
         """Turn the file into one of the version before marks had a checksum."""
         self.raw[:8] = b"TSSTAGE2"
@@ -177,4 +186,34 @@ def test_staged_copy_without_space_for_its_crc_survives(
     bench.close()
     other = Bench(killed, bench.config, NOW)  # the delivery is not repeated before its time
     assert other.bodies("orders") == [b"first", b"full"]
+    other.close()
+
+
+@pytest.mark.parametrize(("property_crc", "delay"), [(True, DELAY_S), (False, None)])
+def test_staged_record_with_any_changed_byte_is_refused(
+    tmp_path: Path, property_crc: bool, delay: float | None
+) -> None:
+    """The records before it stay: those with a CRC of their own, or else the durable ones."""
+    bench = Bench(tmp_path / "s", small(property_crc=property_crc))
+    bench.store.put("t", b"durable", flush="sync")
+    bench.store.put("t", b"neighbour")
+    staged = bench.store.put("t", b"staged", delay=delay, properties={"name": "value"})
+    size = inside(bench.store).log.end - staged.log_offset
+    root = copied(bench)
+    kept = [b"durable", b"neighbour"] if property_crc else [b"durable"]
+    whole = StagingImage(root)
+    begin = whole.place_of(staged.log_offset)
+    for at in range(size):
+        target = root.with_name(f"changed-{at}")
+        shutil.copytree(root, target)
+        image = StagingImage(target)
+        image.raw[begin + at] ^= 1 << at % 8
+        image.write()
+        other = Bench(target, bench.config, bench.clock.now_ms)
+        other.turn(DELAY_S * SECOND)
+        assert other.bodies() == kept, f"byte {at} of {size}"
+        abandon(other.store)
+        shutil.rmtree(target)
+    other = reopened(root, bench)
+    assert other.bodies() == [b"durable", b"neighbour", b"staged"]
     other.close()

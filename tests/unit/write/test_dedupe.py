@@ -277,6 +277,21 @@ def test_more_ids_than_a_table_holds_and_more_than_are_remembered(
     bench.close()
 
 
+@pytest.mark.parametrize(("age_ms", "is_known"), [(HOUR - 1, True), (HOUR, False)])
+def test_saved_ids_are_dropped_when_their_window_has_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, age_ms: int, is_known: bool
+) -> None:
+    """The id that needs space makes the store drop the ids that are saved and too old."""
+    monkeypatch.setattr(*IDS_CAPACITY_MIN, 4)
+    names = [f"id-{k}" for k in range(4)]
+    bench.store.put_many("t", [b"x"] * 4, message_ids=names)
+    bench.store.flush()
+    bench.clock.advance(age_ms)
+    for k in range(8):
+        bench.store.put("t", b"x", message_id=f"new-{k}")
+    assert bench.store.put("t", b"x", message_id="id-3").duplicate is is_known
+
+
 def test_ids_file_is_rebuilt_when_it_does_not_match(bench: Bench) -> None:
     first = bench.store.put("t", b"x", message_id="a")
     for damage in (bytes(24), b""):

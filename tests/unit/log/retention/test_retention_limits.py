@@ -98,6 +98,19 @@ def test_log_above_its_size_limit_loses_its_oldest_files(tmp_path: Path) -> None
     bench.store.close()
 
 
+def test_log_of_its_size_limit_keeps_its_files(tmp_path: Path) -> None:
+    """The size is first measured: with records of fixed sizes it is the same each time."""
+    sizes = []
+    for number, less in ((0, None), (1, 0), (2, 1)):
+        limit = 0 if less is None else sizes[0] - less
+        bench = RetentionBench(tmp_path / f"{number}", config(retention_log_bytes=limit))
+        bench.fill()
+        sizes.append(bench.stat("log_end_bytes"))
+        assert sizes[-1] == sizes[0]
+        assert bench.log_files == ([16 * KIB] if less == 1 else [0, 16 * KIB])
+        bench.store.close()
+
+
 def test_full_file_system_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = RetentionBench(tmp_path, config(retention_ms=0, retention_disk_percent=80))
     bench.fill(60)

@@ -26,6 +26,22 @@ def test_messages_that_a_group_has_not_read_are_kept(bench: RetentionBench) -> N
     assert len(bench.log_files) == 1
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_file_is_removed_when_a_group_has_read_all_of_it(
+    bench: RetentionBench, is_read: bool
+) -> None:
+    """The group has read up to the first record of the next file, or up to the one before."""
+    bench.fill()
+    in_first = sum(
+        one.log_offset < 16 * KIB for one in bench.store.pull("t", 0, 0, max_count=100).messages
+    )
+    with bench.store.consumer("t", "g") as reader:
+        reader.poll(in_first - (not is_read))
+        reader.commit()
+    bench.age()
+    assert bench.log_files[0] == (16 * KIB if is_read else 0)
+
+
 def test_group_without_a_commit_keeps_messages_until_it_leaves(bench: RetentionBench) -> None:
     reader = bench.store.consumer("t", "g")
     bench.fill(40)

@@ -355,6 +355,8 @@ def connect(
     token: str | None = None,
     tls: ssl.SSLContext | None = None,
     retry_for: float = 30.0,
+    connect_timeout: float | None = None,
+    call_timeout: float = 5.0,
     return_leases: bool = False,
 ) -> ConnectedStore:
     """Connect to a server and return a store with the calls of TimerStore, for any thread.
@@ -369,19 +371,32 @@ def connect(
     tls: settings of TLS, such as further certificate authorities; by default those of
     `ssl.create_default_context`.
 
-    retry_for: seconds to look for a server, at the beginning and after the connection was lost. 0
-    raises at once: then puts get no message id from the client.
+    retry_for: seconds to look for a server after the connection was lost, 0 to 86,400. 0 raises at
+    once: then puts get no message id from the client.
+
+    connect_timeout: seconds to look for a server at the beginning, 0 to 86,400; None: `retry_for`.
+
+    call_timeout: seconds for the answer to a call, 0.1 to 86,400; a call that waits has its `wait`
+    in addition. After that time the call is sent again if it then happens once, for at most
+    `retry_for`; otherwise it raises ConnectionLostError. One attempt to connect has the same limit.
 
     return_leases: True to have the server deliver leased messages again as soon as this connection
     ends, instead of when their leases end. A short break of the connection does so, too.
 
     Raises:
         ConfigError: an argument is invalid, or msgspec is not installed.
-        UnavailableError: no server was found in time.
+        UnavailableError: no server was found in time, or the address cannot be that of a server;
+            then `retryable` is False.
         AccessError: the server rejects the user or the token.
         ProtocolError: the server speaks another version of the protocol.
     """
     store: ConnectedStore = load_net("remote_store").connect_store(
-        url, token=token, tls=tls, retry_for=retry_for, return_leases=return_leases
+        url,
+        token=token,
+        tls=tls,
+        retry_for=retry_for,
+        connect_timeout=connect_timeout,
+        call_timeout=call_timeout,
+        return_leases=return_leases,
     )
     return store

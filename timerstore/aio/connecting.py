@@ -12,6 +12,8 @@ def connect(
     token: str | None = None,
     tls: ssl.SSLContext | None = None,
     retry_for: float = 30.0,
+    connect_timeout: float | None = None,
+    call_timeout: float = 5.0,
     return_leases: bool = False,
 ) -> Any:
     """Connect to a server as timerstore.connect does: `await` it, or use `async with`.
@@ -26,5 +28,11 @@ def connect(
     When the result is awaited, it raises the other errors of timerstore.connect.
     """
     return load_net("async_remote_store").connect_async_store(
-        url, token=token, tls=tls, retry_for=retry_for, return_leases=return_leases
+        url,
+        token=token,
+        tls=tls,
+        retry_for=retry_for,
+        connect_timeout=connect_timeout,
+        call_timeout=call_timeout,
+        return_leases=return_leases,
     )

@@ -8,7 +8,9 @@ call_table.py                                    the calls that travel, one row 
 store_server.py, acceptor.py, connections.py, server_connection.py, call_runner.py   the server
 fair_pool.py                                     its threads
 start_server.py, listening.py, access.py, server_limits.py    its arguments
-channel.py, remote_store.py, remote_consumer.py               the client for threads
+client_options.py, connector.py, attempt_limits.py, repeating.py     both clients
+channel.py, byte_stream.py, tls_stream.py, surviving_lock.py  the connection of the one for threads
+remote_store.py, remote_consumer.py                           the client for threads
 async_channel.py, async_remote_store.py, async_remote_consumer.py   the client for asyncio
 shared_store.py                                  a store that the first process serves to others
 not_remote.py                                    the calls that cannot travel, with reasons

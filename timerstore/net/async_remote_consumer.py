@@ -37,7 +37,7 @@ class AsyncRemoteConsumer(AsyncClosing):
     def __init__(
         self,
         join: Join,
-        limit: Callable[[], RetryLimit],
+        limit: Callable[[object], RetryLimit],
         number: int,
         channel: AsyncChannel,
         topic: str,
@@ -45,7 +45,7 @@ class AsyncRemoteConsumer(AsyncClosing):
         wait: float | None,
     ) -> None:
         """`join`: makes the consumer in the server again; returns its number and connection.
-        `limit`: makes the limit of the attempts of one call.
+        `limit`: makes the limit of the attempts of one call, which waits for some seconds.
         """
         self.topic = topic
         self.group = group
@@ -63,7 +63,7 @@ class AsyncRemoteConsumer(AsyncClosing):
         """Return the next messages of its queues, as RemoteConsumer.poll."""
         loop = asyncio.get_running_loop()
         deadline, left = loop.time() + wait_seconds(wait), wait
-        limit = self._limit()
+        limit = self._limit(wait)
         while True:
             packed = packed_options("poll", {"max_count": max_count, "wait": left})
             number, channel = await self._joined()
@@ -72,6 +72,8 @@ class AsyncRemoteConsumer(AsyncClosing):
                     CONSUMER_CALLS["poll"], [], packed, number
                 )
             except (ConnectionLostError, NotSentError) as error:
+                if not channel.is_lost:  # no answer came in time: messages may be on their way
+                    self._interrupted = number, channel
                 await asyncio.sleep(lost_pause_s(limit, error))
                 left = max(deadline - loop.time(), 0.0)
             except (ClosedError, MessageError):

@@ -9,6 +9,7 @@ See also: docs/guide.md, docs/protocol.md.
 import asyncio
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
@@ -29,14 +30,20 @@ from timerstore.errors import (
 )
 from timerstore.net.async_channel import AsyncChannel, connected_channel
 from timerstore.net.async_remote_consumer import AsyncRemoteConsumer, JoiningRemotely
-from timerstore.net.attempt_limits import LONGEST_PAUSE_S, ConnectLimit, RetryLimit
+from timerstore.net.attempt_limits import (
+    LONGEST_PAUSE_S,
+    ClientTimes,
+    ConnectLimit,
+    RetryLimit,
+    check_without_tls,
+)
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
 from timerstore.net.channel import NotSentError
-from timerstore.net.connector import CONNECT_S
-from timerstore.net.endpoints import Endpoint, parse_endpoint
+from timerstore.net.client_options import checked_options
+from timerstore.net.endpoints import Endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
-from timerstore.net.remote_store import checked_hello
+from timerstore.net.remote_consumer import wait_seconds
 from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_messages import Hello
 from timerstore.reports import PendingTimer
@@ -61,12 +68,12 @@ class AsyncRemoteStore(AsyncClosing):
     """
 
     def __init__(
-        self, endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, retry_for_s: float
+        self, endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, times: ClientTimes
     ) -> None:
         self._endpoint = endpoint
         self._hello = hello
         self._tls = tls
-        self._retry_for_s = retry_for_s
+        self._times = times
         self._ids = ClientIds()
         self._pid = os.getpid()
         self._channels: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncChannel] = (
@@ -102,6 +109,8 @@ class AsyncRemoteStore(AsyncClosing):
             return found
         task = self._connecting.get(loop)
         if task is None:
+            if deadline_s is None:
+                deadline_s = time.monotonic() + self._times.retry_for_s
             task = self._connecting[loop] = loop.create_task(self._connect(deadline_s))
             task.add_done_callback(lambda _: self._connecting.pop(loop, None))
         try:
@@ -114,7 +123,7 @@ class AsyncRemoteStore(AsyncClosing):
     def _closed_error(self) -> ClosedError:
         return ClosedError("the store is closed", where=self._endpoint)
 
-    async def _connect(self, deadline_s: float | None) -> AsyncChannel:
+    async def _connect(self, deadline_s: float) -> AsyncChannel:
         """Connect, and keep the connection, also if no caller waits for it any longer."""
         found = await self._connected(deadline_s)
         if self._is_closed:
@@ -123,14 +132,19 @@ class AsyncRemoteStore(AsyncClosing):
         self._channels[asyncio.get_running_loop()] = found
         return found
 
-    async def _connected(self, deadline_s: float | None) -> AsyncChannel:
-        limit = ConnectLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint, deadline_s)
+    async def _connected(self, deadline_s: float) -> AsyncChannel:
+        call_s = self._times.call_timeout_s
+        limit = ConnectLimit(deadline_s, LONGEST_PAUSE_S, call_s, self._endpoint)
         while True:
             if self._is_closed:
                 raise self._closed_error()
             try:
-                return await connected_channel(self._endpoint, self._hello, self._tls, CONNECT_S)
+                return await connected_channel(
+                    self._endpoint, self._hello, self._tls, limit.attempt_s, call_s
+                )
             except (OSError, UnavailableError) as error:
+                if limit.may_need_tls(error):
+                    await asyncio.to_thread(check_without_tls, self._endpoint, limit.attempt_s)
                 pause_s = limit.pause_s(error)
             await asyncio.sleep(pause_s)
 
@@ -141,8 +155,8 @@ class AsyncRemoteStore(AsyncClosing):
     ) -> tuple[Any, AsyncChannel]:
         """Make a call; return its result and the connection that it was made on."""
         spec = STORE_CALLS[name]
-        attempt = CallAttempt(spec, args, options, self._ids if self._retry_for_s else None)
-        limit = self._limit()
+        limit = self._limit(options.get("wait") if spec.waits else 0)
+        attempt = CallAttempt(spec, args, options, None if limit.is_none else self._ids)
         while True:
             try:
                 channel = await self._channel(limit.deadline_s)
@@ -150,14 +164,16 @@ class AsyncRemoteStore(AsyncClosing):
                 raise attempt.given_up(error) from error
             options = attempt.options_for(channel.welcome.dedupe_window_ms)
             try:
-                return attempt.result(await channel.request(spec, args, options)), channel
+                found = await channel.request(spec, args, options, is_late=attempt.is_late)
+                return attempt.result(found), channel
             except (NotSentError, TimerStoreError) as error:
                 if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
             await asyncio.sleep(pause_s)
 
-    def _limit(self) -> RetryLimit:
-        return RetryLimit(self._retry_for_s, LONGEST_PAUSE_S, self._endpoint)
+    def _limit(self, wait: object = 0) -> RetryLimit:
+        times = self._times
+        return RetryLimit(times.retry_for_s, LONGEST_PAUSE_S, self._endpoint, wait_seconds(wait))
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **options: Any
@@ -272,21 +288,13 @@ class Connecting(Owner):
         await self._store.__aexit__(kind, error, trace)
 
 
-def connect_async_store(
-    url: str,
-    *,
-    token: str | None,
-    tls: ssl.SSLContext | None,
-    retry_for: float,
-    return_leases: bool,
-) -> Connecting:
+def connect_async_store(url: str, **options: Any) -> Connecting:
     """Implement timerstore.aio.connect."""
-    hello = checked_hello(token, tls, retry_for, return_leases=return_leases)
-    endpoint = parse_endpoint(url)
+    found = checked_options(url, **options)
 
     async def make() -> AsyncRemoteStore:
-        store = AsyncRemoteStore(endpoint, hello, tls, float(retry_for))
-        await store._channel()
+        store = AsyncRemoteStore(*found)
+        await store._channel(time.monotonic() + found.times.connect_timeout_s)
         return store
 
     return Connecting(make)

@@ -57,6 +57,8 @@ class CallSpec:
     from_wire: Callable[[Any], Any] | None = None
     waits: bool = False
     """Whether it can wait for messages, for `wait` seconds."""
+    takes_long: bool = False
+    """Whether it reads the whole store, for a time without a limit."""
 
     @cached_property
     def decoder(self) -> "msgspec.msgpack.Decoder[Any]":
@@ -174,8 +176,8 @@ STORE_CALLS = _by_name(
     CallSpec("congestion", dict[int, int]),
     CallSpec("pace", None),
     CallSpec("flush", None),
-    CallSpec("verify", Report),
-    CallSpec("backup", BackupReport),
+    CallSpec("verify", Report, takes_long=True),
+    CallSpec("backup", BackupReport, takes_long=True),
 )
 """The calls of a store. `consumer`, `pending` and `dead_letters` return the number of a target, for
 the calls below."""

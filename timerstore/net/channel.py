@@ -1,25 +1,30 @@
 """One connection of a client for threads: many calls at a time, matched by id.
 
 No thread is kept for reading. One of the threads that wait for an answer reads for all of them;
-when its own answer is there, it passes the task on to another.
+when its own answer is there, another one continues.
 
-Thread safety: any thread.
-Locking: `_lock` protects the table of calls for a few steps. `_send_lock` orders the calls that are
-    sent. The socket is read without a lock by the thread that `_is_read` stands for.
+Thread safety: any thread. An exception at any line of a call, as a signal handler may raise one,
+    ends this call only: received and sent bytes are kept, and the next thread repeats the step that
+    was interrupted. A thread of its own finishes a call whose result must be given back.
+Locking: `_reading` is held by the thread that reads, `_sending` by the one that sends the calls in
+    `_unsent`, in their order. Tables are changed by single steps of the interpreter.
 Invariants:
     1. An answer goes to the one call that has its id, or to none.
     2. As long as a thread waits for an answer, one of them reads.
     3. Once the connection is lost, every call has been woken, and each later one raises at once.
+    4. A call ends within its limit, also if the server neither reads nor answers.
 Raises: ConnectionLostError if the connection is lost during a call, NotSentError before it.
 """
 
 import contextlib
-import socket
+import itertools
+import math
 import ssl
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from timerstore._engine.base.owner import Owner
 from timerstore.errors import (
@@ -27,11 +32,15 @@ from timerstore.errors import (
     ConnectionLostError,
     MessageError,
     ProtocolError,
+    ReentrantCallError,
     TimerStoreError,
 )
+from timerstore.net.byte_stream import SocketStream
 from timerstore.net.call_table import CallSpec
-from timerstore.net.endpoints import Endpoint, connected_socket
-from timerstore.net.frames import FRAME_BYTES_MAX, LENGTH_BYTES, FrameSplitter, frame
+from timerstore.net.endpoints import Endpoint, connected_socket, silent_server
+from timerstore.net.frames import FRAME_BYTES_MAX, frame, split_frames
+from timerstore.net.giving_back import calls_that_give_back, has_to_be_given_back
+from timerstore.net.surviving_lock import SurvivingLock
 from timerstore.net.tls_stream import TlsStream
 from timerstore.net.wire_errors import error_of
 from timerstore.net.wire_messages import (
@@ -49,25 +58,42 @@ from timerstore.net.wire_messages import (
     encode_call,
 )
 
-_READ_BYTES = 64 * 1024  # malloc maps and unmaps each block of 128 KiB or more
 RECEIVED_BYTES_MAX = 1 << 30  # of one frame, from a server that this client trusts
 
 
 class NotSentError(Exception):
-    """The connection was lost before the call was sent: it can be made on another one."""
+    """The call was not sent: it can be made on another connection."""
 
 
 class _Slot(Owner):
     """A call that waits for its answer."""
 
-    __slots__ = ("is_reader", "is_waiting", "reply", "wakeup")
+    __slots__ = ("begin_s", "is_waiting", "reply", "wakeup")
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
+        self.begin_s = time.monotonic()
         self.reply: Answer | Failure | TimerStoreError | None = None
-        self.is_waiting = False  # for `wakeup`
-        self.is_reader = False  # reads for all calls
+        self.is_waiting = False  # can read for the others, or waits for `wakeup`
+
+    def wake(self) -> None:
+        """Let its thread look again. It may be woken more often than it waits."""
+        try:  # `suppress` takes longer than the rest
+            self.wakeup.release()
+        except RuntimeError:
+            return  # it is awake
+
+
+class _Unsent(NamedTuple):
+    """A frame that was not sent yet, or only in part."""
+
+    data: bytes
+    sent: list[int]
+    """The bytes that were sent, by each system call."""
+    slot: _Slot | None
+    is_late: Callable[[], bool] | None
+    """Returns whether it must not be sent any more; None: it may be sent at any time."""
 
 
 def call_payload(call: Call, frame_bytes_max: int) -> bytes:
@@ -84,6 +110,33 @@ def call_payload(call: Call, frame_bytes_max: int) -> bytes:
             f"{frame_bytes_max} in one call"
         )
     return payload
+
+
+def wait_of(options: Mapping[str, Any]) -> float:
+    """Return the seconds for which a call waits, in addition to the limit for calls."""
+    wait = options.get("wait")
+    return float(wait) if isinstance(wait, int | float) and wait > 0 else 0.0
+
+
+def no_answer(spec: CallSpec, limit_s: float, where: object) -> ConnectionLostError:
+    """Return the error for a call that was not answered in time."""
+    return ConnectionLostError(
+        f"{spec.name}: the server did not answer in {limit_s:g} s (call_timeout)", where=where
+    )
+
+
+def window_ended(where: object) -> ConnectionLostError:
+    """Return the error of a call that could not be sent again in time."""
+    return ConnectionLostError(
+        "the connection was lost during the call, and the window of deduplication ended before it "
+        "could be sent again",
+        where=where,
+    )
+
+
+def not_a_server(got: bytes) -> ProtocolError:
+    """Return the error of a first message that has not the form of the protocol."""
+    return ProtocolError("the other side is no server of timerstore", got=got)
 
 
 def check_welcome(reply: object) -> Welcome:
@@ -105,47 +158,58 @@ class Channel(Owner):
     """A connection that was greeted."""
 
     def __init__(
-        self, endpoint: Endpoint, hello: Hello, tls: ssl.SSLContext | None, timeout_s: float
+        self,
+        endpoint: Endpoint,
+        hello: Hello,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+        call_timeout_s: float,
     ) -> None:
-        """Connect and exchange the first messages. OSError if no server listens."""
+        """Connect and exchange the first messages, in `timeout_s`. OSError if no server listens."""
+        deadline_s = time.monotonic() + timeout_s
         raw = connected_socket(endpoint, timeout_s)
         try:
-            self._socket: socket.socket | TlsStream = raw
+            self._stream = SocketStream(raw)
             if endpoint.is_tls:
                 context = tls or ssl.create_default_context()
-                self._socket = TlsStream(raw, context, endpoint.host)
-            self._splitter = FrameSplitter(RECEIVED_BYTES_MAX)
+                self._stream = TlsStream(raw, context, endpoint.host, deadline_s)
+            self._chunks: list[bytes] = []  # received, and not given to calls yet
             with contextlib.suppress(BrokenPipeError):  # the server has sent the reason
-                self._socket.sendall(frame(encode(hello)))
-            self.welcome = check_welcome(self._first_reply())
-            raw.settimeout(None)
+                self._stream.send(frame(encode(hello)), [], deadline_s)
+            self.welcome = check_welcome(self._first_reply(deadline_s))
+        except TimeoutError as error:
+            reason = silent_server(endpoint, raw)
+            raw.close()
+            raise TimeoutError(reason) from error
         except BaseException:
             raw.close()
             raise
         self.endpoint = endpoint
-        self._lock = threading.Lock()
-        self._send_lock = threading.Lock()
+        self._call_timeout_s = call_timeout_s
+        self._ids = itertools.count(NO_CALL + 1)
         self._slots: dict[int, _Slot] = {}
-        self._last_id = NO_CALL
-        self._is_read = False
+        self._unsent: deque[_Unsent] = deque()
+        self._reading, self._sending = SurvivingLock(), SurvivingLock()
+        self._callers: set[int] = set()  # threads that make a call
+        self._received_s = time.monotonic()
         self._lost: TimerStoreError | None = None
         self._unused_targets: deque[int] = deque()
 
-    def _first_reply(self) -> object:
-        head = self._read_exactly(LENGTH_BYTES)
-        length = int.from_bytes(head, "big")
-        if not 1 <= length <= FRAME_BYTES_MAX:
-            raise ProtocolError("the other side is no server of timerstore", got=head)
-        return decode_from_server(self._read_exactly(length))
-
-    def _read_exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
+    def _first_reply(self, deadline_s: float) -> object:
+        chunks = self._chunks
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if not self._stream.receive(chunks, left_s):
+                continue
+            if not chunks[-1]:
                 raise ConnectionResetError("the server closed the connection")
-            data += part
-        return data
+            try:
+                found = split_frames(chunks, FRAME_BYTES_MAX)
+            except ProtocolError as error:
+                raise not_a_server(b"".join(chunks)[:4]) from error
+            if found is not None:
+                self._chunks = [found[1]] if found[1] else []
+                return decode_from_server(found[0][0])
+        raise TimeoutError("no welcome came in time")
 
     @property
     def is_lost(self) -> bool:
@@ -153,124 +217,239 @@ class Channel(Owner):
         return self._lost is not None
 
     def fileno(self) -> int:
-        """Return the number of the socket."""
-        return self._socket.fileno()
+        """Return the number of the socket; -1 if it is closed."""
+        return self._stream.fileno()
 
     # --- calls ---
 
     def request(
-        self, spec: CallSpec, args: list[Any], options: Mapping[str, Any], target: int = 0
+        self,
+        spec: CallSpec,
+        args: list[Any],
+        options: Mapping[str, Any],
+        target: int = 0,
+        is_late: Callable[[], bool] | None = None,
     ) -> Any:
         """Make a call and return its result.
 
+        `is_late`: returns whether it must not be sent any more; None: it may be sent at any time.
+
         Raises:
-            NotSentError: the connection was lost before.
-            ConnectionLostError: the connection was lost since; whether the call was made is
-                unknown.
+            NotSentError: the call was not sent.
+            ConnectionLostError: the connection was lost since, or no answer came in time; whether
+                the call was made is unknown.
             MessageError: an argument cannot be sent.
+            ReentrantCallError: a signal handler calls during a call of the same thread.
         """
-        slot = _Slot()
-        call_id = self._next_id()
-        payload = call_payload(
-            Call(call_id, spec.name, args, dict(options), target), self.welcome.frame_bytes_max
-        )
-        with self._lock:
-            if self._lost is not None:
-                raise NotSentError(str(self._lost)) from self._lost
-            self._slots[call_id] = slot
+        thread, call_id, slot = threading.get_ident(), next(self._ids), _Slot()
+        found: Any = None
+        error: Exception | None = None  # raised below: the handler is for interruptions
+        call = Call(call_id, spec.name, args, dict(options), target)
+        payload = call_payload(call, self.welcome.frame_bytes_max)
+        if thread in self._callers:
+            raise ReentrantCallError("a signal handler calls a store during a call of its thread")
         try:
-            self._close_unused_targets()
-            self._send(payload)
-            self._await(slot)
+            self._callers.add(thread)
+            self._slots[call_id] = slot
+            if self._lost is None:
+                limit_s = self._call_timeout_s
+                if spec.waits:
+                    limit_s += wait_of(options)
+                elif spec.takes_long:
+                    limit_s = math.inf
+                deadline_s = slot.begin_s + limit_s
+                if self._unused_targets:
+                    self._close_unused_targets(deadline_s)
+                self._send(payload, deadline_s, slot, is_late)
+                self._await(slot, deadline_s)
+                if slot.reply is None:
+                    error = self._unanswered(no_answer(spec, limit_s, self.endpoint), slot)
+                    self._give_up(call_id, slot, spec)
+                else:
+                    found, error = _result(spec, slot.reply)
+            else:
+                error = NotSentError(str(self._lost))
+            self._leave(call_id)
+            self._callers.discard(thread)
+            if error is None:
+                return found
         except BaseException:
-            self._forget(call_id, slot, abandon=spec.waits)
+            self._give_up(call_id, slot, spec)
+            self._callers.discard(thread)
             raise
-        reply = slot.reply
-        if isinstance(reply, Answer):
-            value = decode_value(spec.decoder, reply.value)
-            return value if spec.from_wire is None else spec.from_wire(value)
-        raise error_of(reply) if isinstance(reply, Failure) else _copied(reply)
+        raise error
 
     def close_later(self, target: int) -> None:
         """Close a target with the next call. This neither sends nor locks: a finalizer calls it."""
         self._unused_targets.append(target)
 
-    def _close_unused_targets(self) -> None:
+    def _close_unused_targets(self, deadline_s: float) -> None:
         while self._unused_targets:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 target = self._unused_targets.popleft()
-                self._send(encode_call(Call(self._next_id(), "close", [], {}, target)))
+                call = Call(next(self._ids), "close", [], {}, target)
+                self._send(encode_call(call), deadline_s)
 
-    def _next_id(self) -> int:
-        with self._lock:
-            self._last_id += 1
-            return self._last_id
+    def _unanswered(self, error: ConnectionLostError, slot: _Slot) -> ConnectionLostError:
+        """Return the error of a call without an answer. The connection ends if the server has sent
+        nothing since the call began: then it is stopped, or out of reach.
+        """
+        if self._received_s < slot.begin_s:
+            self._lose(error)
+        return error
 
-    def _send(self, payload: bytes) -> None:
-        data = frame(payload)
+    def _leave(self, call_id: int) -> None:
+        """Remove a call, and let another thread read if none does."""
+        self._slots.pop(call_id, None)
+        if self._slots and self._reading.acquire(blocking=False):
+            self._reading.release()
+            for one in list(self._slots.values()):
+                if one.is_waiting and one.reply is None:
+                    one.wake()
+                    return
+        if self._lost is not None:
+            self._close_if_unused()
+
+    def _give_up(self, call_id: int, slot: _Slot, spec: CallSpec) -> None:
+        """Remove a call that raised an error or was interrupted, and repeat the steps that may have
+        been interrupted.
+        """
+        self._reading.release_own()
+        self._sending.release_own()
+        if (lost := self._lost) is not None:
+            self._lose(lost)
+        is_answered = isinstance(slot.reply, Answer) and has_to_be_given_back(spec)
+        is_running = (
+            slot.reply is None
+            and call_id in self._slots
+            and (spec.waits or has_to_be_given_back(spec))
+        )
+        if lost is None and (is_answered or is_running):
+            slot.is_waiting = False
+            self._finish_elsewhere(call_id, slot, spec)
+        else:
+            self._leave(call_id)
+
+    # --- a call whose caller is gone ---
+
+    def _finish_elsewhere(self, call_id: int, slot: _Slot, spec: CallSpec) -> None:
+        """Finish a call on a thread of its own, which no signal handler interrupts."""
         try:
-            with self._send_lock:
-                self._socket.sendall(data)
+            threading.Thread(
+                target=self._finish,
+                args=(call_id, slot, spec),
+                name="timerstore-abandon",
+                daemon=True,
+            ).start()
+        except RuntimeError:  # the interpreter ends: the server gives up with the connection
+            self._lose(ConnectionLostError("a call was interrupted"))
+            self._leave(call_id)
+
+    def _finish(self, call_id: int, slot: _Slot, spec: CallSpec) -> None:
+        deadline_s = time.monotonic() + self._call_timeout_s
+        try:
+            if slot.reply is None:
+                if spec.waits:
+                    self._send(encode(Abandon(call_id)), deadline_s)
+                self._await(slot, deadline_s)
+            reply = slot.reply
+            if reply is None:
+                self._lose(no_answer(spec, self._call_timeout_s, self.endpoint))
+            elif not isinstance(reply, TimerStoreError):
+                for one in calls_that_give_back(spec, reply):
+                    self.request(*one)
+        except (TimerStoreError, NotSentError):
+            return  # a lease ends later, and a target with its connection
+        finally:
+            self._leave(call_id)
+
+    # --- sending ---
+
+    def _send(
+        self,
+        payload: bytes,
+        deadline_s: float,
+        slot: _Slot | None = None,
+        is_late: Callable[[], bool] | None = None,
+    ) -> None:
+        """Send a frame after those that were not sent yet. Each stays in the list until it is sent
+        completely, so that the next thread continues an interrupted one.
+        """
+        unsent = self._unsent
+        unsent.append(_Unsent(frame(payload), [], slot, is_late))
+        sending = self._sending
+        if not sending.acquire(blocking=False):
+            left_s = min(max(deadline_s - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+            if not sending.acquire(timeout=left_s):
+                return  # the time for the answer is over, too
+        try:
+            while unsent and self._send_first(*unsent[0], deadline_s):
+                unsent.popleft()
         except OSError as error:
             self._lose(ConnectionLostError(f"the connection was lost ({error})"))
-        except BaseException:  # a part may be sent, after which no other call can follow
-            self._lose(ConnectionLostError("a call was interrupted while it was sent"))
-            raise
+        sending.release()
 
-    def _forget(self, call_id: int, slot: _Slot, *, abandon: bool) -> None:
-        """Remove a call that was interrupted."""
-        with self._lock:
-            is_known = self._slots.pop(call_id, None) is not None
-        if slot.is_reader:
-            self._pass_on(slot)
-        if is_known and abandon and self._lost is None:
-            with contextlib.suppress(TimerStoreError):
-                self._send(encode(Abandon(call_id)))
+    def _send_first(
+        self,
+        data: bytes,
+        sent: list[int],
+        slot: _Slot | None,
+        is_late: Callable[[], bool] | None,
+        deadline_s: float,
+    ) -> bool:
+        if is_late is not None and not sent and is_late():
+            assert slot is not None, "only a call can be late"
+            slot.reply = window_ended(self.endpoint)
+            slot.wake()
+            return True
+        return self._stream.send(data, sent, deadline_s)
 
-    def _await(self, slot: _Slot) -> None:
-        """Wait for an answer, and read for all calls if no other thread does."""
-        with self._lock:
-            if slot.reply is not None:
-                return
-            if self._is_read:
-                slot.is_waiting = True
+    # --- receiving ---
+
+    def _await(self, slot: _Slot, deadline_s: float) -> None:
+        """Wait for an answer, and read for all calls if no other thread does. The answer is missing
+        if it did not come until `deadline_s`.
+        """
+        slot.is_waiting = True
+        reading = self._reading
+        while slot.reply is None and (left_s := deadline_s - time.monotonic()) > 0:
+            if reading.acquire(blocking=False):
+                self._read_until(slot, deadline_s)
+                reading.release()
             else:
-                self._is_read = slot.is_reader = True
-        if not slot.is_reader:
-            slot.wakeup.acquire()
-        if slot.is_reader:
-            self._read_until(slot)
+                slot.wakeup.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
 
-    def _read_until(self, slot: _Slot) -> None:
+    def _read_until(self, slot: _Slot, deadline_s: float) -> None:
         try:
-            while slot.reply is None:
-                data = self._socket.recv(_READ_BYTES)
-                if not data:
-                    self._lose(ConnectionLostError("the server closed the connection"))
-                    return
-                for payload in self._splitter.feed(data):
-                    self._deliver(decode_from_server(payload))
+            now_s = time.monotonic()
+            if self._chunks:  # of a reader that was interrupted
+                self._deliver_received()
+            while slot.reply is None and now_s < deadline_s:
+                is_received = self._stream.receive(self._chunks, deadline_s - now_s)
+                now_s = time.monotonic()
+                if is_received:
+                    self._received_s = now_s
+                    self._deliver_received()
         except OSError as error:
             self._lose(ConnectionLostError(f"the connection was lost ({error})"))
         except ProtocolError as error:
             self._lose(error)
-        except BaseException:  # such as Ctrl-C: received bytes may be lost
-            self._lose(ConnectionLostError("a thread was interrupted while it read answers"))
-            raise
-        finally:
-            self._pass_on(slot)
 
-    def _pass_on(self, slot: _Slot) -> None:
-        """Let another thread read, if one waits."""
-        with self._lock:
-            slot.is_reader = False
-            for one in self._slots.values():
-                if one.is_waiting:
-                    one.is_waiting = False
-                    one.is_reader = True
-                    one.wakeup.release()
-                    return
-            self._is_read = False
+    def _deliver_received(self) -> None:
+        """Give the answers in received bytes to their calls. Bytes are removed only then: after an
+        interruption, some answers come to their calls a second time, which changes nothing.
+        """
+        chunks = self._chunks
+        if not chunks:
+            return
+        if (found := split_frames(chunks, RECEIVED_BYTES_MAX)) is not None:
+            payloads, rest = found
+            for payload in payloads:
+                self._deliver(decode_from_server(payload))
+            is_end = not chunks[-1]
+            self._chunks = ([rest] if rest else []) + ([b""] if is_end else [])
+        if chunks and not chunks[-1]:
+            self._lose(ConnectionLostError("the server closed the connection"))
 
     def _deliver(self, reply: Welcome | Answer | Failure) -> None:
         if isinstance(reply, Welcome):
@@ -278,56 +457,64 @@ class Channel(Owner):
         if reply.id == NO_CALL:
             assert isinstance(reply, Failure), "checked by the reader of messages"
             self._lose(error_of(reply))
-            return
-        with self._lock:
-            slot = self._slots.pop(reply.id, None)
-            if slot is None:
-                return  # the call was interrupted
+        elif (slot := self._slots.get(reply.id)) is not None:  # else the call was interrupted
             slot.reply = reply
-            if slot.is_waiting:
-                slot.is_waiting = False
-                slot.wakeup.release()
+            slot.wake()
 
     # --- the end ---
 
     def _lose(self, error: TimerStoreError) -> None:
-        """End the connection, and wake every call with this error."""
-        with self._lock:
-            if self._lost is None:
-                self._lost = error
-            slots = list(self._slots.values())
-            self._slots.clear()
-            for slot in slots:
+        """End the connection, and wake every call with this error. It may be repeated."""
+        if self._lost is None:
+            self._lost = error
+        for slot in list(self._slots.values()):
+            if slot.reply is None:
                 slot.reply = self._lost
-                if slot.is_waiting:
-                    slot.is_waiting = False
-                    slot.wakeup.release()
+            slot.wake()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that reads it returns
+            self._stream.shutdown()  # a thread that waits for bytes returns
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        """Close the socket of a lost connection, when no thread can wait for its bytes."""
+        if self._lost is not None and not self._slots:
+            self._stream.close()
 
     def lose_if_idle(self) -> bool:
         """End a connection that its other end has closed, unless a thread reads it. Return whether
         it ended.
         """
-        with self._lock:
-            if self._slots:
-                return False
+        if self._slots:
+            return False
         self._lose(ConnectionLostError("the server closed the connection"))
         return True
 
     def close(self) -> None:
         """End the connection. Running calls raise ClosedError."""
-        self._lose(ClosedError("the connection to the server is closed", where=self.endpoint))
-        self._socket.close()
+        error = ClosedError("the connection to the server is closed", where=self.endpoint)
+        try:
+            self._lose(error)
+        except BaseException:  # of a signal handler
+            self._lose(error)
+            raise
 
     def forget_in_child(self) -> None:
         """Close this process's copy of the socket; the parent goes on with its own."""
-        self._socket.close()
+        self._stream.close()
 
 
-def _copied(error: object) -> BaseException:
-    """Return an error for one of several threads, each of which adds its own traceback."""
-    if isinstance(error, ConnectionLostError | ClosedError):
-        return type(error)(error.what, where=error.where)
-    assert isinstance(error, BaseException), "set by _lose"
-    return error
+def _result(
+    spec: CallSpec, reply: Answer | Failure | TimerStoreError
+) -> tuple[Any, Exception | None]:
+    """Return the result of a call, or its error."""
+    if isinstance(reply, Answer):
+        try:
+            value = decode_value(spec.decoder, reply.value)
+            return value if spec.from_wire is None else spec.from_wire(value), None
+        except ProtocolError as error:
+            return None, error
+    if isinstance(reply, Failure):
+        return None, error_of(reply)
+    if isinstance(reply, ConnectionLostError | ClosedError):  # of several threads
+        return None, type(reply)(reply.what, where=reply.where)
+    return None, reply

@@ -6,17 +6,20 @@ descriptor of its folder.
 Raises: ConfigError for another address.
 """
 
+import ipaddress
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError, quoted
 
+_credentials = struct.Struct("3i")  # process, user, group
 _UNIX_BYTES_MAX = 107
 _KEEP_IDLE_S = 30
 _KEEP_INTERVAL_S = 10
@@ -46,15 +49,17 @@ def parse_endpoint(url: object) -> Endpoint:
         raise ConfigError(f"url: {_FORMS}, got {quoted(url)}")
     scheme, _, rest = url.partition("://")
     if scheme == "unix" and rest:
-        return Endpoint(absolute_path("url", rest))
+        return Endpoint(absolute_path("url", rest))  # any character may be in a path
     if scheme in ("tcp", "tls"):
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
             raise ConfigError(f"url: {_FORMS}, got {quoted(url)} ({error})") from error
-        if host and port and not parts.path and not parts.query:
+        if host and port and rest == parts.netloc and "@" not in rest:
             return Endpoint(None, host, port, scheme == "tls")
+        if "@" in rest:  # a password is not repeated in the text
+            raise ConfigError(f"url: {_FORMS}, got a user or a password; give a token with `token`")
     raise ConfigError(f"url: {_FORMS}, got {quoted(url)}")
 
 
@@ -65,6 +70,14 @@ def parse_host_port(text: str, name: str = "tcp") -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"{name}: wanted HOST:PORT, got {quoted(text)}")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, so that no network is between."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @contextmanager
@@ -94,6 +107,17 @@ def keep_alive(one: socket.socket) -> None:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE_S)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_INTERVAL_S)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
+
+
+def silent_server(endpoint: Endpoint, one: Any) -> str:
+    """Return the reason of a connection on which no answer came: of a unix socket, the process.
+
+    `one`: the socket, if it was connected.
+    """
+    if endpoint.path is None or one is None:
+        return "the server does not answer"
+    found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size)
+    return f"process {_credentials.unpack(found)[0]}, which listens there, does not answer"
 
 
 def connected_socket(endpoint: Endpoint, timeout_s: float) -> socket.socket:

@@ -48,13 +48,7 @@ class FrameSplitter(Owner):
         at, size = 0, len(buffer)
         try:
             while size - at >= LENGTH_BYTES:
-                (length,) = _length.unpack_from(buffer, at)
-                if not 1 <= length <= self.frame_bytes_max:
-                    raise ProtocolError(
-                        "a frame has an invalid length",
-                        wanted=f"1 to {self.frame_bytes_max} bytes",
-                        got=length,
-                    )
+                length = _checked_length(buffer, at, self.frame_bytes_max)
                 begin = at + LENGTH_BYTES
                 if begin + length > size:
                     break
@@ -62,3 +56,43 @@ class FrameSplitter(Owner):
                 yield bytes(memoryview(buffer)[begin:at])
         finally:
             del buffer[:at]
+
+
+def split_frames(chunks: list[bytes], frame_bytes_max: int) -> tuple[list[bytes], bytes] | None:
+    """Return the payloads of the complete frames in received bytes, and the rest. Return None if no
+    frame is complete. Nothing is changed, so that an interrupted call can be repeated.
+    """
+    data = chunks[0]
+    if (
+        len(chunks) == 1
+        and LENGTH_BYTES < len(data) <= LENGTH_BYTES + frame_bytes_max
+        and _length.unpack_from(data)[0] == len(data) - LENGTH_BYTES
+    ):
+        return [data[LENGTH_BYTES:]], b""  # the usual case
+    size = sum(map(len, chunks))
+    if size < LENGTH_BYTES:
+        return None
+    data = chunks[0] if len(chunks[0]) >= LENGTH_BYTES else b"".join(chunks)
+    end = LENGTH_BYTES + _checked_length(data, 0, frame_bytes_max)
+    if end > size:
+        return None
+    if len(data) < size:
+        data = b"".join(chunks)
+    payloads = [data[LENGTH_BYTES:end]]
+    begin = end
+    while size - begin >= LENGTH_BYTES:
+        end = begin + LENGTH_BYTES + _checked_length(data, begin, frame_bytes_max)
+        if end > size:
+            break
+        payloads.append(data[begin + LENGTH_BYTES : end])
+        begin = end
+    return payloads, data[begin:]
+
+
+def _checked_length(data: bytes | bytearray, at: int, frame_bytes_max: int) -> int:
+    length: int = _length.unpack_from(data, at)[0]
+    if not 1 <= length <= frame_bytes_max:
+        raise ProtocolError(
+            "a frame has an invalid length", wanted=f"1 to {frame_bytes_max} bytes", got=length
+        )
+    return length

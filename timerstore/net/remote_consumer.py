@@ -9,7 +9,6 @@ Raises: as Consumer; ConnectionLostError from `seek`, whose effect ended with th
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -22,6 +21,7 @@ from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS
 from timerstore.net.channel import Channel, NotSentError
 from timerstore.net.packed_arguments import packed_options
+from timerstore.net.surviving_lock import SurvivingLock
 
 LONGEST_WAIT_S = 3600.0
 """The longest single wait of a loop without a limit."""
@@ -36,13 +36,13 @@ class RemoteConsumer(Closing):
     def __init__(
         self,
         join: Callable[[], tuple[int, Channel]],
-        limit: Callable[[], RetryLimit],
+        limit: Callable[[object], RetryLimit],
         topic: str,
         group: str,
         wait: float | None,
     ) -> None:
         """`join`: makes the consumer in the server; returns its number and its connection.
-        `limit`: makes the limit of the attempts of one call.
+        `limit`: makes the limit of the attempts of one call, which waits for some seconds.
         """
         self.topic = topic
         self.group = group
@@ -51,10 +51,10 @@ class RemoteConsumer(Closing):
         self._join = join
         self._limit = limit
         self._interrupted: tuple[int, Channel] | None = None
-        self._lock = threading.Lock()
+        self._lock = SurvivingLock()
         self._pid = os.getpid()
         self._is_closed = False
-        self._number, self._channel = join()
+        self._present = join()
         self._has_rejoined = False  # since the last poll: nothing of this consumer can be committed
 
     # --- reading ---
@@ -69,17 +69,21 @@ class RemoteConsumer(Closing):
             ClosedError: the consumer or the store is closed.
         """
         deadline, left = time.monotonic() + wait_seconds(wait), wait
-        limit = self._limit()
+        limit = self._limit(wait)
         while True:
             packed = packed_options("poll", {"max_count": max_count, "wait": left})
             number, channel = self._joined()
             try:
                 found: list[Message] = channel.request(CONSUMER_CALLS["poll"], [], packed, number)
+                self._has_rejoined = False
+                return found
             except (ConnectionLostError, NotSentError) as error:
+                if not channel.is_lost:  # no answer came in time: messages may be on their way
+                    self._interrupted = number, channel
                 time.sleep(lost_pause_s(limit, error))
                 left = max(deadline - time.monotonic(), 0.0)
             except (ClosedError, MessageError):
-                if self._is_closed or self._number == number:
+                if self._is_closed or self._present[0] == number:
                     raise
                 # another thread was interrupted in `poll`, and this consumer has joined again
             except TimerStoreError:
@@ -87,9 +91,6 @@ class RemoteConsumer(Closing):
             except BaseException:  # messages may be on their way, which the server does not repeat
                 self._interrupted = number, channel
                 raise
-            else:
-                self._has_rejoined = False
-                return found
 
     def __iter__(self) -> Self:
         self._check_open()
@@ -170,32 +171,37 @@ class RemoteConsumer(Closing):
         """
         self._check_open()
         if os.getpid() != self._pid:
-            self._lock = threading.Lock()
+            self._lock = SurvivingLock()
             self._pid = os.getpid()
-        with self._lock:
-            present = self._number, self._channel
+        found: list[tuple[int, Channel]] = []
+
+        def join_if_ended() -> None:
+            present = self._present
+            channel = present[1]
+            is_lost = channel.is_lost or channel.fileno() < 0
             is_interrupted = self._interrupted == present and not is_commit
-            if self._channel.is_lost or self._channel.fileno() < 0:
-                is_interrupted = False
-            elif not is_interrupted:
-                return present
-            if is_interrupted:
-                self._leave()
-            self._number, self._channel = self._join()
-            self._has_rejoined = True
-            return self._number, self._channel
+            if is_lost or is_interrupted:
+                if not is_lost:
+                    self._leave()
+                self._has_rejoined = True
+                self._present = self._join()
+            found.append(self._present)
+
+        self._lock.run(join_if_ended)
+        return found[0]
 
     def close(self) -> None:
         """Leave the group without a commit; the other consumers get its queues."""
-        if self._is_closed or self._channel.is_lost or os.getpid() != self._pid:
+        if self._is_closed or self._present[1].is_lost or os.getpid() != self._pid:
             self._is_closed = True
             return
         self._is_closed = True
         self._leave()
 
     def _leave(self) -> None:
+        number, channel = self._present
         try:
-            self._channel.request(CONSUMER_CALLS["close"], [], {}, self._number)
+            channel.request(CONSUMER_CALLS["close"], [], {}, number)
         except (NotSentError, TimerStoreError):
             return  # it has ended with its connection
 

@@ -9,7 +9,6 @@ See also: docs/guide.md, docs/protocol.md.
 """
 
 import os
-import ssl
 import time
 import weakref
 from collections.abc import Iterator
@@ -19,25 +18,20 @@ from timerstore._engine.base.closing import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import Topics
 from timerstore.errors import (
-    ConfigError,
     ConnectionLostError,
     TimerStoreError,
     UnavailableError,
-    quoted,
 )
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
 from timerstore.net.channel import Channel, NotSentError
+from timerstore.net.client_options import checked_options
 from timerstore.net.connector import Connector
-from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
-from timerstore.net.remote_consumer import RemoteConsumer
+from timerstore.net.remote_consumer import RemoteConsumer, wait_seconds
 from timerstore.net.repeating import CallAttempt, ClientIds
-from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 from timerstore.reports import PendingTimer
-
-_RETRY_S_MAX = 86_400.0
 
 
 class RemoteStore(RecordedCalls):
@@ -67,8 +61,8 @@ class RemoteStore(RecordedCalls):
             self._ids.renew()
             self._pid = os.getpid()
         connector, spec = self._connector, STORE_CALLS[name]
-        attempt = CallAttempt(spec, args, options, self._ids if connector.retry_for_s else None)
-        limit = self._limit()
+        limit = self._limit(options.get("wait") if spec.waits else 0)
+        attempt = CallAttempt(spec, args, options, None if limit.is_none else self._ids)
         while True:
             try:
                 channel = connector.channel(limit.deadline_s)
@@ -76,15 +70,21 @@ class RemoteStore(RecordedCalls):
                 raise attempt.given_up(error) from error
             options = attempt.options_for(channel.welcome.dedupe_window_ms)
             try:
-                return attempt.result(channel.request(spec, args, options)), channel
+                found = channel.request(spec, args, options, is_late=attempt.is_late)
+                return attempt.result(found), channel
             except (NotSentError, TimerStoreError) as error:
                 if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
             time.sleep(pause_s)
 
-    def _limit(self) -> RetryLimit:
+    def _limit(self, wait: object = 0) -> RetryLimit:
         connector = self._connector
-        return RetryLimit(connector.retry_for_s, connector.longest_pause_s, connector.endpoint)
+        return RetryLimit(
+            connector.times.retry_for_s,
+            connector.longest_pause_s,
+            connector.endpoint,
+            wait_seconds(wait),
+        )
 
     def _do_pending(self, *values: Any) -> Iterator[PendingTimer]:
         return self._listed("pending", values)
@@ -137,36 +137,8 @@ def _next_page(of: str, channel: Channel, number: int) -> Any:
         ) from error
 
 
-def connect_store(
-    url: str,
-    *,
-    token: str | None,
-    tls: ssl.SSLContext | None,
-    retry_for: float,
-    return_leases: bool,
-) -> RemoteStore:
+def connect_store(url: str, **options: Any) -> RemoteStore:
     """Implement timerstore.connect."""
-    connector = Connector(
-        parse_endpoint(url),
-        checked_hello(token, tls, retry_for, return_leases=return_leases),
-        tls,
-        float(retry_for),
-    )
-    connector.channel()
+    connector = Connector(*checked_options(url, **options))
+    connector.connect()
     return RemoteStore(connector)
-
-
-def checked_hello(token: Any, tls: Any, retry_for: Any, *, return_leases: Any) -> Hello:
-    """Return a client's first message. ConfigError names every invalid argument of `connect`."""
-    problems = []
-    if token is not None and not isinstance(token, str):
-        problems.append(f"token: wanted text, got {type(token).__name__}")
-    if tls is not None and not isinstance(tls, ssl.SSLContext):
-        problems.append(f"tls: wanted an ssl.SSLContext, got {quoted(tls)}")
-    if type(retry_for) not in (int, float) or not 0 <= retry_for <= _RETRY_S_MAX:
-        problems.append(f"retry_for: wanted 0 to {_RETRY_S_MAX:g} s, got {quoted(retry_for)}")
-    if type(return_leases) is not bool:
-        problems.append(f"return_leases: wanted True or False, got {quoted(return_leases)}")
-    if problems:
-        raise ConfigError(problems)
-    return Hello(PROTOCOL_VERSION, [], token, return_leases)

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ class CallAttempt(Owner):
             self._add_ids()
         else:
             self._window_ms = min(self._window_ms, window_ms)
-            if not self._is_in_time():
+            if self._is_late():
                 raise self._unknown() from self._lost
         elapsed_s = now - self._begin_s
         if elapsed_s < _ELAPSED_S_MIN:
@@ -119,17 +119,16 @@ class CallAttempt(Owner):
         return changed
 
     @property
-    def last_s(self) -> float | None:
-        """The time on the monotonic clock after which this repetition must not be sent any more;
-        None if it may be sent at any time.
+    def is_late(self) -> Callable[[], bool] | None:
+        """Returns whether the call must not be sent any more; None if it may be sent at any time.
+        The one that sends it asks, as it may wait for others that send.
         """
-        if self._lost is None or self.spec.repeat is Repeat.ALWAYS:
-            return None
-        return self._sent_s + self._window_ms / 1000
+        return None if self._lost is None else self._is_late
 
-    def _is_in_time(self) -> bool:
-        last_s = self.last_s
-        return self._can_repeat and (last_s is None or time.monotonic() < last_s)
+    def _is_late(self) -> bool:
+        if not self._can_repeat or self.spec.repeat is Repeat.ALWAYS:
+            return not self._can_repeat
+        return time.monotonic() >= self._sent_s + self._window_ms / 1000
 
     def _unknown(self) -> ConnectionLostError:
         return ConnectionLostError(
@@ -207,7 +206,7 @@ class CallAttempt(Owner):
                 raise ConnectionLostError("the connection was lost") from error
         elif isinstance(error, ConnectionLostError):
             self._lost = error
-            if limit.is_none or not self._is_in_time():
+            if limit.is_none or self._is_late():
                 return None
         else:
             return 0.0 if self._without_ids(error) else None

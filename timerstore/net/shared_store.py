@@ -36,6 +36,7 @@ from timerstore.errors import (
     quoted,
 )
 from timerstore.net.access import socket_rules
+from timerstore.net.attempt_limits import ClientTimes
 from timerstore.net.channel import Channel
 from timerstore.net.connector import Connector
 from timerstore.net.endpoints import Endpoint
@@ -48,10 +49,11 @@ from timerstore.store import TimerStore
 
 SOCKET_NAME = "server.sock"
 _WORKERS = 8
+_SILENT_S = 10.0  # for the first answer of an owner, which may have much to do
 _BUSY_S = 0.01
 _LOOK_S = 0.2  # how often the watcher looks whether it is still needed
 _LONGEST_PAUSE_S = 5.0  # of the watcher, while no process can open the store
-_RETRY_S = 30.0
+_TIMES = ClientTimes(retry_for_s=30.0, connect_timeout_s=30.0, call_timeout_s=5.0)
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class SharedConnector(Connector):
     def __init__(self, path: Path, config: StoreConfig | None) -> None:
         self._socket_path = Tree(path).side / SOCKET_NAME
         hello = Hello(PROTOCOL_VERSION, [CONFIG_FEATURE])
-        super().__init__(Endpoint(self._socket_path), hello, None, _RETRY_S)
+        super().__init__(Endpoint(self._socket_path), hello, None, _TIMES)
         self._path = path
         self._config = config
         self._owned: tuple[TimerStore, StoreServer] | None = None
@@ -77,14 +79,23 @@ class SharedConnector(Connector):
         """Whether this process has the store open."""
         return self._owned is not None
 
-    def _attempt(self) -> Channel:
+    def _attempt(self, _timeout_s: float) -> Channel:
         channel = self._connected_or_opened()
         self._watch()
         return channel
 
     def _joined(self) -> Channel:
-        """Connect to the owner, whose settings must be those of this process."""
-        channel = super()._attempt()
+        """Connect to the owner, whose settings must be those of this process. If it is stopped,
+        waiting does not help: it keeps the lock.
+        """
+        try:
+            channel = super()._attempt(_SILENT_S)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"the owner of the store does not answer ({error})",
+                where=self._path,
+                retryable=False,
+            ) from error
         if problems := _unequal_settings(self._config or StoreConfig(), channel.welcome):
             channel.close()
             raise ConfigError(problems, where=self._path)
@@ -175,12 +186,14 @@ class SharedConnector(Connector):
         """End the connection. The owner closes the store, and another process takes over."""
         super().close()
         self.closing.set()
-        with self._lock:
-            super().close()  # a connection that was made in between
-            self._give_up()
+        self._lock.run(self._close_made)
         watcher = self._watcher
         if watcher is not None and watcher is not threading.current_thread():
             watcher.join()
+
+    def _close_made(self) -> None:
+        super().close()  # a connection that was made in between
+        self._give_up()
 
     def forget_in_child(self) -> None:
         """Drop the connection and the parent's store in a forked child."""
@@ -232,5 +245,5 @@ class SharedStore(RemoteStore):
 def open_shared(path: Path, config: StoreConfig | None) -> SharedStore:
     """Implement timerstore.open with `shared=True`."""
     connector = SharedConnector(path, config)
-    connector.channel()
+    connector.connect()
     return SharedStore(connector)

@@ -3,7 +3,6 @@
 Raises: ConfigError that names every invalid argument; no socket is left open then.
 """
 
-import ipaddress
 import os
 import ssl
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio import WORKERS_MAX
 from timerstore.errors import ConfigError, quoted
 from timerstore.net.access import ServerAccess, SocketRules, read_token, socket_rules, tls_files
-from timerstore.net.endpoints import parse_host_port
+from timerstore.net.endpoints import is_loopback, parse_host_port
 from timerstore.net.listening import listen_tcp, listen_unix
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.store_server import Listener, StoreServer, tls_context
@@ -113,14 +112,7 @@ def _check_safe(
     problems = []
     if token is None:
         problems.append("token_file: wanted one, as every user of the network can reach a TCP port")
-    if tls is None and not _is_loopback(host):
+    if tls is None and not is_loopback(host):
         problems.append(f"tls: wanted a certificate and its key, as {host} is not loopback")
     if problems and not insecure:
         raise ConfigError([*problems, "insecure: True permits TCP without them"])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,85 +1,105 @@
-"""A TLS connection that one thread may read while another writes.
+"""A TLS connection that one thread may read while another writes, as SocketStream.
 
 `ssl.SSLSocket` does not permit that: its OpenSSL object is not protected. Here it works on memory,
 under a lock, and the socket itself is read and written without that lock.
 
-Locking: `_send_lock` before `_lock`. The socket is written under `_send_lock` alone, so a peer that
-    reads nothing does not stop the reader of this side.
+Locking: `_lock` for a step of OpenSSL. A peer that reads nothing does not stop the reader of this
+    side.
 Raises: OSError (ssl.SSLError is one).
 """
 
 import socket
 import ssl
-import threading
+import time
+from collections import deque
+from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore.net.byte_stream import READ_BYTES, SocketStream
+from timerstore.net.surviving_lock import SurvivingLock
 
-_READ_BYTES = 64 * 1024
+_WRITE_BYTES = 1 << 20  # encrypted in one step
 
 
-class TlsStream(Owner):
-    """The plain bytes of a TLS connection, with the methods of a socket that a client uses."""
+class TlsStream(SocketStream):
+    """The plain bytes of a TLS connection."""
 
-    def __init__(self, raw: socket.socket, context: ssl.SSLContext, host: str) -> None:
-        self._raw = raw
+    def __init__(
+        self, raw: socket.socket, context: ssl.SSLContext, host: str, deadline_s: float
+    ) -> None:
+        """Make the handshake. TimeoutError if it did not end until `deadline_s`."""
+        super().__init__(raw)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._lock = threading.Lock()
-        self._send_lock = threading.Lock()
-        while True:
-            try:
-                self._tls.do_handshake()
-                self._send_outgoing()
-                return
-            except ssl.SSLWantReadError:
-                self._send_outgoing()
-                if not self._receive():
-                    raise ConnectionResetError(
-                        "the connection ended in the TLS handshake"
-                    ) from None
+        tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        # The methods of the public object are written in Python, so an exception could come between
+        # the step of OpenSSL and the step that stores its result.
+        self._tls: Any = getattr(tls, "_sslobj", tls)
+        self._lock = SurvivingLock()
+        self._received: list[bytes] = []  # and not given to OpenSSL yet
+        self._encrypted: deque[tuple[bytes, list[int]]] = deque()  # with the sent bytes of each
+        while not self._is_shaken(tls):
+            left_s = deadline_s - time.monotonic()
+            if not self._flush(deadline_s) or left_s <= 0:
+                raise TimeoutError("the TLS handshake did not end in time")
+            self._receive_encrypted(left_s)
+        self._flush(deadline_s)
 
-    def recv(self, size: int) -> bytes:
-        """Return received bytes, at most `size`; none at the end."""
-        while True:
-            try:
-                with self._lock:
-                    return self._tls.read(size)
-            except ssl.SSLWantReadError:
-                if self._outgoing.pending:
-                    self._send_outgoing()
-                if not self._receive():
-                    return b""
-            except ssl.SSLZeroReturnError:
-                return b""
+    @staticmethod
+    def _is_shaken(tls: ssl.SSLObject) -> bool:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLEOFError as error:
+            raise ConnectionResetError("the connection ended in the TLS handshake") from error
+        return True
 
-    def sendall(self, data: bytes) -> None:
-        """Send all bytes."""
-        with self._send_lock:
-            with self._lock:
-                self._tls.write(data)
-                out = self._outgoing.read()
-            self._raw.sendall(out)
+    def receive(self, chunks: list[bytes], left_s: float) -> bool:
+        """Wait for bytes and add them to `chunks`, as SocketStream.receive."""
 
-    def _send_outgoing(self) -> None:
-        with self._send_lock:
-            with self._lock:
-                out = self._outgoing.read()
-            self._raw.sendall(out)
+        def decrypt() -> None:
+            chunks.extend(map(self._tls.read, (READ_BYTES,)))
 
-    def _receive(self) -> bool:
-        data = self._raw.recv(_READ_BYTES)
-        with self._lock:
-            self._incoming.write(data)
-        return bool(data)
+        try:
+            self._lock.run(decrypt)
+        except ssl.SSLWantReadError:
+            self._receive_encrypted(left_s)
+            return False
+        except ssl.SSLZeroReturnError:
+            chunks.append(b"")
+        return True
 
-    def fileno(self) -> int:
-        """Return the number of the socket."""
-        return self._raw.fileno()
+    def _receive_encrypted(self, left_s: float) -> None:
+        if self._received or super().receive(self._received, left_s):
+            self._lock.run(self._take_received)
 
-    def shutdown(self, how: int) -> None:
-        """Shut the socket down, so that a thread that reads it returns."""
-        self._raw.shutdown(how)
+    def _take_received(self) -> None:
+        """Give the received bytes to OpenSSL, each chunk once."""
+        is_end = not self._received[-1]
+        deque(map(self._incoming.write, map(self._received.pop, (0,) * len(self._received))), 0)
+        if is_end:
+            self._incoming.write_eof()
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._raw.close()
+    def send(self, data: bytes, sent: list[int], deadline_s: float) -> bool:
+        """Send the part of `data` that follows the `sent` bytes, as SocketStream.send."""
+        plain = memoryview(data)
+        while self._flush(deadline_s):
+            at = sum(sent)
+            if at == len(data):
+                return True
+            part = plain[at : at + _WRITE_BYTES]
+            self._lock.run(lambda part=part: sent.extend(map(self._tls.write, (part,))))  # type: ignore[misc]
+        return False
+
+    def _flush(self, deadline_s: float) -> bool:
+        """Send the encrypted bytes. Return False if not all was sent in time."""
+        while self._outgoing.pending or self._encrypted:
+            if not self._encrypted:
+                self._lock.run(self._take_encrypted)
+            data, sent = self._encrypted[0]
+            if not super().send(data, sent, deadline_s):
+                return False
+            self._encrypted.popleft()
+        return True
+
+    def _take_encrypted(self) -> None:
+        self._encrypted.extend(zip(map(self._outgoing.read, (-1,)), ([],), strict=False))

@@ -27,6 +27,7 @@ from timerstore import (
 from timerstore._engine import shutdown
 from timerstore._engine.engine import Engine
 from timerstore.net import store_server
+from timerstore.net.attempt_limits import ClientTimes
 from timerstore.net.remote_store import RemoteStore
 from timerstore.net.shared_store import SharedConnector, SharedStore, open_shared
 
@@ -269,7 +270,7 @@ def test_shared_open_without_a_server_leaves_no_lock(
     timerstore.open(path, small()).close()
     with monkeypatch.context() as patched:
         patched.setattr(SharedConnector, "longest_pause_s", 0.01)
-        patched.setattr("timerstore.net.shared_store._RETRY_S", 0.05)
+        patched.setattr("timerstore.net.shared_store._TIMES", ClientTimes(0.05, 0.05, 5.0))
         patched.setattr("timerstore.net.store_server.asyncio.run", _no_loop)
         with pytest.raises(timerstore.UnavailableError, match="Too many open files"):
             open_shared(path, small())

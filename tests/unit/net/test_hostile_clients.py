@@ -200,15 +200,15 @@ def test_wrong_token_is_an_access_error(tmp_path: Path) -> None:
     endpoint = Endpoint(None, host, int(port))
     for wrong in (None, "", "0123456789abcdeF", "ü" * 16):
         with pytest.raises(AccessError, match="the token is wrong"):
-            Channel(endpoint, Hello(1, [], wrong), None, 10)
+            Channel(endpoint, Hello(1, [], wrong), None, 10, 10)
     assert served.server.stats()["net_rejected_connections"] == 4
-    Channel(endpoint, Hello(1, [], "0123456789abcdef"), None, 10).close()
+    Channel(endpoint, Hello(1, [], "0123456789abcdef"), None, 10, 10).close()
     served.close()
 
 
 def test_wrong_version_of_the_server_is_a_protocol_error(served: ServedBench) -> None:
     with pytest.raises(ProtocolError, match="another version"):
-        Channel(Endpoint(served.path), Hello(2), None, 10)
+        Channel(Endpoint(served.path), Hello(2), None, 10, 10)
 
 
 def _send_until_stopped(raw: RawClient) -> int:

@@ -79,10 +79,10 @@ def test_calls_end_when_every_connection_is_lost(
     made = 0
     connect, request = Connector._attempt, Channel.request
 
-    def counted(self: Connector) -> Channel:
+    def counted(self: Connector, timeout_s: float) -> Channel:
         nonlocal made
         made += 1
-        return connect(self)
+        return connect(self, timeout_s)
 
     def lost(self: Channel, spec: Any, *rest: Any, **more: Any) -> Any:
         if spec.name in ("topics", "poll"):

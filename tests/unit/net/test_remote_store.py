@@ -303,13 +303,12 @@ class _CutAfterSend(Channel):
 
     cuts = 0
 
-    def _send(self, payload: bytes) -> None:
-        super()._send(payload)
+    def _send(self, *given: Any) -> None:
+        super()._send(*given)
         if _CutAfterSend.cuts:
             _CutAfterSend.cuts -= 1
-            while not self._socket.recv(1):  # the server has made the call and answered
-                pass
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._stream.receive([], 20)  # the server has made the call and answered
+            self._stream.shutdown()
 
 
 @pytest.fixture

@@ -208,9 +208,9 @@ def test_window_that_ends_during_the_search_for_a_server(
         connector = store._connector
         attempt = connector._attempt
 
-        def slow() -> Any:
+        def slow(timeout_s: float) -> Any:
             clock.now_s += repeat_s
-            return attempt()
+            return attempt(timeout_s)
 
         connector._attempt = slow  # type: ignore[method-assign]
         if repeat_s < 1:

@@ -12,6 +12,7 @@ import timerstore
 from tests.support.bench import small
 from timerstore import ConfigError, CorruptError, LockedError, StoreConfig, UnavailableError
 from timerstore.net import shared_store
+from timerstore.net.attempt_limits import ClientTimes
 from timerstore.net.shared_store import SharedConnector, SharedStore, open_shared
 from timerstore.testing import ManualClock
 
@@ -164,7 +165,7 @@ def test_forked_child_owns_nothing(tmp_path: Path, config: StoreConfig) -> None:
 def test_store_that_is_not_shared_is_unavailable(
     tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_store, "_RETRY_S", 0.0)
+    monkeypatch.setattr(shared_store, "_TIMES", ClientTimes(0.0, 0.0, 5.0))
     with (
         timerstore.open(tmp_path / "s", config),
         pytest.raises(UnavailableError, match="open in this process"),

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,24 +14,15 @@ import timerstore
 import timerstore.aio
 import timerstore.net
 from tests.support.bench import Bench
+from tests.support.certificates import TOKEN, make_secrets
 from timerstore import AccessError, ConfigError, UnavailableError
 from timerstore.net.connections import REJECTING_MAX
 from timerstore.net.server_limits import ServerLimits
 
-TOKEN = "a token of these tests"
-
 
 class Tls:
     def __init__(self, folder: Path, limits: ServerLimits | None = None) -> None:
-        cert, key, token = folder / "cert.pem", folder / "key.pem", folder / "token"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        token.write_text(f"{TOKEN}\n")
-        token.chmod(0o600)
+        cert, key, token = make_secrets(folder)
         self.bench = Bench(folder / "store")
         self.server = timerstore.net.serve(
             self.bench.store,

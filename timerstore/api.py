@@ -15,6 +15,7 @@ Raises:
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from timerstore._engine.base.closing import Closing
@@ -25,6 +26,8 @@ from timerstore._engine.leases import (
     LeaseConsumer,
     LeasedMessage,
 )
+from timerstore._engine.leases.heartbeat import Heartbeat
+from timerstore._engine.leases.lease_call import lease_s
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
@@ -551,6 +554,27 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             MessageError: an argument is invalid.
         """
         return self._do_renew(receipt, lease)
+
+    def heartbeat(
+        self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0
+    ) -> Heartbeat:
+        """Renew the lease of a message while a `with` block runs.
+
+        The lease is renewed at once, and then each time that a third of it has passed, by a thread.
+        An error that can pass is tried again until the lease ends. If the lease is lost, `lost` of
+        the block's object is the error, and the end of the block raises it, unless the block raises
+        another one. A block may settle the message: that ends the renewals.
+
+            with store.heartbeat(message, lease=60) as beat:
+                convert(message.body)
+
+        lease: as for `renew`.
+
+        Raises:
+            LeaseLostError: the message is not leased any more.
+            MessageError: an argument is invalid.
+        """
+        return Heartbeat(partial(self.renew, receipt, lease=lease), lease_s(lease))
 
     def bury(self, receipt: str | LeasedMessage, *, error: str | None = None) -> AckResult:
         """Make a leased message a dead letter of its group now, whatever attempts it has left.

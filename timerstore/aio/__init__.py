@@ -31,7 +31,7 @@ from timerstore import store as blocking_store
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer
-from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.async_store import AsyncTimerStore
 from timerstore.aio.connecting import connect
 from timerstore.clock import Clock
@@ -39,7 +39,14 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, quoted
 from timerstore.store import TimerStore
 
-__all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "connect", "open"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncHeartbeat",
+    "AsyncLeaseConsumer",
+    "AsyncTimerStore",
+    "connect",
+    "open",
+]
 
 WORKERS_MAX = 64
 

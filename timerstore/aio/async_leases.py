@@ -6,15 +6,18 @@
 Raises: MessageError for arguments that an iteration cannot have; the errors of TimerStore.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any, Self
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases.heartbeat import Beats
 from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S, described
 from timerstore._engine.leases.receive_request import check_loop
-from timerstore.errors import ClosedError, TimerStoreError
+from timerstore.errors import ClosedError, LeaseLostError, TimerStoreError
 
 
 class AsyncLeaseConsumer(Owner):
@@ -70,3 +73,45 @@ class AsyncLeaseConsumer(Owner):
                 error.add_note(f"and then the nack failed: {failed!r}")
             raise
         await self._ack(message)
+
+
+class AsyncHeartbeat(Owner):
+    """Renews a lease while an `async with` block runs, in a task of its own; as Heartbeat."""
+
+    def __init__(self, renew: Callable[[], Awaitable[int]], lease_s: float) -> None:
+        self._renew = renew
+        self._beats = Beats(lease_s)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def lost(self) -> LeaseLostError | None:
+        """Why the lease is not held any more; None while it is."""
+        return self._beats.lost
+
+    async def __aenter__(self) -> Self:
+        await self._renew()
+        self._task = asyncio.create_task(self._run(), name="timerstore-heartbeat")
+        return self
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._beats.interval_s)
+            try:
+                await self._renew()
+            except TimerStoreError as error:
+                if not self._beats.failed(error):
+                    return
+            else:
+                self._beats.renewed()
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        assert self._task is not None, "left without having been entered"
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if error is None and self.lost is not None:
+            raise self.lost

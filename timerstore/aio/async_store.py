@@ -21,11 +21,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
+from timerstore._engine.leases.lease_call import lease_s
 from timerstore._engine.leases.receive_request import ReceiveRequest, Topics
 from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
-from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
@@ -243,6 +244,10 @@ class AsyncTimerStore(AsyncClosing):
     async def renew(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> int:
         """Renew a lease, as TimerStore.renew. It shares syncs as `ack` does."""
         return cast("int", await self._lease_calls.call(LeaseCall("renew", receipt, lease=lease)))
+
+    def heartbeat(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> AsyncHeartbeat:
+        """Renew a lease while an `async with` block runs, as TimerStore.heartbeat."""
+        return AsyncHeartbeat(partial(self.renew, receipt, lease=lease), lease_s(lease))
 
     def lease_consumer(
         self, topic: Topics, group: str, *, wait: float | None = None, **options: Any

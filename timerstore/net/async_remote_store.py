@@ -11,15 +11,16 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from timerstore._engine.base.closing import AsyncClosing
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import DeadLetter
-from timerstore.aio import AsyncLeaseConsumer
+from timerstore._engine.leases import DeadLetter, LeasedMessage
+from timerstore._engine.leases.lease_call import lease_s
+from timerstore.aio import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.api import SingleStoreApi
 from timerstore.errors import (
     ClosedError,
@@ -174,6 +175,11 @@ class AsyncRemoteStore(AsyncClosing):
     def _limit(self, wait: object = 0) -> RetryLimit:
         times = self._times
         return RetryLimit(times.retry_for_s, LONGEST_PAUSE_S, self._endpoint, wait_seconds(wait))
+
+    def heartbeat(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> AsyncHeartbeat:
+        """Renew a lease while an `async with` block runs, as TimerStore.heartbeat."""
+        calls: Any = self
+        return AsyncHeartbeat(partial(calls.renew, receipt, lease=lease), lease_s(lease))
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **options: Any

@@ -11,6 +11,7 @@ No lease is kept in memory. A lease is a timer like any other.
 """
 
 from timerstore._engine.leases.backoff import Backoff
+from timerstore._engine.leases.heartbeat import Heartbeat
 from timerstore._engine.leases.lease_call import LeaseCall
 from timerstore._engine.leases.lease_consumer import LeaseConsumer
 from timerstore._engine.leases.lease_reader import WaitingReceive
@@ -22,6 +23,7 @@ __all__ = [
     "AckResult",
     "Backoff",
     "DeadLetter",
+    "Heartbeat",
     "LeaseCall",
     "LeaseConsumer",
     "LeasedMessage",

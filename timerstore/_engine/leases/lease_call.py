@@ -3,6 +3,7 @@
 from typing import Any, Literal, NamedTuple
 
 from timerstore._engine.format.lease import Receipt, read_receipt
+from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
 from timerstore.errors import MessageError, plain, typed
 
@@ -32,6 +33,11 @@ class LeaseCall(NamedTuple):
 def receipt_of(target: object) -> Receipt:
     """Return the receipt. MessageError for another text or value."""
     return read_receipt(target.receipt if isinstance(target, LeasedMessage) else target)
+
+
+def lease_s(lease: object) -> float:
+    """Return the length of a lease in seconds; raise MessageError for another value."""
+    return delay_ms("lease", lease) / 1000
 
 
 def check_error(error: object) -> str | None:

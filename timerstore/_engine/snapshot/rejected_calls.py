@@ -19,7 +19,7 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
             (
                 "put", "put_many", "put_every", "cancel_every", "ingest", "cancel", "cancel_many",
                 "reschedule", "pace", "receive", "begin_receive", "lease_consumer", "ack",
-                "ack_many", "nack", "extend", "renew", "bury", "requeue", "flush",
+                "ack_many", "nack", "extend", "renew", "heartbeat", "bury", "requeue", "flush",
             ),
             _CHANGES,
         ),

@@ -1,0 +1,120 @@
+"""A heartbeat renews a lease while a block runs, and tells when the lease is lost."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+import timerstore.aio
+import timerstore.net
+from tests.support.bench import small
+from timerstore import AckResult, LeaseLostError, MessageError, UnavailableError
+from timerstore._engine.leases.heartbeat import Beats, Heartbeat
+
+EXPIRED = LeaseLostError("over", result=AckResult.EXPIRED)
+SETTLED = LeaseLostError("settled", result=AckResult.SETTLED)
+AWAY = UnavailableError("no server")
+
+
+@pytest.mark.parametrize(
+    ("results", "goes_on", "lost"),
+    [
+        ([None], True, None),
+        ([AWAY], True, None),
+        ([AWAY, AWAY], True, None),
+        ([AWAY, AWAY, AWAY], False, "EXPIRED"),
+        ([AWAY, AWAY, None, AWAY, AWAY], True, None),
+        ([EXPIRED], False, "EXPIRED"),
+        ([SETTLED], False, None),
+    ],
+)
+def test_errors_that_can_pass_are_tried_again_until_the_lease_ends(
+    results: list[Any], goes_on: bool, lost: str | None
+) -> None:
+    beats, last = Beats(30.0), True
+    assert beats.interval_s == 10.0
+    for one in results:
+        assert last
+        if one is None:
+            beats.renewed()
+        else:
+            last = beats.failed(one)
+    assert last is goes_on
+    assert (beats.lost and beats.lost.result) == lost
+
+
+def _renewals(*results: Any) -> Callable[[], int]:
+    left = list(results)
+
+    def renew() -> int:
+        result = left.pop(0) if left else SETTLED
+        if isinstance(result, Exception):
+            raise result
+        return 0
+
+    return renew
+
+
+def _block_until_lost(error: Exception | None, *results: Any) -> None:
+    with Heartbeat(_renewals(*results), 0.003) as beat:
+        while beat.lost is None:
+            pass
+        if error is not None:
+            raise error
+
+
+def test_end_of_the_block_raises_if_the_lease_was_lost() -> None:
+    with pytest.raises(LeaseLostError, match="over"):
+        _block_until_lost(None, 0, 0, EXPIRED)
+    with pytest.raises(ZeroDivisionError):
+        _block_until_lost(ZeroDivisionError(), 0, EXPIRED)
+    with pytest.raises(LeaseLostError, match="over"), Heartbeat(_renewals(EXPIRED), 30.0):
+        raise AssertionError("the block begins without a lease")
+
+
+def test_lease_outlives_its_first_end_in_the_block(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path, small(flush="async")) as store:
+        store.put("t", b"a")
+        (one,) = store.receive("t", "g", wait=10, lease=0.3)
+        with store.heartbeat(one, lease=0.3) as beat:
+            assert store.receive("t", "g", wait=1.0) == []
+            assert beat.lost is None
+            assert store.ack(one) is AckResult.ACKED
+        with pytest.raises(LeaseLostError), store.heartbeat(one):
+            pass
+        with pytest.raises(MessageError, match="lease"), store.heartbeat(one, lease=0):
+            pass
+
+
+def test_heartbeat_of_a_client_and_of_asyncio(tmp_path: Path) -> None:
+    async def run(url: str) -> None:
+        async with timerstore.aio.connect(url) as remote:
+            await use(remote)
+        async with timerstore.aio.open(tmp_path / "other", small(flush="async")) as local:
+            await local.put("t", b"b")
+            await use(local)
+
+    async def use(store: Any) -> None:
+        (one,) = await store.receive("t", "g", wait=10, lease=0.3)
+        async with store.heartbeat(one, lease=0.3) as beat:
+            assert await store.receive("t", "g", wait=1.0) == []
+            assert beat.lost is None
+        async with store.heartbeat(one, lease=5) as beat:
+            assert await store.ack(one) is AckResult.ACKED
+        with pytest.raises(LeaseLostError):
+            await store.heartbeat(one, lease=5).__aenter__()
+
+    with (
+        timerstore.open(tmp_path / "served", small(flush="async")) as store,
+        timerstore.net.serve(store, socket=tmp_path / "x.sock") as server,
+        timerstore.connect(server.urls[0]) as remote,
+    ):
+        for _ in range(2):
+            store.put("t", b"a")
+        (one,) = remote.receive("t", "g", wait=10, lease=0.3)
+        with remote.heartbeat(one, lease=5):
+            assert remote.ack(one) is AckResult.ACKED
+        asyncio.run(run(server.urls[0]))

@@ -104,8 +104,9 @@ class Signature:
         if len(args) != len(self.required):
             found.append(f"wanted the arguments {', '.join(self.required)}, got {len(args)}")
         if not options.keys() <= self.defaults.keys():
-            unknown = sorted(options.keys() - self.defaults.keys())
-            found.append(f"wanted some of {', '.join(self.defaults)}, got {', '.join(unknown)}")
+            unknown = options.keys() - self.defaults.keys()
+            names = ", ".join(sorted(unknown)) if len(unknown) < 10 else f"{len(unknown)} others"
+            found.append(f"wanted some of {', '.join(self.defaults)}, got {names}")
         return found
 
 

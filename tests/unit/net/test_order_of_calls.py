@@ -4,9 +4,13 @@ The loop of a server makes some calls itself, and threads make others. The work 
 here, so that a call that could overtake another one does.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -16,6 +20,9 @@ from tests.support.held_sync import PATIENCE_S
 from tests.support.served_bench import ServedBench
 from timerstore import AckResult, TimerStore
 from timerstore.aio import quick_work
+from timerstore.aio.gathered_calls import GatheredCalls
+from timerstore.net import server_connection
+from timerstore.net.server_connection import ServerConnection
 
 
 @pytest.fixture(params=["quick", "slow"])
@@ -104,3 +111,66 @@ def test_settling_after_an_answer_sees_it_while_a_thread_is_busy(
     assert remote.ack(message) is AckResult.SETTLED
     held.is_released.set()
     assert raw.reply()[:2] == [5, 1]
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_connection_starts_a_limited_number_of_calls_in_a_turn(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Then other connections start theirs."""
+    monkeypatch.setattr(server_connection, "_TURN_CALLS", limit)
+    raw = served.raw()
+    raw.hello()
+    turn, counts = count(), Counter[int]()
+    real = ServerConnection._start
+
+    def start(self: ServerConnection, *given: Any) -> None:
+        nonlocal now
+        counts[now] += 1
+        if counts[now] == 1:
+            self._loop.call_soon(next_turn)  # runs after the calls that this turn starts
+        real(self, *given)
+
+    def next_turn() -> None:
+        nonlocal now
+        now = next(turn)
+
+    now = next(turn)
+    monkeypatch.setattr(ServerConnection, "_start", start)
+    raw.send_all([2, k, "put", [5, b"x"]] for k in range(1, 12))
+    assert sorted(raw.reply()[1] for _ in range(11)) == list(range(1, 12))
+    assert max(counts.values()) == limit
+
+
+def test_turn_is_not_made_by_the_loop_while_a_thread_makes_an_earlier_one() -> None:
+    """Else its calls would overtake those of the earlier turn, and wait for their locks."""
+    made: list[tuple[str, bool]] = []
+    is_reached, is_released = Event(), Event()
+
+    def make_all(names: Sequence[str]) -> list[str]:
+        is_on_loop = current_thread() is main_thread()
+        made.extend((one, is_on_loop) for one in names)
+        if names == ["first"]:
+            is_reached.set()
+            is_released.wait(PATIENCE_S)
+        return list(names)
+
+    async def test(pool: ThreadPoolExecutor) -> None:
+        gathered = GatheredCalls(lambda: None, pool, make_all, may_block=True)
+        gathered._quick._quick_from_s = float("inf")  # a thread makes the first
+        first = asyncio.create_task(gathered.call("first"))
+        while not is_reached.is_set():
+            await asyncio.sleep(0)
+        gathered._quick._quick_from_s = 0.0
+        second = asyncio.create_task(gathered.call("second"))
+        while len(made) < 2:
+            await asyncio.sleep(0)
+        is_released.set()
+        assert await asyncio.gather(first, second) == ["first", "second"]
+        gathered._quick._quick_from_s = 0.0
+        await asyncio.sleep(0)
+        assert await gathered.call("third") == "third"
+
+    with ThreadPoolExecutor(2) as pool:
+        asyncio.run(test(pool))
+    assert made == [("first", False), ("second", False), ("third", True)]

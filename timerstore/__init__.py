@@ -61,6 +61,9 @@ from timerstore.reports import (
 from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, connect, open  # noqa: A004
 
+__version__ = "0.1.0"
+"""The version of the package."""
+
 __all__ = [
     "AccessError",
     "AckResult",
@@ -116,6 +119,7 @@ __all__ = [
     "TimerStore",
     "TimerStoreError",
     "UnavailableError",
+    "__version__",
     "check_backup",
     "connect",
     "convert",

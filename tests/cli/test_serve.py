@@ -106,7 +106,7 @@ def test_serve_without_the_extra_shows_the_install_command(
     assert answer.code == Exit.ERROR
     error = json.loads(answer.err)
     assert "starlette and uvicorn" in error["what"]
-    assert error["do"] == "pip install 'timerstore[serve]'"
+    assert error["do"] == "pip install '.[serve]' in a checkout"
 
 
 def test_dashboard_import_without_the_extra_raises_config_error(store: Path) -> None:
@@ -122,7 +122,7 @@ def test_dashboard_import_without_the_extra_raises_config_error(store: Path) -> 
         [COMMAND[0], "-c", program], env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "ConfigError serve: uvicorn is not installed; pip install 'timerstore[serve]'\n"
+        "ConfigError serve: uvicorn is not installed; pip install '.[serve]' in a checkout\n"
     )
 
 

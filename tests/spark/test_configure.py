@@ -45,7 +45,9 @@ def test_source_is_known_and_workers_run_this_python(tmp_path: Path, how: str) -
         pytest.skip(f"Spark cannot run: {wrong}")
     if how == "connect":
         for name in ("grpc", "grpc_status", "zstandard"):
-            pytest.importorskip(name, reason="Spark Connect: pip install 'timerstore[connect]'")
+            pytest.importorskip(
+                name, reason="Spark Connect: pip install '.[connect]' in a checkout"
+            )
     bench = Bench(tmp_path / "s")
     for n in range(5):
         bench.store.put("t", b"%d" % n)

@@ -52,7 +52,7 @@ def test_reads_writes_and_streams_over_connect(tmp_path: Path) -> None:
     if wrong is not None:
         pytest.skip(f"Spark cannot run: {wrong}")
     for name in ("grpc", "grpc_status", "zstandard"):
-        pytest.importorskip(name, reason="Spark Connect: pip install 'timerstore[connect]'")
+        pytest.importorskip(name, reason="Spark Connect: pip install '.[connect]' in a checkout")
     bench = Bench(tmp_path / "s")
     for n in range(25):
         bench.store.put("t", b"%d" % n)

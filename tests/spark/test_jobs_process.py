@@ -59,7 +59,7 @@ def test_spark_submit_runs_job_file(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.more
 def test_jobs_over_spark_connect(tmp_path: Path, spark: Any) -> None:
     for name in ("grpc", "grpc_status", "zstandard"):
-        pytest.importorskip(name, reason="Spark Connect: pip install 'timerstore[connect]'")
+        pytest.importorskip(name, reason="Spark Connect: pip install '.[connect]' in a checkout")
     shards = jobs.make_shards(tmp_path / "shards", 2, tmp_path)
     table = jobs.write_table(tmp_path / "rows.parquet", jobs.some_rows(200))
     program = (

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 from timerstore.cli.streams import ready
 
-INSTALL = "pip install 'timerstore[cli]'"
+INSTALL = "pip install '.[cli]' in a checkout"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,13 +12,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from timerstore import __version__
 from timerstore.cli.exits import TABLE, CommandError, ErrorReport, Exit, report_of
 from timerstore.cli.output import emit_error
 from timerstore.cli.stopping import Stopped, raise_terminated
@@ -112,13 +112,6 @@ class Commands(click.Group):
         return found or click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _version() -> str:
-    try:
-        return version("timerstore")
-    except PackageNotFoundError:  # a checkout in PYTHONPATH
-        return "(checkout)"
-
-
 def _epilog() -> str:
     codes = "\n".join(f"  {int(code):3}  {text}" for code, text in TABLE.items())
     shell = 'eval "$(_TIMERSTORE_COMPLETE=bash_source timerstore)"'
@@ -130,7 +123,7 @@ def _epilog() -> str:
 
 @click.group(cls=Commands, epilog=_epilog(), context_settings={"max_content_width": 100})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(_version(), message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli(debug: bool) -> None:
     """Store delayed messages on disk; deliver each once, when it is due.
 

@@ -231,7 +231,7 @@ def _dashboard() -> Callable[..., Any]:
     except ConfigError as error:
         raise CommandError(
             "the dashboard needs starlette and uvicorn, which are not installed",
-            do="pip install 'timerstore[serve]'",
+            do="pip install '.[serve]' in a checkout",
         ) from error
     return start
 
@@ -243,7 +243,7 @@ def _metrics(address: str) -> Callable[[TimerStore], Any]:
     except ConfigError as error:
         raise CommandError(
             "--metrics needs prometheus_client, which is not installed",
-            do="pip install 'timerstore[prometheus]'",
+            do="pip install '.[prometheus]' in a checkout",
         ) from error
     return lambda store: prometheus.serve(store, store.path.name, port=port, host=host)
 

@@ -16,7 +16,7 @@ page/                the page itself; nothing is built, nothing is loaded from e
 Invariants:
     1. A request without the token gets an empty 401 response.
     2. Only `cancel` changes the store, and a read-only dashboard rejects it.
-Raises: ConfigError if starlette or uvicorn is missing: `pip install 'timerstore[serve]'`.
+Raises: ConfigError if starlette or uvicorn is missing: `pip install '.[serve]' in a checkout`.
 See also: docs/decisions/0014-tools.md.
 """
 
@@ -27,7 +27,7 @@ try:
     import uvicorn  # noqa: F401
 except ImportError as error:
     raise ConfigError(
-        f"serve: {error.name} is not installed; pip install 'timerstore[serve]'"
+        f"serve: {error.name} is not installed; pip install '.[serve]' in a checkout"
     ) from error
 
 from timerstore.dashboard.server import Served, run, start

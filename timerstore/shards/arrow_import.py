@@ -33,5 +33,5 @@ def _load(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            "staged rows need pyarrow, which is not installed: pip install 'timerstore[arrow]'"
+            "staged rows need pyarrow, which is not installed: pip install '.[arrow]' in a checkout"
         ) from error

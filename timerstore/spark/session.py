@@ -49,7 +49,7 @@ def register(spark: Any) -> None:
         module = importlib.import_module("timerstore.spark.datasource")
     except ImportError as error:
         raise ImportError(
-            f"Spark needs pyspark and pyarrow ({error}): pip install 'timerstore[spark]'"
+            f"Spark needs pyspark and pyarrow ({error}): pip install '.[spark]' in a checkout"
         ) from error
     spark.dataSource.register(module.TimerStoreDataSource)
 

@@ -38,7 +38,9 @@ try:
     from opentelemetry import metrics
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 except ImportError as error:
-    raise ConfigError("otel: wanted opentelemetry-api; pip install 'timerstore[otel]'") from error
+    raise ConfigError(
+        "otel: wanted opentelemetry-api; pip install '.[otel]' in a checkout"
+    ) from error
 
 _FRESH_S = 1.0
 

@@ -26,7 +26,7 @@ def missing() -> str | None:
     """Return why no Spark test can run here, or None."""
     absent = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
-        return f"{' and '.join(absent)} not installed: pip install 'timerstore[spark]'"
+        return f"{' and '.join(absent)} not installed: pip install '.[spark]' in a checkout"
     return java.complaint()
 
 

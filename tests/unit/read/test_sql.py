@@ -194,7 +194,7 @@ def test_error_names_the_package_to_install_without_lark(monkeypatch: pytest.Mon
     monkeypatch.setattr(sql.importlib, "import_module", missing)
     forget_sql_parser()
     sql.parse_sql.cache_clear()
-    with pytest.raises(ConfigError, match=r"lark.*pip install timerstore\[sql\]"):
+    with pytest.raises(ConfigError, match=r"lark.*pip install '\.\[sql\]' in a checkout"):
         parse_sql("a = 5")
     monkeypatch.undo()
     assert said("a = 5", {"a": "5"}) == "yes"

@@ -34,7 +34,7 @@ def test_package_imports_without_pyspark_and_pyarrow() -> None:
         "try:\n    door.register(None)\nexcept ImportError as error:\n    print(error)"
     )
     assert done.returncode == 0, done.stderr
-    assert "pip install 'timerstore[spark]'" in done.stdout
+    assert "pip install '.[spark]' in a checkout" in done.stdout
 
 
 @pytest.mark.more

@@ -88,8 +88,9 @@ def test_job_reports_missing_package(missing: str) -> None:
         timeout=60,
     )
     assert done.returncode == 1, done.stderr
-    assert f"audit needs {missing}, which is not installed: pip install 'timerstore[spark]'" in (
-        done.stderr
+    assert (
+        f"audit needs {missing}, which is not installed: pip install '.[spark]' in a checkout"
+        in (done.stderr)
     )
     assert "Traceback" not in done.stderr
 

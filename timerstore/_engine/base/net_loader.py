@@ -20,5 +20,5 @@ def load_net(name: str) -> ModuleType:
             raise
         raise ConfigError(
             "a server or a client needs msgspec, which is not installed: "
-            "pip install 'timerstore[net]'"
+            "pip install '.[net]' in a checkout"
         ) from error

@@ -18,5 +18,5 @@ def obstore() -> Any:
         return importlib.import_module("obstore")
     except ImportError as error:
         raise ConfigError(
-            "buckets need obstore, which is not installed: pip install 'timerstore[cloud]'"
+            "buckets need obstore, which is not installed: pip install '.[cloud]' in a checkout"
         ) from error

@@ -114,7 +114,8 @@ def _parser() -> tuple[Any, Any]:
         lark = importlib.import_module("lark")
     except ImportError as error:
         raise ConfigError(
-            "sql: a filter in SQL needs lark, which is not installed: pip install timerstore[sql]"
+            "sql: a filter in SQL needs lark, which is not installed: "
+            "pip install '.[sql]' in a checkout"
         ) from error
     # basic: AND is a keyword at every position, never a property.
     return lark, lark.Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder())

@@ -190,7 +190,7 @@ def _cronsim() -> Any:
     try:
         return importlib.import_module("cronsim")
     except ImportError as error:
-        raise ConfigError("cron needs cronsim: pip install timerstore[cron]") from error
+        raise ConfigError("cron needs cronsim: pip install '.[cron]' in a checkout") from error
 
 
 def rule_of(definition: Definition) -> Rule:

@@ -11,6 +11,7 @@ Raises: nothing. An exception in a job becomes one message and exit status 1; `-
 """
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.printing import note
 from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.errors import ConfigError, TimerStoreError
@@ -148,7 +150,7 @@ class Run(Owner):
     def tell(self, text: str) -> None:
         """Print a progress message to standard error."""
         if not self.common.quiet:
-            click.echo(f"{time.monotonic() - self._began:7.1f} s  {self.name}: {text}", err=True)
+            note(f"{time.monotonic() - self._began:7.1f} s  {self.name}: {text}")
 
     @property
     def seconds(self) -> float:
@@ -233,7 +235,7 @@ class Job(Generic[Args]):
         finally:
             run.close()
         for problem in outcome.problems:
-            click.echo(f"timerstore-spark {self.name}: {problem}", err=True)
+            note(f"timerstore-spark {self.name}: {problem}")
         if common.report is not None:
             write_report(common.report, report_of(run, args, outcome, status))
         return status
@@ -246,7 +248,9 @@ def run_command(command: click.Command, name: str, argv: Sequence[str] | None) -
             args=None if argv is None else list(argv), prog_name=name, standalone_mode=False
         )
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        note(shown.getvalue().removesuffix("\n"))
         return ERROR
     except click.Abort:
         return ERROR

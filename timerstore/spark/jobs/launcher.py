@@ -10,11 +10,12 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 
+from timerstore import __version__
+from timerstore._engine.base.printing import note, say
 from timerstore.spark.jobs.names import JOBS, module_of
 
-INSTALL = "pip install 'timerstore[spark]'"
+INSTALL = "pip install '.[spark]' in a checkout"
 _OPTIONAL = {"pyspark", "py4j", "pyarrow", "pandas", "click", "matplotlib"}
 
 
@@ -37,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a job by name. Return exit status 0 for success, 2 for a failed check, 1 for an error."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] in {"-h", "--help", "help"}:
-        _say(usage(), sys.stdout)
+        say(usage())
         return 0 if given else 1
     name, *rest = given
     if name == "--version":
-        _say(f"timerstore-spark {_version()}", sys.stdout)
+        say(f"timerstore-spark {__version__}")
         return 0
     if name == "which":
         return _which(rest)
@@ -58,13 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(status)
 
 
-def _version() -> str:
-    try:
-        return version("timerstore")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 def _which(names: Sequence[str]) -> int:
     if len(names) != 1:
         return _fail(f"which: wanted one job, got {len(names)}")
@@ -74,7 +68,7 @@ def _which(names: Sequence[str]) -> int:
     spec = importlib.util.find_spec(module_of(names[0]))
     assert spec is not None, names[0]
     assert spec.origin is not None, names[0]
-    _say(spec.origin, sys.stdout)
+    say(spec.origin)
     return 0
 
 
@@ -85,10 +79,5 @@ def _unknown(name: str) -> int:
 
 
 def _fail(text: str) -> int:
-    _say(f"timerstore-spark: {text}", sys.stderr)
+    note(f"timerstore-spark: {text}")
     return 1
-
-
-def _say(text: str, where: object) -> None:
-    assert hasattr(where, "write")
-    where.write(f"{text}\n")

@@ -4,6 +4,7 @@ page.
 
 import sys
 
+from timerstore._engine.base.printing import note, say
 from timerstore.telemetry.metric_families import metrics_page
 from timerstore.telemetry.prometheus.grafana import dashboard
 
@@ -13,9 +14,9 @@ _WHAT = {"dashboard": dashboard, "metrics": metrics_page}
 def main(argv: list[str]) -> int:
     """Print one of them."""
     if len(argv) != 1 or argv[0] not in _WHAT:
-        sys.stderr.write(f"wanted one of {', '.join(_WHAT)}, got {' '.join(argv) or 'nothing'}\n")
+        note(f"wanted one of {', '.join(_WHAT)}, got {' '.join(argv) or 'nothing'}")
         return 2
-    sys.stdout.write(_WHAT[argv[0]]())
+    say(_WHAT[argv[0]]().removesuffix("\n"))
     return 0
 
 

@@ -33,7 +33,7 @@ try:
     from prometheus_client import core, registry
 except ImportError as error:
     raise ConfigError(
-        "prometheus: wanted prometheus_client; pip install 'timerstore[prometheus]'"
+        "prometheus: wanted prometheus_client; pip install '.[prometheus]' in a checkout"
     ) from error
 
 _METRICS: dict[str, Any] = {

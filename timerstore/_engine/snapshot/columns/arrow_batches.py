@@ -27,7 +27,7 @@ from timerstore.messages import Int64Array
 try:
     import pyarrow as pa
 except ImportError as error:
-    raise ImportError("columns need pyarrow: pip install 'timerstore[arrow]'") from error
+    raise ImportError("columns need pyarrow: pip install '.[arrow]' in a checkout") from error
 
 _US_MAX = (2**63 - 1) // 1000
 _UTC = "UTC"

@@ -21,14 +21,12 @@ See also: docs/decisions/0005-long-poll.md and docs/decisions/0002-group-commit.
 
 import asyncio
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
-from typing import Any
 
 from timerstore import store as blocking_store
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.closing import Making
 from timerstore._engine.storage.paths import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
@@ -51,41 +49,17 @@ __all__ = [
 WORKERS_MAX = 64
 
 
-class Opening(Owner):
-    """A store that is being opened: await it, or use it with `async with`."""
-
-    def __init__(self, opener: Callable[[], TimerStore], workers: int) -> None:
-        self._opener = opener
-        self._workers = workers
-        self._store: AsyncTimerStore | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncTimerStore]:
-        return self._open().__await__()
-
-    async def _open(self) -> AsyncTimerStore:
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="timerstore-aio")
-        opening = pool.submit(self._opener)
-        try:
-            store = await asyncio.wrap_future(opening)
-        except BaseException:
-            # Cancelled: close the store if it opens all the same.
-            opening.add_done_callback(_close_unwanted)
-            pool.shutdown(wait=False)
-            raise
-        return AsyncTimerStore(store, pool)
-
-    async def __aenter__(self) -> AsyncTimerStore:
-        self._store = await self
-        return self._store
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._store is not None, "left without having been entered"
-        await self._store.__aexit__(kind, error, trace)
+async def _opened(opener: Callable[[], TimerStore], workers: int) -> AsyncTimerStore:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-aio")
+    opening = pool.submit(opener)
+    try:
+        store = await asyncio.wrap_future(opening)
+    except BaseException:
+        # Cancelled: close the store if it opens all the same.
+        opening.add_done_callback(_close_unwanted)
+        pool.shutdown(wait=False)
+        raise
+    return AsyncTimerStore(store, pool)
 
 
 def _close_unwanted(opening: Future[TimerStore]) -> None:
@@ -101,7 +75,7 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     threads: bool = True,
     read_only: bool = False,
     workers: int = 4,
-) -> Opening:
+) -> Making[AsyncTimerStore]:
     """Open a store as timerstore.open does: `await` it, or use `async with`.
 
     workers: threads that run calls, 1 to 64. Any number of tasks can wait in a synchronous `put` or
@@ -123,10 +97,7 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
         )
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
-    return Opening(
-        # Resolved now: the process may change its working directory before it awaits this.
-        partial(
-            blocking_store.open, absolute_path("path", path), config, clock=clock, threads=threads
-        ),
-        workers,
-    )
+    # Resolved now: the process may change its working directory before it awaits this.
+    absolute = absolute_path("path", path)
+    opener = partial(blocking_store.open, absolute, config, clock=clock, threads=threads)
+    return Making(partial(_opened, opener, workers))

@@ -13,14 +13,12 @@ See also: docs/decisions/0005-long-poll.md.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from timerstore._engine.base.closing import AsyncClosing
-from timerstore._engine.base.owner import Owner
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.validation import wait_problems
 from timerstore._engine.read.waiting_pull import Waits
@@ -130,27 +128,3 @@ class AsyncConsumer(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
-
-
-class Joining(Owner):
-    """A consumer that joins its group: await it, or use it with `async with`."""
-
-    def __init__(self, join: Callable[[], Awaitable[AsyncConsumer]]) -> None:
-        self._join = join
-        self._consumer: AsyncConsumer | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncConsumer]:
-        return self._join().__await__()
-
-    async def __aenter__(self) -> AsyncConsumer:
-        self._consumer = await self
-        return self._consumer
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._consumer is not None, "left without having been entered"
-        await self._consumer.__aexit__(kind, error, trace)

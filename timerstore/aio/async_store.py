@@ -19,13 +19,13 @@ from contextvars import Context
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.base.closing import AsyncClosing, Making
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
 from timerstore._engine.leases.lease_call import lease_s
 from timerstore._engine.leases.receive_request import ReceiveRequest, Topics
 from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore._engine.read.waiting_pull import WaitingPull, Waits
-from timerstore.aio.async_consumer import AsyncConsumer, Joining
+from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
@@ -265,7 +265,7 @@ class AsyncTimerStore(AsyncClosing):
         tags: str | None = None,
         sql: str | None = None,
         wait: float | None = None,
-    ) -> Joining:
+    ) -> Making[AsyncConsumer]:
         """Read a topic for a group, as TimerStore.consumer: `await` it, or use `async with`."""
         make = partial(
             self.blocking.consumer, topic, group, queues=queues, tags=tags, sql=sql, wait=wait
@@ -274,7 +274,7 @@ class AsyncTimerStore(AsyncClosing):
         async def join() -> AsyncConsumer:
             return AsyncConsumer(await self._run(make), self)
 
-        return Joining(join)
+        return Making(join)
 
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None

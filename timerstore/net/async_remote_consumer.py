@@ -5,13 +5,11 @@ Raises: as RemoteConsumer.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 
 from timerstore._engine.base.closing import AsyncClosing
-from timerstore._engine.base.owner import Owner
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
@@ -174,27 +172,3 @@ class AsyncRemoteConsumer(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<AsyncRemoteConsumer topic={self.topic!r} group={self.group!r}>"
-
-
-class JoiningRemotely(Owner):
-    """A consumer that joins its group: await it, or use it with `async with`."""
-
-    def __init__(self, make: Callable[[], Awaitable[AsyncRemoteConsumer]]) -> None:
-        self._make = make
-        self._consumer: AsyncRemoteConsumer | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncRemoteConsumer]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> AsyncRemoteConsumer:
-        self._consumer = await self
-        return self._consumer
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._consumer is not None, "left without having been entered"
-        await self._consumer.__aexit__(kind, error, trace)

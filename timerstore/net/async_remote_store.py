@@ -10,14 +10,12 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from timerstore._engine.base.closing import AsyncClosing
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.closing import AsyncClosing, Making
 from timerstore._engine.leases import DeadLetter, LeasedMessage
 from timerstore._engine.leases.lease_call import lease_s
 from timerstore.aio import AsyncHeartbeat, AsyncLeaseConsumer
@@ -30,7 +28,7 @@ from timerstore.errors import (
     UnavailableError,
 )
 from timerstore.net.async_channel import AsyncChannel, connected_channel
-from timerstore.net.async_remote_consumer import AsyncRemoteConsumer, JoiningRemotely
+from timerstore.net.async_remote_consumer import AsyncRemoteConsumer
 from timerstore.net.attempt_limits import (
     LONGEST_PAUSE_S,
     ClientTimes,
@@ -189,7 +187,7 @@ class AsyncRemoteStore(AsyncClosing):
         return AsyncLeaseConsumer(calls.receive, calls.ack, calls.nack, topic, group, wait, options)
 
     @wraps(SingleStoreApi.consumer)
-    def consumer(self, *given: Any, **named: Any) -> JoiningRemotely:
+    def consumer(self, *given: Any, **named: Any) -> Making[AsyncRemoteConsumer]:
         """Read a topic for a group, as TimerStore.consumer: `await` it, or use `async with`."""
         _, args, options = SingleStoreApi.consumer(_recorder, *given, **named)
 
@@ -202,7 +200,7 @@ class AsyncRemoteStore(AsyncClosing):
                 join, self._limit, number, channel, args[0], args[1], options.get("wait")
             )
 
-        return JoiningRemotely(make)
+        return Making(make)
 
     @wraps(SingleStoreApi.pending)
     def pending(self, **named: Any) -> AsyncIterator[PendingTimer]:
@@ -270,31 +268,7 @@ for _name in STORE_CALLS:
         setattr(AsyncRemoteStore, _name, _coroutine(_name))
 
 
-class Connecting(Owner):
-    """A store that is being connected: await it, or use it with `async with`."""
-
-    def __init__(self, make: Callable[[], Awaitable[AsyncRemoteStore]]) -> None:
-        self._make = make
-        self._store: AsyncRemoteStore | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncRemoteStore]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> AsyncRemoteStore:
-        self._store = await self
-        return self._store
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._store is not None, "left without having been entered"
-        await self._store.__aexit__(kind, error, trace)
-
-
-def connect_async_store(url: str, **options: Any) -> Connecting:
+def connect_async_store(url: str, **options: Any) -> Making[AsyncRemoteStore]:
     """Implement timerstore.aio.connect."""
     found = checked_options(url, **options)
 
@@ -303,4 +277,4 @@ def connect_async_store(url: str, **options: Any) -> Connecting:
         await store._channel(time.monotonic() + found.times.connect_timeout_s)
         return store
 
-    return Connecting(make)
+    return Making(make)

@@ -11,9 +11,9 @@ Invariants:
 import atexit
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 from weakref import WeakMethod, WeakSet
 
 from timerstore._engine.base.owner import Owner
@@ -79,6 +79,55 @@ class AsyncClosing(Owner):
         except ForkedError:
             if error is None:
                 raise
+
+
+_AsyncClosing = TypeVar("_AsyncClosing", bound=AsyncClosing)
+
+
+class Making(Owner, Coroutine[Any, Any, _AsyncClosing]):
+    """An object that is being made: await it, or use it with `async with`.
+
+    It is a coroutine, so that `asyncio.run` and `create_task` take it.
+    """
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, _AsyncClosing]]) -> None:
+        self._make = make
+        self._running: Coroutine[Any, Any, _AsyncClosing] | None = None
+        self._made: _AsyncClosing | None = None
+
+    def __await__(self) -> Generator[Any, Any, _AsyncClosing]:
+        return self._make().__await__()
+
+    def _started(self) -> Coroutine[Any, Any, _AsyncClosing]:
+        if self._running is None:
+            self._running = self._make()
+        return self._running
+
+    def send(self, value: Any) -> Any:
+        """Continue, as a coroutine does."""
+        return self._started().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an exception inside, as a coroutine does."""
+        return self._started().throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine; an object that was made stays open."""
+        if self._running is not None:
+            self._running.close()
+
+    async def __aenter__(self) -> _AsyncClosing:
+        self._made = await self
+        return self._made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._made is not None, "left without having been entered"
+        await self._made.__aexit__(kind, error, trace)
 
 
 def warn_unclosed(one: Closing, path: object) -> None:

@@ -40,7 +40,7 @@ def run_unread(*words: str, closes: str) -> "subprocess.CompletedProcess[bytes]"
         ["-c", _LAUNCHER.format(["which", "ingest"])],
     ],
 )
-def test_program_whose_reader_is_gone_succeeds(words: list[str], closes: str) -> None:
+def test_program_succeeds_when_its_output_is_closed(words: list[str], closes: str) -> None:
     if "prometheus" in words[1]:
         pytest.importorskip("prometheus_client")
     done = run_unread(*words, closes=closes)
@@ -49,7 +49,7 @@ def test_program_whose_reader_is_gone_succeeds(words: list[str], closes: str) ->
 
 
 @pytest.mark.parametrize("closes", ["out", "err", "out err"])
-def test_job_whose_reader_is_gone_does_its_work(tmp_path: Path, closes: str) -> None:
+def test_job_does_its_work_when_its_output_is_closed(tmp_path: Path, closes: str) -> None:
     pytest.importorskip("pyspark")
     path = str(tmp_path / "shards")
     given = ["init-shards", "--path", path, "--shards", "2", "--set", "queue_segment_bytes=20000"]

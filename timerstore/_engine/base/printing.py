@@ -1,4 +1,4 @@
-"""Print for a person who may stop reading: `timerstore-spark ... 2>&1 | head -1`.
+"""Print to a stream that its reader may close: `timerstore-spark ... 2>&1 | head -1`.
 
 A reader that is gone does not undo the work of a program, and is no error of it. Later text for the
 same stream is dropped. The command `timerstore` has an exit code for this instead (cli/exits.py).

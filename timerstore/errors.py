@@ -6,6 +6,7 @@ native/api; base/native.py compares the two at import.
 """
 
 import operator
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -74,6 +75,48 @@ class MessageError(_ProblemsError):
     """An argument of a call is invalid; `problems` lists all. Nothing was stored."""
 
     code = -4
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments that are wrong, each once, in the order of `problems`.
+
+        Empty if the problem is one of the message or of the store, not of an argument.
+        """
+        return tuple(dict.fromkeys(name for one in self.problems for name in _arguments_in(one)))
+
+
+_NAME = r"[a-z_]+(?:\[[^\]]*\])?"
+_PROBLEM = re.compile(rf"((?:{_NAME}(?:, | and ))*{_NAME})(?::| of | ')")
+_ONE_OF = re.compile("time: wanted one of ([a-z_]+(?:, [a-z_]+)*?)(?:, got|;|$)")
+_OTHER_NAMES = {
+    "topics": ("topic",),
+    "handle": ("receipt_or_handle",),
+    "handles": ("receipts_or_handles",),
+    "queue": ("topic", "queue_id"),
+    "property": ("properties",),
+}
+
+
+def _arguments_in(problem: str) -> list[str]:
+    """Return the names of arguments with which the text of a problem begins."""
+    found = _ONE_OF.match(problem) or _PROBLEM.match(problem)
+    if found is None:
+        return []
+    names = [one.partition("[")[0] for one in re.split(", | and ", found[1])]
+    known = [name for one in names for name in _OTHER_NAMES.get(one, (one,))]
+    return [one for one in known if one in ARGUMENT_NAMES]
+
+
+ARGUMENT_NAMES = frozenset(
+    """
+    atomic backoff begin begin_ms bodies body by cron delay deliver_at deliver_ms end end_ms error
+    every flush group key keys lease letters level max_attempts max_count message message_id
+    message_ids missed name offset per_second priority properties queue_id queues receipt
+    receipt_or_handle receipts receipts_or_handles replace shard spread sql start tags target time
+    time_ms timezone topic wait wait_at_most
+    """.split()  # noqa: SIM905 - a list of one name a line is longer than a page
+)
+"""The names of arguments that `MessageError.arguments` has; a test compares them with api.py."""
 
 
 class _AnsweredError(TimerStoreError):

@@ -5,7 +5,10 @@ import pickle
 
 import pytest
 
+import timerstore
+import timerstore.net
 from timerstore import errors
+from timerstore.api import SingleStoreApi
 from timerstore.errors import CLASS_OF_CODE, TimerStoreError
 
 CLASSES = [
@@ -62,3 +65,55 @@ def test_error_can_be_pickled(cls):
     assert type(again) is cls
     assert str(again) == "some text"
     assert again.retryable
+
+
+def test_names_of_arguments_are_those_of_the_calls():
+    found = {
+        name
+        for of in SingleStoreApi.__mro__
+        for call, method in vars(of).items()
+        if inspect.isfunction(method) and not call.startswith("_")
+        for name in list(inspect.signature(method).parameters)[1:]
+    }
+    assert (found | {"time"}) - {"options", "progress"} == errors.ARGUMENT_NAMES
+
+
+@pytest.mark.parametrize(
+    ("problem", "arguments"),
+    [
+        ("delay: wanted seconds, got 'x'", ("delay",)),
+        ("receipts[1]: receipt: wanted text", ("receipts",)),
+        ("bodies[3] of 5: wanted bytes", ("bodies",)),
+        ("topics[0]: wanted text", ("topic",)),
+        ("group and topic: wanted at most 119 characters together", ("group", "topic")),
+        ("queue: topic 't' has 1 queues, got 7", ("topic", "queue_id")),
+        ("property 'a': wanted text as value", ("properties",)),
+        ("time: wanted one of delay, deliver_at, got none", ("delay", "deliver_at")),
+        ("handle: wanted text", ("receipt_or_handle",)),
+        ("receive: message 5 of 't', queue 0: properties: wanted at most 5", ()),
+        ("put: the message is stored, but", ()),
+        ("Wanted something", ()),
+    ],
+)
+def test_message_error_names_arguments(problem, arguments):
+    assert errors.MessageError(problem).arguments == arguments
+
+
+def test_arguments_are_named_once_and_in_order():
+    found = errors.MessageError(["tags: a", "keys[2]: b", "tags: c", "other: d"])
+    assert found.arguments == ("tags", "keys")
+
+
+def test_calls_and_clients_name_the_wrong_arguments(tmp_path):
+    with (
+        timerstore.open(tmp_path / "store") as store,
+        timerstore.net.serve(store, socket=tmp_path / "x.sock") as server,
+        timerstore.connect(server.urls[0]) as remote,
+    ):
+        for one in (store, remote):
+            with pytest.raises(errors.MessageError) as wrong:
+                one.put("t", b"x", delay=-1)
+            assert wrong.value.arguments == ("delay",)
+            with pytest.raises(errors.MessageError) as wrong:
+                one.receive("t", "g", lease=0, max_count=0, wait=-1)
+            assert set(wrong.value.arguments) == {"lease", "max_count", "wait"}

@@ -82,6 +82,7 @@ class SimDisk(Disk):
     last_number = 0
 
     def __init__(self) -> None:
+        super().__init__()
         SimDisk.last_number += 1
         # no two directories may look the same to storage/directory.py
         self.number = SimDisk.last_number

@@ -303,16 +303,10 @@ class Disk(Owner):
         except OSError as error:
             raise os_error(error, "unlink", path) from error
 
-    @_spared
     def remove(self, path: Path) -> None:
         """Remove a name; durable on return. It may be repeated after an error."""
-        try:
-            with self._parent_of(path) as (folder, name):
-                os.unlink(name, dir_fd=folder)
-        except FileNotFoundError:
-            pass  # an earlier call removed it, and could not sync the directory
-        except OSError as error:
-            raise os_error(error, "unlink", path) from error
+        if self.exists(path):
+            self.unlink(path)
         self.sync_directory(path.parent)
 
     @_spared

@@ -20,6 +20,7 @@ from tests.support.durable.answering import WAYS, Answering
 from tests.support.durable.recorder import Recorder
 from tests.support.inside import inside
 from timerstore import AckResult, TimerStore
+from timerstore.api import StoreApi
 
 FLUSHES = ("sync", "async")
 _NEW = "{new}"  # in a text: replaced by one that was not used before
@@ -120,7 +121,10 @@ _ROWS = {
     "nack": Row("always", _leased, lambda one, store: store.nack(one, delay=600)),
     "nack at once": Row("always", _leased, lambda one, store: store.nack(one, delay=0)),
     "extend": Row("always", _leased, lambda one, store: store.extend(one, lease=900)),
+    "renew": Row("always", _leased, lambda one, store: store.renew(one, lease=900)),
     "bury": Row("always", _leased, lambda one, store: store.bury(one)),
+    "bury with a reason": Row("always", _leased, lambda one, store: store.bury(one, error="e")),
+    "nack with a reason": Row("always", _leased, lambda one, store: store.nack(one, error="e")),
     "requeue": Row("always", _buried, lambda _, store: store.requeue("g")),
     "put_every": Row(
         "always", lambda _: None, lambda _, store: store.put_every("t", b"r", every=3600)
@@ -143,6 +147,23 @@ def answering(way: str, request: pytest.FixtureRequest, disk: Path, recorder: Re
         one.store.put("prior", b"first", delay=3600, priority=1)
         _leased(one.store)
         yield one
+
+
+NOT_APPENDING = {
+    "begin_pull", "begin_pull_batch", "begin_receive", "committed", "congestion", "consumer",
+    "dead_letters", "explain", "flush", "histogram", "lease_consumer", "offset_at", "pace",
+    "pending", "pull", "pull_batch", "query", "recurring", "stats", "timing_distribution",
+    "topics", "backlog",
+}  # fmt: skip
+"""Calls that read, or whose result is not kept."""
+
+
+def test_table_has_each_call_that_appends() -> None:
+    calls = {
+        name for name, one in vars(StoreApi).items() if not name.startswith("_") and callable(one)
+    }
+    in_table = {name.split(" ")[0] for name in _ROWS} | {name for name, *_ in _PUTS}
+    assert calls - NOT_APPENDING == in_table
 
 
 def _reopened(answering: Answering, root: Path) -> Bench:

@@ -11,10 +11,11 @@ import pytest
 from tests.support.bench import SECOND, Bench, small
 from tests.support.inside import inside
 from timerstore._engine.base import failpoints
+from timerstore._engine.format.watermark import SLOT_BYTES
 from timerstore.errors import FullError
 
 POINTS = [
-    "checkpoint_taken", "checkpoint_log_synced", "checkpoint_queues_synced",
+    "checkpoint_log_synced", "checkpoint_queues_synced",
     "checkpoint_states_written", "checkpoint_wheel_written", "checkpoint_far_written",
     "checkpoint_counts_written",
 ]  # fmt: skip
@@ -107,6 +108,46 @@ def test_slot_of_moved_messages_is_emptied_by_a_clock_set_back_after_a_checkpoin
 
 
 # --- the store ---
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_next_checkpoint_writes_the_changes_of_one_that_failed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Nothing changes between the two, so only the failed one had copied the changes."""
+    store, checkpoint = bench.store, inside(bench.store).checkpoint
+    checkpoint.run()
+    kept = [store.put("t", b"near", delay=30), store.put("t", b"far", delay=400)]
+    store.cancel(store.put("t", b"cancelled", delay=30))
+    bench.stepper.settle()
+    _fail(bench, monkeypatch, point)
+    checkpoint.run()
+    killed = shutil.copytree(bench.root, tmp_path / "killed")
+    other = Bench(killed, bench.config, bench.clock.now_ms)
+    assert sorted(one.message_id for one in other.store.pending()) == sorted(
+        one.message_id for one in kept
+    )
+    for _ in range(45):
+        other.turn(10 * SECOND)
+    assert other.bodies() == [b"near", b"far"]
+    other.close()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_next_checkpoint_leaves_the_watermark_in_force_unchanged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """It is written to the other of two places, so a torn write leaves one."""
+    checkpoint = inside(bench.store).checkpoint
+    checkpoint.run()
+    begin = checkpoint.completed.sequence % 2 * SLOT_BYTES
+    path = bench.root / "timerstore" / "watermark"
+    in_force = path.read_bytes()[begin : begin + SLOT_BYTES]
+    bench.store.put("t", b"x", delay=30)
+    for _ in range(3):
+        _fail(bench, monkeypatch, point)
+    checkpoint.run()
+    assert path.read_bytes()[begin : begin + SLOT_BYTES] == in_force
 
 
 @pytest.mark.parametrize("point", POINTS)

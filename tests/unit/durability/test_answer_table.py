@@ -153,9 +153,9 @@ NOT_APPENDING = {
     "begin_pull", "begin_pull_batch", "begin_receive", "committed", "congestion", "consumer",
     "dead_letters", "explain", "flush", "histogram", "lease_consumer", "offset_at", "pace",
     "pending", "pull", "pull_batch", "query", "recurring", "stats", "timing_distribution",
-    "topics", "backlog",
+    "topics", "backlog", "heartbeat",
 }  # fmt: skip
-"""Calls that read, or whose result is not kept."""
+"""Calls that read, that make other calls, or whose result is not kept."""
 
 
 def test_table_has_each_call_that_appends() -> None:

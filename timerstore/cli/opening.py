@@ -24,7 +24,7 @@ from timerstore.store import ConnectedStore, TimerStore, connect
 
 Store = TimerStore | ShardedStore | ConnectedStore
 
-_RETRY_S = 5.0  # a person waits for a command
+_CONNECT_S = 5.0  # a person waits for a command
 
 
 def require(path: Path, *kinds: Kind) -> Kind:
@@ -94,7 +94,7 @@ def connected(place: StoreUrl, config: StoreConfig | None = None) -> Iterator[Co
         place.url,
         token=token,
         tls=_tls(place.tls_ca) if is_tls else None,
-        retry_for=_RETRY_S,
+        connect_timeout=_CONNECT_S,
     ) as store:
         yield store
 

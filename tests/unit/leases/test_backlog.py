@@ -79,6 +79,23 @@ def test_extended_lease_stays_a_lease(bench: Bench) -> None:
     assert counts(bench) == (0, 0, 0, 2)
 
 
+@pytest.mark.parametrize("attempts", [None, 1])
+def test_renewed_lease_stays_a_lease(bench: Bench, tmp_path: Path, attempts: int | None) -> None:
+    put(bench, b"1")
+    (one,) = take(bench, 1, lease=60, max_attempts=attempts)
+    for lease in (100, 200):
+        bench.store.renew(one, lease=lease)
+        assert counts(bench) == (0, 1, 0, 0)
+    killed(bench, tmp_path / "copy")
+    bench.turn(61_000)
+    assert counts(bench) == (0, 1, 0, 0)
+    bench.store.renew(one, lease=300)
+    bench.turn(200_000)
+    assert counts(bench) == (0, 1, 0, 0)
+    bench.turn(101_000)
+    assert counts(bench) == ((1, 0, 0, 0) if attempts is None else (0, 0, 0, 1))
+
+
 def test_last_attempts_count_in_their_topic(bench: Bench) -> None:
     """The dead-letter topic is one for all topics of a group."""
     for topic in ("a", "b"):
@@ -181,7 +198,19 @@ def test_counts_equal_a_model(bench: Bench, tmp_path: Path, seed: int) -> None:
 
     for number in range(120):
         action = dice.choice(
-            ["put", "put", "receive", "receive", "ack", "nack", "extend", "bury", "wait", "requeue"]
+            [
+                "put",
+                "put",
+                "receive",
+                "receive",
+                "ack",
+                "nack",
+                "extend",
+                "renew",
+                "bury",
+                "wait",
+                "requeue",
+            ]
         )
         if action == "put":
             bench.store.put_many("t", [b"x"] * dice.randint(1, 4))
@@ -222,6 +251,9 @@ def settle(bench: Bench, model: Model, dice: random.Random, action: str, begin_m
     elif action == "bury":
         assert bench.store.bury(one) == "BURIED"
         model.dead += 1
+    elif action == "renew":
+        end_ms = bench.store.renew(one, lease=200)
+        model.leases.append((end_ms - begin_ms, is_last, one))
     elif action == "extend":
         receipt = bench.store.extend(one, lease=200)
         again: Any = type(one)(**{**fields_of(one), "receipt": receipt})

@@ -32,7 +32,7 @@ CALLS: dict[str, list[Any]] = {
     "receive": ["receive", ["t", "g"]],
     "list": ["pending"],
 }
-ERRORS = [ValueError("planted"), TypeError("planted"), MemoryError(), UnspeakableError()]
+ERRORS = [ValueError, TypeError, MemoryError, UnspeakableError]
 
 
 @pytest.fixture
@@ -74,16 +74,16 @@ STEPS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", CALLS)
 def test_call_has_one_answer_if_a_step_of_answering_fails(
-    served: ServedBench, monkeypatch: pytest.MonkeyPatch, name: str, step: str, error: Exception
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch, name: str, step: str, error: type[Exception]
 ) -> None:
     raw = served.raw()
     raw.hello()
     with monkeypatch.context() as patched:
-        called = _failing_once(patched, *STEPS[step], error)
+        called = _failing_once(patched, *STEPS[step], error())
         raw.send([2, 1, *CALLS[name]])
         reply = raw.reply()
         is_met = called() > 0
@@ -100,10 +100,10 @@ def _goes_on(served: ServedBench, raw: RawClient) -> None:
     assert served.server.stats()["net_running_requests"] == 0
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", [one for one, spec in STORE_CALLS.items() if spec.to_wire])
 def test_result_without_a_form_on_the_wire_is_a_server_error(
-    served: ServedBench, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch, name: str, error: type[Exception]
 ) -> None:
     """Not a MessageError: the arguments were right, and the call was made."""
 
@@ -180,7 +180,7 @@ def test_error_longer_than_a_message_may_be_is_shortened(
     raw = served.raw()
     raw.hello()
     with monkeypatch.context() as patched:
-        _failing_once(patched, CallRunner, "run", MessageError(["no"] * 1_000_000))
+        _failing_once(patched, CallRunner, "run", MessageError(["no"] * 300_000))
         raw.send([2, 1, "topics"])
         assert raw.reply()[:3] == [6, 1, "ServerError"]
     _goes_on(served, raw)

@@ -78,7 +78,11 @@ STEPS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", CALLS)
 def test_call_has_one_answer_if_a_step_of_answering_fails(
-    served: ServedBench, monkeypatch: pytest.MonkeyPatch, name: str, step: str, error: type[Exception]
+    served: ServedBench,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    step: str,
+    error: type[Exception],
 ) -> None:
     raw = served.raw()
     raw.hello()

@@ -1,7 +1,8 @@
 """One connection of a client for threads: many calls at a time, matched by id.
 
 No thread is kept for reading. One of the threads that wait for an answer reads for all of them;
-when its own answer is there, another one continues.
+when its own answer is there, another one continues. With TLS a thread of its own reads: OpenSSL
+runs signal handlers inside its calls, and then loses the bytes.
 
 Thread safety: any thread. An exception at any line of a call, as a signal handler may raise one,
     ends this call only: received and sent bytes are kept, and the next thread repeats the step that
@@ -22,6 +23,7 @@ import math
 import ssl
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -58,6 +60,7 @@ from timerstore.net.wire_messages import (
     encode_call,
 )
 
+_LOOK_S = 1.0
 RECEIVED_BYTES_MAX = 1 << 30  # of one frame, from a server that this client trusts
 
 
@@ -68,13 +71,14 @@ class NotSentError(Exception):
 class _Slot(Owner):
     """A call that waits for its answer."""
 
-    __slots__ = ("begin_s", "is_waiting", "reply", "wakeup")
+    __slots__ = ("begin_s", "is_waiting", "reply", "unsent", "wakeup")
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
         self.begin_s = time.monotonic()
         self.reply: Answer | Failure | TimerStoreError | None = None
+        self.unsent: _Unsent | None = None  # its frame; it may be sent already
         self.is_waiting = False  # can read for the others, or waits for `wakeup`
 
     def wake(self) -> None:
@@ -194,6 +198,9 @@ class Channel(Owner):
         self._received_s = time.monotonic()
         self._lost: TimerStoreError | None = None
         self._unused_targets: deque[int] = deque()
+        self._has_reader = endpoint.is_tls
+        if self._has_reader:
+            _start_reader(weakref.ref(self))
 
     def _first_reply(self, deadline_s: float) -> object:
         chunks = self._chunks
@@ -301,7 +308,7 @@ class Channel(Owner):
     def _leave(self, call_id: int) -> None:
         """Remove a call, and let another thread read if none does."""
         self._slots.pop(call_id, None)
-        if self._slots and self._reading.acquire(blocking=False):
+        if self._slots and not self._has_reader and self._reading.acquire(blocking=False):
             self._reading.release()
             for one in list(self._slots.values()):
                 if one.is_waiting and one.reply is None:
@@ -348,6 +355,8 @@ class Channel(Owner):
     def _finish(self, call_id: int, slot: _Slot, spec: CallSpec) -> None:
         deadline_s = time.monotonic() + self._call_timeout_s
         try:
+            if slot.reply is None and not self._is_sent(slot):
+                return
             if slot.reply is None:
                 if spec.waits:
                     self._send(encode(Abandon(call_id)), deadline_s)
@@ -363,6 +372,15 @@ class Channel(Owner):
         finally:
             self._leave(call_id)
 
+    def _is_sent(self, slot: _Slot) -> bool:
+        """Return whether the frame of a call was sent, or will be. An interruption may come before
+        that.
+        """
+        one = slot.unsent
+        if one is None:
+            return False
+        return any(each is one for each in list(self._unsent)) or bool(one.sent)
+
     # --- sending ---
 
     def _send(
@@ -376,7 +394,10 @@ class Channel(Owner):
         completely, so that the next thread continues an interrupted one.
         """
         unsent = self._unsent
-        unsent.append(_Unsent(frame(payload), [], slot, is_late))
+        one = _Unsent(frame(payload), [], slot, is_late)
+        if slot is not None:
+            slot.unsent = one
+        unsent.append(one)
         sending = self._sending
         if not sending.acquire(blocking=False):
             left_s = min(max(deadline_s - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
@@ -413,7 +434,7 @@ class Channel(Owner):
         slot.is_waiting = True
         reading = self._reading
         while slot.reply is None and (left_s := deadline_s - time.monotonic()) > 0:
-            if reading.acquire(blocking=False):
+            if not self._has_reader and reading.acquire(blocking=False):
                 self._read_until(slot, deadline_s)
                 reading.release()
             else:
@@ -424,7 +445,7 @@ class Channel(Owner):
             now_s = time.monotonic()
             if self._chunks:  # of a reader that was interrupted
                 self._deliver_received()
-            while slot.reply is None and now_s < deadline_s:
+            while slot.reply is None and now_s < deadline_s and self._lost is None:
                 is_received = self._stream.receive(self._chunks, deadline_s - now_s)
                 now_s = time.monotonic()
                 if is_received:
@@ -501,6 +522,18 @@ class Channel(Owner):
     def forget_in_child(self) -> None:
         """Close this process's copy of the socket; the parent goes on with its own."""
         self._stream.close()
+
+
+def _start_reader(found: "weakref.ref[Channel]") -> None:
+    """Read on a thread for all calls of a connection with TLS."""
+
+    def read() -> None:
+        slot = _Slot()  # gets no answer
+        while (one := found()) is not None and not one.is_lost:
+            one._read_until(slot, time.monotonic() + _LOOK_S)
+            del one  # a channel that is used no more can go
+
+    threading.Thread(target=read, name="timerstore-tls", daemon=True).start()
 
 
 def _result(

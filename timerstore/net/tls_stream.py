@@ -1,5 +1,8 @@
 """A TLS connection that one thread may read while another writes, as SocketStream.
 
+No signal handler may interrupt the reader: OpenSSL's call loses decrypted bytes then. A thread of
+its own reads (channel.py).
+
 `ssl.SSLSocket` does not permit that: its OpenSSL object is not protected. Here it works on memory,
 under a lock, and the socket itself is read and written without that lock.
 
@@ -12,6 +15,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from timerstore.net.byte_stream import READ_BYTES, SocketStream
@@ -86,9 +90,25 @@ class TlsStream(SocketStream):
             at = sum(sent)
             if at == len(data):
                 return True
-            part = plain[at : at + _WRITE_BYTES]
-            self._lock.run(lambda part=part: sent.extend(map(self._tls.write, (part,))))  # type: ignore[misc]
+            self._lock.run(partial(self._encrypt, plain[at : at + _WRITE_BYTES], sent, at))
         return False
+
+    def _encrypt(self, part: memoryview, sent: list[int], at: int) -> None:
+        """Encrypt a part and count it. A signal handler may raise after the step of OpenSSL, and
+        inside its call: then the encrypted bytes show that the part was taken.
+        """
+        if self._unsent_bytes():
+            return  # of the reader: the caller sends them first
+        try:
+            self._tls.write(part)
+            sent.append(len(part))
+        except BaseException:
+            if self._unsent_bytes() and sum(sent) == at:
+                sent.append(len(part))
+            raise
+
+    def _unsent_bytes(self) -> int:
+        return self._outgoing.pending
 
     def _flush(self, deadline_s: float) -> bool:
         """Send the encrypted bytes. Return False if not all was sent in time."""

@@ -83,6 +83,7 @@ from tests.support.inside.reading import (
     forget_sql_parser,
     group_lock,
     groups_by_topic,
+    has_waiting_pulls,
     kept_buffers,
     page_buffers,
     pending_commits,

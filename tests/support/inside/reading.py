@@ -19,6 +19,11 @@ def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) ->
     return route, wanted
 
 
+def has_waiting_pulls(long_polls: Any) -> bool:
+    """Return whether a pull waits."""
+    return bool(long_polls._queues)
+
+
 def property_reader(long_polls: Any) -> Attribute:
     """The function that reads the properties of new messages for pulls that wait with a filter."""
     return Attribute(long_polls, "_read_properties")

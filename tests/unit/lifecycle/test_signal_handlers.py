@@ -17,6 +17,8 @@ import pytest
 
 import timerstore
 from tests.support.inside import (
+    has_waiting_pulls,
+    inside,
     service_event,
     wait_queue_of,
     waiters_of,
@@ -133,17 +135,30 @@ def test_put_succeeds_when_handler_catches_the_error(
 
 
 def test_close_in_a_handler_raises_during_a_wait(store: TimerStore) -> None:
+    main, has_come = threading.get_ident(), threading.Event()
+
     def handle(*_: object) -> None:
-        with pytest.raises(ReentrantCallError):
-            store.close()
-        raise InterruptedError
+        if not has_come.is_set():
+            has_come.set()
+            with pytest.raises(ReentrantCallError):
+                store.close()
+            raise InterruptedError
+
+    def signal_the_wait() -> None:
+        """Signal until a handler runs: the first one may come just before the thread sleeps."""
+        while not has_come.wait(0.01):
+            if has_waiting_pulls(inside(store).long_polls):  # a timer could end before that
+                signal.pthread_kill(main, signal.SIGALRM)
 
     before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    thread = threading.Thread(target=signal_the_wait)
+    thread.start()
     try:
         with pytest.raises(InterruptedError):
             store.pull("t", 0, 1, wait=30)
     finally:
+        has_come.set()
+        thread.join()
         signal.signal(signal.SIGALRM, before)
 
 

@@ -12,11 +12,11 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.storage.os_errors import close_descriptor, os_error
+from timerstore._engine.storage.os_errors import check_of_system, close_descriptor, os_error
 from timerstore.errors import FailedError
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -64,13 +64,16 @@ class Anchor(Owner):
         try:
             fcntl.flock(self.fd, kind | fcntl.LOCK_NB)
         except OSError as error:
+            check_of_system(error)
             return error.errno not in (errno.EACCES, errno.EAGAIN)
         return True
 
     def unlock(self) -> None:
         """Release the lock, even if a forked child has a copy of the descriptor."""
-        with suppress(OSError):
+        try:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
+        except OSError as error:
+            check_of_system(error)
 
     @contextmanager
     def parent_of(self, path: Path) -> Iterator[tuple[int, str]]:
@@ -113,5 +116,6 @@ def link_error(path: Path) -> FailedError:
 def _is_link(name: str, folder: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
+    except OSError as error:
+        check_of_system(error)
         return False

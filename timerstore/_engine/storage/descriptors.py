@@ -10,6 +10,8 @@ See also: docs/decisions/0013-locks-and-re-entry.md.
 
 import os
 
+from timerstore._engine.storage.os_errors import check_of_system
+
 _STANDARD_COUNT = 3
 
 
@@ -22,7 +24,8 @@ def reserve_standard() -> None:
     for fd in range(_STANDARD_COUNT):
         try:
             os.fstat(fd)
-        except OSError:
+        except OSError as error:
+            check_of_system(error)
             null = os.open(os.devnull, os.O_RDWR)
             if null == fd:
                 os.set_inheritable(fd, True)  # as standard descriptors are

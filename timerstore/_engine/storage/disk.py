@@ -30,6 +30,7 @@ from timerstore._engine.storage.descriptors import reserve_standard
 from timerstore._engine.storage.file import File
 from timerstore._engine.storage.os_errors import (
     NO_DESCRIPTOR,
+    check_of_system,
     close_descriptor,
     os_error,
     os_error_of,
@@ -187,7 +188,8 @@ class Disk(Owner):
         try:
             with self._parent_of(path) as (folder, name):
                 return os.stat(name, dir_fd=folder, follow_symlinks=follows)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+            check_of_system(error)
             return None
         except OSError as error:
             if error.errno == errno.ELOOP and follows:  # links in a circle have no target
@@ -228,7 +230,8 @@ class Disk(Owner):
         try:
             with self._parent_of(path) as (folder, name):
                 return os.stat(name, dir_fd=folder).st_mtime_ns // 1_000_000
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            check_of_system(error)
             return None
         except OSError as error:
             raise os_error(error, "stat", path) from error
@@ -248,7 +251,8 @@ class Disk(Owner):
         try:
             with self._directory(path) as fd:
                 return sorted(os.listdir(fd))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            check_of_system(error)
             return []
         except OSError as error:
             raise os_error(error, "list", path) from error
@@ -280,9 +284,10 @@ class Disk(Owner):
             try:
                 with self._parent_of(one) as (folder, name):
                     os.mkdir(name, DIRECTORY_MODE, dir_fd=folder)
-            except FileExistsError:
-                pass  # another process made it, and may not have synced it yet
+            except FileExistsError as error:
+                check_of_system(error)  # another process made it, and may not have synced it yet
             except OSError as error:
+                check_of_system(error)
                 if isinstance(error, FileNotFoundError) and not is_last:
                     return False
                 raise os_error(error, "make directory", one) from error
@@ -328,7 +333,8 @@ class Disk(Owner):
             with self._parent_of(old) as (source, name), self._parent_of(new) as (target, new_name):
                 os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target)
             is_new = True
-        except FileExistsError:
+        except FileExistsError as error:
+            check_of_system(error)
             # A network file system may lose the answer to a link that succeeded, and try again.
             is_new = self.identity(new) == self.identity(old)
         except OSError as error:
@@ -345,6 +351,7 @@ class Disk(Owner):
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:  # it was not opened
                 raise os_error(error, "sync directory", path) from error
+            check_of_system(error)
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
 
     def sync_name(self, path: Path) -> None:
@@ -381,7 +388,8 @@ class Disk(Owner):
         try:
             with self._parent_of(path) as (folder, name):
                 shutil.rmtree(name, dir_fd=folder)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            check_of_system(error)
             return
         except OSError as error:
             raise os_error(error, "remove", path) from error

@@ -18,6 +18,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.guarded_map import GuardedMap
 from timerstore._engine.storage.os_errors import (
     NO_DESCRIPTOR,
+    check_of_system,
     close_descriptor,
     os_error,
     os_error_of,
@@ -106,6 +107,7 @@ class File(Owner):
         try:
             os.fdatasync(self.fd)
         except OSError as error:
+            check_of_system(error)
             raise FailedError(
                 f"sync: {error.strerror}", where=self.path, got=error.errno
             ) from error
@@ -175,6 +177,7 @@ class File(Owner):
         try:
             return os.lseek(self.fd, offset, os.SEEK_DATA)
         except OSError as error:
+            check_of_system(error)
             if error.errno == errno.ENXIO:
                 return None
             return offset

@@ -1,6 +1,7 @@
 """Turn errors of the operating system into errors of the store.
 
-Raises: nothing itself; `os_error` returns the error for its caller to raise.
+Raises: nothing but errors of the program's signal handlers; `os_error` returns the error for its
+caller to raise.
 """
 
 import errno
@@ -20,12 +21,24 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} | NO_DESCRIPTOR
 the table of descriptors. Nothing is wrong with the store then, and the call can be repeated."""
 
 
+def check_of_system(error: OSError | ValueError | RuntimeError) -> None:
+    """Raise an error that a signal handler of the program raised during a call of the operating
+    system: no such call raises an OSError without a number.
+    """
+    if isinstance(error, OSError) and error.errno is None:
+        raise error
+
+
 def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
     """Return the store's error for an OSError: FullError without space or a free descriptor, else
     FailedError.
 
     If the operating system denied access, the error names the owner and the mode of the path.
+
+    Raises:
+        OSError: a signal handler of the program raised it (check_of_system).
     """
+    check_of_system(error)
     cls = FullError if error.errno in FULL else FailedError
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     wanted = got = None
@@ -55,5 +68,7 @@ def _access_of(where: object) -> str | None:
 
 def close_descriptor(fd: int) -> None:
     """Close a descriptor. Errors are ignored: data that matters was synced before, with a check."""
-    with suppress(OSError):
+    try:
         os.close(fd)
+    except OSError as error:
+        check_of_system(error)

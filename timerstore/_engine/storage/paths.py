@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+from timerstore._engine.storage.os_errors import check_of_system
 from timerstore.errors import ConfigError, quoted
 
 
@@ -45,6 +46,7 @@ def absolute_path(what: str, path: object) -> Path:
     try:
         return Path(text).absolute()
     except OSError as error:
+        check_of_system(error)
         raise ConfigError(
             f"{what}: wanted an absolute path, as the working directory is gone, got {quoted(text)}"
         ) from error
@@ -64,7 +66,8 @@ def is_mount_point(path: Path) -> bool:
         return True
     try:
         lines = MOUNTS.read_bytes().splitlines()
-    except OSError:
+    except OSError as error:
+        check_of_system(error)
         return False
     expected = os.fsencode(path)
     fields = (line.split(b" ")[4:5] for line in lines)
@@ -84,4 +87,5 @@ def resolved_path(what: str, path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError) as error:
+        check_of_system(error)
         raise ConfigError(f"{what}: wanted a path without a circle of links, got {path}") from error

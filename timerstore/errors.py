@@ -241,6 +241,30 @@ def as_failure(error: BaseException, where: object) -> TimerStoreError:
     return FailedError(f"cut off by {error!r}", where=where)
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether the program interrupted a step of the store, by a signal handler that raised.
+
+    False for errors of timerstore and of the operating system, also if a handler raised while one
+    of them was on its way.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, TimerStoreError | MemoryError) or _is_of_system(found):
+            return False
+        found = found.__context__
+    return True
+
+
+def _is_of_system(error: BaseException) -> bool:
+    """Return whether a call of the operating system in timerstore raised an error."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or trace.tb_frame.f_globals.get("__name__", "").startswith("timerstore.")
+
+
 def cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
     """Return the error of a server that cannot listen. A ValueError means an invalid host name."""
     why = getattr(error, "strerror", None) or error

@@ -44,6 +44,7 @@ from timerstore.errors import (
     MessageError,
     TimerStoreError,
     as_failure,
+    is_interrupt,
     reentrant_call,
 )
 
@@ -260,25 +261,38 @@ class CommitLog(Owner):
             with self.lock:
                 if not roll and not self.native.filled:
                     return
-                self._leave_half(roll=roll)
+                left = self._half_to_leave(roll=roll)
+                try:
+                    self._leave_half(left, roll=roll)
+                except BaseException:  # a signal handler raised in it
+                    self._leave_half(left, roll=roll)
+                    raise
         except BaseException as error:  # a half that is not recorded would never be written
-            self.fail(as_failure(error, self.segments.directory))
+            self._fail_unless_interrupted(error)
             raise
         reach("log_rolled" if roll else "log_half_swapped")
 
-    def _leave_half(self, *, roll: bool) -> None:
-        base = int(self.native.base)
+    def _half_to_leave(self, *, roll: bool) -> _FullHalf:
+        base, size = int(self.native.base), int(self.native.filled)
         if roll:
-            status = lib.ts_blank(self.native)
-            assert status == 0, "a blank always fits: append_limit leaves space for it"
-        size = int(self.native.filled)
+            size += _BLANK_BYTES
         end = base + size
         if roll:
             end += -end % self.segments.segment_bytes
-        self._full_half = _FullHalf(base, size, end, self._staging.swap(end))
-        self._point_at(end)
+        return _FullHalf(base, size, end, self._staging.active)
+
+    def _leave_half(self, left: _FullHalf, *, roll: bool) -> None:
+        """Continue after a half. May be repeated if an exception ended it: each step sets what it
+        would set again.
+        """
+        if roll and self.native.base == left.base and self.native.filled < left.size:
+            status = lib.ts_blank(self.native)
+            assert status == 0, "a blank always fits: append_limit leaves space for it"
+        self._full_half = left
+        self._staging.leave(left.half, left.end)
+        self._point_at(left.end)
         if roll:
-            self.native.append_limit = end
+            self.native.append_limit = left.end
 
     def _write_full_half(self) -> None:
         full = self._full_half
@@ -293,7 +307,7 @@ class CommitLog(Owner):
             self._full_half = None
         except BaseException as error:
             # Its space was reserved, so the disk is not merely full. The records cannot be undone.
-            self.fail(as_failure(error, self.segments.directory))
+            self._fail_unless_interrupted(error)
             raise
         reach("log_written_out")
 
@@ -342,12 +356,22 @@ class CommitLog(Owner):
             self.check_alive()  # the staging file may have been truncated during an append
             self._staging.note_durable(written)
             self.durable = written
-        except BaseException as error:  # Ctrl-C too: the kernel may have dropped unsynced pages
-            self.fail(as_failure(error, self.segments.directory))
+        except BaseException as error:
+            self._fail_unless_interrupted(error)
             raise
         took_ns = self._clock.monotonic_ns - start_ns
         self.group_commit.end(written)
         return took_ns
+
+    def _fail_unless_interrupted(self, error: BaseException) -> None:
+        """Mark the log as failed after an error in a step that writes or syncs.
+
+        Not if a signal handler raised in it: each step is repeated from its beginning by the next
+        call. The half that was left is still recorded, the file that was not synced counts as
+        dirty, and `durable` has its value of before. A failed sync has raised another error.
+        """
+        if not is_interrupt(error):
+            self.fail(as_failure(error, self.segments.directory))
 
     def fail(self, error: TimerStoreError) -> None:
         """Mark the log as failed: from now on nothing is acknowledged."""

@@ -11,7 +11,7 @@ On-disk format of the header, little-endian on every supported platform:
 A base is a log offset. A filled mark has the size of the records in its half, and their CRC-32 if
 one of them has no CRC of its own (native/format/staging_mark.h).
 
-Thread safety: `swap` runs under the append lock; the inactive half belongs to the thread that
+Thread safety: `leave` runs under the append lock; the inactive half belongs to the thread that
     writes it out; `note_durable` belongs to the leader of a sync round.
 Invariants:
     1. A filled mark passes a record only when the record is complete. It is written in one store,
@@ -103,14 +103,12 @@ class Staging(Owner):
         """Return the address of a half's filled mark."""
         return ffi.cast("uint64_t *", self._view + 32 + 16 * which + 8)
 
-    def swap(self, base: int) -> int:
-        """Make the other half active, from log offset `base`. Return the old half's number."""
-        old = self.active
+    def leave(self, old: int, base: int) -> None:
+        """Make the other half than `old` active, from log offset `base`. May be repeated."""
         new = 1 - old
         self._marks[2 * new + 1] = 0  # before the base: no bytes may appear at a wrong offset
         self._marks[2 * new] = base
         self.active = new
-        return old
 
     def bytes_of(self, which: int, size: int) -> memoryview:
         """Return the first `size` bytes of a half."""

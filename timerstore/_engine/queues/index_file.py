@@ -75,7 +75,7 @@ class IndexFile(Owner):
         self.slots_crc: int | None = None  # of the slots in the file; None if they are out of date
         self._slots: Bytes | None = None  # None: only in the file
         self._dirty = np.zeros(0, np.uint8)
-        self._unwritten: memoryview | None = None  # linked entries that are not in the file yet
+        self._linked: Bytes | None = None  # the last entries that were linked, from `written` on
         self._unchecked: tuple[int, int] | None = None  # number of entries, and their CRC
         self._reserved_end = 0
         self._is_dirty = False
@@ -197,15 +197,22 @@ class IndexFile(Owner):
         return bool(self.native.next_entry >= self.native.entry_count)
 
     def append(self, keys: Any, count: int, buffer: Bytes) -> int:
-        """Link as many keys as fit, and return their number. `finish` writes them from `buffer`."""
-        assert self._unwritten is None, "linked entries were not written"
+        """Link as many keys as fit, and return their number. `finish` writes them from `buffer`.
+
+        If a signal handler raises in it, `linked_count` says how many were linked.
+        """
         first = int(self.native.next_entry)
+        assert first == self.written, "linked entries were not written"
         end = min(first + count, self.geometry.entry_count)
         self._reserve(self.geometry.entry_at(end))
-        taken = int(lib.ts_index_append(self.native, keys, count, address(buffer)))
+        self._linked = buffer
         self.slots_crc = None
-        self._unwritten = buffer[: taken * ENTRY_BYTES].data
-        return taken
+        return int(lib.ts_index_append(self.native, keys, count, address(buffer)))
+
+    @property
+    def linked_count(self) -> int:
+        """How many entries are linked and not in the file yet."""
+        return int(self.native.next_entry) - self.written
 
     def _reserve(self, end: int) -> None:
         if end > self._reserved_end:
@@ -216,15 +223,16 @@ class IndexFile(Owner):
 
     def finish(self) -> None:
         """Write the linked entries, which makes them visible to readers."""
-        rest = self._unwritten
-        if rest is not None:
+        count = self.linked_count
+        if count:
+            assert self._linked is not None, "append sets it before it links"
+            rest = self._linked[: count * ENTRY_BYTES].data
             self._file.write(rest, self.geometry.entry_at(self.written))
+            crc = lib.ts_crc32(self.entries_crc, ffi.from_buffer("uint8_t[]", rest), len(rest))
+            # Without a call in between: a signal handler that raises leaves all of them or none.
             self._is_dirty = True
-            self.entries_crc = lib.ts_crc32(
-                self.entries_crc, ffi.from_buffer("uint8_t[]", rest), len(rest)
-            )
-            self.written += len(rest) // ENTRY_BYTES
-            self._unwritten = None
+            self.entries_crc = crc
+            self.written += count
 
     def write_slots(self) -> None:
         """Write the present slots and header, so that a broker can read the file."""

@@ -165,12 +165,17 @@ class Index(Owner):
             done = min(self._added, count)
             while done < count:
                 file = self._taking()
-                taken = file.append(self.keys.at + done, count - done, self._entries)
+                try:
+                    taken = file.append(self.keys.at + done, count - done, self._entries)
+                except BaseException:  # a signal handler raised, perhaps after the keys were linked
+                    self._added += file.linked_count
+                    raise
                 done += taken
                 self._added += taken
                 file.finish()
-            self._added -= count
-            self.position = max(self.position, end)
+            position = max(self.position, end)
+            self._added -= count  # without a call before the next line, where a handler can raise
+            self.position = position
         reach("dispatch_index_written")
 
     def _taking(self) -> IndexFile:

@@ -55,6 +55,7 @@ class SegmentFiles(Owner):
         self._open: dict[int, File] = {}
         self._reserved: dict[int, File] = {}  # since the last sync, and the two last ones
         self._dirty: dict[int, File] = {}
+        self._syncing: dict[int, File] = {}  # taken out of `_dirty`, and not durable yet
         self._reserved_end = 0
         self._lock = Lock()
         self._sync_lock = Lock()
@@ -262,12 +263,17 @@ class SegmentFiles(Owner):
     def sync(self) -> None:
         """Make everything durable that was written before this call. From any thread."""
         with self._sync_lock:  # what another thread took out of `_dirty` is not durable yet
-            for number in sorted(self._dirty):
-                file = self._dirty.pop(number, None)  # retention may have removed it since
+            for number in sorted({*self._dirty, *self._syncing}):
+                file = self._dirty.get(number)  # None: retention may have removed it since
+                if file is not None:
+                    self._syncing[number] = file  # until it is synced: a signal handler may raise
+                    self._dirty.pop(number, None)
+                file = self._syncing.get(number)
                 if file is not None:
                     file.sync()
                     if number in self.numbers:
                         file.check_in_place(self.segment_bytes)
+                self._syncing.pop(number, None)
             for number in sorted(self._reserved)[:-2]:
                 self._reserved.pop(number, None)
 
@@ -321,6 +327,7 @@ class SegmentFiles(Owner):
             file = self._file(number)
             file.zero(at, self.segment_bytes - at)
             self._dirty.pop(number, None)
+            self._syncing.pop(number, None)
             file.sync()
         if self._disk.is_directory(self.directory):
             self._disk.sync_directory(self.directory)
@@ -348,6 +355,7 @@ class SegmentFiles(Owner):
         self._open.pop(number, None)
         self._reserved.pop(number, None)
         self._dirty.pop(number, None)
+        self._syncing.pop(number, None)
 
     def close(self) -> None:
         """Close every file."""
@@ -355,3 +363,4 @@ class SegmentFiles(Owner):
             self._open.clear()
             self._reserved.clear()
             self._dirty.clear()
+            self._syncing.clear()

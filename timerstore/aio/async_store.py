@@ -16,6 +16,7 @@ from collections.abc import (
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -245,7 +246,9 @@ class AsyncTimerStore(AsyncClosing):
         """Renew a lease, as TimerStore.renew. It shares syncs as `ack` does."""
         return cast("int", await self._lease_calls.call(LeaseCall("renew", receipt, lease=lease)))
 
-    def heartbeat(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> AsyncHeartbeat:
+    def heartbeat(
+        self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0
+    ) -> AsyncHeartbeat:
         """Renew a lease while an `async with` block runs, as TimerStore.heartbeat."""
         return AsyncHeartbeat(partial(self.renew, receipt, lease=lease), lease_s(lease))
 

@@ -46,7 +46,9 @@ SERVICES = st.sampled_from(
     ]
 )
 LEASE_MS = st.sampled_from([1, 700, 5000, 40_000, DAY_MS])
-SETTLES = st.sampled_from(["ack", "ack", "nack", "extend", "ack_many", "bury", "give_back"])
+SETTLES = st.sampled_from(
+    ["ack", "ack", "nack", "extend", "renew", "ack_many", "bury", "give_back"]
+)
 LEASE_POINTS = [
     "lease_appended", "put_many_part_appended", "receive_answered", "log_synced", "log_rolled",
     "log_half_swapped", "log_written_out", "segment_created",

@@ -30,7 +30,7 @@ GROUPS = {
 """Groups of operations, and how often each one is drawn in a schedule that has it."""
 MORE = {"lease": 8, "replace": 5, "recur": 3, "spread": 2, "pace": 2, "cancel_many": 2}
 """Further groups, which a schedule has or does not have."""
-_SETTLING = ("ack", "ack", "ack_many", "nack", "extend", "bury", "give_back")
+_SETTLING = ("ack", "ack", "ack_many", "nack", "extend", "renew", "bury", "give_back")
 _NOT_DYING = ("die", "lose", "clock", "fault", "full", "pace")
 ALWAYS = ("put", "clock")
 OPERATIONS = (

@@ -13,6 +13,7 @@ wrong and an assertion fails.
     buried     without owner; it becomes a dead letter and is not delivered again
     requeued   from a dead letter: as if it had never been received
     extended   owned by the new receipt, until later
+    renewed    owned by the same receipt, until later
     cut        with flush="async" a power cut reverts the last calls: earlier states are possible
                again
 
@@ -185,11 +186,14 @@ class Lessees:
             return
         one, receipt = chosen
         mine = _held_by(one, receipt)
-        longer, until_ms, mark = "", clock.now_ms + ms, clock.mark()
+        longer = receipt if kind == "renew" else ""
+        until_ms, mark = clock.now_ms + ms, clock.mark()
         try:
             if kind == "extend":
                 longer, answer = store.extend(receipt, lease=ms / 1000), None
                 one.receipts.append(longer)
+            elif kind == "renew":
+                until_ms, answer = store.renew(receipt, lease=ms / 1000), None
             elif kind == "nack":
                 answer = store.nack(receipt, delay=ms / 1000)
             elif kind == "bury":
@@ -203,7 +207,7 @@ class Lessees:
         except FlowControlError:
             raise
         except Exception:
-            one.states = one.states.union(_after(kind, mine, "", until_ms, mark))
+            one.states = one.states.union(_after(kind, mine, longer, until_ms, mark))
             raise
         self._settled(store, clock, kind, chosen, mine, answer, longer, until_ms, mark, is_dead)
 
@@ -414,7 +418,8 @@ def asked(count: int, lease_ms: int) -> dict[str, Any]:
 
 
 _ANSWERS = {
-    "extend": None, "nack": AckResult.NACKED, "bury": AckResult.BURIED, "ack": AckResult.ACKED,
+    "extend": None, "renew": None,
+    "nack": AckResult.NACKED, "bury": AckResult.BURIED, "ack": AckResult.ACKED,
     "ack_many": AckResult.ACKED, "give_back": "GIVEN_BACK",
 }  # fmt: skip
 """The result of each call that settles a held lease."""
@@ -432,7 +437,7 @@ def _given_back(store: TimerStore, receipt: str) -> "AckResult | str":
 
 def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) -> list[State]:
     """Return the states after a lease is settled."""
-    if kind == "extend":
+    if kind in ("extend", "renew"):
         return [State(state.attempt, until_ms, mark, longer) for state in mine]
     if kind == "give_back":
         return [State(state.attempt - 1, 0, mark) for state in mine]

@@ -118,7 +118,7 @@ def test_handle_error_names_expected_and_found(bench: Bench, tmp_path: Path) -> 
             bench.store.reschedule(given, delay=5)
     for given, said in (
         (handle[:-3], r"handle: wanted URL-safe base64 text, complete as put returned it"),
-        (handle[:20], r"handle: wanted `v1` and four fields or more, got 3"),
+        (handle[:20], r"handle: wanted `v1` and four fields or more, as in djEg..., got 3"),
         ("garbage", r"handle: wanted URL-safe .*, got 'garbage'"),
         (5, r"handle: wanted a receipt of a put, or the text of its handle, got int 5"),
     ):

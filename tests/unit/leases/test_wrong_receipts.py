@@ -15,10 +15,10 @@ LONG = "A" * 2000
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (7, "receipt: wanted text, got int 7"),
-        ({"a": 1}, "receipt: wanted text, got dict {'a': 1}"),
-        ("", "receipt: wanted 1 to 1024 characters, got 0 in ''"),
-        (LONG, f"receipt: wanted 1 to 1024 characters, got 2000 in '{LONG[:76]}..."),
+        (7, "receipt: wanted text, as in bDEg..., got int 7"),
+        ({"a": 1}, "receipt: wanted text, as in bDEg..., got dict {'a': 1}"),
+        ("", "receipt: wanted 1 to 1024 characters, as in bDEg..., got 0 in ''"),
+        (LONG, f"receipt: wanted 1 to 1024 characters, as in bDEg..., got 2000 in '{LONG[:76]}..."),
         ("!!!!", "got '!!!!'"),
         ("bDEg", "got b'l1 ' (3 bytes)"),
     ],

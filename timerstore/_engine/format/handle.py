@@ -21,6 +21,7 @@ HANDLE_CHARACTERS_MAX = 4096
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 _TIMER_ID = re.compile(r"-1|0|[1-9][0-9]{0,18}")
 _OURS = re.compile(r"v1 ([!-~]+) ([!-~]+) (0|[1-9][0-9]{0,17}) ([!-~]+) (-1|0|[1-9][0-9]{0,17})")
+_LOOK = ", as in djEg..."  # the encoded `v1 ` with which each handle begins
 _INT64_MAX = 2**63 - 1
 
 
@@ -95,7 +96,7 @@ def decode(text: str) -> Handle:
         )
     if not 0 < len(text) <= HANDLE_CHARACTERS_MAX:
         raise MessageError(
-            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters{_LOOK}, got {len(text)} in "
             f"{quoted(text)}"
         )
     try:
@@ -108,8 +109,8 @@ def decode(text: str) -> Handle:
         fields = whole.split(" ")
     except ValueError as error:  # not base64, ASCII or UTF-8
         raise MessageError(
-            f"handle: wanted URL-safe base64 text, complete as put returned it ({error}), got "
-            f"{quoted(text)}"
+            f"handle: wanted URL-safe base64 text, complete as put returned it{_LOOK} ({error}), "
+            f"got {quoted(text)}"
         ) from error
     return _from_fields(fields, text)
 
@@ -117,7 +118,7 @@ def decode(text: str) -> Handle:
 def _from_fields(fields: list[str], text: str) -> Handle:
     if len(fields) < 5 or fields[0] != "v1":
         raise MessageError(
-            f"handle: wanted `v1` and four fields or more, got {len(fields)} fields, "
+            f"handle: wanted `v1` and four fields or more{_LOOK}, got {len(fields)} fields, "
             f"the first {fields[0]!r}, in {text!r}"
         )
     _, topic, broker_name, stamp, message_id = fields[:5]

@@ -47,6 +47,7 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 
 _RECEIPT_CHARACTERS_MAX = 1024
 
+_LOOK = ", as in bDEg..."  # the encoded `l1 ` with which each receipt begins
 _NUMBER_MAX = 2**63 - 1
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # without tab and ends of lines
 
@@ -213,10 +214,10 @@ def write_receipt(receipt: Receipt) -> str:
 def read_receipt(text: object) -> Receipt:
     """Parse a receipt. MessageError if the text is not one."""
     if not isinstance(text, str):
-        raise MessageError(f"receipt: wanted text, got {typed(text)}")
+        raise MessageError(f"receipt: wanted text{_LOOK}, got {typed(text)}")
     if not 0 < len(text) <= _RECEIPT_CHARACTERS_MAX:
         raise MessageError(
-            f"receipt: wanted 1 to {_RECEIPT_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"receipt: wanted 1 to {_RECEIPT_CHARACTERS_MAX} characters{_LOOK}, got {len(text)} in "
             f"{quoted(text)}"
         )
     try:
@@ -226,12 +227,12 @@ def read_receipt(text: object) -> Receipt:
         fields = rest.decode().split(" ", 11)
     except (binascii.Error, UnicodeError) as error:
         raise MessageError(
-            f"receipt: wanted URL-safe base64 of text ({error}), got {text[:80]!r}"
+            f"receipt: wanted URL-safe base64 of text{_LOOK} ({error}), got {text[:80]!r}"
         ) from error
     if kind != b"l1" or len(fields) != 12 or check != b"%08x" % zlib.crc32(rest):
         raise MessageError(
-            f"receipt: wanted `l1`, a checksum and twelve fields that match it, got {raw[:40]!r} "
-            f"({len(raw)} bytes)"
+            f"receipt: wanted `l1`, a checksum and twelve fields that match it{_LOOK}, got "
+            f"{raw[:40]!r} ({len(raw)} bytes)"
         )
     try:
         store_id, opening = int(fields[0], 16), int(fields[1], 16)

@@ -38,7 +38,7 @@ BASE: dict[str, list[str]] = {
     "pace": ["STORE", "t=5", "--drain"], "dump": ["STORE"], "verify": ["STORE"],
 }  # fmt: skip
 """The other arguments of a command. For commands without a row only rejected values are tried."""
-NEVER_RUN = {"bench", "demo", "serve", "top", "import", "export"}
+NEVER_RUN = {"bench", "demo", "ping", "serve", "top", "import", "export"}
 
 WAITS = {"--wait", "--for"}
 

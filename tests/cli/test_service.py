@@ -1,8 +1,8 @@
 """`serve` as a service: signals, the failure of the store, the service manager, the health page."""
 
+import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -15,6 +15,7 @@ import pytest
 
 import timerstore
 from tests.support.command_line import COMMAND, CommandLine, environment
+from tests.support.service_manager import Manager
 from timerstore import ConnectionLostError, UnavailableError
 from timerstore.cli.exits import Exit
 
@@ -24,43 +25,6 @@ PATIENCE_S = 60
 @pytest.fixture
 def store(ts: CommandLine) -> Path:
     return ts.init()
-
-
-class Manager:
-    """A service manager: it starts the command, hears its states, and starts it again."""
-
-    def __init__(self, command: list[str], notify: str) -> None:
-        self._command = command
-        self._notify = notify
-        address = f"\0{notify[1:]}" if notify.startswith("@") else notify
-        self._states = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._states.bind(address)
-        self._states.settimeout(PATIENCE_S)
-        self.start()
-
-    def start(self) -> None:
-        env = {**environment(), "NOTIFY_SOCKET": self._notify}
-        self.child = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-        )
-
-    def state(self) -> str:
-        return self._states.recv(4096).decode()
-
-    def first_line(self) -> str:
-        assert self.child.stdout is not None
-        return self.child.stdout.readline().strip()
-
-    def ended(self, number: int | None = None) -> tuple[int, str]:
-        if number is not None:
-            self.child.send_signal(number)
-        _, errors = self.child.communicate(timeout=PATIENCE_S)
-        return self.child.returncode, errors
-
-    def close(self) -> None:
-        self.child.kill()
-        self.child.communicate()
-        self._states.close()
 
 
 @pytest.fixture
@@ -172,6 +136,33 @@ def test_state_that_cannot_be_sent_is_printed(store: Path, tmp_path: Path) -> No
         _, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == Exit.FINE
     assert "NOTIFY_SOCKET: cannot send STOPPING=1 ([Errno 2]" in errors
+
+
+def test_ping(ts: CommandLine, store: Path, tmp_path: Path, managers: list[Manager]) -> None:
+    path = tmp_path / "x.sock"
+    command = [*COMMAND, "serve", str(store), "--socket", str(path)]
+    manager = Manager(command, str(tmp_path / "notify"))
+    managers.append(manager)
+    assert manager.state() == "READY=1"
+    url = f"unix://{path}"
+    answer = ts("ping", url)
+    assert answer.code == Exit.FINE, answer.err
+    assert answer.out.startswith(f"{url}: {store} answered in ")
+    found = json.loads(ts("ping", url, "--json").out)
+    assert (found["url"], found["path"]) == (url, str(store))
+    assert found["round_trip_ms"] > 0
+    os.kill(manager.child.pid, signal.SIGSTOP)
+    try:
+        answer = ts("ping", url, "--within", "200ms")
+    finally:
+        os.kill(manager.child.pid, signal.SIGCONT)
+    assert answer.code == Exit.LATER
+    assert "the server does not answer" in answer.err
+    manager.ended(signal.SIGTERM)
+    assert ts("ping", url).code == Exit.LATER
+    answer = ts("ping", store)
+    assert answer.code == Exit.ERROR
+    assert "URL: wanted unix://, tcp:// or tls://" in answer.err
 
 
 def test_health_page(store: Path, tmp_path: Path) -> None:

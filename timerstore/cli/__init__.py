@@ -15,8 +15,9 @@ changing.py         cancel, move                   checking.py     verify, repai
 leasing.py          receive, ack, nack, extend     recurring.py    every
 pacing.py           pace                           inspecting.py   histogram, explain
 exporting.py        dump, export                   importing.py    import (import_rows.py)
-top.py              top; wheel_ring.py, screen.py  serving.py      serve
+top.py              top; wheel_ring.py, screen.py  serving.py      serve (service_manager.py)
 converting.py       convert                        trials.py       bench, demo
+pinging.py          ping
 
 Invariants:
     1. Standard output carries answers only; everything else goes to standard error.

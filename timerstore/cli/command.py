@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "pace": ("pacing", "Deliver due messages at a limited rate."),
         "top": ("top", "Show a live screen: wheel, pending messages, rates, lateness."),
         "serve": ("serving", "Serve a store to programs on a socket, or its dashboard."),
+        "ping": ("pinging", "Ask a server whether it answers."),
         "verify": ("checking", "Check a store for damage; change nothing."),
         "repair": ("checking", "Copy the readable part of a damaged store into a new one."),
         "dump": ("exporting", "Write a table of a store's files as JSON lines."),

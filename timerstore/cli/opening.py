@@ -80,7 +80,9 @@ def opened_single(path: Path, config: StoreConfig | None = None) -> Iterator[Tim
 
 
 @contextmanager
-def connected(place: StoreUrl, config: StoreConfig | None = None) -> Iterator[ConnectedStore]:
+def connected(
+    place: StoreUrl, config: StoreConfig | None = None, *, connect_timeout_s: float = _CONNECT_S
+) -> Iterator[ConnectedStore]:
     """Connect to a server."""
     if config is not None:
         raise CommandError(
@@ -94,7 +96,7 @@ def connected(place: StoreUrl, config: StoreConfig | None = None) -> Iterator[Co
         place.url,
         token=token,
         tls=_tls(place.tls_ca) if is_tls else None,
-        connect_timeout=_CONNECT_S,
+        connect_timeout=connect_timeout_s,
     ) as store:
         yield store
 

@@ -95,13 +95,18 @@ def test_nacked_message_is_not_acknowledged_by_the_renewed_receipt(
     assert [again.attempt for again in take(bench)] == [2]
 
 
-@pytest.mark.parametrize("is_renewed", [False, True])
-def test_lease_that_is_over_cannot_be_renewed(filled: Bench, is_renewed: bool) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("renewals", [0, 1, 2])
+def test_lease_that_is_over_cannot_be_renewed(
+    filled: Bench, tmp_path: Path, renewals: int, is_killed: bool
+) -> None:
     bench = filled
     (one,) = take(bench)
-    if is_renewed:
+    for _ in range(renewals):
         bench.store.renew(one, lease=10)
     bench.turn(11_000)
+    if is_killed:
+        kill(bench, tmp_path / "killed")
     for _ in range(2):
         with pytest.raises(LeaseLostError) as lost:
             bench.store.renew(one)
@@ -110,6 +115,17 @@ def test_lease_that_is_over_cannot_be_renewed(filled: Bench, is_renewed: bool) -
     (again,) = take(bench)
     assert again.attempt == 2
     assert bench.store.ack(again) is AckResult.ACKED
+
+
+def test_properties_do_not_show_that_the_lease_was_renewed(filled: Bench) -> None:
+    for _ in range(TERMS["max_attempts"]):
+        (one,) = take(filled)
+        assert "TS_RENEWED" not in one.properties
+        filled.store.renew(one, lease=10)
+        filled.turn(11_000)
+    (letter,) = filled.store.dead_letters("g")
+    assert letter.properties["p"] == "v"
+    assert "TS_RENEWED" not in letter.properties
 
 
 def test_receipt_of_another_store_and_wrong_leases(filled: Bench, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from timerstore._engine.format.dead_letter import (
 from timerstore._engine.format.lease import (
     ERROR_PROPERTY,
     LEASE_PROPERTY,
+    RENEWED_PROPERTY,
     RETRY_PREFIX,
     TOPIC_PROPERTY,
     dead_letter_topic,
@@ -195,6 +196,7 @@ class DeadLetterReader(Owner):
         values["topic"] = properties.pop(TOPIC_PROPERTY, message.topic)
         values["properties"] = properties
         error = properties.pop(ERROR_PROPERTY, None)
+        properties.pop(RENEWED_PROPERTY, None)
         attempt = 0
         if lease is not None and lease.store_id == self._store_id:
             attempt = lease.attempt

@@ -32,6 +32,7 @@ from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
     ERROR_PROPERTY,
     LEASE_PROPERTY,
+    RENEWED_PROPERTY,
     TOPIC_PROPERTY,
     Lease,
     Receipt,
@@ -54,7 +55,9 @@ from timerstore.errors import FlowControlError, MessageError
 from timerstore.messages import Message
 from timerstore.receipts import unique_key
 
-_OF_A_RETRY = frozenset({LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY, BACKOFF_PROPERTY})
+_OF_A_RETRY = frozenset(
+    {LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY, BACKOFF_PROPERTY, RENEWED_PROPERTY}
+)
 """Properties of a message in a retry topic that its consumers do not see."""
 _MADE_ID_BYTES = 32  # length of an id that the store makes; every record has room for it
 

@@ -92,7 +92,9 @@ class HandleLookup:
                 continue  # retention has moved the record; the next search finds the copy
 
     def find_marked(self, topic: str, message_id: str, mark: bytes) -> FoundTimer | None:
-        """Return the pending message with an id whose encoded properties have a mark, or None.
+        """Return the message with an id whose encoded properties have a mark, or None.
+
+        It is pending, or else was delivered.
 
         mark: an encoded property, with its end.
 
@@ -111,12 +113,16 @@ class HandleLookup:
             for log_offset in self._copies(topic, message_id)
             if (slot_ms := self._marked_slot_ms(log_offset, mark)) is not None
         }
+        delivered = None
         for slot_ms in slots:
             for one in self.find(Handle(topic, "", slot_ms + 1, message_id, None)):
-                is_it = self._marked_slot_ms(one.log_offset, mark) is not None
-                if is_it and self.is_waiting(one.timer_id):
+                if self._marked_slot_ms(one.log_offset, mark) is None:
+                    continue
+                if self.is_waiting(one.timer_id):
                     return one
-        return None
+                if self._states.get(one.timer_id) == lib.TS_DELIVERED:
+                    delivered = one
+        return delivered
 
     def _marked_slot_ms(self, log_offset: int, mark: bytes) -> int | None:
         """Return the slot time of a timer whose properties have the mark, or None."""

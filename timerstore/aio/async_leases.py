@@ -89,20 +89,27 @@ class AsyncHeartbeat(Owner):
         return self._beats.lost
 
     async def __aenter__(self) -> Self:
+        self._beats.begin()
         await self._renew()
+        self._beats.renewed()
         self._task = asyncio.create_task(self._run(), name="timerstore-heartbeat")
         return self
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._beats.interval_s)
-            try:
-                await self._renew()
-            except TimerStoreError as error:
-                if not self._beats.failed(error):
-                    return
-            else:
-                self._beats.renewed()
+            if not await self._beat():
+                return
+
+    async def _beat(self) -> bool:
+        """Renew the lease; return whether to renew it again."""
+        self._beats.begin()
+        try:
+            await self._renew()
+        except TimerStoreError as error:
+            return self._beats.failed(error)
+        self._beats.renewed()
+        return True
 
     async def __aexit__(
         self,
@@ -113,5 +120,7 @@ class AsyncHeartbeat(Owner):
         assert self._task is not None, "left without having been entered"
         self._task.cancel()
         await asyncio.wait([self._task])
+        if self._beats.may_be_lost:
+            await self._beat()
         if error is None and self.lost is not None:
             raise self.lost

@@ -1,6 +1,8 @@
 """A heartbeat renews a lease while a block runs, and tells when the lease is lost."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import timerstore.net
 from tests.support.bench import small
 from timerstore import AckResult, LeaseLostError, MessageError, UnavailableError
 from timerstore._engine.leases.heartbeat import Beats, Heartbeat
+from timerstore.aio.async_leases import AsyncHeartbeat
 
 EXPIRED = LeaseLostError("over", result=AckResult.EXPIRED)
 SETTLED = LeaseLostError("settled", result=AckResult.SETTLED)
@@ -34,16 +37,37 @@ AWAY = UnavailableError("no server")
 def test_errors_that_can_pass_are_tried_again_until_the_lease_ends(
     results: list[Any], goes_on: bool, lost: str | None
 ) -> None:
-    beats, last = Beats(30.0), True
+    now_s = 0.0
+    beats, last = Beats(30.0, lambda: now_s), True
     assert beats.interval_s == 10.0
+    beats.begin()
+    beats.renewed()
     for one in results:
         assert last
+        now_s += beats.interval_s
+        beats.begin()
         if one is None:
             beats.renewed()
         else:
             last = beats.failed(one)
     assert last is goes_on
     assert (beats.lost and beats.lost.result) == lost
+
+
+def test_renewal_that_fails_after_the_end_of_the_lease_is_the_last() -> None:
+    now_s = 0.0
+    beats = Beats(30.0, lambda: now_s)
+    beats.begin()
+    now_s = 5.0  # the answer came late: the lease may have begun with the call
+    beats.renewed()
+    now_s = 29.9
+    assert beats.failed(AWAY)
+    assert not beats.may_be_lost
+    now_s = 30.0
+    assert beats.may_be_lost
+    assert not beats.failed(AWAY)
+    assert beats.lost is not None
+    assert not beats.may_be_lost
 
 
 def _renewals(*results: Any) -> Callable[[], int]:
@@ -73,6 +97,42 @@ def test_end_of_the_block_raises_if_the_lease_was_lost() -> None:
         _block_until_lost(ZeroDivisionError(), 0, EXPIRED)
     with pytest.raises(LeaseLostError, match="over"), Heartbeat(_renewals(EXPIRED), 30.0):
         raise AssertionError("the block begins without a lease")
+
+
+def test_block_that_ends_during_a_renewal_without_an_answer_raises() -> None:
+    calls: list[int] = []
+    begun = threading.Event()
+
+    def renew() -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            begun.set()
+            time.sleep(0.1)
+        if len(calls) > 1:
+            raise AWAY
+        return 0
+
+    with pytest.raises(LeaseLostError, match="no server"), Heartbeat(renew, 0.06):
+        assert begun.wait(20)
+
+
+@pytest.mark.parametrize(("answer", "is_lost"), [(EXPIRED, True), (SETTLED, False), (0, False)])
+def test_task_that_blocks_its_loop_for_a_whole_lease(answer: Any, is_lost: bool) -> None:
+    """No renewal can run in that time. The one at the end of the block tells what has happened."""
+    renew = _renewals(0, answer)
+
+    async def renewed() -> int:
+        return renew()
+
+    async def run() -> None:
+        async with AsyncHeartbeat(renewed, 0.03):
+            time.sleep(0.06)  # it blocks
+
+    if is_lost:
+        with pytest.raises(LeaseLostError, match="over"):
+            asyncio.run(run())
+    else:
+        asyncio.run(run())
 
 
 def test_lease_outlives_its_first_end_in_the_block(tmp_path: Path) -> None:

@@ -6,12 +6,16 @@
 
 Thread safety: one thread uses the block; `lost` may be read by any.
 Invariants:
-    1. A renewal begins when a third of the lease has passed, so one that fails is tried again twice
-       before the lease ends.
+    1. A renewal begins when a third of the lease has passed. One that fails is tried again until
+       the lease has ended.
     2. A lease that was settled during the block ends the renewals, and is no error.
+    3. If no renewal succeeded for the length of the lease, as after one that got no answer for so
+       long, the end of the block renews once more: the answer tells whether the lease was lost.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -26,30 +30,40 @@ _PARTS = 3  # of a lease, between two renewals
 class Beats(Owner):
     """The renewals of one lease, for a thread or a task that waits between them."""
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self.interval_s = lease_s / _PARTS
         self.lost: LeaseLostError | None = None
         """Why the lease is not held any more; None while it is."""
-        self._failures = 0
+        self._lease_s = lease_s
+        self._now_s = now_s
+        self._begun_s = self._end_s = math.inf  # of the last renewal, and of the lease
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether the lease has ended, unless it was settled or `lost` says so already."""
+        return self._now_s() >= self._end_s
+
+    def begin(self) -> None:
+        """Note that a renewal begins."""
+        self._begun_s = self._now_s()
 
     def renewed(self) -> None:
-        """Note that a renewal succeeded."""
-        self._failures = 0
+        """Note that the renewal succeeded."""
+        self._end_s = self._begun_s + self._lease_s
 
     def failed(self, error: TimerStoreError) -> bool:
-        """Note that a renewal failed; return whether to try again."""
-        if isinstance(error, LeaseLostError):
-            if error.result != AckResult.SETTLED:
-                self.lost = error
-            return False
-        self._failures += 1
-        if self._failures < _PARTS:
-            return True
-        self.lost = LeaseLostError(
-            f"heartbeat: the lease was not renewed before its end ({error})",
-            result=AckResult.EXPIRED,
-        )
-        self.lost.__cause__ = error
+        """Note that the renewal failed; return whether to try again."""
+        if not isinstance(error, LeaseLostError):
+            if not self.may_be_lost:
+                return True
+            self.lost = LeaseLostError(
+                f"heartbeat: the lease was not renewed before its end ({error})",
+                result=AckResult.EXPIRED,
+            )
+            self.lost.__cause__ = error
+        elif error.result != AckResult.SETTLED:
+            self.lost = error
+        self._end_s = math.inf
         return False
 
 
@@ -68,20 +82,27 @@ class Heartbeat(Owner):
         return self._beats.lost
 
     def __enter__(self) -> Self:
+        self._beats.begin()
         self._renew()
+        self._beats.renewed()
         self._thread = threading.Thread(target=self._run, name="timerstore-heartbeat", daemon=True)
         self._thread.start()
         return self
 
     def _run(self) -> None:
         while not self._is_over.wait(self._beats.interval_s):
-            try:
-                self._renew()
-            except TimerStoreError as error:
-                if not self._beats.failed(error):
-                    return
-            else:
-                self._beats.renewed()
+            if not self._beat():
+                return
+
+    def _beat(self) -> bool:
+        """Renew the lease; return whether to renew it again."""
+        self._beats.begin()
+        try:
+            self._renew()
+        except TimerStoreError as error:
+            return self._beats.failed(error)
+        self._beats.renewed()
+        return True
 
     def __exit__(
         self,
@@ -92,5 +113,7 @@ class Heartbeat(Owner):
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
+        if self._beats.may_be_lost:
+            self._beat()
         if error is None and self.lost is not None:
             raise self.lost

@@ -12,7 +12,8 @@ from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.leasing import put, take
 from tests.support.served_bench import ServedBench
-from timerstore import GroupBacklog, LeasedMessage, MessageError, ReadOnlyError
+from timerstore import CorruptError, GroupBacklog, LeasedMessage, MessageError, ReadOnlyError
+from timerstore._engine.format.lease import read_receipt
 from timerstore._engine.leases.lease_kinds import _SPARE_IDS
 
 NOTHING = GroupBacklog(0, 0, 0, 0, 0)
@@ -325,6 +326,31 @@ def test_backlog_of_shards_is_the_sum(tmp_path: Path) -> None:
         assert stats["group_leased_messages"] == {"t@g": 5}
         oldest = [one["group_oldest_ms"].get("t@g", 0) for one in stats["by_shard"]]
         assert stats["group_oldest_ms"] == {"t@g": max(oldest)}
+
+
+@pytest.mark.parametrize("damaged", ["dead letter", "lease"])
+def test_damage_hides_the_counts_of_a_group_and_nothing_else(
+    tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = timerstore.open(tmp_path, small())
+    store.put_many("t", [b"1", b"2"])
+    store.receive("t", "other", wait=10)
+    one, two = store.receive("t", "g", wait=10, max_count=2, lease=60)
+    store.bury(one)
+    (letter,) = store.dead_letters("g")
+    offset = {"dead letter": letter.log_offset, "lease": read_receipt(two.receipt).log_offset}
+    store.close()
+    with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(offset[damaged] + 4)
+        file.write(b"\xff" * 4)
+    with timerstore.open(tmp_path, small()) as store:
+        with pytest.raises(CorruptError):
+            store.backlog("t", "g")
+        stats = store.stats()
+        assert stats["log_end_bytes"] > 0
+        assert "t@g" not in stats["group_ready_messages"]
+        assert ("t@other" in stats["group_ready_messages"]) is (damaged == "dead letter")
+    assert "not counted" in caplog.text
 
 
 def test_read_only_store_names_the_reason(bench: Bench) -> None:

@@ -15,6 +15,7 @@ Invariants: numbers are exact while no call changes them. A message that moves d
 counted in both places.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,9 +42,11 @@ from timerstore._engine.read.pull import Puller
 from timerstore._engine.timer.backlog import Backlog
 from timerstore._engine.timer.pending import PendingReader
 from timerstore.clock import Clock
-from timerstore.errors import GoneError, MessageError
+from timerstore.errors import CorruptError, GoneError, MessageError
 from timerstore.messages import parse_properties
 from timerstore.reports import GroupBacklog
+
+_logger = logging.getLogger("timerstore.leases")
 
 LetterCount = Callable[[str, str], int]
 """Returns the number of dead letters of a group and a topic."""
@@ -89,10 +92,24 @@ class GroupBacklogs(Owner):
         return sorted(one for one in found if not one[0].startswith(RETRY_PREFIX))
 
     def all_of(self, letters: LetterCount) -> dict[Key, GroupBacklog]:
-        """Return the backlog of each known topic and group."""
-        self._read_once()
+        """Return the backlog of each known topic and group.
+
+        Groups that cannot be counted, as a record is damaged, are logged and left out: the other
+        statistics of a damaged store are needed most. `one` raises the error.
+        """
+        found: dict[Key, GroupBacklog] = {}
+        try:
+            self._read_once()
+        except CorruptError as error:
+            _logger.warning("groups not counted error=%r", str(error))
+            return found
         pending = self._pending_by_topic()
-        return {key: self._one(*key, pending, letters) for key in self.known()}
+        for key in self.known():
+            try:
+                found[key] = self._one(*key, pending, letters)
+            except CorruptError as error:
+                _logger.warning("topic=%r group=%r not counted error=%r", *key, str(error))
+        return found
 
     def one(self, topic: str, group: str, letters: LetterCount) -> GroupBacklog:
         """Return the backlog of a group in a topic."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from threading import Event
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -16,8 +16,8 @@ from timerstore.net.fair_pool import FairPool, PoolClient, pool_client
 class Jobs:
     """Jobs that write down their names, and one that holds the only thread."""
 
-    def __init__(self) -> None:
-        self.pool = FairPool(1, "fair", asyncio.get_running_loop())
+    def __init__(self, workers: int) -> None:
+        self.pool = FairPool(workers, "fair", asyncio.get_running_loop())
         self.ran: list[str] = []
         self.is_released = Event()
 
@@ -44,9 +44,9 @@ def _as(client: PoolClient | None) -> Iterator[None]:
         pool_client.reset(token)
 
 
-def _run(test: Callable[[Jobs], Awaitable[None]]) -> None:
+def _run(test: Callable[[Jobs], Awaitable[None]], workers: int = 1) -> None:
     async def run() -> None:
-        jobs = Jobs()
+        jobs = Jobs(workers)
         try:
             await test(jobs)
         finally:
@@ -92,6 +92,35 @@ def test_job_of_a_paused_client_begins_when_it_ends() -> None:
         assert jobs.ran == ["a", "b", "c"]
 
     _run(test)
+
+
+def test_client_that_ended_has_no_limit_on_results_in_hand() -> None:
+    """Its jobs do not wait for the loop, which may have no turn any more."""
+
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(1)
+        jobs.hold()
+        held = jobs.add(client, "a", "b", "c")
+        jobs.pool.end(client)
+        jobs.is_released.set()
+        for one in held:
+            one.result(PATIENCE_S)
+
+    _run(test)
+
+
+def test_client_that_resumes_has_as_many_threads_as_before() -> None:
+    async def test(jobs: Jobs) -> None:
+        client, meeting = PoolClient(None), Barrier(2)
+        jobs.pool.pause(client)
+        with _as(client):
+            held = [jobs.pool.submit(meeting.wait, PATIENCE_S) for _ in range(2)]
+        while jobs.pool._idle < 2:  # both threads found no job
+            await asyncio.sleep(0)
+        jobs.pool.resume(client)
+        await jobs.all_of(*held)
+
+    _run(test, workers=2)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -150,3 +179,37 @@ def test_shutdown_makes_the_jobs_that_were_left_out() -> None:
             jobs.add(None, "1")
 
     _run(test)
+
+
+def test_shutdown_makes_the_jobs_of_a_client_that_was_paused_in_the_line() -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(None)
+        jobs.hold()
+        held = jobs.add(client, "a")
+        jobs.pool.pause(client)
+        await jobs.all_of(*jobs.add(None, "1"))  # the client left the line before
+        jobs.pool.shutdown()
+        assert held[0].done()
+
+    _run(test)
+
+
+def test_job_that_was_refused_is_never_made() -> None:
+    async def test(jobs: Jobs) -> None:
+        jobs.pool.shutdown()
+        with pytest.raises(RuntimeError):
+            jobs.add(None, "1")
+        jobs.pool.shutdown()
+        assert jobs.ran == []
+
+    _run(test)
+
+
+def test_jobs_begin_also_after_the_loop_was_closed() -> None:
+    loop = asyncio.new_event_loop()
+    pool = FairPool(1, "fair", loop)
+    loop.close()
+    with _as(PoolClient(1)):
+        ends = [pool.submit(int, one) for one in "123"]
+    assert [one.result(PATIENCE_S) for one in ends] == [1, 2, 3]
+    pool.shutdown()

@@ -18,8 +18,10 @@ from tests.support.bench import Bench, small
 from tests.support.held_sync import PATIENCE_S, HeldSync
 from tests.support.inside import inside
 from tests.support.served_bench import RawClient, ServedBench
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, ProtocolError
 from timerstore.net.connections import REJECTING_MAX
+from timerstore.net.running_calls import RunningCalls
+from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_messages import encode, memory_of
 
@@ -264,6 +266,30 @@ def test_rejected_connections_get_the_error_up_to_a_number(tmp_path: Path) -> No
             assert raw.reply()[2] == "UnavailableError"
         with pytest.raises(ConnectionResetError):
             raws[-1].reply()
+
+
+def test_call_that_ended_leaves_its_room_and_its_id() -> None:
+    end: Any = None
+    running = RunningCalls(ServerLimits(running_bytes_max=100), ServerCounters())
+    running.add(1, 60, end)
+    running.add(2, 40, end)
+    assert not running.has_room(1)
+    running.remove(2)
+    assert running.has_room(40)
+    assert not running.has_room(41)
+    running.check_id(2)
+    for wrong in (1, 0, -1):
+        with pytest.raises(ProtocolError, match="the id of a call"):
+            running.check_id(wrong)
+
+
+def test_call_above_a_limit_with_an_id_in_use_ends_the_connection(tmp_path: Path) -> None:
+    """Its error would else be the answer of the other call."""
+    with _served(tmp_path, ServerLimits(running_bytes_max=10_000)) as served:
+        raw = _greeted(served)
+        raw.send([2, 1, "receive", ["t", "g"], WAIT])
+        raw.send([2, 1, "put", ["t", bytes(10_000)]])
+        assert raw.reply()[1:3] == [0, "ProtocolError"]
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(ServerLimits)])

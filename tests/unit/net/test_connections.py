@@ -3,10 +3,13 @@
 import asyncio
 import resource
 import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
+from tests.support.held_sync import PATIENCE_S
 from timerstore.errors import UnavailableError
 from timerstore.net import connections as connections_module
 from timerstore.net.access import ServerAccess
@@ -102,6 +105,47 @@ class Transport:
     def set_write_buffer_limits(self, high: int) -> None:
         self.high = high
 
+    def pause_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Runner:
+    """Notes the receipts of the messages that it has to give back."""
+
+    def __init__(self) -> None:
+        self.given_back: list[str] = []
+
+    async def give_back(self, receipts: Sequence[str]) -> None:
+        self.given_back += receipts
+
+    async def end(self) -> None:
+        pass
+
+
+@contextmanager
+def _connection() -> Iterator[ServerConnection]:
+    """Return a connection on the running loop, whose client is gone."""
+    limits, counters = ServerLimits(), ServerCounters()
+    pool = FairPool(1, "one", asyncio.get_running_loop())
+    here, there = socket.socketpair()
+    one = ServerConnection(
+        cast("Any", None), limits, counters, ServerAccess(None, None), pool,
+        Connections(limits, counters), here, None,
+    )  # fmt: skip
+    one.connection_made(cast("Any", Transport()))
+    try:
+        yield one
+    finally:
+        pool.shutdown()
+        here.close()
+        there.close()
+
 
 @pytest.mark.parametrize("amount", [1, 7])
 def test_connection_has_the_time_and_the_buffer_of_the_limits(amount: int) -> None:
@@ -124,5 +168,32 @@ def test_connection_has_the_time_and_the_buffer_of_the_limits(amount: int) -> No
         pool.shutdown()
         here.close()
         there.close()
+
+    asyncio.run(test())
+
+
+def test_work_of_a_connection_that_takes_no_answers_begins_when_it_is_lost() -> None:
+    """Else the connection, and the server's close, would wait for it for ever."""
+
+    async def test() -> None:
+        with _connection() as one:
+            one.pause_writing()
+            work = one._context.run(one._pool.submit, int, "1")
+            one.connection_lost(None)
+            assert await asyncio.wait_for(asyncio.wrap_future(work), PATIENCE_S) == 1
+            await asyncio.wait_for(one.ended(), PATIENCE_S)
+
+    asyncio.run(test())
+
+
+def test_leased_messages_in_answers_that_were_lost_are_given_back() -> None:
+    async def test() -> None:
+        runner = Runner()
+        with _connection() as one:
+            one._runner = cast("Any", runner)
+            one._answers.add(b"answer", ["a receipt"])
+            one.connection_lost(None)
+            await asyncio.wait_for(one.ended(), PATIENCE_S)
+            assert runner.given_back == ["a receipt"]
 
     asyncio.run(test())

@@ -23,6 +23,7 @@ from timerstore.aio import quick_work
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.net import server_connection
 from timerstore.net.server_connection import ServerConnection
+from timerstore.net.wire_messages import encode, memory_of
 
 
 @pytest.fixture(params=["quick", "slow"])
@@ -119,6 +120,20 @@ def test_connection_starts_a_limited_number_of_calls_in_a_turn(
 ) -> None:
     """Then other connections start theirs."""
     monkeypatch.setattr(server_connection, "_TURN_CALLS", limit)
+    assert _most_calls_in_a_turn(served, monkeypatch) == limit
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_connection_starts_calls_of_a_limited_memory_in_a_turn(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    one_bytes = memory_of(encode([2, 1, "put", [5, b"x"]]))
+    monkeypatch.setattr(server_connection, "_TURN_BYTES", limit * one_bytes - 1)
+    assert _most_calls_in_a_turn(served, monkeypatch) == limit
+
+
+def _most_calls_in_a_turn(served: ServedBench, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Send 11 calls together; return how many begin in one turn of the loop."""
     raw = served.raw()
     raw.hello()
     turn, counts = count(), Counter[int]()
@@ -139,7 +154,7 @@ def test_connection_starts_a_limited_number_of_calls_in_a_turn(
     monkeypatch.setattr(ServerConnection, "_start", start)
     raw.send_all([2, k, "put", [5, b"x"]] for k in range(1, 12))
     assert sorted(raw.reply()[1] for _ in range(11)) == list(range(1, 12))
-    assert max(counts.values()) == limit
+    return max(counts.values())
 
 
 def test_turn_is_not_made_by_the_loop_while_a_thread_makes_an_earlier_one() -> None:

@@ -166,3 +166,19 @@ def test_receipts_in_answers_that_are_left_unread_are_unsent() -> None:
         assert made.queue.unsent == ["a"]
 
     _run(test)
+
+
+def test_answers_of_a_turn_are_counted_from_nothing() -> None:
+    """A client may have acknowledged the messages of earlier answers: they are not given back."""
+
+    async def test() -> None:
+        made = Made(unsent_bytes=100)
+        made.queue.add(bytes(60), ["a"])
+        await asyncio.sleep(0)
+        made.queue.add(bytes(60), ["b"])
+        assert len(made.transport.writes) == 1, "the second answer waits for the end of its turn"
+        made.transport.closing = True
+        await asyncio.sleep(0)
+        assert made.queue.unsent == ["b"]
+
+    _run(test)

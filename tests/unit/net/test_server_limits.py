@@ -224,6 +224,46 @@ def test_one_beyond_a_limit_is_not_taken(name: str, tmp_path: Path) -> None:
         assert served.connect().topics() is not None, "others go on"
 
 
+def _leases_one(raw: RawClient, call_id: int) -> str:
+    """Lease a message for 10 seconds. Return its receipt, or the kind of the error."""
+    raw.send([2, call_id, "receive", ["t", "g"], {"lease": 10.0}])
+    reply = raw.reply()
+    if reply[0] == 6:
+        return str(reply[2])
+    (message,) = reply[2]
+    return str(message["receipt"])
+
+
+@pytest.mark.parametrize("end", ["ack", "ack_many", "nack", "bury", "give_back", "its time"])
+def test_lease_that_ended_counts_no_more(end: str, tmp_path: Path) -> None:
+    with _served(tmp_path, ServerLimits(leases_max=1)) as served:
+        served.bench.store.put_many("t", [b"x"] * 2)
+        served.bench.turn()
+        raw = _greeted(served, return_leases=True)
+        receipt = _leases_one(raw, 1)
+        assert _leases_one(raw, 2) == "BusyError"
+        if end == "its time":
+            served.bench.turn(10_000)
+        else:
+            raw.send([2, 3, end, [[receipt] if end in {"ack_many", "give_back"} else receipt]])
+            assert raw.reply()[0] == 5
+        assert _leases_one(raw, 4) not in {receipt, "BusyError"}
+
+
+@pytest.mark.parametrize("change", ["extend", "renew"])
+def test_longer_lease_counts_until_its_new_end(change: str, tmp_path: Path) -> None:
+    with _served(tmp_path, ServerLimits(leases_max=1)) as served:
+        served.bench.store.put_many("t", [b"x"] * 2)
+        served.bench.turn()
+        raw = _greeted(served, return_leases=True)
+        raw.send([2, 2, change, [_leases_one(raw, 1)], {"lease": 20.0}])
+        assert raw.reply()[0] == 5
+        served.bench.turn(19_999)
+        assert _leases_one(raw, 3) == "BusyError"
+        served.bench.turn(1)
+        assert _leases_one(raw, 4) != "BusyError"
+
+
 def _calls_that_begin(served: ServedBench, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Return how many of 8 slow calls begin of a connection, and then of another one."""
     begun, is_released = Semaphore(0), Event()

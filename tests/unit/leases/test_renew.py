@@ -11,7 +11,8 @@ import timerstore
 import timerstore.net
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
-from timerstore import AckResult, LeasedMessage, LeaseLostError, MessageError
+from timerstore import AckResult, CorruptError, LeasedMessage, LeaseLostError, MessageError
+from timerstore._engine.queues.key_index import Index
 
 TERMS: dict[str, Any] = {"lease": 10, "max_attempts": 2, "backoff": 0}
 
@@ -115,6 +116,20 @@ def test_lease_that_is_over_cannot_be_renewed(
     (again,) = take(bench)
     assert again.attempt == 2
     assert bench.store.ack(again) is AckResult.ACKED
+
+
+def test_receipt_is_found_without_a_damaged_index(
+    filled: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_args: Any) -> Any:
+        raise CorruptError("a damaged index")
+
+    (one,) = take(filled)
+    filled.store.renew(one)
+    kill(filled, tmp_path / "killed")
+    with monkeypatch.context() as patched:
+        patched.setattr(Index, "find", damaged)
+        assert filled.store.ack(one) is AckResult.ACKED
 
 
 def test_properties_do_not_show_that_the_lease_was_renewed(filled: Bench) -> None:

@@ -140,9 +140,12 @@ class HandleLookup:
         self._dispatch.through(end)
         index = self._dispatch.index
         if index is not None and message_id:
-            found = index.find(WHEEL_TIMER_TOPIC.encode(), message_id.encode())
             begin = self._log.segments.begin
-            return [int(at) for part in found for at in part if begin <= at < end]
+            try:
+                found = list(index.find(WHEEL_TIMER_TOPIC.encode(), message_id.encode()))
+                return [int(at) for part in found for at in part if begin <= at < end]
+            except CorruptError as error:
+                _pass_index(error)
         wanted = f"{topic}+{message_id}".encode()
         identity = lib.ts_identity(wanted, len(wanted))
         return [
@@ -263,7 +266,7 @@ class HandleLookup:
             try:
                 return self._in_index(index, handle)
             except CorruptError as error:
-                logging.getLogger("timerstore.timer").warning("index=passed error=%r", str(error))
+                _pass_index(error)
         return self._in_log(handle)
 
     def _in_index(self, index: Index, handle: Handle) -> dict[int, int]:
@@ -318,3 +321,7 @@ class HandleLookup:
 
     def _serve_route(self, view: Any) -> None:
         route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
+
+
+def _pass_index(error: CorruptError) -> None:
+    logging.getLogger("timerstore.timer").warning("index=passed error=%r", str(error))

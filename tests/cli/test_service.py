@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 import timerstore
+import timerstore.net
 from tests.support.command_line import COMMAND, CommandLine, environment
 from tests.support.service_manager import Manager
 from timerstore import ConnectionLostError, UnavailableError
+from timerstore._engine.leases.group_backlogs import GroupBacklogs
 from timerstore.cli.exits import Exit
 
 PATIENCE_S = 60
@@ -191,3 +193,19 @@ def _unhealthy(url: str) -> str:
     with pytest.raises(urllib.error.HTTPError, match="503") as found:
         urllib.request.urlopen(url, timeout=20)
     return found.value.read().decode()
+
+
+def test_ping_counts_nothing(
+    ts: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first count of groups after an opening reads all pending messages: seconds for many."""
+
+    def count(*_arguments: object) -> None:
+        raise AssertionError("groups were counted")
+
+    monkeypatch.setattr(GroupBacklogs, "all_of", count)
+    with (
+        timerstore.open(tmp_path / "store") as opened,
+        timerstore.net.serve(opened, socket=tmp_path / "x.sock") as server,
+    ):
+        assert ts("ping", server.urls[0]).code == Exit.FINE

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import timerstore
 import timerstore.net
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.retaining import SIZES, fill
 from timerstore import AckResult, CorruptError, LeasedMessage, LeaseLostError, MessageError
 from timerstore._engine.queues.key_index import Index
 
@@ -116,6 +118,33 @@ def test_lease_that_is_over_cannot_be_renewed(
     (again,) = take(bench)
     assert again.attempt == 2
     assert bench.store.ack(again) is AckResult.ACKED
+
+
+@pytest.mark.parametrize("end", ["ack", "nack", "give_back"])
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("has_index", [False, True])
+def test_receipt_settles_a_lease_whose_records_retention_has_moved(
+    tmp_path: Path, has_index: bool, is_killed: bool, end: str
+) -> None:
+    bench = Bench(tmp_path / "store", replace(SIZES, index_enabled=has_index))
+    bench.store.put("t", b"a")
+    (one,) = take(bench)
+    for k in range(2):
+        bench.store.renew(one, lease=1000)
+        fill(bench, bench.store.stats()["log_end_bytes"])
+        if is_killed:
+            kill(bench, tmp_path / str(k))
+    if end == "ack":
+        assert bench.store.ack(one) is AckResult.ACKED
+    elif end == "nack":
+        assert bench.store.nack(one, delay=0) is AckResult.NACKED
+    else:
+        assert bench.store._give_back([one.receipt]) == 1
+    # After a restart nothing tells any more that there was such a lease.
+    assert bench.store.ack(one) is (AckResult.UNKNOWN if is_killed else AckResult.SETTLED)
+    attempts = {"ack": [], "nack": [2], "give_back": [1]}
+    assert [again.attempt for again in take(bench)] == attempts[end]
+    bench.close()
 
 
 def test_receipt_is_found_without_a_damaged_index(

@@ -14,9 +14,11 @@ import timerstore
 import timerstore.net
 from tests.support.bench import Bench, small
 from tests.support.command_line import environment
+from tests.support.held_sync import PATIENCE_S
 from tests.support.served_bench import ServedBench
 from timerstore import ClosedError, ConnectionLostError, TimerStoreError, UnavailableError
 from timerstore.net import store_server
+from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.listening import identity_of
 from timerstore.net.remote_store import RemoteStore
 from timerstore.net.shared_store import open_shared
@@ -55,6 +57,20 @@ def test_close_of_the_store_ends_its_server(served: ServedBench, remote: RemoteS
         other.put("t", b"x")
     with pytest.raises(ClosedError):
         served.bench.store.topics()
+
+
+def test_close_ends_every_socket_of_the_server(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 16)
+    token.chmod(0o600)
+    served = ServedBench(
+        Bench(tmp_path / "store"), tmp_path / "x.sock", tcp="127.0.0.1:0", token_file=token
+    )
+    ports = [parse_endpoint(url).port for url in served.server.urls]
+    served.close()
+    assert not served.path.exists()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", max(ports)), PATIENCE_S)
 
 
 def test_close_of_the_server_meets_connections_that_begin(tmp_path: Path) -> None:

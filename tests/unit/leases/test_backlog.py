@@ -14,6 +14,7 @@ from tests.support.leasing import put, take
 from tests.support.served_bench import ServedBench
 from timerstore import CorruptError, GroupBacklog, LeasedMessage, MessageError, ReadOnlyError
 from timerstore._engine.format.lease import read_receipt
+from timerstore._engine.leases.dead_letter_reader import CountedLetters
 from timerstore._engine.leases.lease_kinds import _SPARE_IDS
 
 NOTHING = GroupBacklog(0, 0, 0, 0, 0)
@@ -351,6 +352,30 @@ def test_damage_hides_the_counts_of_a_group_and_nothing_else(
         assert "t@g" not in stats["group_ready_messages"]
         assert ("t@other" in stats["group_ready_messages"]) is (damaged == "dead letter")
     assert "not counted" in caplog.text
+
+
+class TimeLimitError(Exception):
+    """Raised by a signal handler."""
+
+
+def test_dead_letter_is_counted_once_after_an_interrupted_count(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bench, b"1", b"2")
+    for one in take(bench, 2):
+        bench.store.bury(one)
+    bench.turn()
+    add = CountedLetters.add
+
+    def interrupted(counted: CountedLetters, *letter: Any) -> None:
+        add(counted, *letter)
+        raise TimeLimitError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CountedLetters, "add", interrupted)
+        with pytest.raises(TimeLimitError):
+            bench.store.backlog("t", "g")
+    assert counts(bench) == (0, 0, 0, 2)
 
 
 def test_read_only_store_names_the_reason(bench: Bench) -> None:

@@ -123,7 +123,7 @@ def test_lease_that_is_over_cannot_be_renewed(
 @pytest.mark.parametrize("end", ["ack", "nack", "give_back"])
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("has_index", [False, True])
-def test_receipt_settles_a_lease_whose_records_retention_has_moved(
+def test_renewed_lease_is_settled_after_retention(
     tmp_path: Path, has_index: bool, is_killed: bool, end: str
 ) -> None:
     bench = Bench(tmp_path / "store", replace(SIZES, index_enabled=has_index))

@@ -67,9 +67,10 @@ class CountedLetters(Owner):
         """The number of requeued dead letters that were subtracted."""
 
     def add(self, place: Place, topic: str) -> None:
-        """Add a dead letter."""
-        self.topics[place] = topic
-        self.by_topic[topic] += 1
+        """Add a dead letter, if it is not there: a count may have been interrupted."""
+        if place not in self.topics:
+            self.topics[place] = topic
+            self.by_topic[topic] += 1
 
     def discard(self, places: Iterable[Place]) -> None:
         """Subtract dead letters, if they are there."""

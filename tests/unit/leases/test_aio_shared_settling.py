@@ -13,6 +13,7 @@ from tests.support.bench import small
 from tests.support.inside import inside
 from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, FailedError, LeasedMessage, LeaseLostError, MessageError
+from timerstore._engine.leases.leases import Leases
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ClosedError
 from timerstore.testing import ManualClock, Stepper
@@ -39,6 +40,31 @@ def count_syncs(store: AsyncTimerStore) -> list[int]:
     found: list[int] = []
     inside(store.blocking).signals.synced.subscribe(found.append)
     return found
+
+
+@pytest.mark.parametrize("kind", ["ack", "nack", "extend", "renew"])
+def test_calls_of_a_turn_are_durable_when_the_first_was_synced_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Another thread may sync between two calls of a turn."""
+    real = Leases._answer
+
+    def answer(self: Leases, *given: Any) -> Any:
+        found = real(self, *given)
+        if self._log.durable == durable:
+            self._log.sync_through(self._log.end)
+        return found
+
+    async def test(store: AsyncTimerStore, leased: list[LeasedMessage], clock: ManualClock) -> None:
+        nonlocal durable
+        log = inside(store.blocking).log
+        durable = log.durable
+        monkeypatch.setattr(Leases, "_answer", answer)
+        await asyncio.gather(*(getattr(store, kind)(one) for one in leased[:2]))
+        assert log.durable == log.end
+
+    durable = 0
+    with_leases(tmp_path, test)
 
 
 def test_calls_of_one_turn_share_one_sync_and_get_their_own_answers(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.retaining import SIZES, fill
 from timerstore import AckResult, CorruptError, LeasedMessage, LeaseLostError, MessageError
+from timerstore._engine.leases import renewals
 from timerstore._engine.queues.key_index import Index
 
 TERMS: dict[str, Any] = {"lease": 10, "max_attempts": 2, "backoff": 0}
@@ -186,6 +188,19 @@ def test_receipt_of_another_store_and_wrong_leases(filled: Bench, tmp_path: Path
     for right in (0.001, longest_s):
         assert filled.store.renew(one, lease=right) == NOW + round(right * 1000)
     assert filled.store.ack(one) is AckResult.ACKED
+
+
+def test_table_of_renewals_keeps_the_leases_that_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewals, "_KEPT_MIN", 1)
+    with closing(Bench(tmp_path / "store")) as bench:
+        bench.store.put_many("t", [b"x"] * 5)
+        bench.turn()
+        leased = bench.store.receive("t", "g", max_count=5)
+        for one in leased:
+            bench.store.renew(one)
+        assert [bench.store.ack(one) for one in leased] == [AckResult.ACKED] * 5
 
 
 def test_ack_never_misses_a_renewal_of_another_thread(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from timerstore.net.endpoints import parse_endpoint
 from timerstore.net.listening import identity_of
 from timerstore.net.remote_store import RemoteStore
 from timerstore.net.shared_store import open_shared
+from timerstore.net.store_server import StoreServer
 
 _SERVING = """
 import sys, timerstore, timerstore.net
@@ -71,6 +72,26 @@ def test_close_ends_every_socket_of_the_server(tmp_path: Path) -> None:
     assert not served.path.exists()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", max(ports)), PATIENCE_S)
+
+
+def test_server_that_is_closed_before_its_loop_runs_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may close the store while the server starts."""
+    real = StoreServer._run
+
+    def run(self: StoreServer) -> None:
+        self._is_closed = True  # as `close` before it waits for the thread
+        self._request_end()
+        real(self)
+
+    monkeypatch.setattr(StoreServer, "_run", run)
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock")
+    try:
+        assert served.server.wait(PATIENCE_S)
+    finally:
+        served.server._request_end()
+        served.close()
 
 
 def test_close_of_the_server_meets_connections_that_begin(tmp_path: Path) -> None:

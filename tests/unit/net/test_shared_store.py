@@ -14,6 +14,7 @@ from timerstore import ConfigError, CorruptError, LockedError, StoreConfig, Unav
 from timerstore.net import shared_store
 from timerstore.net.attempt_limits import ClientTimes
 from timerstore.net.shared_store import SharedConnector, SharedStore, open_shared
+from timerstore.net.store_server import StoreServer
 from timerstore.testing import ManualClock
 
 
@@ -50,6 +51,24 @@ def test_owner_opens_again_after_the_end_of_its_server(tmp_path: Path, config: S
         assert store.is_owner
         assert store._shared._owned is not owned
         assert first.queue_offset == 0
+
+
+def test_owner_closes_the_store_if_the_end_of_its_server_is_interrupted(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = StoreServer.close
+
+    def close(self: StoreServer) -> None:
+        monkeypatch.undo()
+        real(self)
+        raise KeyboardInterrupt
+
+    store = _open(tmp_path / "s", config)
+    monkeypatch.setattr(StoreServer, "close", close)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert not store.is_owner
+    timerstore.open(tmp_path / "s").close()
 
 
 def test_another_takes_over_when_the_owner_closes(

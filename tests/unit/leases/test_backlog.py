@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import timerstore
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.leasing import put, take
+from tests.support.retaining import SIZES, fill
 from tests.support.served_bench import ServedBench
 from timerstore import CorruptError, GroupBacklog, LeasedMessage, MessageError, ReadOnlyError
 from timerstore._engine.format.lease import read_receipt
@@ -49,6 +51,16 @@ def test_backlog_of_a_new_group_is_the_whole_topic(bench: Bench) -> None:
     bench.store.put("t", b"later", delay=60)
     assert counts(bench) == (2, 0, 0, 0)
     assert bench.store.stats()["group_ready_messages"] == {}
+
+
+def test_messages_that_retention_removed_are_not_ready(tmp_path: Path) -> None:
+    with closing(Bench(tmp_path / "store", SIZES)) as bench:
+        put(bench, *[bytes(100)] * 25)
+        fill(bench, bench.store.stats()["log_end_bytes"])
+        put(bench, b"new")
+        first = bench.store.pull("t", 0, 0).min_offset
+        assert first > 0
+        assert counts(bench) == (26 - first, 0, 0, 0)
 
 
 def test_each_change_moves_a_message_to_another_count(bench: Bench) -> None:

@@ -17,6 +17,9 @@ from tests.support.relay import Relay
 from tests.support.served_bench import ServedBench
 from timerstore import ConnectionLostError, PutBatch, PutReceipt, UnavailableError
 from timerstore.net import repeating
+from timerstore.net.attempt_limits import RetryLimit
+from timerstore.net.call_table import STORE_CALLS
+from timerstore.net.repeating import CallAttempt, ClientIds
 
 _HOUR_MS = 3_600_000
 _BODIES = [b"0", b"1", b"2"]
@@ -198,12 +201,13 @@ def test_shortest_window_since_the_first_server_counts(
     assert relay.calls == ["put", "put"]
 
 
+@pytest.mark.parametrize("next_ms", [1000, _HOUR_MS])
 @pytest.mark.parametrize("repeat_s", [0.999, 1.0])
 def test_window_that_ends_during_the_search_for_a_server(
-    served: ServedBench, relay: Relay, clock: _Clock, repeat_s: float
+    served: ServedBench, relay: Relay, clock: _Clock, repeat_s: float, next_ms: int
 ) -> None:
     """The time passes after the connection was lost, before the next one is there."""
-    relay.windows_ms, relay.losses = [1000, 1000], ["answer"]
+    relay.windows_ms, relay.losses = [1000, next_ms], ["answer"]
     with timerstore.connect(relay.url) as store:
         connector = store._connector
         attempt = connector._attempt
@@ -219,6 +223,18 @@ def test_window_that_ends_during_the_search_for_a_server(
             with pytest.raises(ConnectionLostError, match="window of deduplication of 1000 ms"):
                 store.put("t", b"0")
     assert _stored(served) == [b"0"]
+
+
+def test_window_begins_when_the_call_is_sent(clock: _Clock) -> None:
+    """The search for the first server takes nothing of it."""
+    attempt = CallAttempt(STORE_CALLS["put"], ["t", b"0"], {}, ClientIds())
+    lost, limit = ConnectionLostError("lost"), RetryLimit(30.0, 0.5, "a server")
+    clock.now_s += 5
+    attempt.options_for(1000)
+    clock.now_s += 0.999
+    assert attempt.pause_s(lost, limit) is not None
+    clock.now_s += 0.001
+    assert attempt.pause_s(lost, limit) is None
 
 
 @_CLIENTS

@@ -3,12 +3,13 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import timerstore.aio
-from tests.support.bench import NOW
+from tests.support.bench import NOW, Bench
 from tests.support.served_bench import ServedBench
 from timerstore import (
     AckResult,
@@ -24,8 +25,10 @@ from timerstore.aio import AsyncTimerStore
 from timerstore.net.async_channel import AsyncChannel
 from timerstore.net.async_remote_store import AsyncRemoteStore
 from timerstore.net.call_table import _REQUESTS, SIGNATURES, STORE_CALLS, Signature
+from timerstore.net.client_options import checked_options
 from timerstore.net.not_remote import NOT_REMOTE
 from timerstore.net.remote_store import RemoteStore
+from timerstore.net.server_limits import ServerLimits
 
 Body = Callable[[AsyncRemoteStore], Awaitable[None]]
 
@@ -336,3 +339,26 @@ def test_close_gives_back_messages_that_are_on_their_way(
         assert (again.body, again.attempt) == (b"x", 1)
 
     _run(served, body, return_leases=return_leases)
+
+
+def test_list_that_ended_leaves_its_place(bench: Bench, tmp_path: Path) -> None:
+    served = ServedBench(bench, tmp_path / "x.sock", limits=ServerLimits(targets_max=1))
+
+    async def test() -> None:
+        async with timerstore.aio.connect(served.url) as store:
+            for _ in range(2):
+                assert [one async for one in store.pending()] == []
+
+    asyncio.run(test())
+    served.server.close()
+
+
+@pytest.mark.parametrize(("given", "first_s"), [(None, 7.0), (0, 0.0), (3, 3.0)])
+def test_time_for_the_first_connection_is_that_of_later_ones_or_its_own(
+    given: float | None, first_s: float
+) -> None:
+    found = checked_options(
+        "unix:///x", token=None, tls=None, retry_for=7, connect_timeout=given, call_timeout=1,
+        return_leases=False,
+    )  # fmt: skip
+    assert found.times == (7.0, first_s, 1.0)

@@ -10,7 +10,14 @@ import pytest
 from tests.support.bench import Bench
 from tests.support.served_bench import RawClient, ServedBench
 from timerstore._engine.leases import lease_reader
-from timerstore.errors import AccessError, MessageError, ProtocolError, UnavailableError
+from timerstore.errors import (
+    AccessError,
+    ConfigError,
+    MessageError,
+    ProtocolError,
+    UnavailableError,
+)
+from timerstore.net.access import read_token
 from timerstore.net.channel import Channel
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.frames import frame
@@ -422,3 +429,19 @@ def test_expired_leases_do_not_count(tmp_path: Path) -> None:
     raw.send([2, 3, "receive", ["t", "g"], {"lease": 1.0}])
     assert raw.reply()[:2] == [5, 3]
     served.close()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o620, 0o604])
+@pytest.mark.parametrize("length", [15, 16, 4096, 4097])
+def test_token_file_is_for_its_owner_and_long_enough(
+    tmp_path: Path, mode: int, length: int
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * length)
+    token.chmod(mode)
+    if mode == 0o600 and length in {16, 4096}:
+        assert read_token(token) == "t" * length
+        return
+    wanted = "only its owner can read" if mode != 0o600 else "a token of 16 to 4096 characters"
+    with pytest.raises(ConfigError, match=wanted):
+        read_token(token)

@@ -5,14 +5,18 @@ import contextlib
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 import timerstore.aio
 from tests.support.served_bench import ServedBench
 from timerstore import ClosedError, ConnectionLostError, UnavailableError
 from timerstore.net.async_channel import AsyncChannel
+from timerstore.net.call_table import CONSUMER_CALLS, STORE_CALLS
 from timerstore.net.channel import Channel
 from timerstore.net.connector import Connector
+from timerstore.net.giving_back import calls_that_give_back, has_to_be_given_back
 from timerstore.net.remote_store import RemoteStore
+from timerstore.net.wire_messages import Answer, encode
 
 
 def _fill(served: ServedBench, count: int) -> None:
@@ -152,3 +156,10 @@ def test_cancelled_caller_leaks_no_connection(served: ServedBench) -> None:
         assert not store._connecting
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("name", ["consumer", "pending", "dead_letters"])
+def test_target_of_a_call_without_a_caller_is_closed(name: str) -> None:
+    spec, reply = STORE_CALLS[name], Answer(1, Raw(encode(7)))
+    assert has_to_be_given_back(spec)
+    assert calls_that_give_back(spec, reply) == [(CONSUMER_CALLS["close"], [], {}, 7)]

@@ -15,11 +15,12 @@ import timerstore
 import timerstore.aio
 from tests.support.relay import Relay
 from tests.support.served_bench import ServedBench
-from timerstore import ConnectionLostError, PutBatch, PutReceipt, UnavailableError
+from timerstore import BusyError, ConnectionLostError, PutBatch, PutReceipt, UnavailableError
 from timerstore.net import repeating
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import STORE_CALLS
 from timerstore.net.repeating import CallAttempt, ClientIds
+from timerstore.net.wire_values import column_extension
 
 _HOUR_MS = 3_600_000
 _BODIES = [b"0", b"1", b"2"]
@@ -261,3 +262,36 @@ def test_call_that_may_have_been_made_is_never_said_to_have_changed_nothing(
             store.put("t", b"1")
         relay.path.with_suffix(".away").rename(relay.path)
     assert _stored(served) == [b"0"]
+
+
+@pytest.mark.parametrize("dtype", ["<i8", "<f8"])
+def test_delays_lose_the_time_before_the_call_is_sent(clock: _Clock, dtype: str) -> None:
+    """A message is due at the time that the caller asked for; one that is late is due at once."""
+    seconds = [-1, 0, 3, 10]
+    sent = []
+    for given in (column_extension(np.array(seconds, dtype)), seconds):
+        attempt = CallAttempt(
+            STORE_CALLS["put_many"], ["t", [b"x"] * 4], {"delay": given}, ClientIds()
+        )
+        clock.now_s += 5
+        sent.append(attempt.options_for(0)["delay"])
+    column, values = sent
+    assert np.frombuffer(bytes(column.data), "<f8").tolist() == [-1.0, 0.0, 0.0, 5.0]
+    assert values == [-1, 0, 0.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("stored_count", "is_lost", "pause_s"), [(0, False, 0.0), (1, False, None), (0, True, None)]
+)
+def test_put_is_sent_without_ids_only_if_nothing_of_it_is_stored(
+    stored_count: int, is_lost: bool, pause_s: float | None
+) -> None:
+    attempt = CallAttempt(STORE_CALLS["put_many"], ["t", [b"x"] * 2], {}, ClientIds())
+    limit = RetryLimit(30.0, 0.5, "a server")
+    attempt.options_for(_HOUR_MS)
+    if is_lost:
+        assert attempt.pause_s(ConnectionLostError("lost"), limit) is not None
+        attempt.options_for(_HOUR_MS)
+    error = BusyError("no space for ids")
+    error.stored_count = stored_count
+    assert attempt.pause_s(error, limit) == pause_s

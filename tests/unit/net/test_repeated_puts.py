@@ -295,3 +295,33 @@ def test_put_is_sent_without_ids_only_if_nothing_of_it_is_stored(
     error = BusyError("no space for ids")
     error.stored_count = stored_count
     assert attempt.pause_s(error, limit) == pause_s
+
+
+def test_call_is_not_sent_after_its_window_ended(served: ServedBench) -> None:
+    with timerstore.connect(served.url) as store:
+        channel = store._connector.channel()
+        with pytest.raises(ConnectionLostError, match="the window of deduplication ended"):
+            channel.request(STORE_CALLS["put"], ["t", b"0"], {}, is_late=lambda: True)
+        assert store.put("t", b"1").queue_offset == 0
+
+
+def test_awaited_call_is_not_sent_after_its_window_ended(served: ServedBench) -> None:
+    """The window ends while the call waits for a server that reads."""
+
+    async def main() -> None:
+        is_over = False
+        async with timerstore.aio.connect(served.url) as store:
+            channel = await store._channel()
+            channel.pause_writing()
+            put = STORE_CALLS["put"]
+            call = asyncio.ensure_future(
+                channel.request(put, ["t", b"0"], {}, is_late=lambda: is_over)
+            )
+            await asyncio.sleep(0)
+            is_over = True
+            channel.resume_writing()
+            with pytest.raises(ConnectionLostError, match="the window of deduplication ended"):
+                await call
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert "t" not in served.bench.store.topics()

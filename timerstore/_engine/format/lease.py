@@ -156,6 +156,8 @@ def with_error(error: str, properties: bytes) -> bytes:
 
 def _without(name: str, properties: bytes) -> bytes:
     begin = f"{name}\x01".encode()
+    if begin not in properties and properties.endswith(b"\x02"):  # the usual case
+        return properties
     pairs = [one for one in properties.split(b"\x02") if one and not one.startswith(begin)]
     return b"".join(one + b"\x02" for one in pairs)
 

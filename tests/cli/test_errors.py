@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.crash.failing_calls import FailingCalls
 from tests.support.command_line import CommandLine
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.command import COMMANDS
@@ -190,7 +192,7 @@ def test_init_can_be_repeated_after_a_failure(
         with monkeypatch.context() as full:
             full.setattr(Disk, "make_directory", full_at(name))
             assert ts("init", *words).code == Exit.LATER
-    assert [one.name for one in path.iterdir()] == ["lock"]
+    assert {one.name for one in path.iterdir()} <= {"lock", "unfinished-init"}
     (
         shards_path / ".cluster.json.17.0a0b0c0d.tmp"
     ).touch()  # left by a command that was killed one step later
@@ -199,6 +201,41 @@ def test_init_can_be_repeated_after_a_failure(
         ts.fine("put", words[0], "orders", "a")
     (ts.folder / "other" / "shard-00000" / "commitlog").mkdir(parents=True)
     assert "shards with something in them" in ts("init", ts.folder / "other", "--shards", "2").err
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_init_can_be_repeated_after_a_failure_of_any_call(ts: CommandLine, code: int) -> None:
+    """Each call that may fail does, and all after it. The next `init` makes the store."""
+    failed = 0
+    for nth in range(1, 1000, 17):
+        path = ts.folder / f"store-{nth}"
+        calls = FailingCalls(path)
+        with calls.installed():
+            calls.fail(nth, code, once=False)
+            answer = ts("init", path)
+            is_done = not calls.failed
+            calls.heal()
+        if is_done:
+            assert answer.code == 0
+            break
+        failed += answer.code != 0
+        if answer.code:
+            ts.fine("init", path)
+        ts.fine("put", path, "orders", "a")
+        assert ts.fine("count", path).out == "0\n"
+        assert "already has a store" in ts("init", path).err
+        assert not (path / "unfinished-init").exists()
+        shutil.rmtree(path)
+    assert failed > 5
+
+
+def test_init_rejects_an_unfinished_store_with_messages(ts: CommandLine) -> None:
+    path = ts.init()
+    (path / "unfinished-init").touch()
+    ts.fine("put", path, "orders", "a", "--in", "1h")
+    assert "already has a store" in ts("init", path).err
+    assert ts.fine("count", path).out == "1\n"
+    assert not (path / "unfinished-init").exists()
 
 
 def test_empty_path_is_rejected(ts: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ _GEOMETRY = (
     "timer_log_segment_bytes",
 )
 
+_UNFINISHED = "unfinished-init"
+"""The file that marks a store which `init` has not finished."""
+
 
 @click.command("init")
 @files_argument("a server serves a store that exists")
@@ -54,13 +57,9 @@ def init_command(
     The sizes (precision_ms, wheel_slot_count, commit_log_segment_bytes, timer_log_segment_bytes,
     index_*) are fixed at creation. All other settings apply each time the store is opened.
     """
-    if kind_of(path) is not Kind.NOTHING:
-        raise CommandError(
-            "the directory already has a store",
-            where=path,
-            wanted="a new or empty directory",
-            got=kind_of(path),
-        )
+    is_repeated = shard_count is None and Disk().exists(path / _UNFINISHED)
+    if not is_repeated and kind_of(path) is not Kind.NOTHING:
+        raise _has_store(path)
     if path.exists() and (not path.is_dir() or _others_in(path, shard_count)):
         raise CommandError(
             "cannot create a store at this path", where=path, wanted="a new or empty directory"
@@ -71,10 +70,32 @@ def init_command(
             with open_shards(path, shard_count, config) as shards:
                 made = shards.config
         else:
-            with single.open(path, config) as store:
-                made = store.config
-            _keep_sizes(path, made)
+            made = _make_store(path, config)
     _write_created(path, shard_count, made, as_json=as_json)
+
+
+def _make_store(path: Path, config: StoreConfig) -> StoreConfig:
+    """Make a store. Until it is whole, a file marks it, so that `init` can be repeated."""
+    disk, mark = Disk(), path / _UNFINISHED
+    disk.make_directory(path)
+    disk.write_small(mark, b"timerstore init has not finished; run it again\n")
+    with single.open(path, config) as store:
+        made, is_used = store.config, store.stats()["log_end_bytes"] > 0
+    if not is_used:
+        _keep_sizes(path, made)
+    disk.unlink(mark)  # the last step: if a power cut undoes it, `init` can be repeated
+    if is_used:  # a program has opened the unfinished store, and put messages into it
+        raise _has_store(path)
+    return made
+
+
+def _has_store(path: Path) -> CommandError:
+    return CommandError(
+        "the directory already has a store",
+        where=path,
+        wanted="a new or empty directory",
+        got=kind_of(path),
+    )
 
 
 def _others_in(path: Path, shard_count: int | None) -> list[str]:
@@ -84,7 +105,10 @@ def _others_in(path: Path, shard_count: int | None) -> list[str]:
     """
     disk = Disk()
     if shard_count is None:
-        return [name for name in disk.list(path) if name != "lock"]
+        if disk.exists(path / _UNFINISHED):
+            return []
+        own = {"lock", f"{_UNFINISHED}.tmp"}
+        return [name for name in disk.list(path) if name not in own]
     # cluster.py rejects a shard's directory that is not empty.
     cluster_json = ShardsTree(path).cluster_json
     return [

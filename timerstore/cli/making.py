@@ -74,7 +74,7 @@ def init_command(
     _write_created(path, shard_count, made, as_json=as_json)
 
 
-def _make_store(path: Path, config: StoreConfig) -> StoreConfig:
+def _make_store(path: Path, config: StoreConfig | None) -> StoreConfig:
     """Make a store. Until it is whole, a file marks it, so that `init` can be repeated."""
     disk, mark = Disk(), path / _UNFINISHED
     disk.make_directory(path)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore import store as single
+from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError
 from timerstore.cli.params import StorePlace, StoreUrl
 from timerstore.config import StoreConfig
-from timerstore.net.access import read_token
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree
@@ -91,7 +91,9 @@ def connected(
             do="leave out -c, or give it to `timerstore serve`",
         )
     is_tls = place.url.lower().startswith("tls:")
-    token = None if place.token_file is None else read_token(place.token_file)
+    token = None
+    if place.token_file is not None:
+        token = load_net("access").read_token(place.token_file)
     with connect(
         place.url,
         token=token,

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 
@@ -12,7 +12,9 @@ from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import connected
 from timerstore.cli.output import emit, say
 from timerstore.cli.params import SPAN, StorePlace, StoreUrl, json_option, store_argument
-from timerstore.net.remote_store import RemoteStore
+
+if TYPE_CHECKING:
+    from timerstore.net.remote_store import RemoteStore
 
 Answer = TypeVar("Answer")
 
@@ -47,8 +49,8 @@ def _ping(url: StoreUrl) -> tuple[float, str]:
         began_s = time.perf_counter()
         store.topics()  # quick in any store: a long call would look like no answer
         took_s = time.perf_counter() - began_s
-        assert isinstance(store, RemoteStore), "connect returns one"
-        return took_s, store._connector.channel().welcome.path
+        remote = cast("RemoteStore", store)
+        return took_s, remote._connector.channel().welcome.path
 
 
 def _within(seconds: float, work: Callable[[], Answer], url: StoreUrl) -> Answer:

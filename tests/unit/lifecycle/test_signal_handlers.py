@@ -254,6 +254,7 @@ def test_consumer_continues_when_handler_raises_during_polls(tmp_path: Path) -> 
 def test_exception_propagates_when_handler_raises_during_waits(store: TimerStore) -> None:
     """Its exception propagates, without a RuntimeError of a lock, and no waker blocks."""
     draw = random.Random(1)
+    store.pull("t", 0, 0)  # makes the first file of the index, which may take longer than a turn
     for _ in range(1000):
         stop_amid(draw, lambda: store.pull("t", 0, 1, wait=0.0003))
     assert store.stats()["pull_waits"]

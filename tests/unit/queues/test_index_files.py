@@ -1,6 +1,8 @@
 """Index files, their names and sizes, and the position file."""
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.format import index_position
 from timerstore._engine.format.index_position import IndexFileState, IndexPosition
 from timerstore._engine.format.store_paths import index_name
+from timerstore._engine.queues.index_file import IndexFile
 
 
 def test_files_equal_the_format(filled: Bench) -> None:
@@ -181,3 +184,30 @@ def test_tags_are_indexed_and_a_change_rebuilds_the_index(tmp_path: Path) -> Non
     assert len(bench.store.query("t", "k")) == 3
     bench.close()
     assert hashes() == with_tags
+
+
+def test_file_is_made_again_under_its_name_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each interrupted attempt left a file of its own, until the next opening."""
+    bench = Bench(tmp_path / "store", small(index_slot_count=3, index_entry_count=5))
+    make = IndexFile.make
+
+    def cut_off(*given: Any) -> IndexFile:
+        make(*given)
+        raise KeyboardInterrupt
+
+    for number in range(20):  # several files
+        bench.clock.advance(1000)
+        bench.store.put("t", b"x", keys=f"k{number}")
+        with monkeypatch.context() as patched:
+            patched.setattr(IndexFile, "make", cut_off)
+            for _ in range(2):
+                bench.clock.advance(1000)
+                with suppress(KeyboardInterrupt):
+                    bench.stepper.step("dispatch")
+        bench.stepper.settle()
+    assert len(list((bench.root / "index").iterdir())) == 10  # of 4 entries each
+    assert [len(bench.store.query("t", f"k{number}")) for number in range(20)] == [1] * 20
+    bench.close()
+    assert sum(len(list(disk.iter_index(path, 3))) for path in disk.index_files(bench.root)) == 40

@@ -16,6 +16,7 @@ See also: docs/exactly-once.md, docs/file-format.md;
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Index(Owner):
         self.begin = 0  # log offset of the first record in the index
         self.position = 0
         self._added = 0  # keys of records past `position` that a failed step has added
+        self._making: Path | None = None  # the file that was made last, or is being made
         self._saved: IndexPosition | None = None
         self._array = np.empty(_CAPACITY, _KEY)
         self._entries = np.empty(_CAPACITY * ENTRY_BYTES, np.uint8)
@@ -131,6 +133,7 @@ class Index(Owner):
                 self._disk.sync_directory(self._tree.side)
             self._saved = None
             self.files = []
+            self._making = None
             self._remove_others(set())
             self.begin = self.position = log_begin
             self._added = 0
@@ -185,8 +188,11 @@ class Index(Owner):
             return last
         if last is not None:
             last.seal()
-        name = index_name(self._clock.now_ms, None if last is None else last.path.name)
-        file = IndexFile.make(self._disk, self._tree.index / name, self.geometry, last)
+        # After a signal handler or a full disk ended the last attempt, make the same file again.
+        if self._making is None or (last is not None and self._making == last.path):
+            name = index_name(self._clock.now_ms, None if last is None else last.path.name)
+            self._making = self._tree.index / name
+        file = IndexFile.make(self._disk, self._making, self.geometry, last)
         self.files.append(file)
         reach("dispatch_index_rolled")
         return file

@@ -264,6 +264,13 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         result is, the next pull should begin at its `next_offset`. A pull changes nothing. By
         default a message becomes visible only after it is durable (`StoreConfig.visibility`).
 
+        If messages are there but none of those that were checked matches the filter, the pull
+        returns at once, whatever `wait` is: with NO_MATCHED_MESSAGE, no messages, and the
+        `next_offset` after them. One pull checks up to 65,536 messages with `tags` and 1,024 with
+        `sql`, or `max_count` if that is more. A pull that begins at the end of the queue waits.
+        Then messages that do not match do not end its wait, and it returns for the first one that
+        matches, or after `wait` seconds with the `next_offset` after all that it checked.
+
         offset: the queue offset of the first message, 0 or more.
 
         max_count: the largest number of messages to return, 1 or more.

@@ -4,12 +4,14 @@ from tests.support.inside.attribute import Attribute
 from timerstore._engine.change import cancel_many, replace
 from timerstore._engine.dedupe import message_ids
 from timerstore._engine.ingest import ingester, ledger_side_file
+from timerstore._engine.leases import backoff
 from timerstore._engine.levels import deliver
 from timerstore._engine.log import commit_log, log_recovery
-from timerstore._engine.read import queue_reader
+from timerstore._engine.read import consumer, queue_reader
 from timerstore._engine.snapshot import position, view
-from timerstore._engine.storage import segments
+from timerstore._engine.storage import disk, segments
 from timerstore._engine.timer import dequeue_get, dequeue_put, due_queue, far_wheel, timer_states
+from timerstore.net import client_options, server_connection
 
 SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
 """Time between two syncs of a log that a broker has open."""
@@ -40,6 +42,21 @@ PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")
 
 PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 """Bytes of messages that a pull reads at a time, at most."""
+
+FETCH_BYTES_MAX = Attribute(consumer, "_FETCH_BYTES_MAX")
+"""Bytes of messages that a poll or a receive reads, about."""
+
+SMALL_FILE_BYTES_MAX = Attribute(disk, "_SMALL_BYTES_MAX")
+"""Bytes of a side file that is read as a whole, at most."""
+
+BACKOFF_MS_MAX = Attribute(backoff, "_LONGEST_MS")
+"""The longest delay of a back-off, ms."""
+
+HELLO_BYTES_MAX = Attribute(server_connection, "_HELLO_BYTES_MAX")
+"""Bytes of the first message of a client, at most."""
+
+CLIENT_TIME_S_MAX = Attribute(client_options, "_TIME_S_MAX")
+"""The longest time of a client's options, s."""
 
 NOTE_COUNT = Attribute(commit_log, "_HINTS_MAX")
 """Notes that a put leaves for dispatch, at most."""

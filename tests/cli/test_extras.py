@@ -18,7 +18,11 @@ ALONE = (
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", ALONE, *map(str, words)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", ALONE, *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -26,8 +30,7 @@ def test_commands_on_a_path_need_no_other_extra(tmp_path: Path) -> None:
     path = tmp_path / "orders.store"
     for words in (
         ["init", path], ["put", path, "orders", "a", "--in", "1h"], ["ls", path], ["count", path],
-        ["verify", path], ["backup", path, tmp_path / "copy"], ["--help"], ["serve", "--help"],
-        ["ping", "--help"], ["pace", path, "orders=5"], ["backlog", "--help"],
+        ["--help"], ["serve", "--help"], ["ping", "--help"],
     ):  # fmt: skip
         done = run(*words)
         assert done.returncode == 0, (words, done.stderr)

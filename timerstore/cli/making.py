@@ -83,7 +83,7 @@ def _make_store(path: Path, config: StoreConfig | None) -> StoreConfig:
         made, is_used = store.config, store.stats()["log_end_bytes"] > 0
     if not is_used:
         _keep_sizes(path, made)
-    disk.unlink(mark)  # the last step: if a power cut undoes it, `init` can be repeated
+    disk.remove(mark)
     if is_used:  # a program has opened the unfinished store, and put messages into it
         raise _has_store(path)
     return made

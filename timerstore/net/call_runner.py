@@ -117,6 +117,11 @@ class CallRunner(Owner):
             owner_folder(call.args[0])
         if call.name == GIVE_BACK.name:
             return await self._given_back(call.args[0])
+        if call.name == "put_many":
+            given = call.options
+            self._shortener.check_batch(
+                call.args[1], given.get("message_ids"), given.get("priority")
+            )
         method: Callable[..., Any] = getattr(self._store, call.name)
         if call.name == "consumer":
             self._check_targets()

@@ -1,9 +1,10 @@
-"""Shorten results that do not fit into one frame, without the loss of a message.
+"""Shorten results that do not fit into one frame, so that no message is lost or put twice.
 
 Thread safety: runs on the server's loop.
 Invariants:
     1. A message that is cut off a result is in a later one: a consumer goes back to it, a list
        keeps it, and a leased message is given back: the next `receive` of any client gets it.
+    2. A batch whose receipts would not fit is not stored.
 Raises: MessageError if not even the first message fits, or if the result cannot be cut.
 """
 
@@ -23,6 +24,13 @@ _FRAME_BYTES = 64
 """Of an answer, without the elements of its list."""
 _PULL_BYTES = 256
 """Of the other fields of a PullResult."""
+_BATCH_BYTES = 1024
+"""Of the receipts of a batch, without what they have for each message."""
+_RECEIPT_BYTES = 32
+"""Of one message of a batch: two offsets, the due time, the timer id."""
+_GIVEN_BYTES = 15
+"""The same, if it may have an id of its own: the queue, two flags, the length of the id."""
+_GENERATED_ID_BYTES = 32
 
 
 class ResultShortener(Owner):
@@ -30,6 +38,23 @@ class ResultShortener(Owner):
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
+
+    def check_batch(self, bodies: object, message_ids: object, priority: object) -> None:
+        """Raise MessageError if the receipts of a batch may not fit: they cannot be cut, and an
+        error after the put would have the caller put all messages again.
+        """
+        count, row_bytes, ids_bytes = _count_of(bodies), _RECEIPT_BYTES, 0
+        if message_ids is not None or priority is not None:
+            row_bytes += _GIVEN_BYTES
+            ids_bytes = _bytes_of(message_ids)
+        if priority is not None:
+            row_bytes += _GENERATED_ID_BYTES
+        if _BATCH_BYTES + count * row_bytes + ids_bytes > self._frame_bytes_max:
+            raise MessageError(
+                f"put_many: the receipts of {count} messages do not fit into a frame, which has at "
+                f"most {self._frame_bytes_max} bytes (ServerLimits.frame_bytes_max); no message is "
+                "stored; put them in several calls"
+            )
 
     def pulled(self, found: PullResult) -> PullResult:
         """Return the first messages of a pull; the next one begins after them."""
@@ -75,6 +100,24 @@ class ResultShortener(Owner):
                     )
                 return count
         return max(len(rows) - 1, 1)  # only the fields around the rows are too long
+
+
+def _count_of(bodies: object) -> int:
+    """Return the number of bodies: a list, or a buffer and offsets. 0: the store rejects them."""
+    if isinstance(bodies, tuple):
+        return len(bodies[1]) - 1
+    return len(bodies) if isinstance(bodies, list) else 0
+
+
+def _bytes_of(message_ids: object) -> int:
+    """Return the bytes of the texts of ids: a list, or a buffer and offsets."""
+    if isinstance(message_ids, tuple):
+        return len(message_ids[0])
+    if not isinstance(message_ids, list):
+        return 0
+    return len(
+        "".join(one for one in message_ids if isinstance(one, str)).encode("utf-8", "replace")
+    )
 
 
 async def _go_back(consumer: AsyncConsumer, messages: list[Message]) -> None:

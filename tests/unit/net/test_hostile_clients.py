@@ -3,6 +3,7 @@
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from timerstore.net.remote_store import RemoteStore
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_messages import Hello
 from timerstore.net.wire_values import INT64_COLUMN
+from timerstore.receipts import PutBatch
 
 
 def _works(remote: RemoteStore) -> None:
@@ -348,6 +350,40 @@ def test_receive_cut_at_a_frame_counts_no_attempt_of_the_rest(tmp_path: Path) ->
         remote.ack_many([one.receipt for one in found])
     assert got == bodies
     assert list(remote.dead_letters("g")) == []
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "client", "options"),
+    [
+        (32, {"retry_for": 0}, {}),
+        (32 + 15 + 32, {}, {}),
+        (32 + 15 + 32, {}, {"atomic": True}),
+        (32 + 15 + 40, {"retry_for": 0}, {"message_ids": "{:040}"}),
+        (32 + 15 + 40, {}, {"message_ids": "{:040}"}),
+        (32 + 15 + 32, {"retry_for": 0}, {"priority": 1}),
+    ],
+)
+def test_batch_with_more_receipts_than_a_frame_is_not_stored(
+    tmp_path: Path, row_bytes: int, client: dict[str, int], options: dict[str, Any]
+) -> None:
+    served = _served_with_small_frames(tmp_path, [])
+    remote = served.connect(**client)
+
+    def put(count: int, first: int) -> PutBatch:
+        given = dict(options)
+        if "message_ids" in given:
+            given["message_ids"] = [options["message_ids"].format(first + k) for k in range(count)]
+        if "priority" in given:
+            given["priority"] = [k % 2 for k in range(count)]
+        return remote.put_many("t", [b"x"] * count, delay=60, **given)
+
+    most = (20_000 - 1024) // row_bytes
+    for count in (most + 1, most * 3 // 2):
+        with pytest.raises(MessageError, match="no message is stored; put them in several calls"):
+            put(count, 0)
+    assert served.bench.store.stats()["pending_messages"] == 0
+    assert len(put(most, 10_000)) == most
     served.close()
 
 

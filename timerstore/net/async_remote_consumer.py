@@ -75,7 +75,8 @@ class AsyncRemoteConsumer(AsyncClosing):
                 await asyncio.sleep(lost_pause_s(limit, error))
                 left = max(deadline - loop.time(), 0.0)
             except (ClosedError, MessageError):
-                if self._is_closed or self._number == number:
+                self._check_open()
+                if self._number == number:
                     raise
                 # another task was interrupted in `poll`, and this consumer has joined again
             except TimerStoreError:
@@ -142,10 +143,7 @@ class AsyncRemoteConsumer(AsyncClosing):
     async def _joined(self, *, is_commit: bool = False) -> tuple[int, AsyncChannel]:
         """Return the consumer in the server, as RemoteConsumer._joined."""
         async with self._lock:
-            if self._is_closed:
-                raise ClosedError(
-                    "the consumer is closed", where=f"topic {self.topic} group {self.group}"
-                )
+            self._check_open()
             present = self._number, self._channel
             is_interrupted = self._interrupted == present and not is_commit
             if not self._channel.is_lost:
@@ -154,7 +152,16 @@ class AsyncRemoteConsumer(AsyncClosing):
                 await self._leave()
             self._number, self._channel = await self._join()
             self._has_rejoined = True
+            if self._is_closed:  # since then; in the server it would keep its queues
+                await self._leave()
+                self._check_open()
             return self._number, self._channel
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(
+                "the consumer is closed", where=f"topic {self.topic} group {self.group}"
+            )
 
     async def close(self) -> None:
         """Leave the group without a commit; the other consumers get its queues."""

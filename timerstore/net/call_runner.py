@@ -99,14 +99,18 @@ class CallRunner(Owner):
         if call.target == 0:
             found = GIVE_BACK if call.name == GIVE_BACK.name else STORE_CALLS.get(call.name)
         else:
-            target = self._targets.get(call.target)
-            if target is None:
-                raise MessageError(f"target: wanted one of this connection, got {call.target}")
+            target = self._target(call)
             calls = target.calls if isinstance(target, MessageList) else CONSUMER_CALLS
             found = calls.get(call.name)
         if found is None:
             raise MessageError(f"call: no such call can be made from here: {quoted(call.name)}")
         return found
+
+    def _target(self, call: Call) -> AsyncConsumer | MessageList:
+        target = self._targets.get(call.target)
+        if target is None:
+            raise MessageError(f"target: wanted one of this connection, got {call.target}")
+        return target
 
     async def run(self, call: Call) -> Any:
         """Make a call and return its result."""
@@ -154,7 +158,7 @@ class CallRunner(Owner):
         return self._store._put_without_task(call.args, call.options, done)
 
     async def _on_target(self, call: Call) -> Any:
-        target = self._targets[call.target]
+        target = self._target(call)  # an earlier call may have closed it
         if isinstance(target, MessageList):
             if call.args or call.options:
                 raise MessageError(f"{call.name}: wanted no arguments")

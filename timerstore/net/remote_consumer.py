@@ -83,7 +83,8 @@ class RemoteConsumer(Closing):
                 time.sleep(lost_pause_s(limit, error))
                 left = max(deadline - time.monotonic(), 0.0)
             except (ClosedError, MessageError):
-                if self._is_closed or self._present[0] == number:
+                self._check_open()
+                if self._present[0] == number:
                     raise
                 # another thread was interrupted in `poll`, and this consumer has joined again
             except TimerStoreError:
@@ -185,6 +186,9 @@ class RemoteConsumer(Closing):
                     self._leave()
                 self._has_rejoined = True
                 self._present = self._join()
+                if self._is_closed:  # since then; in the server it would keep its queues
+                    self._leave()
+                    self._check_open()
             found.append(self._present)
 
         self._lock.run(join_if_ended)

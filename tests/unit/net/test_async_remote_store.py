@@ -180,6 +180,26 @@ def test_lost_connection_is_replaced(served: ServedBench) -> None:
     _run(served, body)
 
 
+def test_consumer_that_is_closed_while_it_joins_again_keeps_no_queues(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        await store.put("t", b"x")
+        served.bench.turn()
+        consumer = await store.consumer("t", "g")
+        join = consumer._join
+
+        async def join_slowly() -> tuple[int, AsyncChannel]:
+            await consumer.close()  # of another task
+            return await join()
+
+        consumer._join = join_slowly
+        (await store._channel())._transport.abort()
+        with pytest.raises(ClosedError):
+            await consumer.poll()
+        assert await (await store.consumer("t", "g")).queues() == (0,)
+
+    _run(served, body)
+
+
 def test_without_retry_a_lost_connection_is_an_error(served: ServedBench) -> None:
     async def body(store: AsyncRemoteStore) -> None:
         call = asyncio.ensure_future(store.receive("t", "g", wait=60))

@@ -158,6 +158,22 @@ def test_invalid_call_is_a_message_error_and_the_connection_goes_on(
     assert raw.reply()[:2] == [5, 2]
 
 
+@pytest.mark.parametrize(
+    ("made", "call"), [(["consumer", ["t", "g"]], "poll"), (["pending"], "next")]
+)
+def test_call_of_a_target_that_was_just_closed_is_a_message_error(
+    served: ServedBench, made: list[object], call: str
+) -> None:
+    raw = served.raw()
+    raw.hello()
+    raw.send([2, 1, *made])
+    assert raw.reply() == [5, 1, 1]
+    raw.send_all([[2, 2, "close", [], {}, 1], [2, 3, call, [], {}, 1]])
+    replies = sorted((raw.reply() for _ in range(2)), key=lambda one: one[1])
+    assert [one[:2] for one in replies] == [[5, 2], [6, 3]]
+    assert replies[1][2] == "MessageError"
+
+
 def test_random_bytes_harm_no_other_client(served: ServedBench, remote: RemoteStore) -> None:
     random.seed(7)
     for k in range(300):

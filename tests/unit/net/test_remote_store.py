@@ -206,6 +206,41 @@ def test_consumer_joins_again_after_a_lost_connection(
     consumer.close()
 
 
+def test_consumer_that_is_closed_while_it_joins_again_keeps_no_queues(
+    served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.put("t", b"x")
+    served.bench.turn()
+    consumer = remote.consumer("t", "g")
+    join = consumer._join
+
+    def join_slowly() -> tuple[int, Channel]:
+        consumer.close()  # of another thread
+        return join()
+
+    monkeypatch.setattr(consumer, "_join", join_slowly)
+    _break(remote)
+    with pytest.raises(ClosedError):
+        consumer.poll()
+    assert remote.consumer("t", "g").queues == (0,)
+
+
+def test_poll_of_a_consumer_that_another_thread_closes_raises_closed_error(
+    remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = remote.consumer("t", "g")
+    joined = consumer._joined
+
+    def joined_before_the_close() -> tuple[int, Channel]:
+        found = joined()
+        consumer.close()
+        return found
+
+    monkeypatch.setattr(consumer, "_joined", joined_before_the_close)
+    with pytest.raises(ClosedError, match="the consumer is closed"):
+        consumer.poll()
+
+
 def test_cancel_and_reschedule_travel(served: ServedBench, remote: RemoteStore) -> None:
     receipts = [remote.put("t", b"x", delay=5) for _ in range(4)]
     assert remote.cancel(receipts[0]) is CancelResult.CANCELLED

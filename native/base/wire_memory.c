@@ -97,8 +97,10 @@ static value_head head_of(const uint8_t *at, int64_t left)
 
     if (left < 1 + more + is_extension)
         return (value_head){0};
-    if (code < 0x80 || code >= 0xe0) /* a small number: one object for all */
+    if (code < 0x80 || code >= 0xfb) /* -5 to 127: one object for all */
         return (value_head){1, 0, 0, REFERENCE_BYTES};
+    if (code >= 0xe0)
+        return (value_head){1, 0, 0, NUMBER_BYTES};
     if (code < 0x90)
         return map(1, code & 0x0f);
     if (code < 0xa0)

@@ -24,6 +24,8 @@ ELEMENTS = {
     "empty maps": b"\x80",
     "empty lists": b"\x90",
     "small numbers": b"\x01",
+    "small negative numbers": b"\xfb",
+    "negative numbers of one byte": b"\xfa",
     "numbers of 2 bytes": b"\xcd\x10\x00",
     "numbers of 8 bytes": b"\xcf" + b"\x7f" * 8,
     "floats": b"\xcb" + b"\x11" * 8,

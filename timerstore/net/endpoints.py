@@ -54,6 +54,7 @@ def parse_endpoint(url: object) -> Endpoint:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
+            (host or "").encode("idna")  # else connecting raises an error of its own
         except ValueError as error:
             raise ConfigError(f"url: {_FORMS}, got {quoted(url)} ({error})") from error
         if host and port and rest == parts.netloc and "@" not in rest:

@@ -558,7 +558,17 @@ def test_leases_are_kept_otherwise(served: ServedBench, remote: RemoteStore) -> 
 
 @pytest.mark.parametrize(
     "url",
-    ["", "orders.sock", "unix://", "http://host:1", "tcp://host", "tls://:5", "tcp://h:99999", 5],
+    [
+        "",
+        "orders.sock",
+        "unix://",
+        "http://host:1",
+        "tcp://host",
+        "tls://:5",
+        "tcp://h:99999",
+        "tcp://a..b:1",
+        5,
+    ],
 )
 def test_invalid_url_is_a_config_error(url: Any) -> None:
     with pytest.raises(ConfigError, match="wanted unix:///PATH, tcp://HOST:PORT or tls://HOST"):

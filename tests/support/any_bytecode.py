@@ -1,4 +1,4 @@
-"""Raise an exception at any bytecode of a call, as a signal handler may."""
+"""Raise an exception, or run a handler, at any bytecode of a call, as a signal may."""
 
 import sys
 import threading
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+_PATIENCE_S = 20.0
 
 
 class InterruptedCallError(Exception):
@@ -46,3 +48,37 @@ def interrupted(call: Callable[[], Any], at: int, files: frozenset[str]) -> bool
     thread.start()
     thread.join()
     return outcome[0]
+
+
+def handled(
+    call: Callable[[], Any], handler: Callable[[], object], at: int, files: frozenset[str]
+) -> bool:
+    """Make a call on a thread, and run a handler in it at its bytecode number `at`, counted as in
+    `interrupted`. Return False if it has fewer.
+
+    Raises:
+        TimeoutError: the call did not end.
+    """
+    count = 0
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal count
+        if Path(frame.f_code.co_filename).name not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == at + 1:
+                handler()
+        return trace
+
+    def run() -> None:
+        sys.settrace(trace)
+        call()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    if thread.is_alive():
+        raise TimeoutError(f"the call did not end after a handler at bytecode {at}")
+    return count > at

@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import FrameType
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.service import WakeEvent
 from timerstore.cli.exits import Exit
 
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
@@ -33,7 +34,8 @@ class Stop(Owner):
     """Whether the command should end, as a signal or the command itself requested."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_asked = False
+        self._wakeup = WakeEvent()  # a handler may set it inside its `wait`
         self._code = Exit.FINE
         self._deadline: float | None = None
 
@@ -41,8 +43,8 @@ class Stop(Owner):
     def is_asked(self) -> bool:
         """Return whether the command should end."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            self._event.set()
-        return self._event.is_set()
+            self.finish()
+        return self._is_asked
 
     def end_within(self, span: timedelta | None) -> None:
         """Request the end after a time; None sets no limit."""
@@ -51,7 +53,8 @@ class Stop(Owner):
 
     def finish(self) -> None:
         """Request the end because the command has finished its work."""
-        self._event.set()
+        self._is_asked = True
+        self._wakeup.set()
 
     def check(self) -> None:
         """Raise Stopped if a signal arrived."""
@@ -60,7 +63,8 @@ class Stop(Owner):
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most `seconds`; return whether the command should end."""
-        self._event.wait(min(seconds, threading.TIMEOUT_MAX))
+        if not self._is_asked:
+            self._wakeup.wait(min(seconds, threading.TIMEOUT_MAX))
         return self.is_asked
 
     def ask(self, number: int, _frame: FrameType | None = None) -> None:
@@ -69,7 +73,7 @@ class Stop(Owner):
         if self._code is not Exit.FINE:
             os._exit(code)
         self._code = code
-        self._event.set()
+        self.finish()
 
 
 @contextmanager

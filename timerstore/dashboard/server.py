@@ -26,6 +26,7 @@ import uvicorn
 
 from timerstore import store as single
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.snapshot.store_summary import look
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import absolute_path
@@ -199,8 +200,8 @@ def _write(url: str) -> None:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    stopped = threading.Event()
+def _stopped_by_signals() -> Iterator[WakeEvent]:
+    stopped = WakeEvent()  # a handler may set it inside its `wait`
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return

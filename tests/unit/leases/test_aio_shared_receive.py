@@ -218,9 +218,10 @@ def test_calls_together_read_about_a_limit_of_bytes_and_the_others_read_alone(
             *(opened.store.receive("t", "h") for _ in range(8)),
             opened.store.receive("t", "h"),
         )
-        counts = [len(one) for one in found]
-        assert counts == [1] * 12 + [0]
+        assert [len(one) for one in found[:4]] == [1] * 4
         assert sorted(one[0].body[0] for one in found[:4]) == [0, 1, 2, 3]
-        assert sorted(one[0].body[0] for one in found[4:12]) == list(range(8))
+        # Calls that read alone have no order among them: any one of the nine gets nothing.
+        assert sorted(len(one) for one in found[4:]) == [0] + [1] * 8
+        assert sorted(one[0].body[0] for one in found[4:] if one) == list(range(8))
 
     run(tmp_path, test)

@@ -85,6 +85,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         replace: bool = False,
         wait_at_most: timedelta | float | None = None,
         priority: int | None = None,
+        unique: bool = False,
     ) -> Receipt:
         """Store one message and deliver it to its topic at its due time.
 
@@ -135,6 +136,13 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         of messages that replace each other is delivered at the latest this long after its first
         message. If several bounds were given, the shortest applies.
 
+        key, unique: with `unique=True` nothing is stored while the earlier unique message of this
+        topic with the same `key` is not done. The call then returns the receipt of that message,
+        with `duplicate` set, and that message is durable. A message is done when it was cancelled,
+        or when at least one group has leased it and each group that did so has acknowledged it or
+        made it a dead letter. So a message that no group receives, or that is read with `pull`
+        only, is not done until retention removes it. `key` becomes one of the message's keys.
+
         priority: 0 to 9; `receive` takes higher ones first. None and 0 mean no priority, the
         lowest. The first message with a priority gives its topic a queue for each priority; until
         then all messages of the topic must be in queue 0. Cannot be combined with `queue_id`. With
@@ -167,6 +175,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 replace,
                 wait_at_most,
                 priority,
+                unique,
             )
         )
 

@@ -113,7 +113,7 @@ ARGUMENT_NAMES = frozenset(
     every flush group key keys lease letters level max_attempts max_count message message_id
     message_ids missed name offset per_second priority properties queue_id queues receipt
     receipt_or_handle receipts receipts_or_handles replace shard spread sql start tags target time
-    time_ms timezone topic wait wait_at_most
+    time_ms timezone topic unique wait wait_at_most
     """.split()  # noqa: SIM905 - a list of one name a line is longer than a page
 )
 """The names of arguments that `MessageError.arguments` has; a test compares them with api.py."""

@@ -137,8 +137,9 @@ class TimerStore(
         request = request.with_queue_of_priority()
         if request.spread is not None:
             request = self._spreader.one(request)
-        if request.replace is not False:
-            request = request.with_checked_flag()
+        request = request.with_checked_flags()
+        if request.unique:
+            return self._engine.unique_putting.put(request)
         if request.replace or request.key is not None or request.wait_at_most is not None:
             return self._engine.replacing.put(request)
         if request.message_id is not None:

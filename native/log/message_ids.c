@@ -173,7 +173,7 @@ static int32_t is_of_engine(const ts_text *name)
     static const char *const names[] = {
         TS_PROP_UNIQ_KEY, TS_PROP_TS_ONCE, TS_PROP_REAL_TOPIC, TS_PROP_REAL_QID, TS_PROP_DELAY,
         TS_PROP_TS_ID, TS_PROP_TS_GROUP, TS_PROP_CRC32, "TS_LEVEL", "TS_PLACE", "TS_LEASE",
-        "TS_ERROR", "TS_RENEWED", "TS_REPLACE", "TS_EVERY",
+        "TS_ERROR", "TS_RENEWED", "TS_REPLACE", "TS_UNIQUE", "TS_EVERY",
     };
 
     if (name->size >= 6 && memcmp(name->at, "TIMER_", 6) == 0)

@@ -110,6 +110,20 @@ def test_put_replace_keeps_one_pending_message_per_key(ts: CommandLine) -> None:
     assert "only with --replace" in ts("put", path, "mail", "x", "--at-most", "1s").err
 
 
+def test_put_unique_stores_one_message_per_key(ts: CommandLine) -> None:
+    path = ts.init()
+    put = ("put", path, "mail", "x", "--in", "1h", "--key", "u7", "--unique")
+    first, second = (ts.fine(*put, "--json").rows[0] for _ in range(2))
+    assert (first["duplicate"], second["duplicate"]) == (False, True)
+    assert first["handle"] == second["handle"]
+    assert ts.fine(*put).out.startswith(f"already put {first['message_id']}: due ")
+    assert ts.fine("count", path).out == "1\n"
+    ts.fine("cancel", path, first["handle"])
+    assert ts.fine(*put).out.startswith("put ")
+    assert "wanted one --key" in ts("put", path, "mail", "x", "--unique").err
+    assert "wanted one --key" in ts(*put, "--replace").err
+
+
 def test_histogram_counts_pending_messages_by_due_time(ts: CommandLine) -> None:
     path = ts.init()
     due = [

@@ -1,12 +1,14 @@
 """Lease messages in a child that is killed.
 
-Its threads put, receive, ack, nack, bury, requeue and extend. One thread puts with a key, and a
-recurring message runs. The child appends a row to a file for each answer.
+Its threads put, receive, ack, nack, bury, requeue and extend. One thread puts with a key, one puts
+unique messages, which two others receive, and a recurring message runs. The child appends a row to
+a file for each answer.
 """
 
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from random import Random
 
@@ -19,6 +21,7 @@ CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flus
 GROUP = "workers"
 TOPIC = "jobs"
 KEYED = "latest"
+SINGLE = "single"
 TICKS = "ticks"
 LEASE_S = 0.05
 QUIET_S = 0.6  # a busy machine puts later by up to this much
@@ -39,13 +42,19 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
             one.start()
         keyed = threading.Thread(target=_put_keyed, args=(store, notes, first), daemon=True)
         keyed.start()
+        singles = [
+            threading.Thread(target=_put_unique, args=(store, notes, first), daemon=True),
+            *(threading.Thread(target=_do_unique, args=(store, notes), daemon=True) for _ in "12"),
+        ]
+        for one in singles:
+            one.start()
         for name in (f"tick-{seed}", f"brief-{seed}"):
             store.put_every(TICKS, b"tick", every=1, missed="all", name=name)
         store.cancel_every(name)
         for k in range(first, first + PUTS):
             store.put(TOPIC, b"%06d" % k, queue_id=k % 2, delay=0.01 * (k % 3))
             _note(notes, f"put {k}")
-        for one in [*workers, keyed]:
+        for one in [*workers, keyed, *singles]:
             one.join()
 
 
@@ -77,6 +86,29 @@ def _put_keyed(store: TimerStore, notes: int, first: int) -> None:
         _note(notes, f"keying {k}")
         store.put(KEYED, b"%06d" % k, key="k", replace=True, delay=0.02, wait_at_most=0.05)
         _note(notes, f"keyed {k}")
+
+
+def _put_unique(store: TimerStore, notes: int, first: int) -> None:
+    """Put unique messages with one key; most find an earlier one that is not done."""
+    for k in range(first, first + PUTS):
+        _note(notes, f"singling {k}")
+        receipt = store.put(SINGLE, b"%06d" % k, key="k", unique=True, delay=0.01 * (k % 2))
+        _note(notes, f"singled {k} {int(receipt.duplicate)}")
+        time.sleep(0.02)  # in which a consumer ends some of them
+
+
+def _do_unique(store: TimerStore, notes: int) -> None:
+    """Acknowledge them, some at the second attempt."""
+    while got := store.receive(
+        SINGLE, GROUP, lease=LEASE_S, wait=QUIET_S, backoff=0, max_attempts=None
+    ):
+        (one,) = got
+        _note(notes, f"doing {int(one.body)}")
+        if one.attempt == 1 and int(one.body) % 3 == 0:
+            store.nack(one)
+        else:
+            _note(notes, f"finishing {int(one.body)}")
+            store.ack(one)
 
 
 def _work(store: TimerStore, notes: int, draw: Random) -> None:

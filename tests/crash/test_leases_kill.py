@@ -1,7 +1,8 @@
 """Kill a child that leases, at each step. No message is lost, and no acked message comes again.
 
-Of messages put with a key, only the newest is delivered, once. Each recurring run is delivered
-once.
+Of messages put with a key, only the newest is delivered, once. No unique message comes before the
+earlier one was acknowledged, and of the puts that were answered none is lost. Each recurring run is
+delivered once.
 """
 
 import multiprocessing
@@ -21,6 +22,7 @@ from timerstore._engine.base import failpoints
 _POINTS = [
     *((name, 1) for name in failpoints.LEASE_NAMES if name.startswith(("lease", "receive", "ack"))),
     *((name, 1) for name in failpoints.LEASE_NAMES if name.startswith(("replace", "recurring"))),
+    *((name, 2) for name in failpoints.LEASE_NAMES if name.startswith("unique")),
     ("replace_appended", 9),
     ("lease_appended", 5),
     ("ack_appended", 6),
@@ -28,6 +30,7 @@ _POINTS = [
     ("deliver_placed", 3),
     ("requeue_appended", 1),
 ]
+_OF_SINGLES = {"singling", "singled", "doing", "finishing"}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,7 @@ class Life:
         puts: set[int] = set()
         asked: set[int] = set()  # acks whose answer was lost: the message may be acked or not
         attempts: dict[int, int] = {}
-        for line in (self.root.parent / "notes").read_text().splitlines():
+        for line in self._notes(single=False):
             kind, number, *rest = line.split()
             body = int(number)
             if kind in ("keying", "keyed"):
@@ -106,6 +109,7 @@ class Life:
             assert not done & set(dead), f"acked, and a dead letter: {done & set(dead)}"
             assert store.requeue(lease_child.GROUP) == len(dead)
             attempts |= dict.fromkeys(dead, 0)
+            self._check_single(store)
             while got := store.receive(
                 lease_child.TOPIC, lease_child.GROUP, max_count=100, wait=1, max_attempts=None
             ):
@@ -119,6 +123,35 @@ class Life:
             assert store.verify().clean
             self._check_keyed([int(one.body) for one in _all_of(store, lease_child.KEYED)])
             _check_runs([one.message_id for one in _all_of(store, lease_child.TICKS)])
+
+    def _notes(self, *, single: bool) -> list[str]:
+        """Return the lines of the unique messages, or the others."""
+        lines = (self.root.parent / "notes").read_text().splitlines()
+        return [one for one in lines if (one.split()[0] in _OF_SINGLES) == single]
+
+    def _check_single(self, store: timerstore.TimerStore) -> None:
+        """Check that one unique message at a time was worked on, and that each stored one came."""
+        stored: set[str] = set()
+        finishing: set[str] = set()
+        came: list[str] = []
+        for kind, number, *rest in map(str.split, self._notes(single=True)):
+            if kind == "singled" and rest == ["0"]:
+                stored.add(number)
+            elif kind == "finishing":
+                finishing.add(number)
+            elif kind == "doing":
+                assert set(came) - {number} <= finishing, f"{number} began before the earlier ended"
+                came.append(number)
+        while got := store.receive(
+            lease_child.SINGLE, lease_child.GROUP, lease=60, wait=1, max_attempts=None
+        ):
+            came.append(str(int(got[0].body)))
+            assert store.receive(lease_child.SINGLE, lease_child.GROUP) == []
+            assert store.ack(got[0]) is AckResult.ACKED
+        assert stored <= set(came)
+        assert not store.put(lease_child.SINGLE, b"0", key="k", unique=True).duplicate
+        (last,) = store.receive(lease_child.SINGLE, lease_child.GROUP, wait=1)
+        assert store.ack(last) is AckResult.ACKED
 
     def _check_keyed(self, came: list[int]) -> None:
         assert came == sorted(set(came)), "one twice, or an older one later"

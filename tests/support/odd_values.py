@@ -32,6 +32,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "put_every": {"every": 60.0},
     "put_every.cron": {},
     "put.replace": {"key": "k", "delay": 5.0},
+    "put.unique": {"key": "k", "delay": 5.0},
     "put.key": {"replace": True, "delay": 5.0},
     "put.wait_at_most": {"key": "k", "replace": True, "delay": 5.0},
     "reschedule": {"delay": 5.0},

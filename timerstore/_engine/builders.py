@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from timerstore._engine.change.cancel_many import ManyCanceller
 from timerstore._engine.change.replace import Replacing
 from timerstore._engine.change.reschedule import Rescheduler
+from timerstore._engine.change.unique_put import UniquePutting
 from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
@@ -178,7 +179,7 @@ def make_appender(engine: Engine, firsts: Firsts) -> Appender:
 def make_replacing(engine: Engine) -> Replacing:
     """Build puts with a replace key."""
     return Replacing(
-        engine.dispatch,
+        engine.keyed_records,
         engine.id_prefix,
         engine.timer_route,
         engine.rescheduler,
@@ -187,6 +188,18 @@ def make_replacing(engine: Engine) -> Replacing:
         engine.states,
         engine.log,
         engine.config,
+        engine.clock,
+        engine.appender,
+    )
+
+
+def make_unique_putting(engine: Engine) -> UniquePutting:
+    """Build puts of messages that are unique until they are done."""
+    return UniquePutting(
+        engine.keyed_records,
+        engine.states,
+        engine.store_id,
+        engine.log,
         engine.clock,
         engine.appender,
     )

@@ -33,6 +33,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.change.cancel import Canceller
+from timerstore._engine.change.keyed_put import KeyedRecords
 from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
@@ -255,7 +256,11 @@ class Engine(Owner):
         self.many_putting = ManyPutting(
             config, clock, log, self.appender, firsts, contents, self.single_put
         )
+        self.keyed_records = KeyedRecords(
+            self.dispatch, log, self.routes, self.store_id, config, clock
+        )
         self.replacing = builders.make_replacing(self)
+        self.unique_putting = builders.make_unique_putting(self)
 
     def _pending_due_ms(self) -> Int64Array:
         """Return the due times of all pending messages, ms since 1970."""

@@ -49,6 +49,7 @@ _LOOK_S = 0.2
 @click.option("--id", "message_id", help="Message id; a second put with this id stores nothing.")
 @click.option("--spread", type=SPAN, help="Add a random delay of up to so long.")
 @click.option("--replace", is_flag=True, help="Replace the pending message with the same --key.")
+@click.option("--unique", is_flag=True, help="Put nothing while one with the --key is not done.")
 @click.option("--at-most", type=SPAN, help="With --replace: longest delay after the first put.")
 @click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
 @click.option("--receipts", is_flag=True, help="With --lines: print the handle of each message.")
@@ -68,6 +69,8 @@ def put_command(**options: Any) -> None:
         raise click.UsageError("--lines: each line is a message; wanted no BODY, --key or --id")
     if options["replace"] and len(options["keys"]) != 1:
         raise click.UsageError("--replace: wanted one --key, which finds the earlier message")
+    if options["unique"] and (len(options["keys"]) != 1 or options["replace"]):
+        raise click.UsageError("--unique: wanted one --key, which finds the earlier message")
     if options["at_most"] is not None and not options["replace"]:
         raise click.UsageError("--at-most: only with --replace")
     if options["receipts"] and not lines:
@@ -103,10 +106,12 @@ def put_command(**options: Any) -> None:
 
 
 def _names(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `put` for the keys, or for the key of the replaced message."""
-    if not options["replace"]:
+    """Return the arguments of `put` for the keys, or for the key of the earlier message."""
+    if not (options["replace"] or options["unique"]):
         return {"keys": options["keys"]}
     [key] = options["keys"]
+    if options["unique"]:
+        return {"key": key, "unique": True}
     return {"key": key, "replace": True, "wait_at_most": options["at_most"]}
 
 

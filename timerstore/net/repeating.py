@@ -42,7 +42,12 @@ from timerstore.net.wire_values import (
 from timerstore.receipts import CallerIds, PutBatch, PutReceipt, unique_key
 
 _ID_BYTES = 32
-_SINGLE = {"key", "replace", "wait_at_most"}  # a put with one of these takes no message id
+_SINGLE = {
+    "key",
+    "replace",
+    "unique",
+    "wait_at_most",
+}  # a put with one of these takes no message id
 _ELAPSED_S_MIN = 0.05  # less than this is not subtracted
 
 

@@ -52,8 +52,7 @@ class ShardPuts(Owner):
         """Implement ShardedStore.put."""
         if request.spread is not None:
             request = self._spreader.one(request)
-        if request.replace is not False:
-            request = request.with_checked_flag()
+        request = request.with_checked_flags()
         key = first_key(request.keys if request.key is None else request.key)
         key = key or request.message_id
         shard = self._shard_of(key) if isinstance(key, str) else self._turns.take()

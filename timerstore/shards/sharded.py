@@ -84,8 +84,8 @@ class ShardedStore(
     put, put_many: a message with keys goes to the shard of its first key, one without keys to the
     shard of its message id. Messages with neither are distributed round robin; in put_many they all
     go to one shard. Each shard remembers its own message ids, so a repeated put must have the same
-    first key. With `replace`, the shard of `key` counts. put_many checks all messages before a
-    shard stores any. If a shard fails, the parts of the other shards are stored, and the
+    first key. With `replace` or `unique`, the shard of `key` counts. put_many checks all messages
+    before a shard stores any. If a shard fails, the parts of the other shards are stored, and the
     `stored_count` of a FullError or BusyError counts the first messages of each shard. `atomic`
     needs messages of one shard.
 

@@ -53,6 +53,7 @@ _NEVER_REPEATED: dict[str, Put] = {
     "atomic with gaps": ("put_many", (_BODIES,), {"message_ids": ["a", None, "c"], "atomic": True}),
     "key": ("put", (b"0",), {"key": "k", "delay": 60}),
     "replace": ("put", (b"0",), {"key": "k", "replace": True, "delay": 60}),
+    "unique": ("put", (b"0",), {"key": "k", "unique": True, "delay": 60}),
 }
 
 _WINDOWS = {  # of the first server, and of the next ones

@@ -41,6 +41,22 @@ def test_wait_at_most_bounds_replaced_messages(shards: ShardBench) -> None:
     assert [one.due_ms for one in shards.store.query("t", "k")] == [NOW + 60_000]
 
 
+def test_unique_put_finds_the_message_in_the_shard_of_its_key(shards: ShardBench) -> None:
+    store = shards.store
+    first = [store.put("t", b"1", key=f"k{k}", keys=["zz"], unique=True) for k in range(8)]
+    again = [store.put("t", b"2", key=f"k{k}", unique=True) for k in range(8)]
+    assert [one.message_id for one in again] == [one.message_id for one in first]
+    assert all(
+        one.duplicate and one.shard == store.shard_of(f"k{k}") for k, one in enumerate(again)
+    )
+    shards.turn()
+    store.ack_many(store.receive("t", "g", max_count=100))
+    shards.reopen()
+    assert not any(
+        shards.store.put("t", b"3", key=f"k{k}", unique=True).duplicate for k in range(8)
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [

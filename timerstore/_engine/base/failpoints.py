@@ -100,13 +100,15 @@ LEASE_NAMES = (
     "recover_leases_committed",
     "replace_appended",
     "replace_answered",
+    "unique_appended",
+    "unique_answered",
     "recurring_defined",
     "recurring_run_put",
     "recurring_ended",
     "recurring_run_cancelled",
     "recurring_saved",
 )
-"""Fail points of leases, puts with a replace key, and recurring messages."""
+"""Fail points of leases, puts with a key, and recurring messages."""
 
 SHARD_NAMES = (
     "stage_file_written",

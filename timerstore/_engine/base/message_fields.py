@@ -28,10 +28,12 @@ _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 _NO_ID = re.compile("[\x00-\x20\x7f]")
 
+UNIQUE_PROPERTY = "TS_UNIQUE"
+"""The key of a message that is unique until it is done; its copies have it, too."""
 DROPPED_NAMES = frozenset(
     {
         "TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE", "TS_LEASE", "TS_ERROR",
-        "TS_RENEWED", "TS_REPLACE", "TS_EVERY",
+        "TS_RENEWED", "TS_REPLACE", UNIQUE_PROPERTY, "TS_EVERY",
     }
 )  # fmt: skip
 """Properties dropped silently: a forwarded message still has those of its earlier store."""

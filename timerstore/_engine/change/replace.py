@@ -5,7 +5,7 @@
     ... wait_at_most=60 after the first  the new message is due now, whatever its delay
 
 Thread safety: any thread.
-Locking: one of `_locks`, by topic and key, during the search and the append, never during a sync.
+Locking: the lock of the key, during the search and the append, never during a sync.
 Invariants:
     1. At most one message is pending for each topic and key.
     2. It is due no later than wait_at_most after the first put.
@@ -17,56 +17,43 @@ key is also one of its KEYS, by which the index finds it. Nothing else is stored
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
-import zlib
 from collections import OrderedDict
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.priorities import PriorityQueueId
 from timerstore._engine.change.cancel import delete_properties, leaving
+from timerstore._engine.change.keyed_put import (
+    KeyedPut,
+    KeyedRecord,
+    KeyedRecords,
+    KeyLocks,
+    check_keyed_put,
+)
 from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.pending_removals import Removals
-from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.put_requests import PutRequest
-from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
-from timerstore.messages import parse_properties
+from timerstore.errors import MessageError
 from timerstore.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
 
 PROPERTY = "TS_REPLACE"
-_LOCKS = 64
 _KNOWN_MAX = 65_536
 
 
 class _NotPendingError(Exception):
     """The message to replace is not pending any more; nothing was appended."""
-
-
-class _CheckedPut(NamedTuple):
-    """The arguments of a put after their checks."""
-
-    topic: str
-    name: bytes
-    body: Any
-    key: str
-    text: bytes
-    due_ms: int  # as the caller asked; 0: now
-    wait_ms: int | None
-    queue_id: int | None
-    has_priority_0: bool
 
 
 class _Pending(NamedTuple):
@@ -82,7 +69,7 @@ class Replacing(Owner):
 
     def __init__(
         self,
-        dispatch: Dispatch,
+        records: KeyedRecords,
         id_prefix: str,
         timer_route: Route,
         rescheduler: Rescheduler,
@@ -100,10 +87,10 @@ class Replacing(Owner):
         self._log = log
         self._states = states
         self._removals: Removals = rescheduler.removals
-        self._locks = [Lock() for _ in range(_LOCKS)]
+        self._locks = KeyLocks()
         self._known: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
         self._known_lock = Lock()
-        self._dispatch = dispatch
+        self._records = records
         self._id_prefix = id_prefix
         self._timer_route = timer_route
         self._rescheduler = rescheduler
@@ -112,39 +99,10 @@ class Replacing(Owner):
 
     def put(self, request: PutRequest) -> PutReceipt:
         """Store one message in place of the pending one with its key."""
-        key = check_replacing(request.key, request.replace, request.level, request.message_id)
-        if self._dispatch.index is None:
-            raise ConfigError("put: replace needs the key index, which is off (index_enabled)")
-        wait_ms = self._wait_ms(request.wait_at_most)
-        config, now_ms = self._config, self._clock.now_ms
-        name = message_fields.check_topic(request.topic)
-        due_ms = due_times.due_ms_of(
-            now_ms, request.delay, request.deliver_at, request.deliver_ms, config
-        )
-        more = (
-            []
-            if isinstance(request.keys, str) and not request.keys
-            else message_fields.list_of_keys(request.keys)
-        )
-        given_keys = [key, *(one for one in more if not isinstance(one, str) or one != key)]
-        text = message_fields.encode_properties(
-            request.tags, given_keys, request.properties, request.queue_id
-        )
-        raw = message_bodies.check_body(request.body, config.message_bytes_max)
-        message_fields.check_sizes(
-            len(raw),
-            len(text) + len(PROPERTY) + 2 + 2 * 20 + len(key.encode()),
-            name,
-            properties_bytes_max=config.properties_bytes_max,
-            record_bytes_max=config.record_bytes_max,
-        )
-        check_queue(request.queue_id)
+        longest = f"{PROPERTY}\x01{2**63 - 1} {2**63 - 1} \x02"
+        given = check_keyed_put(request, self._config, self._clock.now_ms, longest)
         is_sync = self._appender.wants_sync(request.flush)
-        given = _CheckedPut(
-            request.topic, name, bytes(raw), key, text, due_ms, wait_ms, request.queue_id,
-            request.priority is not None and request.queue_id is None,
-        )  # fmt: skip
-        with self._locks[zlib.crc32(f"{request.topic} {key}".encode()) % _LOCKS]:
+        with self._locks.of(given):
             receipt, end = self._put(given)
         reach("replace_answered")
         if is_sync:
@@ -152,21 +110,9 @@ class Replacing(Owner):
         self._appender.appended()
         return receipt
 
-    def _wait_ms(self, wait_at_most: Any) -> int | None:
-        if wait_at_most is None:
-            return None
-        try:
-            due_ms = due_times.resolve_due_ms(
-                0, wait_at_most, None, None, self._config.delay_ms_max
-            )
-        except MessageError as error:
-            texts = [one.replace("delay:", "wait_at_most:", 1) for one in error.problems]
-            raise MessageError(texts) from error
-        return due_ms or 0
-
     # --- one put, under its key's lock ---
 
-    def _put(self, given: _CheckedPut) -> tuple[PutReceipt, int]:
+    def _put(self, given: KeyedPut) -> tuple[PutReceipt, int]:
         while True:
             now_ms = self._clock.now_ms
             before = self._find(given.topic, given.key)
@@ -178,7 +124,7 @@ class Replacing(Owner):
             self._forget(given)  # it was delivered or cancelled since it was found
 
     def _due_ms(
-        self, given: _CheckedPut, first_ms: int, limit_ms: int, now_ms: int
+        self, given: KeyedPut, first_ms: int, limit_ms: int, now_ms: int
     ) -> tuple[int, int]:
         """Return the due time (0: now), and its limit (-1: no limit)."""
         limits = [limit_ms] if limit_ms >= 0 else []
@@ -188,10 +134,10 @@ class Replacing(Owner):
         due_ms = min(given.due_ms, limit_ms) if limits else given.due_ms
         return (due_ms if due_ms > now_ms else 0), limit_ms
 
-    def _text(self, given: _CheckedPut, first_ms: int, limit_ms: int) -> bytes:
+    def _text(self, given: KeyedPut, first_ms: int, limit_ms: int) -> bytes:
         return given.text + f"{PROPERTY}\x01{first_ms} {limit_ms} {given.key}\x02".encode()
 
-    def _first(self, given: _CheckedPut, now_ms: int) -> tuple[PutReceipt, int]:
+    def _first(self, given: KeyedPut, now_ms: int) -> tuple[PutReceipt, int]:
         """Put a message whose key has no pending message."""
         due_ms, limit_ms = self._due_ms(given, now_ms, -1, now_ms)
         text = self._text(given, now_ms, limit_ms)
@@ -209,7 +155,7 @@ class Replacing(Owner):
         return receipt, log_offset + 1
 
     def _replace(
-        self, given: _CheckedPut, before: _Pending, now_ms: int
+        self, given: KeyedPut, before: _Pending, now_ms: int
     ) -> tuple[PutReceipt, int] | None:
         """Replace the pending message; return None if it is not pending any more."""
         named, route = before.named, before.named.real
@@ -295,7 +241,7 @@ class Replacing(Owner):
     # --- the pending message of a key ---
 
     def _remember(
-        self, given: _CheckedPut, receipt: PutReceipt, route: Route, first_ms: int, limit_ms: int
+        self, given: KeyedPut, receipt: PutReceipt, route: Route, first_ms: int, limit_ms: int
     ) -> None:
         slot_ms = out_ms(receipt.due_ms, self._config.precision_ms)
         due_ms, at = receipt.due_ms, receipt.log_offset
@@ -309,7 +255,7 @@ class Replacing(Owner):
             while len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
 
-    def _forget(self, given: _CheckedPut) -> None:
+    def _forget(self, given: KeyedPut) -> None:
         with self._known_lock:
             self._known.pop((given.topic, given.key), None)
 
@@ -319,48 +265,27 @@ class Replacing(Owner):
             known = self._known.get((topic, key))
         if known is not None and self._states.get(known.named.timer_id) == lib.TS_PENDING:
             return known
-        while True:
-            try:
-                found = self._look(topic, key)
-            except GoneError:
-                continue  # it was moved during the search
-            except CorruptError:
-                self._dispatch.rebuild(self._store_id)
-                found = self._look(topic, key)
-            if found is not None:
-                self._keep((topic, key), found)
-            return found
+        found = self._records.search(partial(self._look, topic, key))
+        if found is not None:
+            self._keep((topic, key), found)
+        return found
 
-    def _look(self, topic: str, key: str) -> _Pending | None:
+    def _look(self, topic: str, key: str, end: int) -> _Pending | None:
         """Search the index. Only the newest message with the key can be pending."""
-        dispatch, segments = self._dispatch, self._log.segments
-        index = dispatch.index
-        assert index is not None, "put checks it"
-        with self._log.lock:
-            end = self._log.end
-        dispatch.through(end)
-        for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), key.encode()):
-            for log_offset in offsets.tolist():
-                if segments.begin <= log_offset < end:
-                    found = self._pending_of(topic, key, log_offset)
-                    if found is not None:
-                        is_pending = self._states.get(found.named.timer_id) == lib.TS_PENDING
-                        return found if is_pending else None
+        for record in self._records.newest_first(WHEEL_TIMER_TOPIC, key, end):
+            found = self._pending_of(topic, key, record)
+            if found is not None:
+                is_pending = self._states.get(found.named.timer_id) == lib.TS_PENDING
+                return found if is_pending else None
         return None
 
-    def _pending_of(self, topic: str, key: str, log_offset: int) -> _Pending | None:
-        """Read a record; return None unless it is a timer with this topic and key."""
-        segments = self._log.segments
-        with segments.view(self._log.written) as view:
-            _, _, text = record_fields(segments, view, log_offset)
-            properties = parse_properties(text)
-            fields = properties.get(PROPERTY, "").split(" ", 2)
-            if len(fields) != 3 or fields[2] != key or properties.get("REAL_TOPIC") != topic:
-                return None
-            row = scan_one(
-                segments, view, self._routes, self._config.precision_ms,
-                self._clock.now_ms, log_offset,
-            )  # fmt: skip
+    def _pending_of(self, topic: str, key: str, record: KeyedRecord) -> _Pending | None:
+        """Return the message of a record; None unless it is a timer with this topic and key."""
+        properties = record.properties
+        fields = properties.get(PROPERTY, "").split(" ", 2)
+        if len(fields) != 3 or fields[2] != key or properties.get("REAL_TOPIC") != topic:
+            return None
+        row = self._records.row(record)
         try:
             first_ms, limit_ms = int(fields[0]), int(fields[1])
         except ValueError:
@@ -368,30 +293,9 @@ class Replacing(Owner):
         if row["kind"] != lib.TS_KIND_TIMER:
             return None
         timer_id = self._states.id_of(row, self._store_id)
-        route = self._routes.by_index[int(row["route"])]
         message_id = properties.get("UNIQ_KEY", "")
         slot_ms, due_ms = int(row["out_ms"]), int(row["due_ms"])
-        named = FoundTimer(timer_id, message_id, route, slot_ms, due_ms, log_offset)
-        return _Pending(named, first_ms, limit_ms)
-
-
-def check_replacing(key: object, replace: object, level: object, message_id: object) -> str:
-    """Return the key; raise MessageError if the arguments do not belong together."""
-    problems = []
-    if replace is not True:
-        given = "key" if key is not None else "wait_at_most"
-        problems.append(
-            f"replace: wanted True with {given}, got {quoted(replace)}"
-            if replace is False
-            else f"replace: wanted True or False, got {quoted(replace)}"
+        named = FoundTimer(
+            timer_id, message_id, self._records.route(row), slot_ms, due_ms, record.log_offset
         )
-    elif key is None:
-        problems.append("key: wanted one with replace=True, got none")
-    for name, value in (("level", level), ("message_id", message_id)):
-        if value is not None:
-            problems.append(f"{name}: does not go with key and replace, got {quoted(value)}")
-    if key is not None and (not isinstance(key, str) or not key or key.split() != [key]):
-        problems.append(f"key: wanted text without spaces, not empty, got {quoted(key)}")
-    if problems:
-        raise MessageError(problems)
-    return str(key)
+        return _Pending(named, first_ms, limit_ms)

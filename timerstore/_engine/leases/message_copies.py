@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from timerstore._engine.base.column_batch import ColumnBatch, joined_column
-from timerstore._engine.base.message_fields import is_of_engine
+from timerstore._engine.base.message_fields import UNIQUE_PROPERTY, is_of_engine
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, MessageError
 from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
@@ -50,12 +50,13 @@ def body_of(message: Message) -> bytes:
 def properties_of(message: Message, lease: Lease, topic: str) -> bytes:
     """Return the encoded properties of a copy: those of the message and those of the lease.
 
-    Those of the engine are set for each copy, or have no meaning for it.
+    Those of the engine are set for each copy, or have no meaning for it; but a unique message stays
+    one.
     """
     pairs = [
         f"{name}\x01{value}\x02"
         for name, value in message.properties.items()
-        if name != TOPIC_PROPERTY and not is_of_engine(name)
+        if name == UNIQUE_PROPERTY or (name != TOPIC_PROPERTY and not is_of_engine(name))
     ]
     pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
     return "".join(pairs).encode()

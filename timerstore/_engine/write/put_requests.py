@@ -39,6 +39,7 @@ class PutRequest:
     replace: bool = False
     wait_at_most: timedelta | float | None = None
     priority: int | None = None
+    unique: bool = False
     is_derived: bool = field(default=False, kw_only=True)
     """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
 
@@ -63,9 +64,12 @@ class PutRequest:
             return self
         return replace(self, queue_id=queue_of_priority(self.priority, self.queue_id))
 
-    def with_checked_flag(self) -> "PutRequest":
-        """Return the request with `replace` as a bool; raise MessageError if it is not one."""
-        return replace(self, replace=check_flag("replace", self.replace))
+    def with_checked_flags(self) -> "PutRequest":
+        """Return the request with `replace` and `unique` as bools; MessageError if one is not."""
+        if self.replace is False and self.unique is False:
+            return self
+        flags = {name: check_flag(name, getattr(self, name)) for name in ("replace", "unique")}
+        return replace(self, **flags)  # type: ignore[arg-type]
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `put` that differ from their defaults."""

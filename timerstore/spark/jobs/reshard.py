@@ -6,7 +6,7 @@ created by init-shards.
 Close the old shards first, and do not open them for delivery again: the new shards deliver their
 pending messages. Delivered messages stay in the old shards. Messages keep their ids, keys, tags,
 properties and times. Handles of the old shards do not work in the new ones. A message put with
-replace=True is no longer replaced: the next put of its key adds a second message.
+replace=True or unique=True is not found any more: the next put of its key adds a second message.
 
 Invariants:
     1. Each pending message is scheduled once.

@@ -62,6 +62,7 @@ AMOUNTS = {
     # tests/spark
     "ways to a session": Amount(1, 3),
     # tests/property
+    "seeds of unique puts": Amount(12, 200),
     "store machine examples": Amount(12, 50),
 }
 

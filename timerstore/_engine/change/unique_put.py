@@ -168,9 +168,11 @@ class UniquePutting(Owner):
         state = self._state(lease)
         if state == lib.TS_PENDING or (state == lib.TS_DELIVERED and not is_last):
             return _Looked(lease)
-        again = next(self._with_key(retry_topic(topic, group), topic, key, end), None)
-        if again is not None and again.log_offset > lease.log_offset:
-            return _Looked(again)  # given back, or put there again from the dead letters
+        for again in self._with_key(retry_topic(topic, group), topic, key, end):
+            if again.log_offset < lease.log_offset:
+                break
+            if _id(again) == _id(lease):
+                return _Looked(again)  # given back, or put there again from the dead letters
         return _Looked(None, (lease.log_offset,))
 
     def _with_key(self, where: str, topic: str, key: str, end: int) -> Iterator[KeyedRecord]:

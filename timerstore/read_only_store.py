@@ -96,9 +96,10 @@ class ReadOnlyStore(
 
     @answered
     def _do_recurring(self) -> list[Recurring]:
-        text = self._view.disk.read_small(self._view.tree.recurring_json)
+        path = self._view.tree.recurring_json
+        definitions = recurring_json.read(self._view.disk.read_small(path), path)
         now_ms = self._clock.now_ms
-        found = [describe(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
+        found = [describe(one, now_ms) for one in definitions if not one.is_ended]
         return sorted(found, key=lambda one: one.name)
 
     @answered

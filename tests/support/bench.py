@@ -55,6 +55,11 @@ def copied_at(
         yield
 
 
+def file_bytes(root: Path) -> dict[Path, bytes]:
+    """Return the contents of every file below a folder."""
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 def flush_for_ever(store: TimerStore) -> None:
     """Flush until the services have met the error that ends the store."""
     while True:

@@ -153,7 +153,7 @@ class Engine(Owner):
         tail.clamp(self.offsets)
         self.lease_progress = LeaseProgress(self.log, self.offsets)
         tail.read_leases(self.lease_progress)
-        self.definitions = Definitions(self.disk, tree, self.log)
+        self.definitions = Definitions(self.disk, tree, self.log, recovered.definitions)
         tail.read_definitions(self.definitions)
         self.timer_log.linked_through(recovered.start.timer_queue_offset - 1)
         self.id_prefix = self._identify()

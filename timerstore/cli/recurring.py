@@ -33,7 +33,6 @@ from timerstore.cli.params import (
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import exact_span_text, iso, safe, time_text
 from timerstore.clock import SystemClock
-from timerstore.errors import CorruptError
 
 _PUT_ONLY = (
     *("step", "cron", "timezone", "start", "missed", "name"),
@@ -174,13 +173,7 @@ def _read(path: StorePlace) -> Iterator[tuple[int | None, Recurring]]:
     now_ms = SystemClock().now_ms
     for shard, root in stores_in(path).items():
         file = Tree(root).recurring_json
-        try:
-            definitions = recurring_json.read(Disk().read_small(file))
-        except CorruptError as error:
-            raise CorruptError(
-                f"the definitions of recurring messages cannot be read: {error}", where=file
-            ) from error
-        for one in definitions:
+        for one in recurring_json.read(Disk().read_small(file), file):
             if not one.is_ended:
                 yield shard, describe(one, now_ms)
 

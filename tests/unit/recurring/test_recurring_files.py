@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.support.bench import DAY, NOW, Bench
+from tests.support.bench import DAY, NOW, Bench, file_bytes
 from tests.support.inside import inside, putting_of
 from tests.support.recurring import (
     MINUTE,
@@ -16,7 +16,7 @@ from tests.support.recurring import (
     killed_at,
     runs,
 )
-from timerstore import CorruptError
+from timerstore import CorruptError, FormatVersionError
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.json_text import loads, one_line, with_checksum, without_checksum
 from timerstore.errors import FullError
@@ -107,6 +107,29 @@ def test_damaged_file_is_a_corrupt_error(bench: Bench) -> None:
         path.write_bytes(damaged)
         with pytest.raises(CorruptError, match="timerstoreRecurring"):
             timerstore.open(bench.root, bench.config, clock=bench.clock, threads=False)
+    path.write_bytes(whole)
+    bench.open()
+    assert len(bench.store.recurring()) == 1
+
+
+def test_file_of_a_newer_format_changes_nothing(bench: Bench) -> None:
+    """The advice for damage is to remove the file, which would end every recurring message."""
+    every(bench)
+    bench.close()
+    path = bench.root / RECURRING_FILE
+    whole = path.read_bytes()
+    table = loads(without_checksum(whole)) | {"format": recurring_json.FORMAT + 1}
+    path.write_bytes(with_checksum(one_line(table)))
+    before = file_bytes(bench.root)
+    with pytest.raises(FormatVersionError, match=r"Recurring\.json; wanted 1; got 2") as error:
+        timerstore.open(bench.root, bench.config, clock=bench.clock, threads=False)
+    assert "no file" not in str(error.value)
+    with (
+        timerstore.open(bench.root, read_only=True) as reader,
+        pytest.raises(FormatVersionError, match=r"Recurring\.json; wanted 1; got 2"),
+    ):
+        reader.recurring()
+    assert file_bytes(bench.root) == before
     path.write_bytes(whole)
     bench.open()
     assert len(bench.store.recurring()) == 1

@@ -28,6 +28,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 
 import base64
 import binascii
+from pathlib import Path
 from typing import NamedTuple
 
 from timerstore._engine.format.json_text import (
@@ -101,19 +102,27 @@ def _to_json(one: Definition) -> Json:
     return fields
 
 
-def read(text: bytes | None) -> list[Definition]:
-    """Parse the file; return an empty list if it is absent (None)."""
+def read(text: bytes | None, where: Path | None = None) -> list[Definition]:
+    """Parse the file; return an empty list if it is absent (None). `where` is for the errors."""
     if text is None:
         return []
-    table = loads(without_checksum(text))
-    if table.get("format") != FORMAT:
-        raise FormatVersionError(
-            "recurring: unknown format", wanted=FORMAT, got=repr(table.get("format"))
-        )
-    rows = table.get("recurring")
-    if not isinstance(rows, list):
-        raise CorruptError("recurring: wrong type", wanted="a list", got=type(rows).__name__)
-    return [_from_json(as_table(one, "recurring")) for one in rows]
+    try:
+        table = loads(without_checksum(text))
+        version = as_int(table.get("format"), "format")
+        if version != FORMAT:
+            raise FormatVersionError("unknown format", where=where, wanted=FORMAT, got=version)
+        rows = table.get("recurring")
+        if not isinstance(rows, list):
+            raise CorruptError("recurring: wrong type", wanted="a list", got=type(rows).__name__)
+        return [_from_json(as_table(one, "recurring")) for one in rows]
+    except FormatVersionError:
+        raise
+    except CorruptError as error:
+        raise CorruptError(
+            f"the definitions of recurring messages cannot be read: {error}",
+            where=where,
+            wanted="the file, or no file (then no message recurs)",
+        ) from error
 
 
 def _from_json(table: Json) -> Definition:

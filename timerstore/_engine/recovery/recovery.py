@@ -9,6 +9,7 @@ There are four cases. The watermark, `abort` and the length of the wheel file di
 
 Invariants:
     1. `abort` and the wheel's extra length are durable before anything else is changed.
+    2. A file of a newer format raises before that, so nothing is changed.
 See also: docs/decisions/0001-crash-safety.md, log_checks.py.
 """
 
@@ -19,7 +20,8 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import AppendLock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.dedupe import Ids
-from timerstore._engine.format import counts_json, watermark
+from timerstore._engine.format import counts_json, recurring_json, watermark
+from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import (
     WHEEL_TIMER_TOPIC,
     Tree,
@@ -67,6 +69,7 @@ class Recovered(NamedTuple):
     open_slot: OpenSlot
     levels: LevelCursors
     ids: Ids
+    definitions: list[Definition]
     append_lock: Any
     log_end: int
     dispatch_from: int
@@ -106,6 +109,8 @@ class Recovery(Owner):
         raw = disk.read_small(self._tree.watermark)
         self._raw_mark = raw or b""
         self._mark = watermark.read(self._raw_mark)
+        path = self._tree.recurring_json
+        self._definitions = recurring_json.read(disk.read_small(path), path)
         self._config = adopt_geometry(disk, self._tree, config, self._mark)
         self._clock = clock
 
@@ -185,6 +190,7 @@ class Recovery(Owner):
             open_slot=self._open_slot,
             levels=self._levels,
             ids=self._ids,
+            definitions=self._definitions,
             append_lock=self._append_lock,
             log_end=log_end,
             dispatch_from=dispatch_from,

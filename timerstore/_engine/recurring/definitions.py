@@ -7,7 +7,7 @@ Invariants:
     1. A run that the file counts is durable in the log.
     2. A checkpoint saves the file before its watermark. Opening reads the runs after the watermark
        from the log. So no crash repeats or loses a run.
-Raises: FullError, after which the call can be repeated; CorruptError on opening.
+Raises: FullError, after which the call can be repeated.
 On-disk format: config/timerstoreRecurring.json (format/recurring_json.py), replaced as a whole.
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
@@ -25,7 +25,6 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk
-from timerstore.errors import CorruptError
 from timerstore.messages import parse_properties
 
 PROPERTY = "TS_EVERY"
@@ -35,22 +34,15 @@ PROPERTY = "TS_EVERY"
 class Definitions(Owner):
     """The definitions of one store."""
 
-    def __init__(self, disk: Disk, tree: Tree, log: CommitLog) -> None:
+    def __init__(self, disk: Disk, tree: Tree, log: CommitLog, saved: list[Definition]) -> None:
+        """`saved`: the definitions in the file."""
         self._disk = disk
         self._tree = tree
         self._log = log
         self._save_lock = Lock()
         self._is_changed = False
-        try:
-            read = recurring_json.read(disk.read_small(tree.recurring_json))
-        except CorruptError as error:
-            raise CorruptError(
-                f"the definitions of recurring messages cannot be read: {error}",
-                where=tree.recurring_json,
-                wanted="the file, or no file (then no message recurs)",
-            ) from error
-        self._by_name = {one.name: one for one in read}
-        self._saved_tokens = frozenset(one.token for one in read)
+        self._by_name = {one.name: one for one in saved}
+        self._saved_tokens = frozenset(one.token for one in saved)
 
     # --- in memory ---
 

@@ -97,11 +97,16 @@ def refuse_recurring(source: Path) -> None:
         f"{store}: {one.name!r} recurs, and would end with its next run; end it first (`timerstore "
         "every PATH --cancel NAME` or cancel_every), and start it again in the new shards"
         for store in _stores(source)
-        for one in recurring_json.read(Disk().read_small(Tree(store).recurring_json))
+        for one in _definitions(store)
         if not one.is_ended
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _definitions(store: Path) -> list[recurring_json.Definition]:
+    path = Tree(store).recurring_json
+    return recurring_json.read(Disk().read_small(path), path)
 
 
 def _stores(source: Path) -> list[Path]:

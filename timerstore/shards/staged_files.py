@@ -7,7 +7,7 @@ text that the record has: name 0x01 value 0x02, repeated. The schema's metadata 
 Files of format 1 are still read. They have no column `properties`; the metadata of a record batch
 has the properties of all its rows. The file quarantine.arrow in the same folder has rows that no
 store would accept, unchanged, with the reasons.
-Raises: CorruptError if a file is not what its manifest says.
+Raises: CorruptError if a file is not what its manifest says. FormatVersionError on a later format.
 See also: docs/decisions/0008-deduplication-and-ingest.md.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk, File
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, FormatVersionError
 from timerstore.shards.arrow_arrays import bytes_of, offsets_of
 from timerstore.shards.arrow_import import ipc, pyarrow
 
@@ -115,7 +115,15 @@ def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = Fals
     if one.shard == QUARANTINE:
         return reader
     metadata = reader.schema.metadata or {}
-    if _KNOWN.get(metadata.get(_FORMAT_KEY, b"")) != reader.schema.names:
+    version = metadata.get(_FORMAT_KEY, b"")
+    if version.isdigit() and version not in _KNOWN:
+        raise FormatVersionError(
+            "staged file: unknown format",
+            where=path,
+            wanted=f"{_FORMAT.decode()} or 1",
+            got=version.decode(),
+        )
+    if _KNOWN.get(version) != reader.schema.names:
         raise CorruptError(
             "staged file: not of this release",
             where=path,

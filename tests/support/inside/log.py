@@ -38,7 +38,7 @@ def watermark_magic() -> bytes:
 
 def old_watermark_slot(magic: bytes, fields: tuple[int, ...]) -> bytes:
     """One watermark slot as an older version wrote it."""
-    older: struct.Struct = watermark._OLDER[magic]
+    older: struct.Struct = watermark._VERSIONS[magic]
     head = older.pack(magic, *fields)
     crc = watermark._CRC.pack(zlib.crc32(head))
     return (head + crc).ljust(watermark.SLOT_BYTES, b"\0")

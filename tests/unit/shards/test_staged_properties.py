@@ -23,7 +23,7 @@ from tests.support.staging import batch_of, make_root, staged_rows
 from timerstore._engine.base import message_fields
 from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk
-from timerstore.errors import ClosedError, CorruptError, MessageError
+from timerstore.errors import ClosedError, CorruptError, FormatVersionError, MessageError
 from timerstore.shards import commit, manifest, stage
 from timerstore.shards.property_texts import property_texts
 from timerstore.shards.shard_paths import ShardsTree
@@ -132,17 +132,32 @@ def test_rows_with_own_properties_are_one_record_batch(tmp_path: Path) -> None:
     assert found == {b"body-%d" % k: (("trace", f"{k:016x}"),) for k in range(500)}
 
 
-def test_later_format_is_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "match"),
+    [
+        (b"\1\0\0\0002\0", b"\1\0\0\0003\0", FormatVersionError, r"\.arrow; wanted 2 or 1; got 3"),
+        (
+            b"timerstore.staging",
+            b"timerstore.stagin9",
+            CorruptError,
+            r"not of this release.*format 2 or 1",
+        ),
+    ],
+    ids=["later", "none"],
+)
+def test_unknown_format_is_rejected(
+    tmp_path: Path, old: bytes, new: bytes, kind: type[CorruptError], match: str
+) -> None:
     root = make_root(tmp_path / "s", 1)
     part = stage(root, "s", 0, "a", [batch_of(3)], clock=ManualClock(NOW))
     (file,) = part.files
     path = root / file.path
     raw = path.read_bytes()
-    later = raw.replace(b"timerstore.staging", b"timerstore.stagin9")
-    assert later != raw
-    path.write_bytes(later)
-    with pytest.raises(CorruptError, match=r"not of this release.*format 2 or 1"):
+    assert old in raw
+    path.write_bytes(raw.replace(old, new))
+    with pytest.raises(CorruptError, match=match) as error:
         open_staged(Disk(), root, file, checked=True)
+    assert type(error.value) is kind
 
 
 # --- encoding ---

@@ -23,6 +23,7 @@ On-disk format: JSON in ASCII, without spaces. The header of a chunk is the firs
 from typing import NamedTuple
 
 from timerstore._engine.format.json_text import Json, as_int, as_table, loads, one_line
+from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore.errors import CorruptError, FormatVersionError
 
 FORMAT = 1
@@ -97,7 +98,9 @@ def read(text: bytes) -> ChunkHeader | SourceState:
     """
     table = loads(text)
     if (version := as_int(table.get("format"), "format")) != FORMAT:
-        raise FormatVersionError("ledger: a record of another version", wanted=FORMAT, got=version)
+        raise FormatVersionError(
+            "ledger: a record of another version", where=INGEST_TOPIC, wanted=FORMAT, got=version
+        )
     try:
         return state_of(table) if "versions" in table else _chunk_of(table)
     except (KeyError, TypeError, ValueError) as error:

@@ -3,7 +3,9 @@
 Invariants:
     1. The valid slot with the greatest sequence counts. Everything it refers to was durable before
        it was written.
-Raises: FormatVersionError on a magic of another version.
+    2. Every version, older and later, begins with its magic, and the CRC-32 of a slot follows its
+       last field. So an intact slot of a later version is known, whatever its length.
+Raises: FormatVersionError on an intact slot of a later version.
 On-disk format: two slots of 512 bytes, written alternately and only by Python; little-endian:
 
       0  magic "TSMARK05"         8  sequence           16  log_end
@@ -25,6 +27,7 @@ On-disk format: two slots of 512 bytes, written alternately and only by Python; 
 
 import struct
 import zlib
+from pathlib import Path
 from typing import NamedTuple
 
 from timerstore.errors import FormatVersionError
@@ -32,11 +35,12 @@ from timerstore.errors import FormatVersionError
 SLOT_BYTES = 512
 _MAGIC = b"TSMARK05"
 _FIELDS = struct.Struct("<8s7qQ8q")
-_OLDER = {
+_VERSIONS = {
     b"TSMARK01": struct.Struct("<8s7qQ5q"),
     b"TSMARK02": struct.Struct("<8s7qQ6q"),
     b"TSMARK03": struct.Struct("<8s7qQ7q"),
     b"TSMARK04": _FIELDS,
+    _MAGIC: _FIELDS,
 }
 _CRC = struct.Struct("<I")
 
@@ -102,11 +106,14 @@ def write(mark: Watermark) -> bytes:
     return (head + _CRC.pack(zlib.crc32(head))).ljust(SLOT_BYTES, b"\0")
 
 
-def read(data: bytes) -> Watermark | None:
-    """Return the newest valid slot of the file's bytes; None if neither is valid."""
+def read(data: bytes, where: Path | None = None) -> Watermark | None:
+    """Return the newest valid slot of the file's bytes; None if neither is valid.
+
+    `where` is for the error.
+    """
     best = None
     for begin in (0, SLOT_BYTES):
-        values = _read_slot(data[begin : begin + SLOT_BYTES])
+        values = _read_slot(data[begin : begin + SLOT_BYTES], where)
         if values is None:
             continue
         mark = Watermark(*values)
@@ -115,14 +122,29 @@ def read(data: bytes) -> Watermark | None:
     return best
 
 
-def _read_slot(slot: bytes) -> tuple[int, ...] | None:
+def _read_slot(slot: bytes, where: Path | None) -> tuple[int, ...] | None:
     """Return the fields of a slot of any known version; None if its CRC is wrong."""
     magic = slot[: len(_MAGIC)]
-    fields = _OLDER.get(magic, _FIELDS)
+    fields = _VERSIONS.get(magic)
+    if fields is None:
+        if _is_intact(slot):
+            raise FormatVersionError("watermark", where=where, wanted=_MAGIC, got=magic)
+        return None
     head, crc = slot[: fields.size], slot[fields.size : fields.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head):
         return None
-    if magic != _MAGIC and magic not in _OLDER:
-        raise FormatVersionError("watermark", wanted=_MAGIC, got=magic)
     values: tuple[int, ...] = fields.unpack(head)[1:]
     return values[:-1] if magic == b"TSMARK04" else values
+
+
+def _is_intact(slot: bytes) -> bool:
+    """Return whether a slot of an unknown version has its CRC-32 after some field.
+
+    A damaged magic, even of one bit, does not look like another version.
+    """
+    crc = zlib.crc32(slot[: len(_MAGIC)])
+    for end in range(len(_MAGIC), len(slot) - _CRC.size + 1, _CRC.size):
+        if _CRC.unpack_from(slot, end)[0] == crc:
+            return True
+        crc = zlib.crc32(slot[end : end + _CRC.size], crc)
+    return False

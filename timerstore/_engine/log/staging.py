@@ -25,7 +25,7 @@ Invariants:
     staged record only if a CRC covers all of it, and only where it continues the log
     (log_recovery.py).
 Raises: FullError if its blocks cannot be allocated. They are allocated when a store opens, so that
-    no write into the map faults.
+    no write into the map faults. FormatVersionError on a file of a later version.
 """
 
 import struct
@@ -39,10 +39,12 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.disk import Disk
+from timerstore.errors import FormatVersionError
 
 _HEAD_BYTES = 4096
 _MAGIC = b"TSSTAGE3"
 _MAGIC_UNCHECKED = b"TSSTAGE2"  # a mark is a number of bytes only; read, not written
+_LATER = frozenset(b"TSSTAGE%d" % version for version in range(4, 10))
 _MARKS_AT, _DURABLE_AT = 32, 64
 _OFFSET_BYTES, _CRC_BYTES = 8, 4
 _HALF = struct.Struct("<qQ")  # base, filled mark
@@ -127,12 +129,26 @@ class Staging(Owner):
 _MADV_DONTFORK = 10
 
 
+def check_version(disk: Disk, path: Path) -> None:
+    """Raise FormatVersionError if a later release wrote the file: only that one can read it.
+
+    Call it after an unclean stop. After a clean one nothing in the file counts.
+    """
+    if not disk.exists(path):
+        return
+    file = disk.open(path, read_only=True)
+    magic = file.read(0, min(len(_MAGIC), file.size()))
+    if magic in _LATER:
+        raise FormatVersionError("staging", where=path, wanted=_MAGIC, got=magic)
+
+
 def read_staged(disk: Disk, path: Path) -> StagedBytes:
     """Read the file after an unclean stop. Empty if it is missing or its header is not valid.
 
     Records that are damaged are left out, and so are the records after them. A kill leaves none.
     After a power cut, no record that only this file has is known to be durable.
     """
+    check_version(disk, path)
     if not disk.exists(path):
         return StagedBytes()
     file = disk.open(path, read_only=True)

@@ -78,7 +78,7 @@ def find_store(
     mark = None
     try:
         raw = disk.read_small(tree.watermark)
-        mark = None if raw is None else watermark.read(raw)
+        mark = None if raw is None else watermark.read(raw, tree.watermark)
         if raw is not None and mark is None:
             findings.add("watermark", tree.watermark, "a slot whose CRC fits", "none")
     except TimerStoreError as error:

@@ -35,7 +35,7 @@ from timerstore._engine.log.log_recovery import (
     settle_end,
 )
 from timerstore._engine.log.scanned_records import delivered_level_places
-from timerstore._engine.log.staging import StagedBytes, read_staged
+from timerstore._engine.log.staging import StagedBytes, check_version, read_staged
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.recovery.log_checks import LogChecks, refuse_backup
@@ -108,7 +108,9 @@ class Recovery(Owner):
             disk.check_no_link(folder)
         raw = disk.read_small(self._tree.watermark)
         self._raw_mark = raw or b""
-        self._mark = watermark.read(self._raw_mark)
+        self._mark = watermark.read(self._raw_mark, self._tree.watermark)
+        if directory.was_open or (self._mark is not None and not self._mark.is_clean):
+            check_version(disk, self._tree.staging)
         path = self._tree.recurring_json
         self._definitions = recurring_json.read(disk.read_small(path), path)
         self._config = adopt_geometry(disk, self._tree, config, self._mark)

@@ -69,7 +69,7 @@ class PositionReader:
     def mark(self) -> Watermark | None:
         """Return the newest completed checkpoint. Reads a few hundred bytes."""
         raw = self._disk.read_small(self._tree.watermark)
-        return None if raw is None else watermark.read(raw)
+        return None if raw is None else watermark.read(raw, self._tree.watermark)
 
     def counts(self, mark: Watermark) -> Counts | None:
         """Return the counts of a watermark; None if the file holds those of others."""

@@ -735,7 +735,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         tags, keys, properties, queue_id, priority: as for `put`.
 
         Raises:
-            MessageError: an argument is invalid, or the name is in use with other arguments.
+            MessageError: an argument is invalid, the name is in use with other arguments, or all
+                definitions together would take more than 64 MiB.
             ConfigError: `cron` was given and the package cronsim is not installed.
             FullError: the disk is full; nothing was changed.
         """

@@ -19,9 +19,9 @@ from tests.support.inside.limits import (
     SMALL_FILE_BYTES_MAX,
 )
 from tests.support.snippets import GUIDES
-from timerstore import ConfigError, CorruptError, MessageError, StoreConfig
+from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore._engine.base import message_fields, priorities
-from timerstore._engine.format import lease, store_paths
+from timerstore._engine.format import lease, recurring_json, store_paths
 from timerstore._engine.ingest import row_validation
 from timerstore._engine.leases import backoff, receive_request
 from timerstore._engine.read import query_validation
@@ -258,20 +258,44 @@ def test_reason_of_a_dead_letter_is_cut_at_a_whole_character(bench: Bench) -> No
         assert [*bench.store.dead_letters("g")][-1].error == kept
 
 
-def test_recurring_messages_beyond_their_file_fail_the_next_opening(
+def test_recurring_messages_have_the_limit_of_their_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page warns of it: the size of the file is checked when it is read."""
+    """The largest size counts, so that the numbers of later runs have a place in the file."""
     bench = Bench(tmp_path / "s")
-    bench.store.put_every("t", bytes(3000), every=60)
-    size = (tmp_path / "s" / "config" / "timerstoreRecurring.json").stat().st_size
-    assert size > 3000 * 4 / 3
-    monkeypatch.setattr(*SMALL_FILE_BYTES_MAX, size + 64 * 1024)  # other small files are smaller
+    path = bench.root / "config" / "timerstoreRecurring.json"
+    bodies = {"a": bytes(30_000), "b": bytes(30_000)}
+    for name, body in bodies.items():
+        bench.store.put_every("t", body, every=60, name=name)
+    limit = largest_recurring_file(path.read_bytes())
+    assert len(path.read_bytes()) < limit < len(path.read_bytes()) + 200
+    assert bench.store.cancel_every("b")
+    before = path.read_bytes()
+    monkeypatch.setattr(*SMALL_FILE_BYTES_MAX, limit - 1)
+    with bench.refused(MessageError, rf"their file.*wanted {limit - 1}.*got {limit}"):
+        bench.store.put_every("t", bodies["b"], every=60, name="b")
+    assert path.read_bytes() == before
+    assert [one.name for one in bench.store.recurring()] == ["a"]
+    monkeypatch.setattr(*SMALL_FILE_BYTES_MAX, limit)
+    bench.store.put_every("t", bodies["b"], every=60, name="b")
+    with bench.refused(MessageError, "their file"):
+        bench.store.put_every("t", b"", every=60, name="c")
+    bench.turn(3_600_000)
     bench.reopen()
-    bench.store.put_every("t", bytes(64 * 1024), every=60)
-    bench.store.close()
-    with pytest.raises(CorruptError, match="a side file is too large"):
-        bench.open()
+    assert [one.name for one in bench.store.recurring()] == ["a", "b"]
+    assert bench.store.cancel_every("a")
+    bench.store.put_every("t", b"", every=60, name="c")
+    bench.close()
+
+
+def largest_recurring_file(text: bytes) -> int:
+    """Return the size that the file can grow to without another definition."""
+    definitions = recurring_json.read(text)
+    grown = [
+        one._replace(run_count=2**63 - 1, planned_ms=2**63 - 1, run_ms=2**63 - 1)
+        for one in definitions
+    ]
+    return len(recurring_json.write(grown))
 
 
 @pytest.mark.parametrize("kind", ["embedded", "read-only", "remote"])

@@ -95,6 +95,18 @@ def write(definitions: list[Definition]) -> bytes:
     )
 
 
+def file_bytes(sizes: list[int]) -> int:
+    """Return the size of a file with definitions of these sizes (`bytes_max`)."""
+    return len(write([])) + sum(sizes) + max(len(sizes) - 1, 0)
+
+
+def bytes_max(one: Definition) -> int:
+    """Return the most bytes that a definition takes in the file, whatever its progress."""
+    most = 2**63 - 1
+    grown = one._replace(run_count=most, planned_ms=most, run_ms=most, is_ended=False)
+    return len(one_line(_to_json(grown)))
+
+
 def _to_json(one: Definition) -> Json:
     fields = {_KEYS.get(name, name): value for name, value in one._asdict().items()}
     fields["body"] = base64.b64encode(one.body).decode("ascii")

@@ -7,7 +7,8 @@ Invariants:
     1. A run that the file counts is durable in the log.
     2. A checkpoint saves the file before its watermark. Opening reads the runs after the watermark
        from the log. So no crash repeats or loses a run.
-Raises: FullError, after which the call can be repeated.
+Raises: FullError, after which the call can be repeated. MessageError if the file would be too
+    large.
 On-disk format: config/timerstoreRecurring.json (format/recurring_json.py), replaced as a whole.
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
@@ -25,6 +26,7 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk
+from timerstore.errors import MessageError
 from timerstore.messages import parse_properties
 
 PROPERTY = "TS_EVERY"
@@ -43,6 +45,7 @@ class Definitions(Owner):
         self._is_changed = False
         self._by_name = {one.name: one for one in saved}
         self._saved_tokens = frozenset(one.token for one in saved)
+        self._sizes: dict[str, int] = {}  # by token: the most bytes in the file
 
     # --- in memory ---
 
@@ -63,6 +66,27 @@ class Definitions(Owner):
         """Return the definition with this name; None if there is no such definition."""
         with self._log.lock:
             return self._by_name.get(name)
+
+    def check_size(self, definition: Definition) -> None:
+        """Raise MessageError if the file could become too large to be read with this definition.
+
+        The numbers of every definition count with their most digits: a later run must not make the
+        file too large. Call it under the planner's lock.
+        """
+        with self._log.lock:
+            found = (self._by_name | {definition.name: definition}).values()
+        self._sizes = {
+            one.token: self._sizes.get(one.token) or recurring_json.bytes_max(one) for one in found
+        }
+        size, limit = recurring_json.file_bytes([*self._sizes.values()]), self._disk.small_bytes_max
+        if size > limit:
+            raise MessageError(
+                "recurring messages: their file would be too large; use smaller bodies, or "
+                "cancel_every others first",
+                where=self._tree.recurring_json,
+                wanted=f"{limit} bytes or fewer",
+                got=size,
+            )
 
     def set(self, definition: Definition) -> None:
         """Add or replace a definition; `save` makes that durable."""

@@ -161,6 +161,7 @@ class RecurringCalls(Owner):
                         "first, or take another name"
                     )
                 return describe(known, now_ms)
+            self._definitions.check_size(made)
             if known is not None:
                 self._end(known)
             self._definitions.set(made)

@@ -396,6 +396,11 @@ class Disk(Owner):
 
     # --- small files ---
 
+    @property
+    def small_bytes_max(self) -> int:
+        """The largest size of a file that `read_small` reads, bytes."""
+        return _SMALL_BYTES_MAX
+
     def read_small(self, path: Path) -> bytes | None:
         """Return the contents of a small file; None if it is absent. CorruptError above 64 MiB."""
         if not self.exists(path):

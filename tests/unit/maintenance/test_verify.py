@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,13 @@ def test_verify_is_clean_when_store_is_empty(tmp_path: Path) -> None:
         report = store.verify()
         assert report.clean, report
         assert report.counts["records"] == 0
+
+
+def test_verify_reads_a_wheel_of_any_size(tmp_path: Path) -> None:
+    """A side file may have 64 MiB."""
+    config = replace(CONFIG, wheel_slot_count=(64 << 20) // 32 + 2)
+    with timerstore.open(tmp_path, config, clock=ManualClock(START_MS), threads=False) as store:
+        assert store.verify().clean
 
 
 def test_verify_counts_what_it_reads(filled: FilledBench) -> None:

@@ -93,7 +93,10 @@ class LiveView(Owner):
             self.side = read_side(disk, tree)
             self.far_table = read_far_table(self)
             self.wheel = self._copy_wheel()
-            self.wheel_file = disk.read_small(tree.timer_wheel)
+            self.wheel_file: bytes | None = None
+            if (size := disk.file_bytes(tree.timer_wheel)) is not None:
+                size = min(size, len(self.wheel.slots) + wheel_slot.SLOT_BYTES)
+                self.wheel_file = disk.open(tree.timer_wheel, read_only=True).read(0, size)
 
     def _copy_wheel(self) -> WheelCopy:
         engine = self.engine

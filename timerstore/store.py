@@ -33,7 +33,6 @@ from timerstore._engine.leases import (
     WaitingTopics,
 )
 from timerstore._engine.read.consumer import Consumer
-from timerstore._engine.read.consumer_context import ConsumerContext
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.validation import check_queues, wait_problems
@@ -122,8 +121,8 @@ class TimerStore(
                 self.put_many = self._putter.put_many  # type: ignore[method-assign]
                 self._begin_put_many = self._putter.begin_put_many
         self._close_when_forgotten()
-        self._leases = engine.make_leases(self._make_lease_consumer)
-        self._requeuer = engine.make_requeuer(self.topics, self.pull_batch)
+        self._leases = engine.make_leases(self._call)
+        self._requeuer = engine.make_requeuer()
         engine.recurring.prepare()
         self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
 
@@ -196,26 +195,10 @@ class TimerStore(
         make_filter(self._engine.timer_route, tags, sql)  # raises now, not in the first pull
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
-        return Consumer(self._consumer_context(), topic, group, asked, Filters(tags, sql), wait)
-
-    def _consumer_context(self) -> ConsumerContext:
-        return ConsumerContext(
-            self._clock,
-            self._engine.groups,
-            self._engine.offsets,
-            self._call,
-            self._pull_for_consumer,
-            self.offset_at,
-            self._stay_awake,
-            self._watch,
-            self._engine.puller.long_polls.leave,
-        )
+        context = self._engine.consumer_context(self._call)
+        return Consumer(context, topic, group, asked, Filters(tags, sql), wait)
 
     # --- leasing ---
-
-    def _make_lease_consumer(self, topic: str, group: str, filters: Filters) -> Consumer:
-        make_filter(self._engine.timer_route, *filters)  # raises now, not in the first pull
-        return Consumer(self._consumer_context(), topic, group, None, filters, None, leases=True)
 
     def _do_lease_consumer(
         self, topic: str | Sequence[str], group: str, wait: float | None, options: dict[str, Any]

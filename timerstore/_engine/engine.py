@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,6 @@ from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 from timerstore._engine.leases.dead_letter_reader import DeadLetterReader
 from timerstore._engine.leases.lease_kinds import LeaseKinds
-from timerstore._engine.leases.lease_reader import MakeConsumer
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.leases.requeuer import Requeuer
 from timerstore._engine.levels.deliver import ScheduleDeliver
@@ -52,9 +52,12 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.index_file import Geometry
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.pending_removals import Removals
+from timerstore._engine.read.consumer import Consumer
+from timerstore._engine.read.consumer_context import ConsumerContext
 from timerstore._engine.read.consumer_lag import ConsumerLag
 from timerstore._engine.read.consumer_offsets import Offsets
-from timerstore._engine.read.groups import Groups
+from timerstore._engine.read.filter import make_filter
+from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.query import Querier
@@ -309,8 +312,20 @@ class Engine(Owner):
         self.explainer = builders.make_explainer(self)
         self.recurring = builders.make_recurring(self, threads=threads)
 
-    def make_leases(self, make_consumer: MakeConsumer) -> Leases:
-        """Build leases, which read through the consumers that `make_consumer` returns."""
+    def consumer_context(self, call: Callable[..., Any]) -> ConsumerContext:
+        """Return what consumers use; `call` runs a function as a call of the store."""
+        return ConsumerContext(
+            self.clock, self.routes, self.puller, self.groups, self.offsets, call
+        )
+
+    def make_leases(self, call: Callable[..., Any]) -> Leases:
+        """Build leases; `call` runs a function as a call of the store."""
+        context = self.consumer_context(call)
+
+        def make_consumer(topic: str, group: str, filters: Filters) -> Consumer:
+            make_filter(self.timer_route, *filters)  # raises now, not in the first pull
+            return Consumer(context, topic, group, None, filters, None, leases=True)
+
         return Leases(
             self.routes,
             self.timer_route,
@@ -330,11 +345,14 @@ class Engine(Owner):
             self.finder,
         )
 
-    def make_requeuer(
-        self, topics: Callable[[], dict[str, int]], pull: Callable[..., MessageBatch]
-    ) -> Requeuer:
-        """Build the component for dead letters, which reads through `topics` and `pull`."""
-        reader = DeadLetterReader(self.store_id, topics, pull)
+    def make_requeuer(self) -> Requeuer:
+        """Build the component for dead letters."""
+
+        def pull(topic: str, queue_id: int, offset: int, *, max_count: int) -> MessageBatch:
+            route = self.routes.readable(topic, queue_id, self.clock.now_ms)
+            return self.puller.batch(route, offset, max_count, 0.0)
+
+        reader = DeadLetterReader(self.store_id, self.routes.topics, pull)
         return Requeuer(self.store_id, self.id_prefix, self.log, self.appender, reader)
 
     # --- running ---

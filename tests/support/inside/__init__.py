@@ -77,7 +77,6 @@ from tests.support.inside.reading import (
     aio_page_count,
     bells_of,
     body_of,
-    consumer_context,
     consumer_fetch,
     consumer_pull,
     forget_sql_parser,

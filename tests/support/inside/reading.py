@@ -46,17 +46,12 @@ def group_lock(consumer: Any) -> Any:
 
 def consumer_pull(consumer: Any) -> Attribute:
     """The method by which a consumer pulls from one queue."""
-    return Attribute(consumer, "_pull")
+    return Attribute(consumer._reader, "pull")
 
 
 def consumer_fetch(consumer: Any) -> Attribute:
     """The method by which a consumer fetches messages for the current poll."""
-    return Attribute(consumer, "_fetch_next")
-
-
-def consumer_context(consumer: Any) -> Attribute:
-    """The calls and components of the store that a consumer uses."""
-    return Attribute(consumer, "_context")
+    return Attribute(consumer, "fetch_next")
 
 
 def store_of(consumer: Any) -> Any:

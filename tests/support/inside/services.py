@@ -1,6 +1,5 @@
 """Services, events and locks of a store."""
 
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -93,8 +92,7 @@ def checkpoint_lock(checkpoint: Any) -> Any:
 
 def lock_of_key(replacing: Any, topic: str, key: str) -> Any:
     """Return the lock of one topic and key, over a put that replaces."""
-    locks = replacing._locks
-    return locks[zlib.crc32(f"{topic} {key}".encode()) % len(locks)]
+    return replacing._locks.of(topic, key)
 
 
 def calendar_grow_lock(calendar: Any) -> Any:

@@ -31,6 +31,7 @@ NOT_AWAITED = {
     "wake": "a part of it",
     "fetch": "a part of it",
     "hand_out": "a part of it",
+    "fetch_next": "a part of it",
     "take_buffered": "a part of it",
 }
 

@@ -13,6 +13,7 @@ import timerstore.aio
 from tests.support.bench import Bench, small
 from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, FlowControlError, MessageError
+from timerstore._engine.read.topic_reader import TopicReader
 
 
 def put(bench: Bench, topics: str, each: int = 1) -> None:
@@ -118,14 +119,14 @@ def test_messages_leased_before_an_error_are_returned(
     """Topic b fails; the call after the one that raises it reads the other topics."""
     put(bench, "abc")
     put(bench, "a")
-    pull, fails = bench.store._pull_for_consumer, [True]
+    pull, fails = TopicReader.pull, [True]
 
-    def failing(topic: str, *given: Any, **named: Any) -> Any:
-        if topic == "b" and fails:
+    def failing(self: TopicReader, *given: Any) -> Any:
+        if self._topic == "b" and fails:
             raise FlowControlError("b is full")
-        return pull(topic, *given, **named)
+        return pull(self, *given)
 
-    monkeypatch.setattr(bench.store, "_pull_for_consumer", failing)
+    monkeypatch.setattr(TopicReader, "pull", failing)
     assert take(bench, ["c", "b", "a"], 9) == ["c0"]
     with pytest.raises(FlowControlError, match="b is full"):
         take(bench, ["c", "b", "a"], 9)

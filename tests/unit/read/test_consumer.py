@@ -98,11 +98,11 @@ def test_error_during_a_poll_loses_no_message(
     pull = pulling.value
     raised: list[int] = []
 
-    def failing(queue_id: int, offset: int, max_count: int) -> Any:
+    def failing(queue_id: int, offset: int, *given: Any) -> Any:
         if queue_id == 1:
             raised.append(offset)
             raise error
-        return pull(queue_id, offset, max_count)
+        return pull(queue_id, offset, *given)
 
     error: BaseException = CorruptError("a record is damaged")
     with monkeypatch.context() as patched:

@@ -128,9 +128,9 @@ def test_message_that_does_not_match_wakes_no_poll_and_counts_as_read(
     pulling = consumer_pull(consumer)
     pull = pulling.value
 
-    def noting(queue_id: int, offset: int, max_count: int) -> Any:
+    def noting(queue_id: int, offset: int, *given: Any) -> Any:
         asked.append(offset)
-        return pull(queue_id, offset, max_count)
+        return pull(queue_id, offset, *given)
 
     with monkeypatch.context() as patched:
         patched.setattr(*pulling, noting)

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow")
 
 import timerstore  # noqa: E402
 from tests.support.bench import NOW  # noqa: E402
-from tests.support.inside import consumer_context, ingesters_of, shard_consumers  # noqa: E402
+from tests.support.inside import consumer_pull, ingesters_of, shard_consumers  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, CorruptError, FailedError, MessageError  # noqa: E402
@@ -52,16 +52,15 @@ def test_poll_loses_no_message_when_one_shard_fails(
     shards.turn()
     wanted = shards.counted()
     consumer = shards.store.consumer("t", "g")
-    seams = consumer_context(shard_consumers(consumer)[1])
+    pulling = consumer_pull(shard_consumers(consumer)[1])
 
     def broken(*_: Any, **__: Any) -> Any:
         raise CorruptError("the disk said so")
 
-    broken_seams = seams.value._replace(pull=broken)
     got: list[Any] = []
     errors = 0
     with monkeypatch.context() as patched:
-        patched.setattr(*seams, broken_seams)
+        patched.setattr(*pulling, broken)
         for _ in range(6):
             try:
                 got += consumer.poll(100)

@@ -122,15 +122,15 @@ def _wait_ms(wait_at_most: Any, config: StoreConfig) -> int | None:
     return due_ms or 0
 
 
-class KeyLocks:
+class KeyLocks(Owner):
     """The locks of keys."""
 
     def __init__(self) -> None:
         self._locks = [Lock() for _ in range(_LOCKS)]
 
-    def of(self, put: KeyedPut) -> Lock:
-        """Return the lock of a put's topic and key. Others may share it."""
-        return self._locks[zlib.crc32(f"{put.topic} {put.key}".encode()) % _LOCKS]
+    def of(self, topic: str, key: str) -> Lock:
+        """Return the lock of a topic and key. Others may share it."""
+        return self._locks[zlib.crc32(f"{topic} {key}".encode()) % _LOCKS]
 
 
 class KeyedRecord(NamedTuple):

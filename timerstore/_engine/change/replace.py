@@ -102,7 +102,7 @@ class Replacing(Owner):
         longest = f"{PROPERTY}\x01{2**63 - 1} {2**63 - 1} \x02"
         given = check_keyed_put(request, self._config, self._clock.now_ms, longest)
         is_sync = self._appender.wants_sync(request.flush)
-        with self._locks.of(given):
+        with self._locks.of(given.topic, given.key):
             receipt, end = self._put(given)
         reach("replace_answered")
         if is_sync:

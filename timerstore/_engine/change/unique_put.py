@@ -92,7 +92,7 @@ class UniquePutting(Owner):
         now_ms = self._clock.now_ms
         given = check_keyed_put(request, appender.config, now_ms, f"{UNIQUE_PROPERTY}\x01\x02")
         is_sync = appender.wants_sync(request.flush)
-        with self._locks.of(given):
+        with self._locks.of(given.topic, given.key):
             undone = self._undone(given)
             if undone is None:
                 receipt = self._append(given, now_ms)

@@ -93,7 +93,7 @@ class LeaseReader(Owner):
 
     def _take_from(self, side: int, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
         count = terms.max_count - len(leased)
-        queues = self._consumers[side].fetch(count)
+        queues = self._consumers[side].fetch_next(count)
         self._lease_from(side, queues, count, terms, leased)
 
     def _take_by_priority(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
@@ -119,9 +119,9 @@ class LeaseReader(Owner):
         self._ends.catch_up()
         for side, consumer in enumerate(self._consumers):
             topic = self._sides[side].read_topic
-            queues = consumer.fetch(count, partial(self._highest_first, topic))
+            queues = consumer.fetch_next(count, partial(self._highest_first, topic))
             for queue in queues if turn_count else ():
-                consumer.fetch(turn_count, partial(_only, queue.queue_id))
+                consumer.fetch_next(turn_count, partial(_only, queue.queue_id))
             found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
 

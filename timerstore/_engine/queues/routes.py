@@ -31,7 +31,7 @@ from timerstore._engine.format.store_paths import (
 )
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.storage.disk import Disk
-from timerstore.errors import CorruptError, MessageError
+from timerstore.errors import CorruptError, MessageError, quoted
 
 _KINDS = {WHEEL_TIMER_TOPIC: lib.TS_ROUTE_TIMER, SCHEDULE_TOPIC: lib.TS_ROUTE_LEVELS}
 
@@ -92,6 +92,23 @@ class Routes(Owner):
     def get(self, topic: str, queue_id: int) -> Route | None:
         """Return the route, or None."""
         return self._by_name.get((topic, queue_id))
+
+    def readable(self, topic: str, queue_id: object, now_ms: int) -> Route:
+        """Return the route of a queue that the topic has; make it if it has no messages yet.
+
+        Raises:
+            MessageError: the topic has no such queue.
+        """
+        number = queue_id if type(queue_id) is int else -1
+        route = self._by_name.get((topic, number))
+        if route is not None:
+            return route
+        known = self.queue_count(topic)
+        if not 0 <= number < known:
+            raise MessageError(
+                f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
+            )
+        return self.make(topic, number, now_ms)
 
     def queue_count(self, topic: str) -> int:
         """Return the topic's queue count in topics.json, 0 if it is unknown."""

@@ -18,7 +18,7 @@ consumer_lag.py          messages that known groups have not read yet
 queue_ends.py            whether a queue has messages from an offset on
 lease_progress.py        how far groups that use leases have read
 waiting_poll.py          a consumer's waiting poll; wait_queue.py orders several of them
-queue_watcher.py         registers a consumer with long_poll.py
+topic_reader.py          pulls and long polls of one topic, with the filter of a group
 time_seek.py             the first queue offset stored at or after a time
 pull_request.py          the arguments of a pull, as a value
 commit_request.py, pull_validation.py, query_validation.py, validation.py   check arguments

@@ -24,12 +24,13 @@ from timerstore._engine.read.consumer_lag import log_removed_unread
 from timerstore._engine.read.consumer_offsets import PendingCommit
 from timerstore._engine.read.groups import AssignedQueue, Filters, Group, Member
 from timerstore._engine.read.time_seek import PAST_END
+from timerstore._engine.read.topic_reader import TopicReader
 from timerstore._engine.read.validation import check_poll, whole_ms, whole_or
 from timerstore._engine.read.wait_queue import WaitQueue
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.errors import ClosedError, MessageError, TimerStoreError, quoted
-from timerstore.messages import Message, PullResult, PullStatus
+from timerstore.messages import Message, PullStatus
 
 _REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
 OrderQueues = Callable[[Mapping[int, AssignedQueue]], list[AssignedQueue]]
@@ -68,12 +69,12 @@ class Consumer(Closing):
         self._context = context
         self.wait = wait
         """How many seconds iterating waits for the next message; None: without a limit."""
-        self._filters = filters
+        self._reader = TopicReader(context.routes, context.puller, context.clock, topic, filters)
         self.removed_count = 0
         """Messages that were removed from the log before this consumer could hand them out."""
         self._next_queue = 0  # the index of the queue to read first
         self._member = member = Member(
-            queues, WaitQueue(context.poll_adder(topic, filters), context.remove_poll)
+            queues, WaitQueue(self._reader.add_poll, self._reader.remove_poll)
         )
         self._group: Group = context.groups.join(topic, group, member, filters, leases=leases)
         abandoned = self._group.abandoned
@@ -118,29 +119,30 @@ class Consumer(Closing):
 
     def _waiting_poll(self, max_count: int, wait_s: float | None) -> WaitingPoll:
         clock, groups = self._context.clock, self._context.groups
-        before_wait = self._context.before_wait
+        before_wait = self._reader.before_wait
         return WaitingPoll(
             clock, groups, self._group, self._member, self, before_wait, max_count, wait_s
         )
 
     def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:
         self._check_open()
-        while queues := self._fetch_next(max_count):
+        while queues := self.fetch_next(max_count):
             if found := self.hand_out(queues, max_count):
                 return found  # else another thread took the messages
         if wait_s == 0:
             return []
         return wait_in_thread(self._waiting_poll(max_count, wait_s), [])
 
-    def fetch(self, max_count: int, order: OrderQueues | None = None) -> list[AssignedQueue]:
-        """Buffer messages, for a poll that was begun; return the queues to hand them out from.
+    def fetch(self, max_count: int) -> list[AssignedQueue]:
+        """Make `fetch_next` as a call of the store, for a poll that was begun."""
+        queues: list[AssignedQueue] = self._context.call(self.fetch_next, max_count)
+        return queues
+
+    def fetch_next(self, max_count: int, order: OrderQueues | None = None) -> list[AssignedQueue]:
+        """Buffer messages, within a call of the store; return the queues to hand them out from.
 
         The list is empty if there are no messages. `order`: sorts the queues; None: in turn.
         """
-        queues: list[AssignedQueue] = self._context.call(self._fetch_next, max_count, order)
-        return queues
-
-    def _fetch_next(self, max_count: int, order: OrderQueues | None = None) -> list[AssignedQueue]:
         with self._group.lock:
             self._group.refresh()
             queues = self._queues_in_turn() if order is None else order(self._member.assigned)
@@ -188,7 +190,8 @@ class Consumer(Closing):
             if is_pending:
                 settled.wait(_COMMIT_RECHECK_S)
                 continue
-            result = self._pull(queue.queue_id, offset, max(missing, _PREFETCH_COUNT))
+            wanted_count = max(missing, _PREFETCH_COUNT)
+            result = self._reader.pull(queue.queue_id, offset, wanted_count, _PULL_BYTES)
             with group.lock:
                 is_next = queue.fetch_at == offset  # else another thread pulled, or a seek came
                 is_removed = is_next and queue.is_known and result.status in _REMOVED
@@ -249,10 +252,6 @@ class Consumer(Closing):
         committed = self._context.offsets.committed(self.topic, self.group)
         queue.seek_to(max(committed.get(queue.queue_id, 0), 0))
         queue.set_known(is_known=queue.queue_id in committed)
-
-    def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
-        pull = self._context.pull
-        return pull(self.topic, queue_id, offset, max_count, _PULL_BYTES, self._filters)
 
     # --- committing ---
 
@@ -350,7 +349,7 @@ class Consumer(Closing):
             queues = {one.queue_id: one}
         if offset is None:
             ms = moment_ms("time", time) if time is not None else whole_ms("time_ms", time_ms)
-            targets = {q: self._context.offset_at(self.topic, q, ms) for q in queues}
+            targets = {q: self._reader.first_stored(q, ms) for q in queues}
         else:
             targets = self._checked_targets(queues, offset)
         with self._group.lock:
@@ -365,7 +364,7 @@ class Consumer(Closing):
     ) -> dict[int, int]:
         problems, target = [], whole_or(offset, -1)
         for queue_id in queues:
-            bounds = self._pull(queue_id, PAST_END, 1)
+            bounds = self._reader.pull(queue_id, PAST_END, 1, _PULL_BYTES)
             low, high = bounds.min_offset, bounds.max_offset
             if not low <= target <= high:
                 problems.append(

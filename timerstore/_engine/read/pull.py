@@ -88,6 +88,11 @@ class Puller(Owner):
         else:
             self.long_polls.durable()
 
+    def before_wait(self) -> None:
+        """Raise if the store has failed. Request a sync if appended records are not durable."""
+        self._log.check_alive()
+        self._ask_sync()
+
     def _ask_sync(self) -> None:
         """Request a sync for a pull that begins to wait: it may wait for an appended message."""
         if self._log.durable < self._log.end:

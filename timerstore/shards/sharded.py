@@ -316,8 +316,9 @@ class ShardedStore(
     def close(self) -> None:
         """Close every shard. Everything that was put is durable on return.
 
-        A second call does nothing. If a shard cannot be closed, the others are closed all the same,
-        and the first error is raised.
+        A second call does nothing. If the close of a shard fails, all are closed nevertheless, and
+        the first error is raised. Only if the close of a shard was interrupted, by a lack of memory
+        or Ctrl-C, is it still open: then a second call completes it.
 
         Raises:
             ReentrantCallError: the same thread is in another call; no shard is closed.
@@ -332,9 +333,9 @@ class ShardedStore(
         errors = close_all(self.stores)
         self._ingest.shut_pools()
         self._shut_pool()
+        self._is_closed = all(store._is_released() for store in self.stores)
         if errors:
             raise errors[0]
-        self._is_closed = True
 
     def __del__(self) -> None:
         """Warn, and stop the ingest. The shards stop as any store that is dropped."""

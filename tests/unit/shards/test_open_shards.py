@@ -1,11 +1,14 @@
 """Opening, creating and closing a directory of shards."""
 
+import errno
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
 import timerstore
+from tests.crash.failing_calls import FailingCalls
 from tests.support.bench import NOW, small
 from timerstore import (
     ClosedError,
@@ -91,6 +94,25 @@ def test_close_closes_other_shards_when_one_has_no_memory(
         timerstore.open(root / f"shard-{free:05d}", small(), threads=False).close()
     store.close()
     timerstore.open_shards(root, threads=False).close()
+
+
+def test_close_that_fails_leaves_the_shards_closed(tmp_path: Path) -> None:
+    """So no warning follows when the object is dropped."""
+    root = tmp_path / "s"
+    calls = FailingCalls(root)
+    with calls.installed():
+        store = timerstore.open_shards(root, 3, small(), threads=False)
+        calls.fail(1, errno.EIO, once=False)
+        with pytest.raises(FailedError, match="shard 0: "):
+            store.close()
+        calls.heal()
+    timerstore.open_shards(root, threads=False).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.__del__()
+        store.close()
+    with pytest.raises(ClosedError):
+        store.topics()
 
 
 def test_open_closes_all_shards_when_one_fails(

@@ -106,6 +106,25 @@ def test_bytes_after_the_end_are_zeroed(filled: Bench) -> None:
     filled.open()
 
 
+@pytest.mark.parametrize("what", ["new", "rebuilt"])
+def test_sizes_are_known_after_a_kill_before_the_first_checkpoint_of_the_index(
+    filled: Bench, what: str, tmp_path: Path
+) -> None:
+    """The next owner need not configure them."""
+    copied = tmp_path / "killed"
+    if what == "rebuilt":
+        filled.close()
+        flip(disk.index_files(filled.root)[0], 7)
+        filled.open()
+    shutil.copytree(filled.root, copied)
+    abandon(filled.store)
+    filled.root = copied
+    filled.config = small(index_slot_count=5_000_000, index_entry_count=20_000_000)  # the defaults
+    filled.open()
+    assert filled.store.config.index_slot_count == SLOTS
+    check_complete(filled.store)
+
+
 @pytest.mark.parametrize("what", LOST)
 def test_lost_or_damaged_index_is_rebuilt(filled: Bench, what: str) -> None:
     filled.close()
@@ -274,5 +293,7 @@ def test_index_is_rebuilt_while_the_position_is_saved(
 
     monkeypatch.setattr(failpoints, "hook", restart)
     index.save(parts.log, is_clean=True)
-    assert not inside(filled.store).tree.index_position.exists()
+    saved = index_position.read(inside(filled.store).tree.index_position.read_bytes())
+    assert saved is not None
+    assert not saved.files
     check_complete(filled.store)

@@ -128,10 +128,10 @@ class Index(Owner):
             self._restarts += 1
             self._store_id = store_id
             self._disk.make_directory(self._tree.index)
-            if self._disk.exists(self._tree.index_position):
-                self._disk.unlink(self._tree.index_position)
-                self._disk.sync_directory(self._tree.side)
-            self._saved = None
+            # Not removed: an opening after a kill learns the sizes of the new files from it.
+            saved = IndexPosition(store_id, *self.geometry, self.has_tags, log_begin, log_begin, ())
+            self._disk.write_small(self._tree.index_position, index_position.write(saved))
+            self._saved = saved
             self.files = []
             self._making = None
             self._remove_others(set())

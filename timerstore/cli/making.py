@@ -1,5 +1,6 @@
 """Commands `init`, `backup` and `restore`: create a store or its backup."""
 
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,10 @@ import click
 
 from timerstore import store as single
 from timerstore._engine.format.store_paths import Tree, segment_name, shard_number
+from timerstore._engine.log.staging import read_staged
+from timerstore._engine.log.survey import list_files
 from timerstore._engine.maintenance import restore
+from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk, is_temporary_of
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import connected, opened_single, require
@@ -26,6 +30,7 @@ from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import plural, size_text
 from timerstore.config import StoreConfig
+from timerstore.errors import FailedError
 from timerstore.reports import BackupReport
 from timerstore.shards import open_shards
 from timerstore.shards.kinds import Kind, kind_of
@@ -41,7 +46,7 @@ _GEOMETRY = (
 )
 
 _UNFINISHED = "unfinished-init"
-"""The file that marks a store which `init` has not finished."""
+"""The file that marks a store, or shards, that `init` has not finished."""
 
 
 @click.command("init")
@@ -57,8 +62,7 @@ def init_command(
     The sizes (precision_ms, wheel_slot_count, commit_log_segment_bytes, timer_log_segment_bytes,
     index_*) are fixed at creation. All other settings apply each time the store is opened.
     """
-    is_repeated = shard_count is None and Disk().exists(path / _UNFINISHED)
-    if not is_repeated and kind_of(path) is not Kind.NOTHING:
+    if not Disk().exists(path / _UNFINISHED) and kind_of(path) is not Kind.NOTHING:
         raise _has_store(path)
     if path.exists() and (not path.is_dir() or _others_in(path, shard_count)):
         raise CommandError(
@@ -66,27 +70,54 @@ def init_command(
         )
     config = config_of(settings)
     with stopping():
-        if shard_count is not None:
-            with open_shards(path, shard_count, config) as shards:
-                made = shards.config
-        else:
-            made = _make_store(path, config)
+        made = _make(path, shard_count, config)
     _write_created(path, shard_count, made, as_json=as_json)
 
 
-def _make_store(path: Path, config: StoreConfig | None) -> StoreConfig:
-    """Make a store. Until it is whole, a file marks it, so that `init` can be repeated."""
+def _make(path: Path, shard_count: int | None, config: StoreConfig | None) -> StoreConfig:
+    """Make a store or shards. A file marks them until they are whole, so `init` can be repeated."""
     disk, mark = Disk(), path / _UNFINISHED
     disk.make_directory(path)
+    if disk.exists(mark):
+        _clear(disk, path)
     disk.write_small(mark, b"timerstore init has not finished; run it again\n")
-    with single.open(path, config) as store:
-        made, is_used = store.config, store.stats()["log_end_bytes"] > 0
-    if not is_used:
+    if shard_count is None:
+        with single.open(path, config) as store:
+            made = store.config
         _keep_sizes(path, made)
-    disk.remove(mark)
-    if is_used:  # a program has opened the unfinished store, and put messages into it
-        raise _has_store(path)
+    else:
+        with open_shards(path, shard_count, config, ingest_every=None) as shards:
+            made = shards.config
+    disk.unlink(mark)
+    with suppress(FailedError):  # if a power cut brings it back, the next `init` removes it
+        disk.sync_directory(path)
     return made
+
+
+def _clear(disk: Disk, path: Path) -> None:
+    """Remove what an unfinished `init` made. Raise CommandError if a program has used it since."""
+    tree, of_shards = Tree(path), ShardsTree(path)
+    shards = [path / name for name in disk.list(path) if shard_number(name) is not None]
+    stores = shards or [path]
+    with ExitStack() as locks:
+        for one in stores:
+            locks.callback(Directory(disk, one).release)
+        if disk.exists(of_shards.ingest) or any(_has_records(disk, Tree(one)) for one in stores):
+            disk.remove(path / _UNFINISHED)
+            raise _has_store(path)
+        files = tree.timer_wheel, tree.checkpoint, tree.abort, tree.lock, of_shards.cluster_json
+        for one in (*files, *tree.folders, *shards):
+            if disk.is_directory(one):
+                disk.remove_tree(one)
+            elif disk.exists(one):
+                disk.unlink(one)
+
+
+def _has_records(disk: Disk, tree: Tree) -> bool:
+    """Return whether the log of a store that no process has open has a record."""
+    log = list_files(disk, tree.commit_log)
+    heads = (log.read(disk, number * log.segment_bytes, 8) for number in log.sizes)
+    return any(map(any, heads)) or bool(read_staged(disk, tree.staging).pieces)
 
 
 def _has_store(path: Path) -> CommandError:
@@ -104,17 +135,18 @@ def _others_in(path: Path, shard_count: int | None) -> list[str]:
     An `init` that was killed, or that found the disk full or the store locked, can be repeated.
     """
     disk = Disk()
+    names = disk.list(path)
+    if _UNFINISHED in names:
+        return []
     if shard_count is None:
-        if disk.exists(path / _UNFINISHED):
-            return []
-        own = {"lock", f"{_UNFINISHED}.tmp"}
-        return [name for name in disk.list(path) if name not in own]
-    # cluster.py rejects a shard's directory that is not empty.
-    cluster_json = ShardsTree(path).cluster_json
+        return [name for name in names if name not in ("lock", f"{_UNFINISHED}.tmp")]
+    # A program that was killed while it created shards leaves empty folders.
     return [
         name
-        for name in disk.list(path)
-        if shard_number(name) is None and not is_temporary_of(name, cluster_json)
+        for name in names
+        if (shard_number(name) is None or disk.list(path / name))
+        and not is_temporary_of(name, ShardsTree(path).cluster_json)
+        and name != f"{_UNFINISHED}.tmp"
     ]
 
 

@@ -10,6 +10,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from timerstore._engine.storage.os_errors import FULL
+from timerstore._engine.storage.staged_directory import COMPLETE
 from timerstore.errors import (
     AccessError,
     BucketError,
@@ -163,6 +164,10 @@ _STAYS = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EROFS, e
 
 def _advice(error: BaseException) -> str:
     """Return what to do. A FailedError with a permanent cause takes the advice for its cause."""
+    if COMPLETE in str(error):
+        return (
+            "open the store, which makes its name durable; a repeated command needs another folder"
+        )
     cause = error.__cause__
     if isinstance(error, FailedError) and isinstance(cause, OSError) and cause.errno in _STAYS:
         error = cause

@@ -178,6 +178,8 @@ def repair_directory(
     Raises:
         ConfigError: there is no store, or the target exists. CorruptError: a damaged range is too
             small for the lost messages.
+        FailedError: the disk failed. If only the last sync did, the error says that the folder is
+            complete; opening it makes its name durable.
     """
     disk, source = Disk(), absolute_path("repair", path)
     into = absolute_path("repair", target)

@@ -58,6 +58,8 @@ def restore(
         ConfigError: the path is taken, or there is no backup.
         CorruptError: the backup is damaged; there is no store then.
         LockedError: another restore makes the same folder, or a backup is being made.
+        FailedError: the disk failed. If only the last sync did, the error says that the folder is
+            complete; opening it makes its name durable.
     """
     backup, path = absolute_path("backup", backup), absolute_path("restore", path)
     check_progress(progress)

@@ -198,8 +198,10 @@ class Directory(Owner):
         """Return whether the directory still has its name, and was not renamed after the lock."""
         try:
             return self._disk.identity(self.root) == self._identity
-        except FailedError:
-            return False
+        except FailedError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
 
     @property
     def was_open(self) -> bool:

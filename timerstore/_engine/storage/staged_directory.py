@@ -8,6 +8,7 @@ Locking: the directory is locked like a store's (directory.py). Two builders at 
 Invariants:
     1. The final name exists only when everything in the directory is durable.
 Raises: ConfigError if the final name is taken. LockedError if another process builds there.
+    FailedError with COMPLETE in its text if all is done but the last sync.
 See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
@@ -19,7 +20,10 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import is_mount_point, resolved_path
-from timerstore.errors import ConfigError, LockedError
+from timerstore.errors import ConfigError, FailedError, LockedError, TimerStoreError
+
+COMPLETE = "the folder is complete, but a power cut may undo its name"
+"""In the text of an error: only the last sync failed. Opening the folder repeats it."""
 
 
 def check_target(disk: Disk, path: Path, what: str) -> None:
@@ -33,6 +37,9 @@ def staged_directory(disk: Disk, path: Path, what: str, suffix: str) -> Iterator
     """Yield an empty folder to build a store in; rename it to `path`, durably, at the end.
 
     The caller makes the contents durable before the block ends.
+
+    Raises:
+        FailedError: the disk failed. With COMPLETE in its text the directory has its final name.
     """
     check_target(disk, path, what)  # also rejects a link without a target
     path = resolved_path(what, path)
@@ -58,7 +65,10 @@ def staged_directory(disk: Disk, path: Path, what: str, suffix: str) -> Iterator
         if disk.exists(path):
             disk.remove_empty(path)
         disk.rename(directory.root, path)
-        disk.sync_directory(path.parent)
+        try:
+            disk.sync_directory(path.parent)
+        except TimerStoreError as error:
+            raise FailedError(f"{what}: {COMPLETE}: {error}", where=path) from error
     finally:
         directory.release()
 

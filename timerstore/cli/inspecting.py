@@ -14,6 +14,7 @@ from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
     INSTANT,
     StorePlace,
+    StoreUrl,
     config_of,
     config_option,
     json_option,
@@ -23,9 +24,11 @@ from timerstore.cli.params import (
 )
 from timerstore.cli.text import iso, plural, safe, span_text, time_text
 from timerstore.clock import SystemClock
-from timerstore.errors import LockedError, MessageError
+from timerstore.config import StoreConfig
+from timerstore.errors import FullError, LockedError, MessageError
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.reports import Explanation, Histogram
+from timerstore.shards.receipt import split_handle
 
 _SHOWN_MAX = 48  # a longer table omits its empty buckets
 _BAR = 40
@@ -57,8 +60,9 @@ def histogram_command(
     try:
         with opened(path, config, threads=False) as store:
             found = store.histogram(ms_of(begin), ms_of(end), by, topic)
-    except LockedError:
-        assert isinstance(path, Path), "a served store is not locked"
+    except (LockedError, FullError):
+        if isinstance(path, StoreUrl):
+            raise
         found = _from_snapshot(path, topic, by, begin, end)
     edges = found.edges.tolist()
     rows = list(zip(edges[:-1], edges[1:], found.counts.tolist(), strict=True))
@@ -87,7 +91,7 @@ def _width(count: int, top: int) -> int:
 def _from_snapshot(
     path: Path, topic: str | None, by: str, begin: datetime | None, end: datetime | None
 ) -> Histogram:
-    """Count the pending messages of a store that another process has open."""
+    """Count the pending messages of a store that cannot be opened: it is open, or the disk full."""
     begin_ms = SystemClock().now_ms if begin is None else ms_of(begin)  # the same for all shards
     found = []
     for one in stores_in(path).values():
@@ -114,8 +118,7 @@ def explain_command(
     MESSAGE is a handle, or with --topic a message id. The exit code is 1 if the message is unknown.
     """
     try:
-        with opened(path, config_of(settings), threads=False) as store:
-            found = store.explain(message, topic=topic)
+        found = _explain(path, config_of(settings), message, topic)
     except MessageError as error:
         raise CommandError(
             str(error), do="give the handle that `put` printed, or a message id and --topic"
@@ -126,6 +129,26 @@ def explain_command(
         _write_explanation(found)
     if found.state == "unknown":
         raise click.exceptions.Exit(Exit.NOT_SO)
+
+
+def _explain(
+    path: StorePlace, config: StoreConfig | None, message: str, topic: str | None
+) -> Explanation:
+    try:
+        with opened(path, config, threads=False) as store:
+            return store.explain(message, topic=topic)
+    except FullError:
+        if isinstance(path, StoreUrl):
+            raise
+    stores = stores_in(path)
+    if topic is None and None not in stores:
+        shard, message = split_handle(message, len(stores))
+        stores = {shard: stores[shard]}
+    found = []
+    for one in stores.values():
+        with ReadOnlyStore(one) as reader:
+            found.append(reader.explain(message, topic=topic))
+    return next((one for one in found if one.state != "unknown"), found[0])
 
 
 def _fields(found: Explanation) -> dict[str, Any]:

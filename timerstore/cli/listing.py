@@ -29,6 +29,9 @@ from timerstore.cli.served import backlogs_of, served_groups, topics_of
 from timerstore.cli.stopping import stopping
 from timerstore.cli.summaries import groups, holder_text
 from timerstore.cli.text import plural, size_text, span_text
+from timerstore.config import StoreConfig
+from timerstore.errors import FullError
+from timerstore.read_only_store import ReadOnlyStore
 from timerstore.reports import GroupBacklog
 
 
@@ -152,9 +155,7 @@ def count_command(
     config = config_of(settings)
     holders: list[int | None] = [None]
     if begin is not None or end is not None:
-        with opened(path, config, threads=False) as store:
-            pending = store.pending(begin_ms=ms_of(begin), end_ms=ms_of(end), topic=topic)
-            number: int = sum(1 for _ in pending)
+        number = _count_due(path, config, ms_of(begin), ms_of(end), topic)
     elif isinstance(path, StoreUrl):
         with connected(path, config) as served:
             stats = served.stats()
@@ -178,6 +179,27 @@ def count_command(
         )
     else:
         say(str(number))
+
+
+def _count_due(
+    path: StorePlace,
+    config: StoreConfig | None,
+    begin_ms: int | None,
+    end_ms: int | None,
+    topic: str | None,
+) -> int:
+    """Count messages by due time. Read the files if the disk is too full to open the store."""
+    try:
+        with opened(path, config, threads=False) as store:
+            return sum(1 for _ in store.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic))
+    except FullError:
+        if isinstance(path, StoreUrl):
+            raise
+    count = 0
+    for one in stores_in(path).values():
+        with ReadOnlyStore(one) as reader:
+            count += sum(1 for _ in reader.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic))
+    return count
 
 
 def _note_unknown(topic: str, known: Container[str]) -> None:

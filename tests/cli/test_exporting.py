@@ -81,6 +81,7 @@ def test_export_reports_a_full_disk_as_retryable(ts: CommandLine, name: str) -> 
     assert (done.returncode, error["do"]) == (Exit.LATER, "free space and try again")
     assert error["where"] == f"{file}.part"
     assert list(ts.folder.iterdir()) == [path]
+    assert ts.fine("export", path, file, "--json").row["rows"] == 1
 
 
 def test_second_export_to_the_same_file_is_rejected(

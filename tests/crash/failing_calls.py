@@ -31,8 +31,8 @@ from timerstore._engine.storage import anchor, disk, file
 from timerstore._engine.storage.guarded_map import GuardedMap
 
 BY_PATH = (
-    "open", "stat", "lstat", "statvfs", "listdir", "scandir", "mkdir", "unlink", "rename", "link",
-    "rmdir",
+    "open", "stat", "lstat", "statvfs", "listdir", "scandir", "mkdir", "unlink", "rename",
+    "replace", "link", "rmdir",
 )  # fmt: skip
 BY_DESCRIPTOR = (
     "close", "fstat", "pwrite", "pread", "preadv", "lseek", "fdatasync", "fsync", "ftruncate",
@@ -41,10 +41,10 @@ BY_DESCRIPTOR = (
 FROM_C = ("ts_zero_range", "ts_start_writing", "ts_punch")
 OTHERS = ("mmap", "lockf", "flock")
 TAKE_SPACE = {
-    "open", "mkdir", "rename", "link", "pwrite", "fdatasync", "fsync", "ftruncate",
+    "create", "mkdir", "rename", "replace", "link", "pwrite", "fdatasync", "fsync", "ftruncate",
     "posix_fallocate", "ts_zero_range",
 }  # fmt: skip
-TAKE_DESCRIPTORS = {"open", "listdir", "scandir", "mmap"}
+TAKE_DESCRIPTORS = {"open", "create", "listdir", "scandir", "mmap"}
 ONLY = {errno.ENOSPC: TAKE_SPACE, errno.EMFILE: TAKE_DESCRIPTORS}
 """By error number, the calls that can fail with it; any call with another one."""
 FOR_EVER = 1 << 60
@@ -111,7 +111,8 @@ class FailingCalls:
             where = self._of(path, given.get("dir_fd", given.get("src_dir_fd")))
             if where is None:
                 return real(path, *rest, **given)
-            if self._meets(name, where):
+            may_create = name == "open" and rest[0] & os.O_CREAT
+            if self._meets("create" if may_create else name, where):
                 raise self._error(where)
             got = real(path, *rest, **given)
             if name == "open":

@@ -33,6 +33,8 @@ AMOUNTS = {
     "sizes of a full disk": Amount(1, 3),
     "failing calls of a scene": Amount(3, 12),
     "nth calls": Amount(2, 9),
+    # tests/cli
+    "failing calls of a command": Amount(4, 40),
     "scenes without memory or descriptors": Amount(2, 5),
     # tests/net
     "kills of an owner": Amount(2, 20),

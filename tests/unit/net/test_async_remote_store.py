@@ -134,10 +134,11 @@ def test_messages_leased_for_a_cancelled_call_are_given_back(served: ServedBench
     _run(served, body)
 
 
+@pytest.mark.parametrize("is_cancelled_first", [True, False])
 def test_messages_of_a_call_that_is_cancelled_as_its_answer_comes_are_given_back(
-    served: ServedBench,
+    served: ServedBench, is_cancelled_first: bool
 ) -> None:
-    """The task has not run since it was cancelled."""
+    """The task does not run between the two."""
 
     async def body(store: AsyncRemoteStore) -> None:
         await store.put("t", b"x")
@@ -146,11 +147,13 @@ def test_messages_of_a_call_that_is_cancelled_as_its_answer_comes_are_given_back
         data_received = channel.data_received
         call = asyncio.ensure_future(store.receive("t", "g", lease=3600))
 
-        def cancel_then_receive(data: bytes) -> None:
-            call.cancel()
+        def receive_and_cancel(data: bytes) -> None:
+            if is_cancelled_first:
+                call.cancel()
             data_received(data)
+            call.cancel()
 
-        channel.data_received = cancel_then_receive  # type: ignore[method-assign]
+        channel.data_received = receive_and_cancel  # type: ignore[method-assign]
         await asyncio.wait([call])
         assert call.cancelled()
         channel.data_received = data_received  # type: ignore[method-assign]

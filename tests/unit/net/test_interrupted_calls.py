@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
 import timerstore.aio
+from tests.support.held_sync import PATIENCE_S
 from tests.support.served_bench import ServedBench
 from timerstore import ClosedError, ConnectionLostError, UnavailableError
 from timerstore.net.async_channel import AsyncChannel
+from timerstore.net.async_remote_store import AsyncRemoteStore
 from timerstore.net.call_table import CONSUMER_CALLS, STORE_CALLS
 from timerstore.net.channel import Channel
 from timerstore.net.connector import Connector
@@ -46,6 +49,30 @@ def test_interrupted_poll_loses_no_messages(
     assert [one.body for one in consumer.poll()] == [b"1", b"2", b"3"]
     assert consumer.commit() == {0: 4}
     consumer.close()
+
+
+def test_interrupted_receive_ends_in_the_server(
+    served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, wait_for_answer = remote._connector.channel(), Channel._await
+
+    def interrupted(self: Channel, slot: Any, deadline_s: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            wait_for_answer(self, slot, deadline_s)  # of the thread that ends the call
+            return
+        while not served.server.stats()["net_waiting_requests"]:
+            pass
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "_await", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            remote.receive("t", "g", wait=3600)
+        for one in threading.enumerate():
+            if one.name == "timerstore-abandon":
+                one.join(PATIENCE_S)
+    assert served.server.stats()["net_waiting_requests"] == 0
+    assert not channel.is_lost, "the end of the connection would end the call, too"
 
 
 @pytest.mark.parametrize("turns", range(8))
@@ -155,6 +182,42 @@ def test_cancelled_caller_leaks_no_connection(served: ServedBench) -> None:
         assert not store._channels
         assert not store._connecting
 
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_connection_that_is_made_while_the_client_closes_is_closed(
+    served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, made = Connector._attempt, []
+
+    def attempt_then_close(self: Connector, timeout_s: float) -> Channel:
+        made.append(attempt(self, timeout_s))
+        remote.close()  # of another thread
+        return made[0]
+
+    monkeypatch.setattr(Connector, "_attempt", attempt_then_close)
+    remote._connector.channel()._lose(ConnectionLostError("lost"))
+    with pytest.raises(ClosedError):
+        remote.topics()
+    assert made[0].fileno() == -1
+
+
+def test_async_connection_that_is_made_while_the_client_closes_is_closed(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, made = AsyncRemoteStore._connected, []
+
+    async def connect_then_close(self: AsyncRemoteStore, deadline_s: float) -> AsyncChannel:
+        made.append(await connected(self, deadline_s))
+        await asyncio.to_thread(asyncio.run, self.close())  # of another loop
+        return made[0]
+
+    async def main() -> None:
+        with pytest.raises(ClosedError):
+            await timerstore.aio.connect(served.url)
+        assert made[0].is_lost
+
+    monkeypatch.setattr(AsyncRemoteStore, "_connected", connect_then_close)
     asyncio.run(asyncio.wait_for(main(), 60))
 
 

@@ -19,6 +19,7 @@ from tests.support.command_line import COMMAND, CommandLine, environment
 from tests.support.service_manager import Manager
 from timerstore import ConnectionLostError, UnavailableError
 from timerstore._engine.leases.group_backlogs import GroupBacklogs
+from timerstore.aio import AsyncTimerStore
 from timerstore.cli.exits import Exit
 
 PATIENCE_S = 60
@@ -209,3 +210,19 @@ def test_ping_counts_nothing(
         timerstore.net.serve(opened, socket=tmp_path / "x.sock") as server,
     ):
         assert ts("ping", server.urls[0]).code == Exit.FINE
+
+
+def test_ping_reports_the_error_of_the_store(
+    ts: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_store: AsyncTimerStore) -> None:
+        raise timerstore.FullError("the disk is full")
+
+    monkeypatch.setattr(AsyncTimerStore, "topics", fail)
+    with (
+        timerstore.open(tmp_path / "store") as opened,
+        timerstore.net.serve(opened, socket=tmp_path / "x.sock") as server,
+    ):
+        answer = ts("ping", server.urls[0])
+    assert (answer.code, answer.out) == (Exit.LATER, "")
+    assert "the disk is full" in answer.err

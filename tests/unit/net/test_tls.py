@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import timerstore.aio
 import timerstore.net
 from tests.support.bench import Bench
 from tests.support.certificates import TOKEN, make_secrets
+from tests.support.held_sync import PATIENCE_S
 from timerstore import AccessError, ConfigError, UnavailableError
 from timerstore.net.connections import REJECTING_MAX
 from timerstore.net.server_limits import ServerLimits
+from timerstore.net.tls_stream import TlsStream
 
 
 class Tls:
@@ -73,6 +76,22 @@ def test_asyncio_over_tls(tls: Tls) -> None:
             assert sorted(one.queue_offset for one in receipts) == list(range(50))
 
     asyncio.run(main())
+
+
+def test_end_of_the_connection_without_an_end_of_tls_is_an_error(tmp_path: Path) -> None:
+    """As a process that is killed ends it. Waiting for more bytes would never end."""
+    cert, key, _ = make_secrets(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    here, there = socket.socketpair()
+    serving = threading.Thread(target=lambda: context.wrap_socket(there, server_side=True).close())
+    serving.start()
+    trusting = ssl.create_default_context(cafile=cert)
+    stream = TlsStream(here, trusting, "127.0.0.1", time.monotonic() + PATIENCE_S)
+    serving.join()
+    with pytest.raises(ssl.SSLEOFError):
+        any(stream.receive([], PATIENCE_S) for _ in range(9))  # first the tickets of the session
+    here.close()
 
 
 def test_connections_in_a_handshake_count(tmp_path: Path) -> None:

@@ -3,13 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.support.bench import small
 from tests.support.stepped_aio import Stepped, stepped_store
 from tests.unit.fastpath.aio_puts import held_sync
 from timerstore import AckResult, LeasedMessage, MessageError
 from timerstore._engine.leases import shared_receive
+from timerstore._engine.leases.receive_request import ReceiveRequest, check_receive
+from timerstore._engine.leases.shared_receive import SharedReceive
 
 Test = Callable[[Stepped], Awaitable[None]]
 
@@ -233,3 +238,23 @@ def test_calls_together_read_about_a_limit_of_bytes_and_the_others_read_alone(
         assert sorted(one[0].body[0] for one in found[4:] if one) == list(range(8))
 
     run(tmp_path, test)
+
+
+@pytest.mark.parametrize("groups", ["ggg", "ghi"])
+@pytest.mark.parametrize(("body_bytes", "read_count"), [(49, 3), (50, 2)])
+def test_reads_together_end_at_the_limit_of_bytes(
+    monkeypatch: pytest.MonkeyPatch, groups: str, body_bytes: int, read_count: int
+) -> None:
+    """Each read finds one message. Calls of one group share reads; those of others do not."""
+    monkeypatch.setattr(shared_receive, "PASS_BYTES_MAX", 100)
+    sources: dict[str, Any] = {group: object() for group in groups}
+
+    def prepare(request: ReceiveRequest) -> Any:
+        return sources[request.group], check_receive(small(), request)
+
+    def take(_source: object, _terms: object) -> list[Any]:
+        return [SimpleNamespace(raw_body=bytes(body_bytes))]
+
+    calls: Any = SharedReceive(prepare, take).receive([ReceiveRequest("t", one) for one in groups])
+    assert [len(one.found) for one in calls] == [1] * read_count + [0] * (3 - read_count)
+    assert [one.is_postponed for one in calls] == [False] * read_count + [True] * (3 - read_count)

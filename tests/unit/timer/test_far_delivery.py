@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bench import DAY, NOW, SECOND, YEAR
 from tests.support.far_bench import WINDOW, bodies, far_bench, go, stat, tree
-from tests.support.inside import FAR_BATCH
+from tests.support.inside import FAR_BATCH, inside
 from timerstore import CancelResult
 from timerstore._engine.timer import far_wheel as far_module
 
@@ -137,6 +137,21 @@ def test_message_past_last_far_slot_is_linked_again(
     bench.turn(SECOND)
     assert bodies(bench) == [b"m"]
     assert 10 < stat(bench, "far_added_messages") < 60
+    bench.close()
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 9])
+def test_message_past_last_far_slot_waits_in_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyond: int
+) -> None:
+    monkeypatch.setattr(far_module, "SLOTS_MAX", 20)
+    bench = far_bench(tmp_path, far_wheel="own")
+    far = inside(bench.store).far_wheel
+    last = (NOW // SECOND + WINDOW) // far.width + 20 - 1
+    bench.store.put("t", b"m", deliver_ms=(last + beyond) * far.width * SECOND + 1)
+    bench.turn()
+    assert far.lowest == last
+    assert far.count == 1
     bench.close()
 
 

@@ -292,6 +292,20 @@ def test_saved_ids_are_dropped_when_their_window_has_ended(
     assert bench.store.put("t", b"x", message_id="id-3").duplicate is is_known
 
 
+def test_id_that_is_not_saved_is_kept_after_its_window(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next checkpoint saves it."""
+    monkeypatch.setattr(*IDS_CAPACITY_MIN, 4)
+    for k in range(4):
+        if k == 3:
+            bench.store.flush()
+        bench.store.put("t", b"x", message_id=f"id-{k}")
+    bench.clock.advance(HOUR)
+    bench.store.put("t", b"x", message_id="new")
+    assert len(inside(bench.store).ids.take().entries) == 2
+
+
 def test_ids_file_is_rebuilt_when_it_does_not_match(bench: Bench) -> None:
     first = bench.store.put("t", b"x", message_id="a")
     for damage in (bytes(24), b""):

@@ -1,6 +1,7 @@
 """Removal of log files by age and by size, and the readers of removed messages."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,29 @@ def test_log_of_its_size_limit_keeps_its_files(tmp_path: Path) -> None:
         bench.store.close()
 
 
+def test_file_is_kept_while_the_next_one_has_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = RetentionBench(tmp_path, config(retention_ms=0, retention_log_bytes=KIB))
+    bench.fill(12)
+
+    def interrupt(name: str) -> None:
+        if name == "log_rolled":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "hook", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bench.store.put("t", bytes(1200))
+    bench.store.flush()
+    bench.stepper.settle()
+    assert bench.stat("log_end_bytes") == 16 * KIB
+    assert bench.log_files[0] == 0
+    bench.fill(1)
+    assert bench.log_files[0] == 16 * KIB
+    bench.store.close()
+
+
 def test_full_file_system_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = RetentionBench(tmp_path, config(retention_ms=0, retention_disk_percent=80))
     bench.fill(60)
@@ -140,6 +164,24 @@ def test_pending_messages_above_the_limit_are_moved_again_only_when_the_log_doub
     bench.stepper.settle()
     assert moved < bench.stat("retention_moved_messages") <= 3 * 150
     assert len(list(bench.store.pending())) == 150
+    bench.check()
+    bench.store.close()
+
+
+def test_next_pass_begins_when_the_log_has_its_size(tmp_path: Path) -> None:
+    bench = RetentionBench(tmp_path, config(retention_ms=0, retention_log_bytes=20 * KIB))
+    for k in range(60):
+        bench.store.put("t", bytes(1200), delay=80_000 + k)
+    bench.stepper.settle()
+    moved = bench.stat("retention_moved_messages")
+    size = bench.stat("log_end_bytes") - bench.stat("log_begin_bytes")
+    retention: Any = bench.store.services()["retention"]
+    retention._resume_bytes = size + 1
+    bench.stepper.settle()
+    assert bench.stat("retention_moved_messages") == moved
+    retention._resume_bytes = size
+    bench.stepper.settle()
+    assert bench.stat("retention_moved_messages") > moved
     bench.check()
     bench.store.close()
 

@@ -200,7 +200,7 @@ class Channel(Owner):
         self._unused_targets: deque[int] = deque()
         self._has_reader = endpoint.is_tls
         if self._has_reader:
-            _start_reader(weakref.ref(self))
+            _start_reader(weakref.ref(self), self._stream)
 
     def _first_reply(self, deadline_s: float) -> object:
         chunks = self._chunks
@@ -498,7 +498,7 @@ class Channel(Owner):
 
     def _close_if_unused(self) -> None:
         """Close the socket of a lost connection, when no thread can wait for its bytes."""
-        if self._lost is not None and not self._slots:
+        if self._lost is not None and not self._slots and not self._has_reader:
             self._stream.close()
 
     def lose_if_idle(self) -> bool:
@@ -524,14 +524,19 @@ class Channel(Owner):
         self._stream.close()
 
 
-def _start_reader(found: "weakref.ref[Channel]") -> None:
+def _start_reader(found: "weakref.ref[Channel]", stream: SocketStream) -> None:
     """Read on a thread for all calls of a connection with TLS."""
 
     def read() -> None:
         slot = _Slot()  # gets no answer
-        while (one := found()) is not None and not one.is_lost:
+        while (one := found()) is not None:
             one._read_until(slot, time.monotonic() + _LOOK_S)
+            if one.is_lost:
+                one._has_reader = False
+                one._close_if_unused()
+                return
             del one  # a channel that is used no more can go
+        stream.close()
 
     threading.Thread(target=read, name="timerstore-tls", daemon=True).start()
 

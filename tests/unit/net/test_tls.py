@@ -94,6 +94,31 @@ def test_end_of_the_connection_without_an_end_of_tls_is_an_error(tmp_path: Path)
     here.close()
 
 
+def test_socket_stays_open_until_the_reader_of_tls_has_ended(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read the bytes of another file that got the number of the socket."""
+    is_reached, is_released = threading.Event(), threading.Event()
+    receive = TlsStream.receive
+
+    def held(self: TlsStream, chunks: list[bytes], left_s: float) -> bool:
+        is_reached.set()
+        assert is_released.wait(PATIENCE_S)
+        return receive(self, chunks, left_s)
+
+    store = tls.connect()
+    channel = store._connector.channel()
+    (reader,) = (one for one in threading.enumerate() if one.name == "timerstore-tls")
+    monkeypatch.setattr(TlsStream, "receive", held)
+    assert is_reached.wait(PATIENCE_S)
+    store.close()
+    number = channel.fileno()
+    is_released.set()
+    reader.join(PATIENCE_S)
+    assert number >= 0
+    assert channel.fileno() == -1
+
+
 def test_connections_in_a_handshake_count(tmp_path: Path) -> None:
     """A client that connects and sends nothing was not counted until its handshake ended."""
     tls = Tls(tmp_path, ServerLimits(connections_max=3))

@@ -29,6 +29,7 @@ from timerstore.net.channel import (
     NotSentError,
     call_payload,
     check_welcome,
+    error_of_connection,
     no_answer,
     not_a_server,
     wait_of,
@@ -140,8 +141,7 @@ class AsyncChannel(Owner, asyncio.Protocol):
             self._greeting.set_result(check_welcome(reply))
             return
         if reply.id == NO_CALL:
-            assert isinstance(reply, Failure), "checked by the reader of messages"
-            self._lose(error_of(reply))
+            self._lose(error_of_connection(reply))
             return
         running = self._calls.pop(reply.id, None)
         if running is None:

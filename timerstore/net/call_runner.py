@@ -47,9 +47,19 @@ class MessageList(Owner):
         self.calls = calls
         self._found = found
         self._kept: list[Any] = []
+        self._is_read = False  # by a `next` that runs
 
     async def next(self) -> list[Any]:
-        """Return the next messages; an empty list at the end."""
+        """Return the next messages; an empty list at the end. MessageError if another one runs."""
+        if self._is_read:
+            raise MessageError("next: wanted one at a time for a list, got a second one")
+        self._is_read = True
+        try:
+            return await self._page()
+        finally:
+            self._is_read = False
+
+    async def _page(self) -> list[Any]:
         if self._kept:
             page, self._kept = self._kept, []
             return page

@@ -143,6 +143,13 @@ def not_a_server(got: bytes) -> ProtocolError:
     return ProtocolError("the other side is no server of timerstore", got=got)
 
 
+def error_of_connection(reply: Answer | Failure) -> TimerStoreError:
+    """Return the error that a message without a call has for the connection."""
+    if isinstance(reply, Failure):
+        return error_of(reply)
+    return ProtocolError("an answer has the id of no call", got=reply.id)
+
+
 def check_welcome(reply: object) -> Welcome:
     """Return the server's first message, or raise the error that it contains."""
     if isinstance(reply, Failure):
@@ -476,8 +483,7 @@ class Channel(Owner):
         if isinstance(reply, Welcome):
             raise ProtocolError("the server sent a second welcome")
         if reply.id == NO_CALL:
-            assert isinstance(reply, Failure), "checked by the reader of messages"
-            self._lose(error_of(reply))
+            self._lose(error_of_connection(reply))
         elif (slot := self._slots.get(reply.id)) is not None:  # else the call was interrupted
             slot.reply = reply
             slot.wake()

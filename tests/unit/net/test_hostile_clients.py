@@ -174,6 +174,31 @@ def test_call_of_a_target_that_was_just_closed_is_a_message_error(
     assert replies[1][2] == "MessageError"
 
 
+def test_second_next_of_a_list_is_a_message_error_while_the_first_runs(
+    served: ServedBench,
+) -> None:
+    served.bench.store.put("t", b"x", delay=1)
+    raw = served.raw()
+    raw.hello()
+    raw.send([2, 1, "pending"])
+    assert raw.reply() == [5, 1, 1]
+    raw.send_all([[2, 2, "next", [], {}, 1], [2, 3, "next", [], {}, 1]])
+    replies = sorted((raw.reply() for _ in range(2)), key=lambda one: one[1])
+    assert replies[0][:2] == [5, 2]
+    assert len(replies[0][2]) == 1
+    assert replies[1][:3] == [6, 3, "MessageError"]
+
+
+def test_call_that_is_nested_too_deep_for_its_id_closes(served: ServedBench) -> None:
+    """Less deep, it gets an error, and the connection goes on."""
+    raw = served.raw()
+    raw.hello()
+    for depth, call_id, kind in ((100, 7, "MessageError"), (100_000, 0, "ProtocolError")):
+        raw.socket.sendall(frame(b"\x94\x02\x07\xa3put\x91" + b"\x91" * depth + b"\xc0"))
+        assert raw.reply()[:3] == [6, call_id, kind]
+    assert raw.is_closed_by_server()
+
+
 def test_random_bytes_harm_no_other_client(served: ServedBench, remote: RemoteStore) -> None:
     random.seed(7)
     for k in range(300):

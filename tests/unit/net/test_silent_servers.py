@@ -30,7 +30,7 @@ _FOR_EVER_S = 3600  # an attempt that is repeated ends the test
 
 class _HalfServer:
     """Greets, answers `topics`, and no other call. Reads nothing after the greeting if it is
-    `deaf`. Does not even greet if it is `silent`.
+    `deaf`. Does not even greet if it is `silent`. Answers no call that there is if it is `wrong`.
     """
 
     def __init__(self, path: Path, kind: str = "") -> None:
@@ -63,7 +63,8 @@ class _HalfServer:
                         reply: list[Any] = [4, 1, [], 1 << 25, 1024, 3_600_000, "/"]
                         one.sendall(frame(msgspec.msgpack.encode(reply)))
                     elif message[2] == "topics":
-                        one.sendall(frame(msgspec.msgpack.encode([5, message[1], {}])))
+                        call_id = 0 if self.kind == "wrong" else message[1]
+                        one.sendall(frame(msgspec.msgpack.encode([5, call_id, {}])))
                     if self.kind == "deaf":
                         return
         except OSError:
@@ -149,6 +150,14 @@ def test_server_that_reads_nothing_ends_the_call(tmp_path: Path, made: Made) -> 
     options = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 0.3}
     with pytest.raises(ConnectionLostError):
         made(one.url, "put", "t", bytes(4 << 20), options=options)
+    one.close()
+
+
+@_CLIENTS
+def test_answer_to_no_call_is_a_protocol_error(tmp_path: Path, made: Made) -> None:
+    one = _HalfServer(tmp_path / "half.sock", "wrong")
+    with pytest.raises(ProtocolError, match="an answer has the id of no call"):
+        made(one.url, "topics", options={"retry_for": 0})
     one.close()
 
 

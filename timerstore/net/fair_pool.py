@@ -158,8 +158,9 @@ class FairPool(Owner, Executor):
             self._enter(client)
             count = min(self._idle, client.ready_count)
             self._idle -= count
-        with suppress(RuntimeError):  # `shutdown` makes the jobs that are left
-            for _ in range(count):
+        for _ in range(count):
+            # Without another thread, those that there are take the job. `shutdown` makes the rest.
+            with suppress(RuntimeError):
                 self._threads.submit(self._run_next)
 
     def pause(self, client: PoolClient) -> None:

@@ -279,7 +279,7 @@ class ServerConnection(asyncio.Protocol):
         if self._payloads and not self._is_finishing:
             self._transport.pause_reading()
             self._schedule_calls()
-        else:
+        elif not self._is_full:
             self._transport.resume_reading()
 
     def _handle(self, payload: bytes, memory_bytes: int) -> None:

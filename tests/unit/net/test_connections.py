@@ -97,16 +97,20 @@ def test_connection_is_counted_until_it_ends() -> None:
 
 
 class Transport:
-    """A transport that notes its limits."""
+    """A transport that notes its limits and whether it reads."""
 
     def __init__(self) -> None:
         self.high: int | None = None
+        self.is_reading = True
 
     def set_write_buffer_limits(self, high: int) -> None:
         self.high = high
 
     def pause_reading(self) -> None:
-        pass
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
 
     def is_closing(self) -> bool:
         return True
@@ -168,6 +172,25 @@ def test_connection_has_the_time_and_the_buffer_of_the_limits(amount: int) -> No
         pool.shutdown()
         here.close()
         there.close()
+
+    asyncio.run(test())
+
+
+def test_connection_that_takes_no_answers_is_not_read_when_a_call_ends() -> None:
+    async def test() -> None:
+        with _connection() as one:
+            transport = cast("Transport", one._transport)
+            one.pause_writing()
+            call = asyncio.ensure_future(asyncio.sleep(0))
+            await call
+            one._call_ended(1, call)
+            await asyncio.sleep(0)
+            assert not transport.is_reading
+            one.resume_writing()
+            await asyncio.sleep(0)
+            assert transport.is_reading
+            one.connection_lost(None)
+            await asyncio.wait_for(one.ended(), PATIENCE_S)
 
     asyncio.run(test())
 

@@ -123,6 +123,26 @@ def test_client_that_resumes_has_as_many_threads_as_before() -> None:
     _run(test, workers=2)
 
 
+def test_client_that_resumes_loses_no_job_if_no_thread_can_be_started() -> None:
+    async def test(jobs: Jobs) -> None:
+        client = PoolClient(None)
+        jobs.pool.pause(client)
+        held = jobs.add(client, "a", "b")
+        while jobs.pool._idle < 2:
+            await asyncio.sleep(0)
+        submit = jobs.pool._threads.submit
+
+        def submit_and_fail(call: Callable[[], None]) -> None:
+            submit(call)  # as an executor: it has the call before it starts a thread
+            raise RuntimeError("can't start new thread")
+
+        jobs.pool._threads.submit = submit_and_fail  # type: ignore[method-assign, assignment]
+        jobs.pool.resume(client)
+        await jobs.all_of(*held)
+
+    _run(test)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_results_in_hand_are_limited_until_their_task_has_run(limit: int) -> None:
     async def test(jobs: Jobs) -> None:

@@ -130,6 +130,8 @@ class SharedConnector(Connector):
 
     def _give_up_ended(self) -> None:
         """Close the store if its server has ended, so that a process can open it again."""
+        if self._owned is not None and not self._owned[1].has_ended:
+            return  # the next attempt finds it, or its end
         try:
             self._give_up()
         except ReentrantCallError:  # the lock is not released

@@ -132,6 +132,11 @@ class StoreServer(AttachedServer):
         """The addresses for `timerstore.connect`."""
         return list(self._names)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server has ended, by itself or by `close`."""
+        return not self._thread.is_alive()
+
     def stats(self) -> dict[str, int]:
         """Return the counters of the server by name; docs/metrics.md describes them."""
         return self._counters.values()

@@ -10,9 +10,18 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
-from timerstore import ConfigError, CorruptError, LockedError, StoreConfig, UnavailableError
+from timerstore import (
+    ConfigError,
+    ConnectionLostError,
+    CorruptError,
+    LockedError,
+    StoreConfig,
+    UnavailableError,
+)
 from timerstore.net import shared_store
 from timerstore.net.attempt_limits import ClientTimes
+from timerstore.net.channel import Channel
+from timerstore.net.connector import Connector
 from timerstore.net.shared_store import SharedConnector, SharedStore, open_shared
 from timerstore.net.store_server import StoreServer
 from timerstore.testing import ManualClock
@@ -51,6 +60,23 @@ def test_owner_opens_again_after_the_end_of_its_server(tmp_path: Path, config: S
         assert store.is_owner
         assert store._shared._owned is not owned
         assert first.queue_offset == 0
+
+
+def test_owner_keeps_a_server_that_closes_its_connection(
+    tmp_path: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does that has too many connections. Those of other processes go on."""
+
+    def reset(_self: Connector, _timeout_s: float) -> Channel:
+        monkeypatch.undo()
+        raise ConnectionResetError("the server closed the connection")
+
+    with _open(tmp_path / "s", config) as store:
+        owned = store._shared._owned
+        monkeypatch.setattr(Connector, "_attempt", reset)
+        store._shared.channel()._lose(ConnectionLostError("lost"))
+        store.put("t", b"x")
+        assert store._shared._owned is owned
 
 
 def test_owner_closes_the_store_if_the_end_of_its_server_is_interrupted(

@@ -1,10 +1,14 @@
 """Messages due at the edges of the roll window, of a lap and of far slots: not early, not late."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.bench import SECOND, Bench, small
+from timerstore._engine.base.native import lib
+from timerstore._engine.timer.timer_arrays import DUE
 
 
 @pytest.mark.parametrize("far_wheel", ["off", "shared"])
@@ -48,3 +52,15 @@ def test_service_wakes_when_a_far_slot_enters_the_roll_window(tmp_path: Path) ->
     bench.turn(400 * SECOND)
     assert bench.bodies() == [b"x"]
     bench.close()
+
+
+def test_entry_rolls_if_its_own_slot_is_not_loaded(bench: Bench) -> None:
+    """An entry at the end of the last loaded slot does not; one in the first slot after it does."""
+    service: Any = bench.store.services()["dequeue_put"]
+    due = np.zeros(2, DUE)
+    due["flags"] = lib.TS_FLAG_ROLL
+    due["due_ms"] = 100 * SECOND, 100 * SECOND + 1
+    (rolling,), ready = service._split_rolling(due, 100)
+    assert rolling["due_ms"].tolist() == [100 * SECOND + 1]
+    assert ready["due_ms"].tolist() == [100 * SECOND]
+    assert service._rolling(due, 100).tolist() == [1]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -180,25 +181,33 @@ def test_calls_during_the_close_of_the_store_go_to_the_next_server(tmp_path: Pat
     """A put was answered by the store that closed, or is stored once in the next one."""
     served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock")
     remotes = [served.connect() for _ in range(3)]
+    first_has, second_has = Event(), Event()
     with ThreadPoolExecutor(3) as pool:
-        putting = [pool.submit(_put_all, remote) for remote in remotes]
-        while served.server.stats()["net_requests"] < 100:
-            pass
+        putting = [pool.submit(_put_all, remote, first_has, second_has) for remote in remotes]
+        assert first_has.wait(60)
         served.bench.reopen()
         second = timerstore.net.serve(served.bench.store, socket=tmp_path / "x.sock")
-        assert [one.result(60) for one in putting] == [200] * 3
+        second_has.set()
+        counts = [one.result(60) for one in putting]
     served.bench.turn()
-    bodies = sorted(served.bench.bodies("t"))
-    assert bodies == sorted(b"%d" % k for k in range(200) for _ in range(3))
-    assert second.stats()["net_requests"] > 0, "the store was closed after the last put"
+    wanted = [b"%d" % k for count in counts for k in range(count)]
+    assert sorted(served.bench.bodies("t")) == sorted(wanted)
+    assert second.stats()["net_requests"] > 0
     second.close()
     served.close()
 
 
-def _put_all(remote: RemoteStore) -> int:
-    for k in range(200):
-        remote.put("t", b"%d" % k)
-    return 200
+def _put_all(remote: RemoteStore, first_has: Event, second_has: Event) -> int:
+    """Put until the second server had a put of this client; return how many were put."""
+    count = 0
+    while True:
+        is_last = second_has.is_set()
+        remote.put("t", b"%d" % count)
+        count += 1
+        if count == 30:
+            first_has.set()
+        if is_last:
+            return count
 
 
 def test_clients_of_a_program_that_exits_look_for_another_server(tmp_path: Path) -> None:

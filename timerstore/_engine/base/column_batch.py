@@ -6,6 +6,7 @@ Raises: AssertionError if a column has another length; callers have checked it.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,7 @@ _INT64 = "int64_t[]"
 
 def joined_column(parts: Sequence[bytes]) -> tuple[bytes, Int64Array]:
     """Return the parts one after another, and the offsets of each: their number + 1."""
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-    return b"".join(parts), offsets
+    return b"".join(parts), np.array([0, *accumulate(map(len, parts))], np.int64)
 
 
 class BatchPart(NamedTuple):

@@ -143,6 +143,10 @@ class Puller(Owner):
         bytes_max: int,
     ) -> PullResult:
         """Pull without waiting, about `bytes_max` bytes at most, and at least one message."""
+        before = self._dispatch.dispatched
+        bounds = self._bounds(route, offset)
+        if bounds.status in _AT_END and not self._dispatches_visible(before):
+            return _no_result(route, bounds)  # the usual answer of one side of a `receive`
         return result_of(self._look(route, offset, max_count, message_filter, bytes_max))
 
     def first_stored(self, route: Route, time_ms: int) -> int:

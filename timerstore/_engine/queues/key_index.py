@@ -128,13 +128,13 @@ class Index(Owner):
             self._restarts += 1
             self._store_id = store_id
             self._disk.make_directory(self._tree.index)
-            # Not removed: an opening after a kill learns the sizes of the new files from it.
+            self.files = []
+            self._making = None
+            self._remove_others(set())  # until the next step, the position names missing files
+            # An opening after a kill learns the sizes of the new files from it.
             saved = IndexPosition(store_id, *self.geometry, self.has_tags, log_begin, log_begin, ())
             self._disk.write_small(self._tree.index_position, index_position.write(saved))
             self._saved = saved
-            self.files = []
-            self._making = None
-            self._remove_others(set())
             self.begin = self.position = log_begin
             self._added = 0
         reach("recover_index_removed")

@@ -114,7 +114,7 @@ $(VENV)/.has-chromium: $(VENV)/.has-dev
 		"!!! NOT RUN: tests/browser, the page in a browser: apt install chromium chromium-driver" >&2
 	@touch $@
 
-# What pytest runs: nothing of `more`, `deep` or Spark here, so that it takes minutes. Stores lie in
+# This leaves out `more`, `deep` and Spark, so that it takes minutes. The stores of the tests are in
 # memory; TIMERSTORE_TEST_DIRECTORY names another folder. Amounts: tests/support/amounts.py.
 .PHONY: test
 test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, some 9 min on two cores; ARGS="tests/unit/write"

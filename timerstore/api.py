@@ -230,8 +230,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 durable as after a call that succeeds.
             FlowControlError, BusyError: as for `put`, with `stored_count` as for FullError.
             ConflictError: an id was put before, or stands twice, with other contents. Nothing was
-                stored, unless another thread put the id during this call: then the other messages
-                may be stored, except of an atomic batch. With shards, each shard decides alone.
+                stored. Exception: if another thread put the id during this call, the other messages
+                of a non-atomic batch may be stored. Each shard decides separately.
         """
         return self._do_put_many(
             BatchRequest(

@@ -6,7 +6,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench, small
-from tests.support.beside import fill
+from tests.support.reader_and_owner import fill
 from timerstore import (
     ReadOnlyStore,
 )

@@ -6,9 +6,9 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, Bench, copied_at
-from tests.support.beside import fill, same
 from tests.support.broker import resent as sent_on
 from tests.support.inside import look_at_position, view_of
+from tests.support.reader_and_owner import fill, same
 from timerstore._engine.snapshot.position import take
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, Bench, small
-from tests.support.beside import fill, same
+from tests.support.reader_and_owner import fill, same
 from timerstore import (
     MessageError,
     ReadOnlyStore,

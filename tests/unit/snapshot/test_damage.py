@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench
-from tests.support.beside import fill, trace
+from tests.support.reader_and_owner import fill, trace
 from timerstore import (
     CorruptError,
 )

@@ -9,7 +9,6 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, Bench, small
-from tests.support.beside import fill, same, trace
 from tests.support.broker import resent as sent_on
 from tests.support.inside import (
     SYNC_INTERVAL_NS,
@@ -23,6 +22,7 @@ from tests.support.inside import (
     units_in_memory,
     view_of,
 )
+from tests.support.reader_and_owner import fill, same, trace
 from timerstore import (
     FailedError,
     ReadOnlyStore,

@@ -10,8 +10,8 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import Bench, small
-from tests.support.beside import fill, same, trace
 from tests.support.inside import read_only_lock, view_of
+from tests.support.reader_and_owner import fill, same, trace
 from timerstore import (
     ClosedError,
     ConfigError,

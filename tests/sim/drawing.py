@@ -40,7 +40,7 @@ OPERATIONS = (
     "to_due", "to_slot", "step", "run", "settle", "reopen", "die", "lose", "fault",
     "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
     "requeue",
-    "replace", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
+    "replace", "unique", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
     "cancel_many", "write_back", "failed_sync",
 )  # fmt: skip
 """The operations of the groups and of schedule.py. operations.py and its base classes have a method

@@ -58,6 +58,7 @@ def make_schedule(seed: int) -> Schedule:
         _with_full_wheel(Random(f"{seed} full"), config, ops)
     kernel = Random(f"{seed} kernel")
     if not is_sharded:
+        _with_unique(Random(f"{seed} unique"), ops)
         _with_failed_sync(kernel, config, ops)
         _with_write_back(kernel, ops)
         return Schedule(seed, config, is_small, ops)
@@ -93,6 +94,16 @@ def _with_cron(draw: Random, ops: list[Op]) -> None:
         op = made[-1] if made[0] == "die" else made
         if op[0] == "every" and op[2] in (60_000, 3_600_000) and draw.random() < 0.5:
             op[4:] = [None, True]
+
+
+def _with_unique(draw: Random, ops: list[Op]) -> None:
+    """Make some of the messages unique, in most schedules that lease."""
+    inner = [made[-1] if made[0] == "die" else made for made in ops]
+    if draw.random() < 0.3 or all(op[0] != "receive" for op in inner):
+        return
+    for op in inner:
+        if op[0] == "put" and draw.random() < 0.6:
+            op[:] = ["unique", op[1], draw.randrange(2), *op[2:]]
 
 
 def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:

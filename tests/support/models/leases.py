@@ -94,6 +94,10 @@ class Lessees:
         self.dead_next: dict[int, int] = {}  # the next dead letter to read, by queue
         self._undo: list[tuple[int, _Lease, frozenset[State]]] = []  # by the log's end
 
+    def of(self, body: bytes) -> "_Lease | None":
+        """Return the lease of a message, or None if it never was leased."""
+        return self._leases.get(body)
+
     # --- calls ---
 
     def receive(

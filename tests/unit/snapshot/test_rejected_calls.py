@@ -266,7 +266,8 @@ def test_read_only_disk_rejects_every_write(tmp_path: Path) -> None:
     assert trace(tmp_path) == before
     reads = {
         "anchor", "exists", "is_directory", "check_no_link", "file_bytes", "identity", "list",
-        "used_percent", "modified_ms", "read_small", "add_cache", "spared",
+        "used_percent", "modified_ms", "read_small", "small_bytes_max", "add_cache",
+            "spared",
     }  # fmt: skip
     everything = {name for name in vars(Disk) if not name.startswith("_")}
     assert everything - reads <= set(vars(ReadOnlyDisk))

@@ -12,7 +12,8 @@ import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from timerstore import AckResult, CancelResult, ConfigError, LeasedMessage, MessageError, PutReceipt
-from timerstore._engine.change.keyed_put import KeyedRecords
+from timerstore._engine.change.keyed_put import KeyedRecord, KeyedRecords
+from timerstore.errors import GoneError
 
 SECOND = 1000
 _DELIVERY_BYTES = 316  # properties that the delivery of a message of topic t adds
@@ -303,6 +304,22 @@ def test_lease_is_moved_after_the_log_was_read(
 
     monkeypatch.setattr(KeyedRecords, "_end", end)
     assert put(bench, b"2").duplicate == (move != "ack")
+
+
+def test_put_searches_again_as_often_as_a_record_is_moved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bench, b"1", delay=10)
+    real, moves = KeyedRecords.row, [GoneError("it was moved")] * 3
+
+    def row(self: KeyedRecords, record: KeyedRecord) -> Any:
+        if moves:
+            raise moves.pop()
+        return real(self, record)
+
+    monkeypatch.setattr(KeyedRecords, "row", row)
+    assert put(bench, b"2").duplicate
+    assert not moves
 
 
 def test_puts_of_many_threads_store_one(bench: Bench) -> None:

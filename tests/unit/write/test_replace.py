@@ -108,6 +108,13 @@ def test_shortest_limit_applies(bench: Bench) -> None:
     assert put(bench, b"5", wait_at_most=60, delay=60).due_ms == NOW + 80 * SECOND  # a new round
 
 
+def test_limit_that_a_later_put_sets_counts_from_the_first(bench: Bench) -> None:
+    for k in range(3):
+        put(bench, b"%d" % k, delay=50)
+        bench.turn(5 * SECOND)
+    assert put(bench, b"3", wait_at_most=20, delay=50).due_ms == NOW + 20 * SECOND
+
+
 def test_immediate_put_replaces_the_pending_message(bench: Bench) -> None:
     first = put(bench, b"1")
     now = bench.store.put("t", b"2", key="k", replace=True)

@@ -9,11 +9,12 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
-from tests.support.inside import LEASES_MOVE, LEASING_ROW, body_of
+from tests.support.inside import LEASING_ROW, body_of
 from tests.support.leasing import RETRY, bodies, put, take
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
-from timerstore._engine.leases import Leases
+from timerstore._engine.format.lease import Receipt
 from timerstore._engine.leases.lease_appender import LeaseAppender
+from timerstore._engine.leases.lease_timers import LeaseTimers
 
 
 def test_acked_message_is_not_delivered_again(bench: Bench) -> None:
@@ -58,21 +59,22 @@ def test_a_lease_that_is_over_before_it_is_appended_cancels_no_other_timer(
     assert sorted(bench.bodies()) == [b"a", b"other"]
 
 
-def test_an_extension_that_is_over_before_it_is_appended_is_lost(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["extend", "renew"])
+def test_a_longer_lease_that_is_over_before_it_is_appended_is_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     put(bench, b"a")
     (a,) = take(bench, lease=60)
-    move = LEASES_MOVE.value
+    timer_of = LeaseTimers.timer_of
 
-    def late(self: Leases, *given: Any) -> Any:
+    def late(self: LeaseTimers, receipt: Receipt) -> Any:
         bench.clock.set(bench.clock.now_ms + 10)
-        return move(self, *given)
+        return timer_of(self, receipt)
 
     with monkeypatch.context() as patch:
-        patch.setattr(*LEASES_MOVE, late)
+        patch.setattr(LeaseTimers, "timer_of", late)
         with pytest.raises(LeaseLostError) as caught:
-            bench.store.extend(a, lease=0.005)
+            getattr(bench.store, call)(a, lease=0.005)
     assert caught.value.result == AckResult.EXPIRED
     bench.turn()
     assert [(one.body, one.attempt) for one in take(bench)] == [(b"a", 2)]

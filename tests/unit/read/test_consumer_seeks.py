@@ -178,3 +178,15 @@ def test_commit_does_not_reduce_a_pending_commit(
     assert answers == [{0: 1 if is_sought else 2}]
     assert six.store.committed("t", "g") == {0: 1 if is_sought else 2}
     assert consumer.commit(first) == {}
+
+
+def test_commit_below_one_that_a_seek_overtook_is_made(
+    six: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = six.store.consumer("t", "g", queues=[0], wait=0)
+    consumer.poll(2)
+    with during_a_commit(six, monkeypatch, lambda: consumer.seek(0, queue_id=0)):
+        assert consumer.commit() == {0: 2}
+    (first,) = consumer.poll(1)
+    assert consumer.commit(first) == {0: 1}
+    assert six.store.committed("t", "g") == {0: 1}

@@ -203,6 +203,23 @@ def test_table_of_renewals_keeps_the_leases_that_are_held(
         assert [bench.store.ack(one) for one in leased] == [AckResult.ACKED] * 5
 
 
+@pytest.mark.parametrize(
+    ("after_ms", "result"), [(3_600_000, AckResult.EXPIRED), (3_600_001, AckResult.SETTLED)]
+)
+def test_table_of_renewals_keeps_a_lease_for_an_hour_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_ms: int, result: AckResult
+) -> None:
+    monkeypatch.setattr(renewals, "_KEPT_MIN", 1)
+    with closing(Bench(tmp_path / "store")) as bench:
+        bench.store.put_many("t", [b"x"] * 2)
+        bench.turn()
+        ended, held = bench.store.receive("t", "g", max_count=2, lease=7200)
+        bench.store.renew(ended, lease=10)
+        bench.turn(10_000 + after_ms)
+        bench.store.renew(held)
+        assert bench.store.ack(ended) is result
+
+
 def test_ack_never_misses_a_renewal_of_another_thread(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, small(flush="async")) as store:
         ends: list[str] = []

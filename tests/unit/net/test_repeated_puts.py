@@ -18,6 +18,7 @@ from tests.support.served_bench import ServedBench
 from timerstore import BusyError, ConnectionLostError, PutBatch, PutReceipt, UnavailableError
 from timerstore.net import repeating
 from timerstore.net.attempt_limits import RetryLimit
+from timerstore.net.byte_stream import SocketStream
 from timerstore.net.call_table import STORE_CALLS
 from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_values import column_extension
@@ -304,6 +305,25 @@ def test_call_is_not_sent_after_its_window_ended(served: ServedBench) -> None:
         with pytest.raises(ConnectionLostError, match="the window of deduplication ended"):
             channel.request(STORE_CALLS["put"], ["t", b"0"], {}, is_late=lambda: True)
         assert store.put("t", b"1").queue_offset == 0
+
+
+def test_call_that_was_sent_in_part_is_sent_to_its_end(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window ends after a signal has interrupted it. The bytes that follow need its rest."""
+    send = SocketStream.send
+
+    def interrupted(self: SocketStream, data: bytes, sent: list[int], deadline_s: float) -> bool:
+        send(self, data[:5], sent, deadline_s)
+        raise KeyboardInterrupt
+
+    with timerstore.connect(served.url) as store:
+        channel, is_late = store._connector.channel(), iter([False, True]).__next__
+        with monkeypatch.context() as patched:
+            patched.setattr(SocketStream, "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                channel.request(STORE_CALLS["put"], ["t", b"0"], {}, is_late=is_late)
+        assert store.put("t", b"1").queue_offset == 1
 
 
 def test_awaited_call_is_not_sent_after_its_window_ended(served: ServedBench) -> None:

@@ -20,7 +20,7 @@ from tests.support.bench import Bench, small
 from tests.support.certificates import TOKEN, Secrets, make_secrets
 from tests.support.served_bench import ServedBench
 from timerstore import ConfigError, ConnectionLostError, ProtocolError, UnavailableError
-from timerstore.net import shared_store
+from timerstore.net import async_channel, shared_store
 from timerstore.net.attempt_limits import ClientTimes
 from timerstore.net.frames import frame
 from timerstore.net.shared_store import open_shared
@@ -151,6 +151,28 @@ def test_server_that_reads_nothing_ends_the_call(tmp_path: Path, made: Made) -> 
     with pytest.raises(ConnectionLostError):
         made(one.url, "put", "t", bytes(4 << 20), options=options)
     one.close()
+
+
+def test_call_during_a_long_wait_ends_within_its_own_limit(
+    half: _HalfServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer of the first call must not sleep until its end."""
+    monkeypatch.setattr(async_channel, "_RELEASE_S", 0)  # this server ends no abandoned call
+
+    async def main() -> None:
+        options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 0.5}
+        async with timerstore.aio.connect(half.url, **options) as store:
+            waiting = asyncio.create_task(store.receive("t", "g", wait=3600))
+            for _ in range(2):
+                put = asyncio.create_task(store.put("t", b"x"))
+                await asyncio.sleep(0)
+                await store.topics()  # so the connection is not lost, and the wait goes on
+                with pytest.raises(ConnectionLostError, match=r"did not answer in 0.5 s"):
+                    await asyncio.wait_for(put, 20)
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(main())
 
 
 @_CLIENTS

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support.bench import NOW, small
 from timerstore import AckResult, MessageError
 from timerstore._engine.base import failpoints
 from timerstore.aio import AsyncTimerStore
+from timerstore.net.fair_pool import FairPool, PoolClient, pool_client
 from timerstore.testing import ManualClock, Stepper
 
 LEASED = "receive_answered"
@@ -227,3 +229,44 @@ def test_message_of_a_cancelled_receive_is_for_any_filter(
                 await store.receive("t", "g", lease=0)
 
     asyncio.run(run())
+
+
+class _RecordedPool(FairPool):
+    """Keeps the futures of its jobs."""
+
+    def __init__(self, workers: int, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(workers, name, loop)
+        self.jobs: list[Future[Any]] = []
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> "Future[Any]":
+        self.jobs.append(super().submit(call, *args, **named))
+        return self.jobs[-1]
+
+
+def test_message_is_given_back_although_its_client_may_begin_no_job(tmp_path: Path) -> None:
+    """A client of a server that takes no answers must not keep messages from others."""
+
+    async def run() -> None:
+        pool, client = _RecordedPool(1, "pool", asyncio.get_running_loop()), PoolClient(None)
+        store = AsyncTimerStore(blocking, pool)
+
+        async def receive() -> list[timerstore.LeasedMessage]:
+            pool_client.set(client)
+            return await store.receive("t", "g")
+
+        task = asyncio.create_task(receive())
+        while not pool.jobs:
+            await asyncio.sleep(0)
+        pool.jobs[0].result(30)  # it has leased, and the loop has made no turn since
+        pool.pause(client)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [one.body for one in await store.receive("t", "g")] == [b"a"]
+        store.detach()
+
+    clock = ManualClock(NOW)
+    with timerstore.open(tmp_path, small(), clock=clock, threads=False) as blocking:
+        blocking.put("t", b"a")
+        Stepper(blocking).settle()
+        asyncio.run(run())

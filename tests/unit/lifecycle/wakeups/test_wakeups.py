@@ -31,6 +31,16 @@ def test_put_wakes_dispatch_and_flush_unless_flush_is_armed(store: TimerStore, n
         assert woken(store) == (set() if is_armed else {"dispatch", "flush"})
 
 
+@pytest.mark.parametrize("given", [{"unique": True}, {"replace": True}], ids=str)
+def test_put_with_a_key_wakes_dispatch_and_flush(store: TimerStore, given: dict[str, Any]) -> None:
+    """Otherwise a message put without a sync stays in memory until there is other work."""
+    for key in ("a", "b"):
+        armed(store, 0)
+        woken(store)
+        store.put("t", b"x", key=key, delay=HOUR_S, **given)
+        assert woken(store) == {"dispatch", "flush"}
+
+
 @pytest.mark.parametrize(
     ("given", "is_soon"),
     [

@@ -21,12 +21,12 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cffi import FFI
-from setuptools import Extension, setup
+from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path(__file__).resolve().parent
@@ -63,54 +63,56 @@ def make_ffi() -> FFI:
 
 
 class BuildNative(build_ext):
-    """Generate the C code of `_native`, compile our sources with our flags, and link both."""
+    """Generate the C code of `_native`, compile all C in parallel with our flags, and link."""
 
     def get_source_files(self) -> list[str]:
         """Return the files that a source distribution must contain."""
         files = [*NATIVE.glob("*.py"), *_headers(), *_sources(), *FASTPATH.glob("*.[ch]")]
         return [str(file.relative_to(NATIVE.parent)) for file in files]
 
-    def build_extension(self, ext: Extension) -> None:
-        """Build one of the two extension modules."""
+    def build_extensions(self) -> None:
+        """Build both extension modules."""
         kind = os.environ.get("TS_BUILD", "")
         if kind not in COMPILE_FLAGS:
             wanted = ", ".join(filter(None, COMPILE_FLAGS))
             raise SystemExit(f"TS_BUILD: wanted {wanted} or nothing, got {kind!r}")
         make_ffi().emit_c_code(str(GENERATED))  # neither this nor the next rewrites an equal file
         subprocess.run([sys.executable, NATIVE / "crc_table.py", CRC_TABLE], check=True)
-        ext.include_dirs = [str(NATIVE)]
-        ext.extra_compile_args = COMPILE_FLAGS[kind]
-        ext.extra_link_args = LINK_FLAGS[kind]
-        inputs = (*_headers(), *FASTPATH.glob("*.h"), *_sources(), NATIVE / "build.py")
-        ext.depends = [str(file) for file in inputs]
-        ext.extra_objects = self._compile_ours(kind)
-        ext.depends += ext.extra_objects
-        marker = Path(self.build_temp) / f"{ext.name}.kind"
-        self.force = self.force or not marker.exists() or marker.read_text() != kind
-        super().build_extension(ext)
+        objects = self._compile(kind)
+        marker = Path(self.build_temp) / "kind"
+        if not marker.exists() or marker.read_text() != kind:
+            self.force = self.compiler.force = True  # to link objects older than the last module
+        for ext in self.extensions:
+            ext.extra_objects = [objects.pop(Path(source).resolve()) for source in ext.sources]
+            ext.sources = []
+        for ext in self.extensions:
+            ext.extra_link_args = LINK_FLAGS[kind]
+            ext.extra_objects += objects.values()  # what no extension names is in both
+            ext.depends = ext.extra_objects
+        super().build_extensions()
         marker.write_text(kind)
 
-    def _compile_ours(self, kind: str) -> list[str]:
-        """Compile each source that is newer than its object; return all objects."""
+    def _compile(self, kind: str) -> dict[Path, str]:
+        """Compile each source that is newer than its object; return the object of each source."""
         folder = Path(self.build_temp) / (kind or "release")
-        inputs = max(file.stat().st_mtime_ns for file in (*_headers(), NATIVE / "build.py"))
-        objects = []
-        for source in _sources():
-            made = (folder / source.relative_to(NATIVE)).with_suffix(".o")
-            objects.append(str(made))
-            if made.exists() and made.stat().st_mtime_ns > max(inputs, source.stat().st_mtime_ns):
-                continue
-            made.parent.mkdir(parents=True, exist_ok=True)
+        inputs = (*_headers(), *FASTPATH.glob("*.h"), NATIVE / "build.py")
+        changed_ns = max(file.stat().st_mtime_ns for file in inputs)
+        ours = _sources()
+
+        def compile_one(source: Path) -> str:
             # A relative name keeps the object below the folder and the compiler's messages short.
-            [compiled] = self.compiler.compile(
-                [os.path.relpath(source)],
-                output_dir=str(folder),
-                include_dirs=[str(NATIVE)],
-                extra_postargs=["-std=c11", "-fvisibility=hidden", *WARNINGS, *COMPILE_FLAGS[kind],
-                                "-isystem", sysconfig.get_path("include")],
-            )  # fmt: skip
-            Path(compiled).replace(made)
-        return objects
+            name = os.path.relpath(source)
+            [made] = self.compiler.object_filenames([name], output_dir=str(folder))
+            newest_ns = max(changed_ns, source.stat().st_mtime_ns)
+            if not Path(made).exists() or Path(made).stat().st_mtime_ns <= newest_ns:
+                flags = ["-std=c11", "-fvisibility=hidden", *WARNINGS] if source in ours else []
+                self.compiler.compile([name], output_dir=str(folder), include_dirs=[str(NATIVE)],
+                                      extra_postargs=[*flags, *COMPILE_FLAGS[kind]])  # fmt: skip
+            return str(made)
+
+        sources = [GENERATED, *FASTPATH.glob("*.c"), *ours]  # the first takes longest
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return dict(zip(sources, pool.map(compile_one, sources), strict=True))
 
 
 def _headers() -> list[Path]:

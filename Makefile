@@ -65,6 +65,10 @@ $(VENV)/.has-%: $(VENV)/.has-run
 .PHONY: build
 build: $(BUILT) ## compile, ready to import in .venv
 
+.PHONY: wheels
+wheels: $(VENV)/.has-wheels ## dist/: sdist and wheels of every CPython found, checked; ARGS="--only cp311"
+	@$(RUN) -m tests.support.wheels $(ARGS)
+
 # --- programs -----------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -119,11 +123,11 @@ $(VENV)/.has-chromium: $(VENV)/.has-dev
 .PHONY: test
 test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, some 9 min on two cores; ARGS="tests/unit/write"
 	$(PYTEST) -n 2 --dist worksteal -m "not more and not deep and not spark" \
-		--ignore tests/spark --ignore tests/stress --ignore tests/browser $(or $(ARGS),tests)
+		--ignore tests/spark --ignore tests/stress --ignore tests/browser --ignore tests/wheel $(or $(ARGS),tests)
 
 .PHONY: test-all
 test-all: test $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
-	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" tests
+	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel tests
 	@$(MAKE) --no-print-directory test-disk
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
@@ -140,6 +144,11 @@ test-disk: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what depends on the dis
 .PHONY: test-pythons
 test-pythons: $(VENV)/.has-run ## a slice of the tests on every CPython that is found
 	@$(RUN) -m tests.support.pythons $(ARGS)
+
+.PHONY: test-wheel
+test-wheel: $(VENV)/.has-dev $(VENV)/.has-wheels $(BUILT) ## this machine's wheels, each installed where no compiler is, and used
+	@$(RUN) -m tests.support.wheels --once --only manylinux_2_17_$$(uname -m)
+	$(PYTEST) --timeout=0 tests/wheel $(ARGS)
 
 # One process: it has one JVM, and that keeps two cores busy by itself.
 SPARK_TESTS = spark and not deep
@@ -260,7 +269,7 @@ language: $(VENV)/.has-dev
 	$(PYTEST) tests/docs/test_language.py
 
 .PHONY: ci
-ci: check native-test native-fuzz test-all test-pythons test-property test-crash test-interop ## all that must pass
+ci: check native-test native-fuzz test-all test-pythons test-wheel test-property test-crash test-interop ## all that must pass
 
 .PHONY: clean
 clean: ## remove what was made, .venv too

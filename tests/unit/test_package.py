@@ -39,5 +39,6 @@ def test_quick_start_lists_every_extra_for_users() -> None:
         "demo",
         "bench",
         "peers",
+        "wheels",
         "dev",
     }

@@ -14,6 +14,7 @@ The build writes two files that are not in git: native/_native.c, and native/for
 which crc_table.py computes.
 
 Raises:
+    SystemExit: this is not Linux, no compiler or header is found, or a variable has a wrong value.
     CompileError: the C code does not compile.
     cffi.CDefError: native/api/*.h do not parse.
 """
@@ -33,6 +34,9 @@ from cffi import FFI
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+if sys.platform != "linux":
+    raise SystemExit(f"timerstore runs on Linux only; this is {sys.platform}.")
+
 NATIVE = Path(__file__).resolve().parent
 GENERATED = NATIVE / "_native.c"
 AREAS = ("base", "log", "queue", "timer", "index", "read", "recovery", "table", "os")
@@ -46,6 +50,11 @@ TARGETS = {
     "musllinux_1_2_aarch64": "aarch64-linux-musl",
 }
 """The platform tag of a wheel, and what zig calls that platform."""
+
+TOOLS = """Install a compiler and headers, or use a wheel:
+  Debian, Ubuntu: apt install build-essential python3-dev
+  Fedora:         dnf install gcc python3-devel
+  Alpine:         apk add build-base linux-headers python3-dev"""
 
 # A release build does not use -Werror: a newer compiler may have warnings that we do not know.
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow"]
@@ -81,6 +90,26 @@ if TARGET:
     os.environ["SETUPTOOLS_EXT_SUFFIX"] = f".{abi}-{MACHINE}-linux-{LIBC}.so"
 
 
+def missing_tool(compiler: list[str]) -> str | None:
+    """Return what a compiler lacks to compile our C, or None."""
+    program = "#include <Python.h>\n#include <linux/falloc.h>\n"
+    try:
+        done = subprocess.run(
+            [*compiler, "-fsyntax-only", "-x", "c", "-"],
+            input=program,
+            text=True,
+            env=os.environ | {"LC_ALL": "C"},
+            capture_output=True,
+            check=False,
+        )
+    except OSError as error:
+        return f"the C compiler {compiler[0]}: {error.strerror}"
+    if done.returncode == 0:
+        return None
+    header = re.search(r"fatal error: '?([\w./-]+\.h)", done.stderr)
+    return f"the header {header[1]}" if header else f"a C compiler that works: {done.stderr}"
+
+
 def make_ffi() -> FFI:
     """Return the cffi builder of `_native`, with the declarations of native/api/*.h."""
     ffi = FFI()
@@ -105,6 +134,8 @@ class BuildNative(build_ext):
         kind = TARGET or build or "release"
         if TARGET:
             self._use_zig()
+        else:
+            self._require_tools()
         make_ffi().emit_c_code(str(GENERATED))  # neither this nor the next rewrites an equal file
         subprocess.run([sys.executable, NATIVE / "crc_table.py", CRC_TABLE], check=True)
         objects = self._compile(kind, COMPILE_FLAGS[build])
@@ -128,6 +159,11 @@ class BuildNative(build_ext):
             names = ("libc.so", f"libc.musl-{MACHINE}.so.1")
             module = self.get_ext_fullpath(ext.name)
             subprocess.run(("patchelf", "--replace-needed", *names, module), check=True)
+
+    def _require_tools(self) -> None:
+        include = [f"-I{folder}" for folder in self.compiler.include_dirs]
+        if missing := missing_tool([*self.compiler.compiler_so, *include]):
+            raise SystemExit(f"timerstore's C code cannot be compiled. Missing: {missing}\n{TOOLS}")
 
     def _use_zig(self) -> None:
         zig = shutil.which("python-zig")

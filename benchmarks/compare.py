@@ -3,7 +3,7 @@
 The base is checked out and built in build/compare (a git worktree), and compared with the working
 tree. The benchmarks of the working tree measure both. Every run is a separate process. The order is
 base, new, new, base, base, new, and so on. The result is the median and range of the ratio of
-adjacent runs, whose work digests are equal.
+adjacent runs, whose work digests are equal. The base can also be a wheel, a file of this Python's.
 
 A benchmark that the base cannot run, or a run without a pair, is reported and skipped. The exit
 status is 2 if the base does not build, and 1 if the working tree fails or nothing was compared.
@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import ZipFile
 
 from benchmarks import harness
 from benchmarks.lines import Line, human, told
@@ -94,6 +95,11 @@ class Tree:
 
 def check_out(revision: str) -> Path:
     """Return the built tree of the base. It is made again if it was changed."""
+    if revision.endswith(".whl"):
+        path = TREE / KEPT / Path(revision).stem
+        shutil.rmtree(path, ignore_errors=True)
+        ZipFile(revision).extractall(path)
+        return path
     commit = run_git("rev-parse", "--verify", f"{revision}^{{commit}}")
     path = TREE / KEPT / commit[:12]
     if not _is_unchanged(path, commit):
@@ -199,7 +205,7 @@ def table(found: Sequence[tuple[str, ...]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Measure, print the table, and save the pairs."""
     parser = argparse.ArgumentParser(description="Compares a revision with the working tree.")
-    parser.add_argument("base", help="a revision, as git knows it")
+    parser.add_argument("base", help="a revision, as git knows it, or a wheel")
     parser.add_argument("--only", nargs="+", choices=tuple(PLAN), default=USUAL)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--smoke", action="store_true", help="run everything with tiny values")
@@ -207,8 +213,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         path = check_out(options.base)
-    except subprocess.CalledProcessError as error:
-        print(f"cannot build {options.base}: {error.stderr}", file=sys.stderr)
+    except (subprocess.CalledProcessError, OSError) as error:
+        reason = getattr(error, "stderr", error)
+        print(f"cannot build {options.base}: {reason}", file=sys.stderr)
         return 2
     pairs = []
     options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -82,3 +83,14 @@ def test_check_out_restores_base_revision(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "native" / "build.py").write_text("import sys; sys.exit('no compiler')")
     git("commit", "-qam", "does not build")
     assert compare.main(["HEAD"]) == 2
+
+
+def test_check_out_unpacks_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "TREE", tmp_path)
+    wheel = tmp_path / "timerstore-0.1.0-cp311-cp311-linux_x86_64.whl"
+    for text in ("first", "second"):
+        with ZipFile(wheel, "w") as packed:
+            packed.writestr("timerstore/__init__.py", text)
+        path = compare.check_out(str(wheel))
+        assert (path / "timerstore" / "__init__.py").read_text() == text
+    assert compare.main([str(tmp_path / "missing.whl")]) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("elftools")
 from tests.support.snippets import ROOT
 from tests.support.wheels import make_sdist
 

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -89,11 +90,18 @@ def _put_keyed(store: TimerStore, notes: int, first: int) -> None:
 
 
 def _put_unique(store: TimerStore, notes: int, first: int) -> None:
-    """Put unique messages with one key; most find an earlier one that is not done."""
-    for k in range(first, first + PUTS):
+    """Put unique messages with one key; most find an earlier one that is not done.
+
+    At least three are stored, however busy the machine is.
+    """
+    stored = 0
+    for k in count(1000 * first):
+        if stored >= 3 and k >= 1000 * first + PUTS:
+            return
         _note(notes, f"singling {k}")
-        receipt = store.put(SINGLE, b"%06d" % k, key="k", unique=True, delay=0.01 * (k % 2))
+        receipt = store.put(SINGLE, b"%09d" % k, key="k", unique=True, delay=0.01 * (k % 2))
         _note(notes, f"singled {k} {int(receipt.duplicate)}")
+        stored += not receipt.duplicate
         time.sleep(0.02)  # in which a consumer ends some of them
 
 

@@ -14,6 +14,20 @@ class InterruptedCallError(Exception):
     """Raised by `interrupted` inside the call."""
 
 
+def _tracer(files: frozenset[str], reached: Callable[[], None]) -> Callable[..., Any]:
+    """Return a trace function that calls `reached` before each bytecode of these files."""
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+        if Path(frame.f_code.co_filename).name not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            reached()
+        return trace
+
+    return trace
+
+
 def interrupted(call: Callable[[], Any], at: int, files: frozenset[str]) -> bool:
     """Make a call on a thread, and raise at its bytecode number `at`, counted in these files from
     0. Return False if it has fewer: then it was not interrupted.
@@ -24,19 +38,14 @@ def interrupted(call: Callable[[], Any], at: int, files: frozenset[str]) -> bool
     count = 0
     outcome: list[bool] = []
 
-    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+    def reached() -> None:
         nonlocal count
-        if Path(frame.f_code.co_filename).name not in files:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            count += 1
-            if count > at:
-                raise InterruptedCallError
-        return trace
+        count += 1
+        if count > at:
+            raise InterruptedCallError
 
     def run() -> None:
-        sys.settrace(trace)
+        sys.settrace(_tracer(files, reached))
         try:
             call()
         except InterruptedCallError:
@@ -61,19 +70,14 @@ def handled(
     """
     count = 0
 
-    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+    def reached() -> None:
         nonlocal count
-        if Path(frame.f_code.co_filename).name not in files:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            count += 1
-            if count == at + 1:
-                handler()
-        return trace
+        count += 1
+        if count == at + 1:
+            handler()
 
     def run() -> None:
-        sys.settrace(trace)
+        sys.settrace(_tracer(files, reached))
         call()
 
     thread = threading.Thread(target=run, daemon=True)

@@ -21,7 +21,7 @@ MODULES = {"timerstore/_native", "timerstore/_fastpath"}
 
 
 def complaints(wheel: Path, target: str) -> Iterator[str]:
-    """Say what is wrong with a wheel of a target such as musllinux_1_2_aarch64."""
+    """Yield the defects of a wheel for a target such as musllinux_1_2_aarch64."""
     found = [*contents(wheel), *modules(wheel, target), *tools(wheel, target)]
     for one in found:
         yield f"{wheel.name}: {one}"

@@ -1,4 +1,4 @@
-"""The build names what is missing, before it compiles anything."""
+"""The build names a missing tool before it compiles."""
 
 import os
 import shutil

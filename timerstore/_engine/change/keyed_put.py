@@ -1,4 +1,5 @@
-"""Puts with a key: their arguments, the lock of each key, and the records that have a key.
+"""Puts with a key: their arguments, the append of a new message, the lock of each key, and the
+records that have a key.
 
 Thread safety: any thread.
 Locking: `KeyLocks` has one lock for some keys; it is held from the search to the append, never
@@ -18,12 +19,14 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.write.append import Appender
 from timerstore._engine.write.put_requests import PutRequest
 from timerstore._engine.write.targets import check_queue
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
 from timerstore.messages import parse_properties
+from timerstore.receipts import PutReceipt
 
 _LOCKS = 64
 
@@ -82,6 +85,24 @@ def check_keyed_put(request: PutRequest, config: StoreConfig, now_ms: int, more:
     )  # fmt: skip
 
 
+def append_keyed(
+    appender: Appender, put: KeyedPut, due_ms: int, text: bytes, now_ms: int
+) -> tuple[PutReceipt, Route]:
+    """Append the message with these properties as a new one; return its receipt and its queue.
+
+    due_ms: 0 for now, the time `now_ms`.
+    """
+    route, origin = appender.place_of(put.topic, put.queue_id)
+    log_offset, number, counter = appender.append(
+        route.native, put.body, len(put.body), due_ms, text, now_ms
+    )
+    timer_id, queue_offset = (number, None) if due_ms else (-1, number)
+    receipt = PutReceipt(
+        origin, counter, timer_id, route.queue_id, queue_offset, log_offset, due_ms or now_ms
+    )
+    return receipt, route
+
+
 def _word(request: PutRequest) -> str:
     return "unique" if request.unique else "replace"
 
@@ -137,7 +158,6 @@ class KeyedRecord(NamedTuple):
     """A record that may have a key."""
 
     log_offset: int
-    topic: str
     properties: Mapping[str, str]
 
 
@@ -190,7 +210,7 @@ class KeyedRecords(Owner):
                     with segments.view(self._log.written) as view:
                         name, _, text = record_fields(segments, view, log_offset)
                     if name == topic.encode():
-                        yield KeyedRecord(log_offset, topic, parse_properties(text))
+                        yield KeyedRecord(log_offset, parse_properties(text))
 
     def row(self, record: KeyedRecord) -> Any:
         """Return a record as a row of SCAN_DTYPE."""

@@ -32,6 +32,7 @@ from timerstore._engine.change.keyed_put import (
     KeyedRecord,
     KeyedRecords,
     KeyLocks,
+    append_keyed,
     check_keyed_put,
 )
 from timerstore._engine.change.reschedule import Rescheduler
@@ -141,18 +142,10 @@ class Replacing(Owner):
         """Put a message whose key has no pending message."""
         due_ms, limit_ms = self._due_ms(given, now_ms, -1, now_ms)
         text = self._text(given, now_ms, limit_ms)
-        route, origin = self._appender.place_of(given.topic, given.queue_id)
-        log_offset, number, counter = self._appender.append(
-            route.native, given.body, len(given.body), due_ms, text, now_ms
-        )
-        if not due_ms:
-            return (
-                PutReceipt(origin, counter, -1, route.queue_id, number, log_offset, now_ms),
-                log_offset + 1,
-            )
-        receipt = PutReceipt(origin, counter, number, route.queue_id, None, log_offset, due_ms)
-        self._remember(given, receipt, route, now_ms, limit_ms)
-        return receipt, log_offset + 1
+        receipt, route = append_keyed(self._appender, given, due_ms, text, now_ms)
+        if due_ms:
+            self._remember(given, receipt, route, now_ms, limit_ms)
+        return receipt, receipt.log_offset + 1
 
     def _replace(
         self, given: KeyedPut, before: _Pending, now_ms: int

@@ -38,6 +38,7 @@ from timerstore._engine.change.keyed_put import (
     KeyedRecord,
     KeyedRecords,
     KeyLocks,
+    append_keyed,
     check_keyed_put,
 )
 from timerstore._engine.format.lease import (
@@ -107,17 +108,11 @@ class UniquePutting(Owner):
         return receipt
 
     def _append(self, given: KeyedPut, now_ms: int) -> PutReceipt:
-        route, origin = self._appender.place_of(given.topic, given.queue_id)
         due_ms = given.due_ms if given.due_ms > now_ms else 0
         text = given.text + f"{UNIQUE_PROPERTY}\x01{given.key}\x02".encode()
-        log_offset, number, counter = self._appender.append(
-            route.native, given.body, len(given.body), due_ms, text, now_ms
-        )
+        receipt, _ = append_keyed(self._appender, given, due_ms, text, now_ms)
         reach("unique_appended")
-        timer_id, queue_offset = (number, None) if due_ms else (-1, number)
-        return PutReceipt(
-            origin, counter, timer_id, route.queue_id, queue_offset, log_offset, due_ms or now_ms
-        )
+        return receipt
 
     # --- the earlier message ---
 

@@ -137,7 +137,11 @@ def check_version(disk: Disk, path: Path) -> None:
     if not disk.exists(path):
         return
     file = disk.open(path, read_only=True)
-    magic = file.read(0, min(len(_MAGIC), file.size()))
+    _check_head(file.read(0, min(len(_MAGIC), file.size())), path)
+
+
+def _check_head(head: bytes, path: Path) -> None:
+    magic = head[: len(_MAGIC)]
     if magic in _LATER:
         raise FormatVersionError("staging", where=path, wanted=_MAGIC, got=magic)
 
@@ -148,14 +152,14 @@ def read_staged(disk: Disk, path: Path) -> StagedBytes:
     Records that are damaged are left out, and so are the records after them. A kill leaves none.
     After a power cut, no record that only this file has is known to be durable.
     """
-    check_version(disk, path)
     if not disk.exists(path):
         return StagedBytes()
     file = disk.open(path, read_only=True)
     size = file.size()
+    head = file.read(0, min(128, size))
+    _check_head(head, path)
     if size < _HEAD_BYTES:
         return StagedBytes()
-    head = file.read(0, 128)
     half_bytes = int.from_bytes(head[24:32], "little")
     if head[:8] not in (_MAGIC, _MAGIC_UNCHECKED) or size != _HEAD_BYTES + 2 * half_bytes:
         return StagedBytes()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.driver import abandon
 from tests.support.inside import inside
 from timerstore import Message, StoreConfig, TimerStore
 from timerstore._engine.base import failpoints
@@ -89,6 +90,13 @@ class Bench:
 
     def reopen(self) -> TimerStore:
         self.close()
+        return self.open()
+
+    def kill(self, to: Path) -> TimerStore:
+        """Copy the directory as a kill leaves it, and open the copy."""
+        shutil.copytree(self.root, to)
+        abandon(self.store)
+        self.root = to
         return self.open()
 
     def turn(self, ms: int = 0) -> None:

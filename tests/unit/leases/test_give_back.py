@@ -1,13 +1,11 @@
 """What no consumer saw is given back: its attempt does not count, and the next caller gets it."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.bench import Bench
-from tests.support.driver import abandon
 from tests.support.inside import inside
 from timerstore import AckResult, FailedError, LeasedMessage, MessageError
 from timerstore._engine.base import failpoints
@@ -29,10 +27,7 @@ def give_back(bench: Bench, *messages: LeasedMessage) -> int:
 
 
 def kill(bench: Bench, to: Path) -> None:
-    shutil.copytree(bench.root, to)
-    abandon(bench.store)
-    bench.root = to
-    bench.open()
+    bench.kill(to)
     bench.turn()
 
 

@@ -38,30 +38,23 @@ def test_receipt_survives_a_restart_and_a_kill(bench: Bench, tmp_path: Path) -> 
     assert take(bench, lease=1000) == []
 
 
-def killed(bench: Bench, to: Path) -> None:
-    shutil.copytree(bench.root, to)
-    abandon(bench.store)
-    bench.root = to
-    bench.open()
-
-
 def test_group_continues_after_its_last_lease_when_killed(bench: Bench, tmp_path: Path) -> None:
     """No commit was written; only the leases in the log tell the group's offsets."""
     put(bench, *(b"%d" % k for k in range(6)))
     assert bodies(take(bench, 4, lease=60)) == [b"0", b"1", b"2", b"3"]
     assert bench.store.committed("t", "g") == {}
-    killed(bench, tmp_path / "a")
+    bench.kill(tmp_path / "a")
     assert bench.store.committed("t", "g") == {0: 4}
     assert bodies(take(bench, lease=60)) == [b"4", b"5"]
     bench.turn(60_000)
     again = take(bench, 3, lease=60)
     assert [one.attempt for one in again] == [2, 2, 2]
-    killed(bench, tmp_path / "b")
+    bench.kill(tmp_path / "b")
     assert bench.store.committed(RETRY, "g") == {0: 3}
     again += take(bench, lease=60)
     assert sorted(bodies(again)) == [b"%d" % k for k in range(6)]
     assert bench.store.ack_many(again) == [AckResult.ACKED] * 6
-    killed(bench, tmp_path / "c")
+    bench.kill(tmp_path / "c")
     bench.turn(DAY)
     assert take(bench) == []
 
@@ -74,7 +67,7 @@ def test_checkpoint_commits_leases_below_its_watermark(bench: Bench, tmp_path: P
     assert bench.store.committed("t", "g") == {}
     bench.store.flush()
     assert bench.store.committed("t", "g") == {0: 1}
-    killed(bench, tmp_path / "k")
+    bench.kill(tmp_path / "k")
     assert bodies(take(bench)) == [b"b"]
 
 

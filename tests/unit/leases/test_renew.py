@@ -1,6 +1,5 @@
 """A renewed lease keeps its receipt, after any number of renewals, restarts and retention."""
 
-import shutil
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 import timerstore
 import timerstore.net
 from tests.support.bench import NOW, Bench, small
-from tests.support.driver import abandon
 from tests.support.retaining import SIZES, fill
 from timerstore import AckResult, CorruptError, LeasedMessage, LeaseLostError, MessageError
 from timerstore._engine.leases import renewals
@@ -34,13 +32,6 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     one.close()
 
 
-def kill(bench: Bench, to: Path) -> None:
-    shutil.copytree(bench.root, to)
-    abandon(bench.store)
-    bench.root = to
-    bench.open()
-
-
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("end", ["ack", "ack_many", "nack", "bury", "extend", "give_back"])
@@ -54,7 +45,7 @@ def test_receipt_settles_a_lease_that_was_renewed(
     for k in range(3):
         assert bench.store.renew(one, lease=20) == bench.clock.now_ms + 20_000
         if is_killed:
-            kill(bench, tmp_path / str(k))
+            bench.kill(tmp_path / str(k))
         bench.turn(15_000)
         assert take(bench) == []  # past the end of the first lease
     if end == "ack_many":
@@ -71,7 +62,7 @@ def test_receipt_settles_a_lease_that_was_renewed(
             bench.store.renew(one)
         assert lost.value.result == "SETTLED"
         if is_killed:
-            kill(bench, tmp_path / "last")
+            bench.kill(tmp_path / "last")
             is_killed = False
     bench.turn(60_000)
     again, letters = take(bench), list(bench.store.dead_letters("g"))
@@ -94,7 +85,7 @@ def test_nacked_message_is_not_acknowledged_by_the_renewed_receipt(
     bench.store.renew(one)
     bench.store.nack(one, delay=50)
     if is_killed:
-        kill(bench, tmp_path / "killed")
+        bench.kill(tmp_path / "killed")
     assert bench.store.ack(one) is AckResult.SETTLED
     bench.turn(51_000)
     assert [again.attempt for again in take(bench)] == [2]
@@ -111,7 +102,7 @@ def test_lease_that_is_over_cannot_be_renewed(
         bench.store.renew(one, lease=10)
     bench.turn(11_000)
     if is_killed:
-        kill(bench, tmp_path / "killed")
+        bench.kill(tmp_path / "killed")
     for _ in range(2):
         with pytest.raises(LeaseLostError) as lost:
             bench.store.renew(one)
@@ -135,7 +126,7 @@ def test_renewed_lease_is_settled_after_retention(
         bench.store.renew(one, lease=1000)
         fill(bench, bench.store.stats()["log_end_bytes"])
         if is_killed:
-            kill(bench, tmp_path / str(k))
+            bench.kill(tmp_path / str(k))
     if end == "ack":
         assert bench.store.ack(one) is AckResult.ACKED
     elif end == "nack":
@@ -157,7 +148,7 @@ def test_receipt_is_found_without_a_damaged_index(
 
     (one,) = take(filled)
     filled.store.renew(one)
-    kill(filled, tmp_path / "killed")
+    filled.kill(tmp_path / "killed")
     with monkeypatch.context() as patched:
         patched.setattr(Index, "find", damaged)
         assert filled.store.ack(one) is AckResult.ACKED

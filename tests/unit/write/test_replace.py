@@ -153,13 +153,6 @@ def test_replacing_put_after_a_cancel_and_after_a_reschedule(bench: Bench) -> No
     assert bench.bodies() == [b"3"]
 
 
-def killed(bench: Bench, to: Path) -> None:
-    shutil.copytree(bench.root, to)
-    abandon(bench.store)
-    bench.root = to
-    bench.open()
-
-
 @pytest.mark.parametrize("how", ["close", "kill", "index lost", "side files lost"])
 def test_keys_are_found_after_reopening(bench: Bench, tmp_path: Path, how: str) -> None:
     put(bench, b"1", wait_at_most=30)
@@ -167,7 +160,7 @@ def test_keys_are_found_after_reopening(bench: Bench, tmp_path: Path, how: str) 
     for k in range(300):  # several index files, among many keys
         put(bench, b"%d" % k, f"key-{k % 100}")
     if how == "kill":
-        killed(bench, tmp_path / "killed")
+        bench.kill(tmp_path / "killed")
     else:
         bench.close()
         if how == "index lost":

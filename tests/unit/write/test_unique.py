@@ -10,7 +10,6 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
-from tests.support.driver import abandon
 from timerstore import AckResult, CancelResult, ConfigError, LeasedMessage, MessageError, PutReceipt
 from timerstore._engine.change.keyed_put import KeyedRecord, KeyedRecords
 from timerstore.errors import GoneError
@@ -202,10 +201,7 @@ def _reopened(bench: Bench, _: Path) -> None:
 
 
 def _killed(bench: Bench, to: Path) -> None:
-    shutil.copytree(bench.root, to)
-    abandon(bench.store)
-    bench.root = to
-    bench.open()
+    bench.kill(to)
 
 
 def _reopened_without_index(bench: Bench, _: Path) -> None:

@@ -205,7 +205,7 @@ class Rescheduler:
         log, target = self._log, self._timer_route if due_ms else one.real
         with log.segments.view(log.written_through(one.log_offset + 1)) as view:
             _, _, text = record_fields(log.segments, view, one.log_offset)
-            kept = _kept_properties(text)
+            kept, once_ms = _kept_properties(text)
             if rewrite is not None:
                 kept, to = rewrite(kept)
                 target = to if to is not None and not due_ms else target
@@ -226,7 +226,7 @@ class Rescheduler:
                     len(record),
                 )
                 if size > 0:
-                    return target, record, _once_ms(kept)
+                    return target, record, once_ms
                 if size == lib.TS_NEED_SPACE:
                     record = bytearray(int(view.need))
                 elif size == lib.TS_INVALID:
@@ -235,23 +235,24 @@ class Rescheduler:
                     log.segments.serve(view, size, "reschedule")
 
 
-def _kept_properties(text: bytes) -> bytes:
-    """Return the properties of a copy that belong to the message itself."""
-    kept = bytearray()
+def _kept_properties(text: bytes) -> tuple[bytes, int | None]:
+    """Return the properties of a copy that belong to the message itself.
+
+    Also when it was put with an id from its caller, epoch ms; None: it has no such id.
+    """
+    kept, once_ms = bytearray(), None
     for pair in text.split(b"\x02"):
-        name = pair.partition(b"\x01")[0]
+        name, _, value = pair.partition(b"\x01")
         if name and name not in _NEW_IN_EACH_COPY and not name.startswith(b"TIMER_"):
             kept += pair + b"\x02"
-    return bytes(kept)
-
-
-def _once_ms(kept: bytes) -> int | None:
-    """Return when the message was put with an id from its caller; None: it has no such id."""
-    for pair in kept.split(b"\x02"):
-        name, _, value = pair.partition(b"\x01")
-        if name == b"TS_ONCE" and value.isdigit() and len(value) <= _INT64_DIGITS:
-            return int(value)
-    return None
+            if (
+                once_ms is None
+                and name == b"TS_ONCE"
+                and value.isdigit()
+                and len(value) <= _INT64_DIGITS
+            ):
+                once_ms = int(value)
+    return bytes(kept), once_ms
 
 
 def _not_pending(result: CancelResult) -> NotPendingError:

@@ -40,6 +40,8 @@ class Renewals(Owner):
 
     def present(self, receipt: Receipt) -> Receipt:
         """Return a receipt of the present timer; the same one if no renewal is known."""
+        if not self._present:  # the usual case
+            return receipt
         return self._present.get(_root_of(receipt), receipt)
 
     def add(self, receipt: Receipt, present: Receipt) -> None:
@@ -54,7 +56,8 @@ class Renewals(Owner):
 
     def remove(self, receipt: Receipt) -> None:
         """Forget a lease that was settled."""
-        self._present.pop(_root_of(receipt), None)
+        if self._present:
+            self._present.pop(_root_of(receipt), None)
 
     def again(self, receipt: Receipt, tried: Receipt) -> Receipt | None:
         """Return the present timer of a receipt if it is another one than `tried`, or None.

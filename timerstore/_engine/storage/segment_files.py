@@ -17,7 +17,6 @@ On-disk format: <directory>/<20 digits>; every file has the length of a segment,
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from timerstore._engine.base.failpoints import reach
@@ -214,13 +213,16 @@ class SegmentFiles(Owner):
                 del self._open[number]
         return bool(idle)
 
-    def _pieces(self, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
+    def _pieces(self, offset: int, size: int) -> list[tuple[int, int, int]]:
+        """Return the segment, the offset in it and the size of each piece of a range."""
+        pieces = []
         while size > 0:
             number, at = divmod(offset, self.segment_bytes)
             part = min(size, self.segment_bytes - at)
-            yield number, at, part
+            pieces.append((number, at, part))
             offset += part
             size -= part
+        return pieces
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes into one or more segments, whose files must exist."""

@@ -69,6 +69,32 @@ build: $(BUILT) ## compile, ready to import in .venv
 wheels: $(VENV)/.has-wheels ## dist/: sdist and wheels of every CPython found, checked; ARGS="--only cp311"
 	@$(RUN) -m tests.support.wheels $(ARGS)
 
+# --- documentation site -------------------------------------------------------------------------
+# The configuration is in a folder of its own: MkDocs takes none from the folder of the pages.
+
+SITE := timerstore/docs/site
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs
+
+.PHONY: docs
+docs: $(VENV)/.has-docs ## build/site: the documentation site; any warning is an error
+	@$(MKDOCS) build --quiet --strict -f $(SITE)/mkdocs.yml $(ARGS)
+
+.PHONY: docs-serve
+docs-serve: $(VENV)/.has-docs ## the site on a port of this machine, built again at each change
+	@$(MKDOCS) serve -f $(SITE)/mkdocs.yml -w timerstore $(ARGS)
+
+.PHONY: docs-links
+docs-links: $(VENV)/.has-dev ## open every link of the pages to another site; needs the network
+	@$(RUN) -m tests.support.outward_links
+
+# Zensical, the successor of MkDocs Material, takes pages only from below its configuration.
+.PHONY: docs-zensical
+docs-zensical: $(VENV)/.has-docs ## build/zensical/site: the same site by Zensical, a trial
+	@rm -rf build/zensical && mkdir -p build/zensical && cp -r timerstore/docs $(SITE)/* build/zensical
+	@sed -i 's|_dir: .*/|_dir: |; s|^docs_dir.*|docs_dir: docs|; s|\(paths: .\)../|\1|' build/zensical/mkdocs.yml
+	@$(PIP) install zensical && cd build/zensical && $(abspath $(BIN))/zensical build || \
+		echo "!!! the site could not be built by Zensical" >&2
+
 # --- programs -----------------------------------------------------------------------------------
 
 .PHONY: demo

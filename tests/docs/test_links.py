@@ -2,11 +2,14 @@
 
 import importlib
 import re
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import click
 import pytest
 
+from tests.support import outward_links
 from tests.support.snippets import GUIDES, ROOT
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE
@@ -15,7 +18,7 @@ FRONT = ("quick-start", "guide", "features", "cli", "dashboard", "comparison", "
 README = ROOT / "README.md"
 README_WORDS_MAX = 950
 CHANGELOG_LINES_MAX = 150
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted(GUIDES.glob("*.md"))]
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted(GUIDES.rglob("*.md"))]
 
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -49,6 +52,31 @@ def test_broken_link_and_broken_anchor_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One title\n[a](page.md#one-title) [b](page.md#other) [c](gone.md)\n")
     assert _broken(page) == ["page.md#other", "gone.md"]
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(int(self.path[1:]))
+        self.end_headers()
+
+    def log_message(self, *_given: object) -> None:
+        """Print nothing."""
+
+
+def test_outward_link_without_an_answer_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    with HTTPServer(("127.0.0.1", 0), _Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        at = f"http://127.0.0.1:{server.server_port}"
+        page.write_text(
+            f"[a]({at}/200) [b](page.md) [c]({at}/404) [d](https://x.example/) {at}/500"
+        )
+        assert outward_links.links([page]) == {f"{at}/200", f"{at}/404"}
+        assert outward_links.complaint(f"{at}/200") is None
+        assert outward_links.complaint(f"{at}/403") is None
+        assert "404" in (outward_links.complaint(f"{at}/404") or "")
+        server.shutdown()
+    assert "refused" in (outward_links.complaint(f"{at}/200") or "")
 
 
 def test_index_lists_every_page() -> None:

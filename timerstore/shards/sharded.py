@@ -388,8 +388,8 @@ def open_shards(
     Raises:
         ConfigError: an argument is invalid, the directory has another number of shards, it is a
             single store, `read_only=True`, or the bucket belongs to another directory.
-        BucketError: the bucket or a permission is missing. A bucket that does not answer is logged,
-        and asked again.
+        BucketError: the bucket or a permission is missing. A bucket that does not answer is
+            logged, and asked again.
         LockedError: another process, or this one, has a shard open; the error names it.
         CorruptError: a file is damaged, or a shard is missing.
         FullError: the disk is full.

@@ -1,0 +1,41 @@
+"""The parts of the site that MkDocs does not make: its addresses, and links to source files.
+
+The addresses of the site and of the repository are those of pyproject.toml. Pages link to source
+files by relative paths, which work where the repository is shown. On the site, such a link leads to
+the file at the tag of this release.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "timerstore" / "docs"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REPOSITORY = PROJECT["urls"]["Repository"]
+_LINK = re.compile(r"(?<=\]\()\.\./[^)#\s]+")
+
+
+def source_links(text: str, folder: Path) -> str:
+    """Replace links of a page in `folder` to files that are not pages."""
+
+    def address(found: re.Match[str]) -> str:
+        path = (folder / found[0]).resolve()
+        if path.is_relative_to(DOCS) or not path.exists():
+            return found[0]
+        kind = "tree" if path.is_dir() else "blob"
+        return f"{REPOSITORY}/{kind}/v{PROJECT['version']}/{path.relative_to(ROOT)}"
+
+    return _LINK.sub(address, text)
+
+
+def on_config(config: Any) -> None:
+    """Set the addresses."""
+    config.site_url, config.repo_url = PROJECT["urls"]["Documentation"], REPOSITORY
+    config.edit_uri = "edit/main/timerstore/docs/"
+
+
+def on_page_markdown(markdown: str, page: Any, **_given: object) -> str:
+    """Lead links to source files into the repository."""
+    return source_links(markdown, Path(page.file.abs_src_path).parent)

@@ -65,6 +65,14 @@ def test_source_link_keeps_its_anchor_and_page_links_stay(hook: ModuleType) -> N
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda one: one.name)
+def test_page_begins_with_a_title_and_a_sentence(page: Path, hook: ModuleType) -> None:
+    """The line of the page in llms.txt."""
+    text = page.read_text("utf-8")
+    assert re.match(r"# \S.*\n\n", text)
+    assert re.fullmatch(r"[\w`][^|\n]{15,250}\.", hook.first_sentence(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda one: one.name)
 def test_list_begins_after_an_empty_line(page: Path) -> None:
     """The site's Markdown needs one, the view of the repository does not."""
     assert _joined_lists(page.read_text("utf-8")) == []

@@ -1,4 +1,4 @@
-"""The parts of the site that MkDocs does not make: its addresses, and links to source files.
+"""The parts of the site that MkDocs does not make: addresses, links to source files, llms.txt.
 
 The addresses of the site and of the repository are those of pyproject.toml. Pages link to source
 files by relative paths, which work where the repository is shown. On the site, such a link leads to
@@ -30,6 +30,13 @@ def source_links(text: str, folder: Path) -> str:
     return _LINK.sub(address, text)
 
 
+def first_sentence(markdown: str) -> str:
+    """Return the first sentence below the title, without links."""
+    paragraph = " ".join(markdown.split("\n\n")[1].split())
+    sentence = re.split(r"(?<=\.)\s", paragraph)[0]
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", sentence)
+
+
 def on_config(config: Any) -> None:
     """Set the addresses."""
     config.site_url, config.repo_url = PROJECT["urls"]["Documentation"], REPOSITORY
@@ -39,3 +46,13 @@ def on_config(config: Any) -> None:
 def on_page_markdown(markdown: str, page: Any, **_given: object) -> str:
     """Lead links to source files into the repository."""
     return source_links(markdown, Path(page.file.abs_src_path).parent)
+
+
+def on_nav(nav: Any, config: Any, **_given: object) -> None:
+    """Write llms.txt: one line a page, in the order of the navigation."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for page in nav.pages:
+        text = page.file.content_string
+        title = text.partition("\n")[0].removeprefix("# ")
+        lines += [f"- [{title}]({page.canonical_url}): {first_sentence(text)}"]
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")

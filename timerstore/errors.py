@@ -15,11 +15,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 
+def page_of(name: str) -> str:
+    """Return the address of a class's cause and remedy, on the site that pyproject.toml names."""
+    return f"https://timerstore.example/errors/#{name.lower()}"
+
+
 class TimerStoreError(Exception):
     """The base class of all errors. It is never raised itself.
 
     The text is `message`, then `where` (file and offset), `wanted` and `got`, as far as they are
-    given. `retryable` overrides the value of the class for this error.
+    given. `retryable` overrides the value of the class for this error. A traceback ends with the
+    address of the class on the page Errors of the documentation.
     """
 
     code: ClassVar[int | None] = None
@@ -42,6 +48,7 @@ class TimerStoreError(Exception):
         if got is not None:
             parts.append(f"got {got}")
         super().__init__("; ".join(parts))
+        self.add_note(f"See {page_of(type(self).__name__)}")
         self.what = message
         self.where = where
         self.wanted = wanted

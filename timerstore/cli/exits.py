@@ -28,6 +28,7 @@ from timerstore.errors import (
     NotPendingError,
     TimerStoreError,
     UnavailableError,
+    page_of,
 )
 
 
@@ -93,21 +94,30 @@ class ErrorReport:
     do: str
     code: Exit
     kind: str
+    see: str = ""
 
     def lines(self) -> list[str]:
         """Return the lines of the text form."""
-        parts = [("where", self.where), ("wanted", self.wanted), ("got", self.got), ("do", self.do)]
-        return [f"error: {self.what}", *(f"  {name:6} {text}" for name, text in parts if text)]
+        parts = ((name, text) for name, text in self._parts() if text)
+        return [f"error: {self.what}", *(f"  {name:6} {text}" for name, text in parts)]
 
     def as_json(self) -> dict[str, object]:
         """Return the object that `--json` writes to standard error."""
-        parts = {"where": self.where, "wanted": self.wanted, "got": self.got, "do": self.do}
         return {
             "error": self.kind,
             "what": self.what,
-            **{name: text for name, text in parts.items() if text},
+            **{name: text for name, text in self._parts() if text},
             "exit": int(self.code),
         }
+
+    def _parts(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("where", self.where),
+            ("wanted", self.wanted),
+            ("got", self.got),
+            ("do", self.do),
+            ("see", self.see),
+        )
 
 
 _CODES: tuple[tuple[type[Exception], Exit], ...] = (
@@ -185,7 +195,7 @@ def report_of(error: Exception) -> ErrorReport:
     kind = type(error).__name__
     if isinstance(error, TimerStoreError):
         parts = _text(error.where), _text(error.wanted), _text(error.got)
-        return ErrorReport(_without(str(error), *parts), *parts, do, code, kind)
+        return ErrorReport(_without(str(error), *parts), *parts, do, code, kind, page_of(kind))
     if isinstance(error, OSError):
         names = " -> ".join(str(one) for one in (error.filename, error.filename2) if one)
         if error.errno in FULL:  # for example of an export's target

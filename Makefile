@@ -152,7 +152,7 @@ test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, s
 		--ignore tests/spark --ignore tests/stress --ignore tests/browser --ignore tests/wheel $(or $(ARGS),tests)
 
 .PHONY: test-all
-test-all: test $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
+test-all: test docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
 	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel tests
 	@$(MAKE) --no-print-directory test-disk
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
@@ -166,6 +166,10 @@ DISK_TESTS := tests/crash tests/unit/durability tests/unit/log tests/unit/recove
 test-disk: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what depends on the disk, with stores on the disk of the checkout
 	@mkdir -p $(DISK)
 	TIMERSTORE_TEST_DIRECTORY=$(DISK) $(PYTEST) -n 2 --dist worksteal -m "not more and not deep" $(DISK_TESTS) $(ARGS)
+
+.PHONY: test-docs
+test-docs: docs $(VENV)/.has-chromium ## each page of the documentation site in a browser, and its search
+	$(PYTEST) tests/browser/test_site.py $(ARGS)
 
 .PHONY: test-pythons
 test-pythons: $(VENV)/.has-run ## a slice of the tests on every CPython that is found

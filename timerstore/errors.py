@@ -16,8 +16,8 @@ import numpy as np
 
 
 def page_of(name: str) -> str:
-    """Return the address of a class's cause and remedy, on the site that pyproject.toml names."""
-    return f"https://timerstore.example/errors/#{name.lower()}"
+    """Return where the documentation has the cause and the remedy of a class."""
+    return f"timerstore/docs/errors.md#{name.lower()}"
 
 
 class TimerStoreError(Exception):
@@ -25,7 +25,7 @@ class TimerStoreError(Exception):
 
     The text is `message`, then `where` (file and offset), `wanted` and `got`, as far as they are
     given. `retryable` overrides the value of the class for this error. A traceback ends with the
-    address of the class on the page Errors of the documentation.
+    place of the class on the page Errors of the documentation.
     """
 
     code: ClassVar[int | None] = None

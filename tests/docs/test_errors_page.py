@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import tomllib
 from dataclasses import fields
 
 import pytest
@@ -37,8 +36,8 @@ def test_page_has_a_section_for_each_error() -> None:
 
 
 def test_errors_and_reports_of_commands_lead_to_the_page() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    address = f"{project['urls']['Documentation']}errors/#lockederror"
+    address = "timerstore/docs/errors.md#lockederror"
+    assert (ROOT / address.partition("#")[0]).samefile(GUIDES / "errors.md")
     error = errors.LockedError("x")
     assert error.__notes__ == [f"See {address}"]
     assert report_of(error).lines()[-1] == f"  see    {address}"

@@ -5,16 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 import timerstore
 from tests.support.broker import fixtures as broker_fixtures
 from tests.support.command_line import SMALL, CommandLine
-from tests.support.inside import demo_grace_s
 from timerstore.cli.exits import Exit
-from timerstore.store import TimerStore
 
 
 def test_commands_of_a_first_session_put_follow_count_and_verify(ts: CommandLine) -> None:
@@ -338,33 +333,6 @@ def test_commands_work_on_shards(ts: CommandLine) -> None:
     assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
 
 
-def test_bench_and_demo_report_their_counts(ts: CommandLine) -> None:
+def test_bench_reports_its_counts(ts: CommandLine) -> None:
     lines = ts.fine("bench", "-n", "1000", "--json").rows
     assert [one["n"] for one in lines] == [50, 1000, 1000, 1000]
-    demo = ts.fine("demo", "-n", "500", "--seconds", "0.6", "--json").row
-    assert demo["passed"]
-    assert demo["scheduled"] == demo["delivered"] == 500
-
-
-def test_demo_reports_fail_when_a_message_is_lost(
-    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_many = TimerStore.put_many
-
-    def lossy(self, topic, bodies, *, deliver_ms):  # type: ignore[no-untyped-def]
-        data, offsets = bodies
-        return put_many(self, topic, (data, offsets[:-1]), deliver_ms=deliver_ms[:-1])
-
-    monkeypatch.setattr(TimerStore, "put_many", lossy)
-    monkeypatch.setattr(*demo_grace_s(), 0.1)
-    answer = ts("demo", "-n", "50", "--seconds", "0.6")
-    assert answer.code == Exit.NOT_SO
-    assert "lost 1, doubled 0, early 0" in answer.out
-    assert answer.out.endswith("FAIL\n")
-
-
-def test_demo_keeps_a_named_directory(ts: CommandLine) -> None:
-    kept = ts.folder / "kept.store"
-    ts.fine("demo", "-n", "10", "--seconds", "0.6", "--directory", kept, "--plain")
-    assert ts.fine("ls", kept, "--json").row["delivered"] == 10
-    assert Path(kept).is_dir()

@@ -90,15 +90,6 @@ def test_top_restores_the_terminal(store: Path) -> None:
     assert shell.raw.rindex(b"\x1b[?25h") > shell.raw.rindex(b"\x1b[?25l"), "the cursor shows"
 
 
-def test_demo_passes_on_a_terminal() -> None:
-    demo = Terminal("demo", "-n", "2000", "--seconds", "2")
-    screen = demo.wait_for("on the wheel, due within")
-    assert "demo, process" in screen
-    assert demo.end() == 0
-    assert "PASS" in demo.read()
-    assert "lost 0, doubled 0, early 0" in demo.read()
-
-
 # --- text, colours, bars --------------------------------------------------------------------------
 
 

@@ -99,14 +99,16 @@ def in_shell(command: Sequence[object], *, given: bytes = b"", **how: Any) -> An
 class Terminal:
     """A command on its own terminal; `screen` is the text that a person would see."""
 
-    def __init__(self, *words: object, columns: int = COLUMNS, lines: int = LINES) -> None:
+    def __init__(
+        self, *words: object, columns: int = COLUMNS, lines: int = LINES, **variables: str
+    ) -> None:
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self.raw = b""
         self.child = pexpect.spawn(
             COMMAND[0],
             [*COMMAND[1:], *map(str, words)],
-            env=environment(),
+            env=environment() | variables,
             dimensions=(lines, columns),
             timeout=30,
         )

@@ -16,8 +16,8 @@ leasing.py          receive, ack, nack, extend     recurring.py    every
 pacing.py           pace                           inspecting.py   histogram, explain
 exporting.py        dump, export                   importing.py    import (import_rows.py)
 top.py              top; wheel_ring.py, screen.py  serving.py      serve (service_manager.py)
-converting.py       convert                        trials.py       bench, demo
-pinging.py          ping
+converting.py       convert                        pinging.py      ping
+trials.py           bench                          demo.py         demo
 
 Invariants:
     1. Standard output carries answers only; everything else goes to standard error.
@@ -45,4 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             sys.stderr.write(f"timerstore: {error.name} is not installed; do: {INSTALL}\n")
             return 2
+        except KeyboardInterrupt:
+            return 130
         return int(command.main(arguments))

@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "restore": ("making", "Restore a store from a backup."),
         "convert": ("converting", "Convert a closed store for a RocketMQ broker, or back."),
         "bench": ("trials", "Measure this machine in a few seconds."),
-        "demo": ("trials", "Put and deliver some thousand messages on a live screen."),
+        "demo": ("demo", "Show ten reminders, a cancel, a kill -9, and a check of each."),
     }
 )
 """Command: its module, and its summary in `--help`."""

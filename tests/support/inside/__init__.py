@@ -47,7 +47,6 @@ from tests.support.inside.limits import (
     RUN_MAX,
     SYNC_INTERVAL_NS,
     TAIL_UNITS_MAX,
-    demo_grace_s,
     staging_gather_rows,
 )
 from tests.support.inside.log import (

@@ -118,10 +118,3 @@ def staging_gather_rows() -> Attribute:
     from timerstore.shards import row_staging
 
     return Attribute(row_staging, "_GATHER_ROWS")
-
-
-def demo_grace_s() -> Attribute:
-    """How long the demo waits for messages that have not arrived."""
-    from timerstore.cli import trials
-
-    return Attribute(trials, "_GRACE_S")

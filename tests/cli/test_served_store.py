@@ -20,6 +20,7 @@ TOKEN = "a-token-for-the-tests"
 NEED_FILES = {
     "init": ["{}"],
     "repair": ["{}", "target"],
+    "doctor": ["{}"],
     "convert": ["{}", "--to", "rocketmq"],
     "restore": ["backup", "{}"],
     "dump": ["{}"],

@@ -58,6 +58,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "backup": ("making", "Back up a store, or update its backup."),
         "restore": ("making", "Restore a store from a backup."),
         "convert": ("converting", "Convert a closed store for a RocketMQ broker, or back."),
+        "doctor": ("doctor", "Examine this machine and a store; say what must change."),
         "bench": ("trials", "Measure this machine in a few seconds."),
         "demo": ("demo", "Show ten reminders, a cancel, a kill -9, and a check of each."),
     }

@@ -11,22 +11,20 @@ Thread safety: runs on the main thread.
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from timerstore import store as single
 from timerstore.cli.exits import CommandError, Exit
-from timerstore.cli.output import emit, say
+from timerstore.cli.output import columns, emit, paragraph, say
 from timerstore.cli.params import FOLDER, Seconds, json_option
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import span_text
@@ -44,8 +42,10 @@ _PLACES = 20
 _SPAN_STEPS = 12  # the reminders are due after 2 to 11 steps
 _GRACE_S = 10.0
 _RING_WIDTH, _RING_HEIGHT = 33, 13
-_IN_ASCII = str.maketrans("·◆∙•●", ".@ooO")
 _NEXT = ("init my.store", "put my.store jobs hi --in 5s", "follow my.store jobs -n 1")
+
+
+Show = Callable[[str | Text], None]
 
 
 @click.command("demo")
@@ -71,7 +71,7 @@ def demo_command(
         _run_until_killed(killed, step_ms)
         return
     with stopping() as stop, trial_folder(directory) as path:
-        found = _run(path, step_ms, stop, _Pages(is_shown=not as_json))
+        found = _run(path, step_ms, stop, _nothing if as_json else paragraph)
         stop.check()
     if as_json:
         emit(found)
@@ -81,80 +81,60 @@ def demo_command(
         raise click.exceptions.Exit(Exit.NOT_SO)
 
 
-class _Pages:
-    """Text as wide as the terminal, without colour where the terminal has none."""
-
-    def __init__(self, *, is_shown: bool) -> None:
-        self._is_shown = is_shown
-        self.as_json = () if is_shown else ("--json",)
-        self._columns = shutil.get_terminal_size().columns
-        # Without a height, rich takes a terminal without colour for 80 columns.
-        self._console = Console(file=sys.stdout, width=self._columns, height=24, highlight=False)
-
-    def show(self, text: str | Text) -> None:
-        """Write text, wrapped at words."""
-        if not self._is_shown:
-            return
-        with self._console.capture() as captured:  # rich ends the process on a broken pipe
-            self._console.print(text, markup=False)
-        lines = "\n".join(line.rstrip() for line in captured.get().splitlines())
-        try:
-            lines.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:
-            lines = lines.translate(_IN_ASCII)
-        say(lines)
-
-    def show_wheel(self, pending_ms: list[int], now_ms: int, step_ms: int) -> None:
-        """Draw the slots of the next turn, and the reminders in them."""
-        counts = [0] * _PLACES
-        for due_ms in pending_ms:
-            counts[due_ms // step_ms % _PLACES] += 1
-        middle = [f"{len(pending_ms)} pending", f"{_PLACES} slots of {step_ms} ms"]
-        now = now_ms // step_ms % _PLACES
-        width = min(_RING_WIDTH, self._columns)
-        self.show(draw(counts, now, middle, width=width, height=_RING_HEIGHT))
+def _nothing(_text: str | Text) -> None:
+    """Show nothing, as with --json."""
 
 
 def _conclude(found: dict[str, Any], directory: Path | None) -> None:
-    pages = _Pages(is_shown=True)
     names = ("lost", "doubled", "early", "cancelled_came")
     counts = ", ".join(f"{name.replace('_', ' but ')} {found[name]}" for name in names)
-    pages.show(f"\n6. Check: {counts}; the store is {'clean' if found['verified'] else 'damaged'}")
+    paragraph(f"\n6. Check: {counts}; the store is {'clean' if found['verified'] else 'damaged'}")
     if found["passed"]:
-        pages.show(f"PASS: each of {found['delivered']} reminders came once, none early")
+        paragraph(f"PASS: each of {found['delivered']} reminders came once, none early")
     else:
-        pages.show("FAIL: report it as a bug, with this output")
+        paragraph("FAIL: report it as a bug, with this output")
     words = _NEXT
     if directory is not None:
-        words = f"ls {directory}", f"get {directory} {_TOPIC}", f"verify {directory}"
-    pages.show("\nTry next:")
+        words = f"ls {directory}", f"get {directory} {_TOPIC}", f"doctor {directory}"
+    paragraph("\nTry next:")
     for one in words:
         say(f"timerstore {one}")
+
+
+def _wheel(pending_ms: list[int], now_ms: int, step_ms: int) -> Text:
+    """Draw the slots of the next turn, and the reminders in them."""
+    counts = [0] * _PLACES
+    for due_ms in pending_ms:
+        counts[due_ms // step_ms % _PLACES] += 1
+    middle = [f"{len(pending_ms)} pending", f"{_PLACES} slots of {step_ms} ms"]
+    now = now_ms // step_ms % _PLACES
+    return draw(counts, now, middle, width=min(_RING_WIDTH, columns()), height=_RING_HEIGHT)
 
 
 # --- the process that shows -----------------------------------------------------------------------
 
 
-def _run(path: Path, step_ms: int, stop: Stop, pages: _Pages) -> dict[str, Any]:
+def _run(path: Path, step_ms: int, stop: Stop, show: Show) -> dict[str, Any]:
     """Run the other process, kill it, deliver the rest, and return the fields of the result."""
-    pages.show(f"1. Put {_COUNT} reminders, due in {_span(2 * step_ms)} to "
+    show(f"1. Put {_COUNT} reminders, due in {_span(2 * step_ms)} to "
                f"{_span((_COUNT + 1) * step_ms)}. Each is on disk when put returns.")  # fmt: skip
-    put, pid = _live(path, step_ms, stop, pages)
-    pages.show(f"\n4. kill -9 {pid}. For {_span(2 * step_ms)} nothing delivers.\n")
+    put, pid = _live(path, step_ms, stop, show)
+    show(f"\n4. kill -9 {pid}. For {_span(2 * step_ms)} nothing delivers.\n")
     stop.wait(2 * step_ms / 1000)
     begin = time.perf_counter()
     with single.open(path, _config(step_ms)) as store:
         opened_ms = (time.perf_counter() - begin) * 1000
-        pages.show(f"5. Open the store again: {opened_ms:.0f} ms")
-        _receive_rest(store, put["due_ms"], stop, pages)
+        show(f"5. Open the store again: {opened_ms:.0f} ms")
+        _receive_rest(store, put["due_ms"], stop, show)
         return {"reopened_ms": round(opened_ms, 1), **_audit(store, put)}
 
 
-def _live(path: Path, step_ms: int, stop: Stop, pages: _Pages) -> tuple[dict[str, Any], int]:
+def _live(path: Path, step_ms: int, stop: Stop, show: Show) -> tuple[dict[str, Any], int]:
     """Run the other process until it has read some reminders. Return its report and its id."""
     words = "-m", "timerstore.cli", "demo", "--killed", str(path)
+    more = ["--json"] if show is _nothing else []
     with subprocess.Popen(  # noqa: S603 - this program itself
-        [sys.executable, *words, "--seconds", str(step_ms * _SPAN_STEPS / 1000), *pages.as_json],
+        [sys.executable, *words, "--seconds", str(step_ms * _SPAN_STEPS / 1000), *more],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         bufsize=0,
@@ -165,11 +145,11 @@ def _live(path: Path, step_ms: int, stop: Stop, pages: _Pages) -> tuple[dict[str
             put = next(reports, None)
             if put is None:
                 raise _ended(child, stop)
-            pages.show(f"2. Cancel reminder {_CANCELLED}: {put['cancelled']}\n")
-            pages.show_wheel(put["pending_ms"], put["now_ms"], step_ms)
-            pages.show(f"\n3. Process {child.pid} delivers them:")
+            show(f"2. Cancel reminder {_CANCELLED}: {put['cancelled']}\n")
+            show(_wheel(put["pending_ms"], put["now_ms"], step_ms))
+            show(f"\n3. Process {child.pid} delivers them:")
             for count, came in enumerate(reports, 1):
-                pages.show(_arrival(came["body"], came["late_ms"]))
+                show(_arrival(came["body"], came["late_ms"]))
                 if count == _BEFORE_KILL:
                     return put, child.pid
             raise _ended(child, stop)
@@ -199,7 +179,7 @@ def _ended(child: subprocess.Popen[bytes], stop: Stop) -> Exception:
     return CommandError("the process with the store ended too early", got=f"exit code {code}")
 
 
-def _receive_rest(store: TimerStore, due_ms: list[int], stop: Stop, pages: _Pages) -> None:
+def _receive_rest(store: TimerStore, due_ms: list[int], stop: Stop, show: Show) -> None:
     """Read the reminders that the killed process has not read, until some time after the last."""
     end_ms = due_ms[-1] + round(_GRACE_S * 1000)
     with store.consumer(_TOPIC, _GROUP) as consumer:
@@ -207,7 +187,7 @@ def _receive_rest(store: TimerStore, due_ms: list[int], stop: Stop, pages: _Page
             is_last = not any(True for _ in store.pending(topic=_TOPIC))
             messages = consumer.poll(wait=0.05)
             for message in messages:
-                pages.show(_arrival(message.body.decode(), message.delivered_ms - message.due_ms))
+                show(_arrival(message.body.decode(), message.delivered_ms - message.due_ms))
             if is_last and not messages:
                 return
 

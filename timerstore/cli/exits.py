@@ -49,7 +49,7 @@ class Exit(IntEnum):
 TABLE: Mapping[Exit, str] = MappingProxyType(
     {
         Exit.FINE: "done",
-        Exit.NOT_SO: "damage was found, or the item does not exist or is no longer pending",
+        Exit.NOT_SO: "a check found a problem, or the item does not exist or is no longer pending",
         Exit.ERROR: "an invalid argument, a file error, or output that cannot be written",
         Exit.LOCKED: "another process has the store open; the error shows its process id",
         Exit.LATER: "rejected for now: a full disk, flow control, another export; try again",
@@ -60,7 +60,7 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
     }
 )
 
-READERS = "ls, count, get, follow, every, histogram, top, serve, verify, dump, export"
+READERS = "ls, count, get, follow, every, histogram, top, serve, doctor, verify, dump, export"
 """Commands that work while another process has the store open (`every`: only its list)."""
 
 

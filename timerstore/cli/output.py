@@ -1,9 +1,10 @@
 """Write results to standard output as text, JSON lines or tables.
 
-A table fits the terminal's width. Into a pipe it is neither cut nor coloured.
+Tables and paragraphs fit the terminal's width. Into a pipe they are neither cut nor coloured.
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from timerstore.cli.streams import writing_result
 from timerstore.cli.text import safe
 
 _PIPE_WIDTH = 100_000
+_IN_ASCII = str.maketrans("·◆∙•●", ".@ooO")
 
 
 def emit(value: Any) -> None:
@@ -50,17 +52,16 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+def table(names: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """Write a table. Columns of only ints and None are aligned to the right."""
     rows = [list(row) for row in rows]
     made = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
-    for k, name in enumerate(columns):
+    for k, name in enumerate(names):
         numeric = bool(rows) and all(row[k] is None or isinstance(row[k], int) for row in rows)
         made.add_column(name, justify="right" if numeric else "left", header_style="bold")
     for row in rows:
         made.add_row(*(Text(_cell(value)) for value in row))
-    on_terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if on_terminal else _PIPE_WIDTH, highlight=False)
+    console = Console(file=sys.stdout, width=columns(), highlight=False)
     with writing_result():
         with console.capture() as captured:
             console.print(made)
@@ -73,6 +74,33 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else safe(str(value))
+
+
+def columns() -> int:
+    """Return the width of the output: that of the terminal, or no limit into a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+
+
+def paragraph(text: str | Text, *, head: str | Text = "") -> None:
+    """Write text, wrapped at words. `head` stands before its first line, blanks before others.
+
+    If the stream's encoding lacks a character, one of ASCII that looks like it is written.
+    """
+    # Without a height, rich takes a terminal without colour for 80 columns.
+    console = Console(file=sys.stdout, width=columns(), height=24, highlight=False)
+    begin = head if isinstance(head, Text) else Text(head)
+    with console.capture() as captured:  # rich ends the process on a broken pipe
+        width = max(1, console.width - len(begin))
+        for line in (Text(text) if isinstance(text, str) else text).wrap(console, width):
+            line.rstrip()
+            console.print(begin + line)
+            begin = Text(" " * len(begin))
+    shown = captured.get().removesuffix("\n")
+    try:
+        shown.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        shown = shown.translate(_IN_ASCII)
+    say(shown)
 
 
 def emit_error(error: ErrorReport, *, as_json: bool) -> None:

@@ -45,7 +45,7 @@ def test_command_suggests_init_when_there_is_no_store(ts: CommandLine) -> None:
         "serve": ["--ui"],
         "convert": ["--to", "rocketmq"],
     }
-    for name in COMMANDS.keys() - {"init", "bench", "demo", "ping", "doctor"}:
+    for name in COMMANDS.keys() - {"init", "bench", "demo", "ping", "doctor", "completion"}:
         answer = ts(name, nowhere, *more.get(name, []))
         assert (answer.code, answer.out) == (Exit.ERROR, ""), name
         assert answer.err.startswith("error: no store at this path\n"), name

@@ -28,7 +28,7 @@ NEED_FILES = {
     "ingest": ["{}"],
     "import": ["{}", "rows.jsonl"],
 }
-NO_STORE = {"bench", "demo"}
+NO_STORE = {"bench", "completion", "demo"}
 """Commands without PATH."""
 
 

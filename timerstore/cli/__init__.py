@@ -18,7 +18,7 @@ exporting.py        dump, export                   importing.py    import (impor
 top.py              top; wheel_ring.py, screen.py  serving.py      serve (service_manager.py)
 converting.py       convert                        pinging.py      ping
 trials.py           bench                          demo.py         demo
-doctor/             doctor
+completing.py       completion                     doctor/         doctor
 
 Invariants:
     1. Standard output carries answers only; everything else goes to standard error.

@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "restore": ("making", "Restore a store from a backup."),
         "convert": ("converting", "Convert a closed store for a RocketMQ broker, or back."),
         "doctor": ("doctor", "Examine this machine and a store; say what must change."),
+        "completion": ("completing", "Write a completion for bash, zsh or fish."),
         "bench": ("trials", "Measure this machine in a few seconds."),
         "demo": ("demo", "Show ten reminders, a cancel, a kill -9, and a check of each."),
     }
@@ -116,11 +117,7 @@ class Commands(click.Group):
 
 def _epilog() -> str:
     codes = "\n".join(f"  {int(code):3}  {text}" for code, text in TABLE.items())
-    shell = 'eval "$(_TIMERSTORE_COMPLETE=bash_source timerstore)"'
-    return (
-        f"\b\nExit codes:\n{codes}\n\n"
-        f"\b\nCompletion (bash; zsh_source and fish_source, too):\n  {shell}"
-    )
+    return f"\b\nExit codes:\n{codes}"
 
 
 @click.group(cls=Commands, epilog=_epilog(), context_settings={"max_content_width": 100})

@@ -1,6 +1,7 @@
 """Examine what a path holds: a store, shards, a backup, or something else."""
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,8 @@ def unreadable(path: Path, error: Exception) -> Finding:
     found = report_of(error)
     named = ("at", found.where), ("wanted", found.wanted), ("got", found.got)
     parts = [found.what, *(f"{name} {text}" for name, text in named if text)]
-    do = found.do.replace("PATH", str(path)) or f"timerstore verify {path}"
+    word = shlex.quote(str(path))
+    do = found.do.replace("PATH", word) or f"timerstore verify {word}"
     return change("store", "; ".join(parts), "the store cannot be opened as it is", do)
 
 
@@ -77,7 +79,7 @@ def _existing(path: Path) -> Path:
 
 def _no_store(path: Path) -> Finding:
     """Say what is at a path without a store."""
-    make = f"timerstore init {path}"
+    make = f"timerstore init {shlex.quote(str(path))}"
     if not path.exists():
         return change(
             "store",
@@ -101,14 +103,14 @@ def _no_store(path: Path) -> Finding:
             "store",
             f"{path} has {plural(len(inner), 'store')} below it: {', '.join(inner[:_SHOWN])}",
             "it is no store itself",
-            f"timerstore doctor {path / inner[0]}",
+            f"timerstore doctor {shlex.quote(str(path / inner[0]))}",
         )
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return change(
         "store",
         f"{path} has no store, but {', '.join(names[:_SHOWN])}{more}",
         "there is no store to open",
-        f"check the path, or: {make}/orders.store",
+        f"check the path, or: timerstore init {shlex.quote(str(path / 'orders.store'))}",
     )
 
 
@@ -127,7 +129,7 @@ def _shards(path: Path, count: int) -> Iterator[Finding]:
             "settings",
             f"{count} shards, {plural(processors, 'processor')}",
             "each open shard has its own threads, files and memory",
-            "open some of the shards in processes of other machines",
+            "use fewer shards, or let several processes open some each",
         )
 
 
@@ -211,7 +213,8 @@ def _access(path: Path) -> Iterator[Finding]:
     status = path.stat()
     owner, own = user_text(status.st_uid), user_text(os.geteuid())
     what = f"{stat.filemode(status.st_mode)}, of {owner}"
-    run = f"sudo -u {owner.removeprefix('user ')} timerstore doctor {path}"
+    word = shlex.quote(str(path))
+    run = f"sudo -u {owner.removeprefix('user ')} timerstore doctor {word}"
     strangers, unreadable_count, unwritable = 0, 0, None
     for folder, _, files in os.walk(path, onerror=None):
         for one in (Path(folder), *(Path(folder) / name for name in files)):
@@ -239,14 +242,14 @@ def _access(path: Path) -> Iterator[Finding]:
             f"{plural(strangers, 'file')} of other users than {owner}",
             "a command was run as another user, as with sudo; the owner may not be able "
             "to open the store",
-            f"chown -R --reference={path} {path}",
+            f"chown -R --reference={word} {word}",
         )
     if status.st_mode & stat.S_IWOTH:
         yield change(
             "permissions",
             f"{path} can be written by every user",
             "they can change or remove messages",
-            f"chmod o-w {path}",
+            f"chmod o-w {word}",
         )
 
 

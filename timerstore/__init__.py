@@ -4,6 +4,9 @@ store = timerstore.open("orders.store")
 store.put("orders", b"close 4711", delay=1800)
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from timerstore._engine.convert import ConvertReport, convert
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
@@ -58,8 +61,10 @@ from timerstore.reports import (
     PendingTimer,
     Report,
 )
-from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, connect, open  # noqa: A004
+
+if TYPE_CHECKING:
+    from timerstore.shards import ShardedStore, open_shards
 
 __version__ = "0.1.0"
 """The version of the package."""
@@ -129,3 +134,20 @@ __all__ = [
     "restore",
     "verify_directory",
 ]
+
+_OF_SHARDS = {"ShardedStore", "open_shards", "shards"}
+"""Names that are imported when they are first used: most programs use one store. The modules of
+shards would take a fifth of the time of `import timerstore`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of `_OF_SHARDS`."""
+    if name not in _OF_SHARDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = importlib.import_module("timerstore.shards")
+    return found if name == "shards" else getattr(found, name)
+
+
+def __dir__() -> list[str]:
+    """List the names of this module, also those that are not imported yet."""
+    return sorted({*globals(), *_OF_SHARDS})

@@ -324,7 +324,10 @@ class MessageBatch:
         try:
             arrow = importlib.import_module("pyarrow")
         except ImportError as error:
-            raise ConfigError("to_arrow needs pyarrow, which is not installed") from error
+            raise ConfigError(
+                "to_arrow needs pyarrow, which is not installed: pip install '.[arrow]' in a "
+                "checkout"
+            ) from error
         n = len(self)
         spans = (
             ("body", self.body_offsets, self.bodies),

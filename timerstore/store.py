@@ -8,10 +8,9 @@ See also: docs/architecture.md.
 """
 
 import os
-import ssl
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from timerstore._engine.base import message_bodies
 from timerstore._engine.base.closing import weakly
@@ -50,6 +49,9 @@ from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Message
 from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
+
+if TYPE_CHECKING:
+    import ssl
 
 ConnectedStore = SingleStoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
 """A store in another process: a RemoteStore."""
@@ -337,7 +339,7 @@ def connect(
     url: str,
     *,
     token: str | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: "ssl.SSLContext | None" = None,
     retry_for: float = 30.0,
     connect_timeout: float | None = None,
     call_timeout: float = 5.0,

@@ -31,9 +31,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from timerstore.cli.exits import INSTALL
 from timerstore.cli.streams import ready
-
-INSTALL = "pip install '.[cli]' in a checkout"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

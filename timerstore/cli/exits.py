@@ -60,6 +60,8 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
     }
 )
 
+INSTALL = "pip install '.[cli]' in a checkout"
+
 READERS = "ls, count, get, follow, every, histogram, top, serve, doctor, verify, dump, export"
 """Commands that work while another process has the store open (`every`: only its list)."""
 
@@ -202,6 +204,8 @@ def report_of(error: Exception) -> ErrorReport:
             code, do = Exit.LATER, "free space and try again"
         return ErrorReport(error.strerror or str(error), names, "", "", do, code, kind)
     if isinstance(error, ImportError):
+        if (error.name or "").partition(".")[0] == "pyarrow":  # a part of timerstore[cli]
+            return ErrorReport("pyarrow is not installed", "", "", "", INSTALL, code, kind)
         return ErrorReport(str(error) or kind, "", "", "", do, code, kind)
     do = "report it as a bug, with the output of `timerstore --debug ...`"
     return ErrorReport(f"unexpected error: {error!r}", "", "", "", do, code, kind)

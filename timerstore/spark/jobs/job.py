@@ -11,6 +11,7 @@ Raises: nothing. An exception in a job becomes one message and exit status 1; `-
 """
 
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -171,6 +172,7 @@ def make_session(name: str, common: Common) -> SparkSession:
     if common.master:
         builder = builder.master(common.master)
     if common.remote:
+        _check_connect()
         builder = builder.remote(common.remote)
     show = str(sys.stderr.isatty() and not common.quiet).lower()
     settings = {**SETTINGS, "spark.ui.showConsoleProgress": show}
@@ -182,6 +184,18 @@ def make_session(name: str, common: Common) -> SparkSession:
     session = builder.getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
+
+
+def _check_connect() -> None:
+    """Raise ConfigError without the packages of Spark Connect: pyspark itself would exit with 0."""
+    for name in ("grpc", "grpc_status"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"--remote needs {name}, which is not installed: pip install '.[connect]' in a "
+                "checkout"
+            ) from error
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:

@@ -116,8 +116,6 @@ def _wheel(pending_ms: list[int], now_ms: int, step_ms: int) -> Text:
 
 def _run(path: Path, step_ms: int, stop: Stop, show: Show) -> dict[str, Any]:
     """Run the other process, kill it, deliver the rest, and return the fields of the result."""
-    show(f"1. Put {_COUNT} reminders, due in {_span(2 * step_ms)} to "
-               f"{_span((_COUNT + 1) * step_ms)}. Each is on disk when put returns.")  # fmt: skip
     put, pid = _live(path, step_ms, stop, show)
     show(f"\n4. kill -9 {pid}. For {_span(2 * step_ms)} nothing delivers.\n")
     stop.wait(2 * step_ms / 1000)
@@ -145,6 +143,11 @@ def _live(path: Path, step_ms: int, stop: Stop, show: Show) -> tuple[dict[str, A
             put = next(reports, None)
             if put is None:
                 raise _ended(child, stop)
+            first, last = _span(2 * step_ms), _span((_COUNT + 1) * step_ms)
+            show(
+                f"1. Put {_COUNT} reminders, due in {first} to {last}. Each is on disk when put "
+                "returns."
+            )
             show(f"2. Cancel reminder {_CANCELLED}: {put['cancelled']}\n")
             show(_wheel(put["pending_ms"], put["now_ms"], step_ms))
             show(f"\n3. Process {child.pid} delivers them:")

@@ -181,6 +181,8 @@ def _advice(error: BaseException) -> str:
             "open the store, which makes its name durable; a repeated command needs another folder"
         )
     cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno == errno.EROFS:
+        return "give a path on a file system that is mounted for writing"
     if isinstance(error, FailedError) and isinstance(cause, OSError) and cause.errno in _STAYS:
         error = cause
     return next((text for kind, text in _ADVICE if isinstance(error, kind)), "")

@@ -206,9 +206,12 @@ class NonEmptyPath(click.Path):
     So is the address of a server.
     """
 
-    def __init__(self, why_no_url: str = "") -> None:
-        """`why_no_url`: the reason why a served store is of no use here."""
-        super().__init__(path_type=Path)
+    def __init__(self, why_no_url: str = "", *, readable: bool = True) -> None:
+        """`why_no_url`: the reason why a served store is of no use here.
+
+        readable: reject a path that this user may not read.
+        """
+        super().__init__(path_type=Path, readable=readable)
         self._why_no_url = why_no_url
 
     def convert(

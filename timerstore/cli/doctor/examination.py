@@ -17,11 +17,12 @@ from timerstore.cli.params import NonEmptyPath, config_of, config_option, json_o
 from timerstore.cli.text import plural, safe
 from timerstore.config import StoreConfig
 
+_PATH = NonEmptyPath("`timerstore ping` asks a server", readable=False)
 _STYLES = {Severity.OK: "green", Severity.NOTE: "yellow", Severity.CHANGE: "bold red"}
 
 
 @click.command("doctor")
-@click.argument("path", type=NonEmptyPath("`timerstore ping` asks a server"), required=False)
+@click.argument("path", type=_PATH, required=False)
 @config_option
 @json_option
 def doctor_command(path: Path | None, settings: tuple[tuple[str, Any], ...], as_json: bool) -> None:

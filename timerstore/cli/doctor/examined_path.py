@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.maintenance import verify_directory
 from timerstore._engine.snapshot.store_summary import StoreSummary, look
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.doctor.file_system import examine_file_system
@@ -33,6 +34,7 @@ _SIZES = {
 }
 """Settings that are fixed when a store is created, and their names in a Snapshot."""
 _SLOT_BYTES = 32
+_VERIFIED_BYTES = 64 << 20
 
 
 def examine_path(path: Path, given: dict[str, Any], config: StoreConfig) -> Iterator[Finding]:
@@ -40,6 +42,9 @@ def examine_path(path: Path, given: dict[str, Any], config: StoreConfig) -> Iter
     try:
         yield from examine_file_system(_existing(path), config)
         yield from _settings(config)
+        if path.is_dir() and not _may(path, os.R_OK | os.X_OK):
+            yield from _access(path)
+            return
         kind = kind_of(path)
         if kind is Kind.NOTHING:
             yield _no_store(path)
@@ -148,16 +153,35 @@ def _examine_store(path: Path, shard: int | None, given: dict[str, Any]) -> Iter
     pending = found.pending()
     counted = "" if pending is None else f", {pending:,} pending"
     wheel = f"{found.store.wheel_slot_count:,} slots of {found.store.precision_ms} ms"
-    yield fine(
-        name,
-        f"{path}: {plural(len(found.topics), 'topic')}{counted}, {wheel}; this was "
-        f"read from its files, and `timerstore verify {path}` reads all of them",
-    )
+    yield fine(name, f"{path}: {plural(len(found.topics), 'topic')}{counted}, {wheel}")
+    yield _damage(found, name)
     yield from lock_findings(Tree(path), found.holder, about)
     yield from socket_findings(Tree(path), found.holder)
     yield from _marks(path)
     yield from _given_sizes(found, given)
     yield from _queues(found)
+
+
+def _damage(found: StoreSummary, name: str) -> Finding:
+    """Verify a small store that no process changes. Of others only the newest files were read."""
+    word = shlex.quote(str(found.path))
+    size = found.store.log_end - found.store.log_begin
+    if found.holder is not None or size > _VERIFIED_BYTES:
+        return fine(name, f"its log of {size_text(size)} was not read: timerstore verify {word}")
+    try:
+        report = verify_directory(found.path)
+    except (TimerStoreError, OSError) as error:
+        return unreadable(found.path, error)
+    if report.clean:
+        return fine(name, "it was read, and nothing is damaged")
+    first = report.problems[0]
+    return change(
+        name,
+        f"{plural(len(report.problems), 'problem')}; the first: {first.what}, at {first.where}, "
+        f"wanted {first.wanted}, got {first.got}",
+        "the store may not open, or messages may be lost",
+        f"timerstore verify {word} lists all; timerstore repair {word} NEW copies the rest",
+    )
 
 
 def _marks(path: Path) -> Iterator[Finding]:
@@ -226,7 +250,8 @@ def _access(path: Path) -> Iterator[Finding]:
             if unwritable is None and not _may(one, os.W_OK) and one.exists():
                 unwritable = one
     if not _may(path, os.R_OK | os.X_OK) or unreadable_count:
-        yield change("permissions", what, f"{own} cannot read it", run)
+        why = "a store is opened by the user of its files, and read by users that may"
+        yield change("permissions", f"{what}; {own} cannot read it", why, run)
     elif unwritable is not None:
         yield change(
             "permissions",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))[
     "project"
 ]["optional-dependencies"]
-OF_DEVELOPERS = {"bench", "demo", "dev", "peers", "wheels"}
+OF_DEVELOPERS = {"bench", "demo", "dev", "docs", "peers", "wheels"}
 OF_USERS = EXTRAS.keys() - OF_DEVELOPERS - {"all"}
 
 MODULES_MAX = 370

@@ -41,4 +41,5 @@ def test_quick_start_lists_every_extra_for_users() -> None:
         "peers",
         "wheels",
         "dev",
+        "docs",
     }

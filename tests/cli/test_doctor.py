@@ -189,6 +189,16 @@ def test_doctor_names_what_is_not_finished_or_of_the_future(ts: CommandLine) -> 
     assert any("in the future" in row["what"] for row in rows_of(answer, "clock"))
 
 
+def test_doctor_only_notes_damage_that_an_opening_mends(ts: CommandLine) -> None:
+    ts.fine("put", ts.init(), "orders", "x", "--in", "1h")
+    (ts.store / "timerstore" / "counts").unlink()
+    found = rows_of(ts("doctor", ts.store, "--json"), "store")
+    assert [row["level"] for row in found] == ["ok", "note"]
+    ts.fine("count", ts.store, "--from", "now")
+    found = rows_of(ts("doctor", ts.store, "--json"), "store")
+    assert [row["level"] for row in found] == ["ok", "ok"]
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 def test_doctor_fits_a_terminal(ts: CommandLine, columns: int) -> None:
     path = ts.init()

@@ -35,6 +35,7 @@ _SIZES = {
 """Settings that are fixed when a store is created, and their names in a Snapshot."""
 _SLOT_BYTES = 32
 _VERIFIED_BYTES = 64 << 20
+_REMADE = "(derived: opening makes it again)"  # as `verify` says it of a file
 
 
 def examine_path(path: Path, given: dict[str, Any], config: StoreConfig) -> Iterator[Finding]:
@@ -175,12 +176,18 @@ def _damage(found: StoreSummary, name: str) -> Finding:
     if report.clean:
         return fine(name, "it was read, and nothing is damaged")
     first = report.problems[0]
+    what = (
+        f"{plural(len(report.problems), 'problem')}; the first: {first.what}, at {first.where}, "
+        f"wanted {first.wanted}, got {first.got}"
+    )
+    check = f"timerstore verify {word}"
+    if all(_REMADE in one.what for one in report.problems):
+        return remark(name, what, "a derived file is made again from the log", f"open it; {check}")
     return change(
         name,
-        f"{plural(len(report.problems), 'problem')}; the first: {first.what}, at {first.where}, "
-        f"wanted {first.wanted}, got {first.got}",
+        what,
         "the store may not open, or messages may be lost",
-        f"timerstore verify {word} lists all; timerstore repair {word} NEW copies the rest",
+        f"{check} lists all; timerstore repair {word} NEW copies the readable part",
     )
 
 

@@ -142,20 +142,25 @@ def _live(path: Path, step_ms: int, stop: Stop, show: Show) -> tuple[dict[str, A
             reports = _reports(child, stop)
             put = next(reports, None)
             if put is None:
-                raise _ended(child, stop)
+                stop.check()
+                raise _ended(child)
             first, last = _span(2 * step_ms), _span((_COUNT + 1) * step_ms)
             show(
-                f"1. Put {_COUNT} reminders, due in {first} to {last}. Each is on disk when put "
-                "returns."
+                f"1. Put {_COUNT} reminders, due in {first} to {last}. They are on disk when the "
+                "call returns."
             )
             show(f"2. Cancel reminder {_CANCELLED}: {put['cancelled']}\n")
             show(_wheel(put["pending_ms"], put["now_ms"], step_ms))
             show(f"\n3. Process {child.pid} delivers them:")
+            count = 0
             for count, came in enumerate(reports, 1):
                 show(_arrival(came["body"], came["late_ms"]))
                 if count == _BEFORE_KILL:
-                    return put, child.pid
-            raise _ended(child, stop)
+                    child.kill()  # what it wrote before is still read
+            stop.check()
+            if count < _BEFORE_KILL:
+                raise _ended(child)
+            return put, child.pid
         finally:
             child.kill()
 
@@ -173,9 +178,8 @@ def _reports(child: subprocess.Popen[bytes], stop: Stop) -> Iterator[dict[str, A
             yield from map(json.loads, lines)
 
 
-def _ended(child: subprocess.Popen[bytes], stop: Stop) -> Exception:
+def _ended(child: subprocess.Popen[bytes]) -> Exception:
     """Return the error for a process that ended too early. It has written its own error."""
-    stop.check()
     code = child.wait()
     if code > 0:
         return click.exceptions.Exit(code)
@@ -250,9 +254,8 @@ def _run_until_killed(path: Path, step_ms: int) -> None:
     with single.open(path, _config(step_ms)) as store:
         begin_ms = SystemClock().now_ms
         due_ms = [begin_ms + (k + 2) * step_ms for k in range(_COUNT)]
-        receipts = [
-            store.put(_TOPIC, _name(k + 1).encode(), deliver_ms=due_ms[k]) for k in range(_COUNT)
-        ]
+        bodies = [_name(k + 1).encode() for k in range(_COUNT)]
+        receipts = store.put_many(_TOPIC, bodies, deliver_ms=due_ms)
         cancelled = store.cancel(receipts[_CANCELLED - 1])
         emit(
             {

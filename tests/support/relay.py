@@ -42,6 +42,10 @@ class Relay:
     def url(self) -> str:
         return f"unix://{self.path}"
 
+    def stop_listening(self) -> None:
+        """Refuse further connections."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         for one in (self._listening, *self._sockets):
             with contextlib.suppress(OSError):

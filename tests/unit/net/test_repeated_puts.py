@@ -16,7 +16,7 @@ import timerstore.aio
 from tests.support.relay import Relay
 from tests.support.served_bench import ServedBench
 from timerstore import BusyError, ConnectionLostError, PutBatch, PutReceipt, UnavailableError
-from timerstore.net import repeating
+from timerstore.net import async_remote_store, attempt_limits, connector, repeating
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.byte_stream import SocketStream
 from timerstore.net.call_table import STORE_CALLS
@@ -75,17 +75,17 @@ _LOSSES = {
 }
 
 
-def _blocking(url: str, put: Put) -> Any:
+def _blocking(url: str, put: Put, **times: float) -> Any:
     name, args, options = put
-    with timerstore.connect(url) as store:
+    with timerstore.connect(url, **times) as store:
         return getattr(store, name)("t", *args, **options)
 
 
-def _awaited(url: str, put: Put) -> Any:
+def _awaited(url: str, put: Put, **times: float) -> Any:
     name, args, options = put
 
     async def main() -> Any:
-        async with timerstore.aio.connect(url) as store:
+        async with timerstore.aio.connect(url, **times) as store:
             return await getattr(store, name)("t", *args, **options)
 
     return asyncio.run(asyncio.wait_for(main(), 60))
@@ -251,19 +251,52 @@ def test_put_that_was_not_sent_takes_the_window_of_the_server_that_gets_it(
     assert relay.calls == []
 
 
+@_CLIENTS
 def test_call_that_may_have_been_made_is_never_said_to_have_changed_nothing(
-    served: ServedBench, relay: Relay
+    served: ServedBench, relay: Relay, made: Callable[..., Any]
 ) -> None:
+    relay.before_loss, relay.losses = relay.stop_listening, ["answer"]
+    with pytest.raises(ConnectionLostError, match="lost during the call, and then no server"):
+        made(relay.url, _PUTS["put"], retry_for=0.2)
+    assert _stored(served) == [b"0"]
+
+
+def test_call_that_was_not_sent_is_unavailable(relay: Relay) -> None:
     with timerstore.connect(relay.url, retry_for=0.2) as store:
-        relay.losses = ["answer"]
-        relay.before_loss = lambda: relay._listening.close()
-        relay.path.rename(relay.path.with_suffix(".away"))
-        with pytest.raises(ConnectionLostError, match="lost during the call, and then no server"):
-            store.put("t", b"0")
+        relay.before_loss, relay.losses = relay.stop_listening, ["answer"]
+        with pytest.raises(ConnectionLostError):
+            store.topics()
         with pytest.raises(UnavailableError):
             store.put("t", b"1")
-        relay.path.with_suffix(".away").rename(relay.path)
-    assert _stored(served) == [b"0"]
+
+
+@_CLIENTS
+@pytest.mark.parametrize("wait", [100, 40])
+def test_wait_that_loses_its_connection_again_has_all_of_the_time_for_attempts(
+    served: ServedBench,
+    relay: Relay,
+    monkeypatch: pytest.MonkeyPatch,
+    made: Callable[..., Any],
+    wait: int,
+) -> None:
+    """It has them until the wait is over: each loss comes 31 s after the one before."""
+    clock = _Clock()
+    monkeypatch.setattr(attempt_limits, "time", clock)
+    monkeypatch.setattr(connector, "time", clock)
+    monkeypatch.setattr(async_remote_store, "time", clock)
+
+    def turn() -> None:
+        clock.now_s += 31
+
+    relay.before_loss, relay.losses = turn, ["answer", "answer"]
+    served.bench.store.put("t", b"0")
+    served.bench.turn()
+    pull = "pull", (0, 0), {"wait": wait}
+    if wait == 100:
+        assert [one.body for one in made(relay.url, pull).messages] == [b"0"]
+    else:
+        with pytest.raises(ConnectionLostError, match="further attempts did not succeed in 30 s"):
+            made(relay.url, pull)
 
 
 @pytest.mark.parametrize("dtype", ["<i8", "<f8"])

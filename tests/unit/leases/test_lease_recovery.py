@@ -8,8 +8,9 @@ import pytest
 from tests.support.bench import DAY, Bench
 from tests.support.driver import abandon
 from tests.support.leasing import RETRY, bodies, put, take
-from timerstore import AckResult
+from timerstore import AckResult, FullError
 from timerstore._engine.base import failpoints
+from timerstore._engine.storage.disk import Disk
 
 
 def test_receipt_survives_a_restart_and_a_kill(bench: Bench, tmp_path: Path) -> None:
@@ -69,6 +70,28 @@ def test_checkpoint_commits_leases_below_its_watermark(bench: Bench, tmp_path: P
     assert bench.store.committed("t", "g") == {0: 1}
     bench.kill(tmp_path / "k")
     assert bodies(take(bench)) == [b"b"]
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_checkpoint_after_a_full_disk_commits_the_leases_of_the_one_that_failed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """Also those that were leased since then."""
+
+    def full(_self: Disk, path: Path, _data: bytes) -> None:
+        raise FullError("no space", where=path)
+
+    put(bench, b"a", b"b", b"c")
+    bench.store.ack_many(take(bench, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "write_small", full)
+        with pytest.raises(FullError):
+            bench.store.flush()
+    bench.store.ack_many(take(bench, later) if later else [])
+    bench.store.flush()
+    assert bench.store.committed("t", "g") == {0: 1 + later}
+    bench.kill(tmp_path / "k")
+    assert bodies(take(bench)) == [b"b", b"c"][later:]
 
 
 @pytest.mark.parametrize("point", ["checkpoint_taken", "checkpoint_log_synced",

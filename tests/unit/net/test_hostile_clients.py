@@ -14,10 +14,12 @@ from timerstore._engine.leases import lease_reader
 from timerstore.errors import (
     AccessError,
     ConfigError,
+    FullError,
     MessageError,
     ProtocolError,
     UnavailableError,
 )
+from timerstore.net import call_runner
 from timerstore.net.access import read_token
 from timerstore.net.channel import Channel
 from timerstore.net.endpoints import Endpoint
@@ -189,6 +191,26 @@ def test_second_next_of_a_list_is_a_message_error_while_the_first_runs(
     assert replies[1][:3] == [6, 3, "MessageError"]
 
 
+def test_list_is_read_on_after_an_error_of_a_page(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_page(_row: object) -> int:
+        raise FullError("no space")
+
+    for body in (b"x", b"y"):
+        served.bench.store.put("t", body, delay=1)
+    raw = served.raw()
+    raw.hello()
+    raw.send([2, 1, "pending"])
+    assert raw.reply() == [5, 1, 1]
+    with monkeypatch.context() as patched:
+        patched.setattr(call_runner, "body_bytes", no_page)
+        raw.send([2, 2, "next", [], {}, 1])
+        assert raw.reply()[:3] == [6, 2, "FullError"]
+    raw.send([2, 3, "next", [], {}, 1])
+    assert raw.reply()[:2] == [5, 3]
+
+
 def test_call_that_is_nested_too_deep_for_its_id_closes(served: ServedBench) -> None:
     """Less deep, it gets an error, and the connection goes on."""
     raw = served.raw()
@@ -293,6 +315,25 @@ def test_unread_answers_stop_only_their_connection(tmp_path: Path) -> None:
         assert raw.reply()[0] == 5
         got += 1
     raw.close()
+    served.close()
+
+
+def test_calls_of_a_client_that_took_no_answers_end_with_its_connection(tmp_path: Path) -> None:
+    """Those that were left out of the threads, too."""
+    limits = ServerLimits(unsent_bytes=1 << 16)
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
+    for _ in range(32):
+        served.bench.store.put("t", bytes(4000))
+    served.bench.turn()
+    raw = served.raw()
+    raw.hello()
+    raw.send_all([2, k, "pull", ["t", 0, 0]] for k in range(1, 65))  # each answer has 130 KB
+    while served.server.stats()["net_sent_bytes"] < 300_000:
+        pass
+    assert served.server.stats()["net_running_requests"] > 32
+    raw.close()
+    while served.server.stats()["net_running_requests"]:
+        pass
     served.close()
 
 

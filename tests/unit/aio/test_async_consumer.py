@@ -11,7 +11,7 @@ import pytest
 import timerstore.aio
 from tests.support.bench import small
 from tests.support.inside import consumer_fetch, inside
-from tests.support.stepped_aio import Stepped, Test
+from tests.support.stepped_aio import Stepped, Test, stepped_store
 from timerstore import (
     ClosedError,
     MessageError,
@@ -137,6 +137,30 @@ def test_fetch_of_cancelled_poll_returns_no_message(
         assert [m.body for m in await consumer.poll()] == [b"x"]
 
     stepped(test)
+
+
+def test_cancelled_close_of_a_consumer_is_completed(tmp_path: Path) -> None:
+    """Also if its thread was busy; the other consumer of the group gets the queues."""
+
+    async def run() -> None:
+        async with stepped_store(tmp_path / "store", workers=1) as one:
+            store = one.store
+            await one.put(b"a")
+            first, second = [await store.consumer("t", "g") for _ in range(2)]
+            every = {*first.queues, *second.queues}
+            is_released = threading.Event()
+            store._pool.submit(is_released.wait, 30)
+            closing = asyncio.create_task(first.close())
+            for _ in range(3):
+                await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            is_released.set()
+            await store.topics()  # the thread makes calls in their order
+            assert (set(first.queues), set(second.queues)) == (set(), every)
+
+    asyncio.run(run())
 
 
 def test_close_wakes_consumers(tmp_path: Path) -> None:

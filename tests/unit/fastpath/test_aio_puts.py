@@ -276,6 +276,24 @@ def test_close_waits_for_put(tmp_path: Path, put: Put) -> None:
     with_store(tmp_path, test)
 
 
+@every
+def test_put_that_is_cancelled_after_its_append_is_synced(tmp_path: Path, put: Put) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        log, held = store.blocking._log, held_sync(store)
+        end = log.end
+        putting = asyncio.ensure_future(put(store))
+        await asyncio.sleep(0)
+        while log.end == end:  # the loop has no turn, so that no answer of a thread comes first
+            pass
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        held.is_released.set()
+        await held.reached()
+
+    with_store(tmp_path, test)
+
+
 @plain
 @pytest.mark.parametrize("is_shut", [False, True], ids=["closed", "closed and shut"])
 def test_put_is_stored_when_closed_between_append_and_sync(

@@ -11,9 +11,9 @@ from tests.support.bench import Bench, small
 from tests.support.durable.files import ANSWER, CHECKPOINT, CLOSED
 from tests.support.durable.recorder import Recorder
 from tests.support.inside import sync_of_cancels
-from tests.support.leasing import bodies, take
+from tests.support.leasing import DEAD, bodies, take
 from tests.unit.durability.conftest import Machine
-from timerstore import AckResult, CancelResult, TimerStore
+from timerstore import AckResult, CancelResult, MessageError, TimerStore
 
 
 def waiting(bench: Bench) -> list[tuple[str, int]]:
@@ -257,6 +257,21 @@ def test_nack_and_extend_survive_a_power_cut(machine: Machine) -> None:
     found.turn(100_000)
     assert bodies(take(found)) == [first.body]
     assert found.store.ack(longer) is AckResult.ACKED
+    found.close()
+
+
+def test_letters_that_were_requeued_before_an_error_survive_a_power_cut(machine: Machine) -> None:
+    _delivered(machine.bench, 1)
+    machine.bench.store.bury(take(machine.bench, 1)[0])
+    machine.bench.turn()
+    machine.bench.store.put(DEAD, b"of another program, which names no topic")
+    machine.bench.turn()
+    with pytest.raises(MessageError, match="names its topic"):
+        machine.bench.store.requeue("g", list(machine.bench.store.dead_letters("g")))
+    found = machine.answered()
+    found.turn()
+    assert [one.topic for one in found.store.dead_letters("g")] == [DEAD]
+    assert len(take(found)) == 1
     found.close()
 
 

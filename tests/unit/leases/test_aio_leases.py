@@ -109,6 +109,31 @@ def test_handling_raises_the_error_of_its_block(
     asyncio.run(run())
 
 
+def test_handling_that_is_cancelled_gives_its_message_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stepped_store(tmp_path) as opened:
+            store = opened.store
+            await opened.put(b"a")
+            (message,) = await store.receive("t", "g", backoff=0)
+            is_handled = asyncio.Event()
+
+            async def handle() -> None:
+                async with store.lease_consumer("t", "g").handling(message):
+                    is_handled.set()
+                    await asyncio.Event().wait()
+
+            handling = asyncio.create_task(handle())
+            await is_handled.wait()
+            handling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await handling
+            opened.stepper.settle()
+            (again,) = await store.receive("t", "g")
+            assert (again.body, again.attempt) == (b"a", 2)
+
+    asyncio.run(run())
+
+
 def test_lease_consumer(tmp_path: Path) -> None:
     async def run() -> list[tuple[bytes, int]]:
         seen = []

@@ -1,6 +1,7 @@
 """The client for asyncio: results, cancelled calls, lost connections, loops."""
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -179,6 +180,28 @@ def test_lost_connection_is_replaced(served: ServedBench) -> None:
             (await store._channel())._transport.abort()
             assert not (await call).duplicate
         assert len([one async for one in store.pending()]) == 20
+
+    _run(served, body)
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["found by commit", "known before"])
+def test_consumer_joins_again_after_a_lost_connection(
+    served: ServedBench, *, is_known: bool
+) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        for k in range(4):
+            await store.put("t", b"%d" % k)
+        served.bench.turn()
+        consumer = await store.consumer("t", "g")
+        assert len(await consumer.poll(2)) == 2
+        await consumer.commit()
+        (uncommitted,) = await consumer.poll(1)
+        (await store._channel())._transport.abort()
+        if is_known:
+            await store.topics()
+        assert await consumer.commit(uncommitted) == {}, "its consumer has ended"
+        assert [one.body for one in await consumer.poll(9)] == [b"2", b"3"]
+        assert await consumer.commit() == {0: 4}
 
     _run(served, body)
 
@@ -364,13 +387,18 @@ def test_close_gives_back_messages_that_are_on_their_way(
     _run(served, body, return_leases=return_leases)
 
 
-def test_list_that_ended_leaves_its_place(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_read", [True, False])
+def test_list_that_ended_leaves_its_place(bench: Bench, tmp_path: Path, is_read: bool) -> None:
+    """Also one that is not read to its end."""
     served = ServedBench(bench, tmp_path / "x.sock", limits=ServerLimits(targets_max=1))
+    bench.store.put("t", b"a", delay=60)
 
     async def test() -> None:
         async with timerstore.aio.connect(served.url) as store:
             for _ in range(2):
-                assert [one async for one in store.pending()] == []
+                async with contextlib.aclosing(store.pending()) as found:
+                    assert (await anext(found)).topic == "t"
+                    assert not is_read or [one async for one in found] == []
 
     asyncio.run(test())
     served.server.close()

@@ -189,8 +189,9 @@ def test_consumer_travels(served: ServedBench, remote: RemoteStore) -> None:
     assert remote.committed("t", "g") == {0: 4}
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["found by commit", "known before"])
 def test_consumer_joins_again_after_a_lost_connection(
-    served: ServedBench, remote: RemoteStore
+    served: ServedBench, remote: RemoteStore, *, is_known: bool
 ) -> None:
     for k in range(4):
         remote.put("t", b"%d" % k)
@@ -200,6 +201,8 @@ def test_consumer_joins_again_after_a_lost_connection(
     consumer.commit()
     (uncommitted,) = consumer.poll(1)
     _break(remote)
+    if is_known:
+        remote.topics()
     assert consumer.commit(uncommitted) == {}, "its consumer has ended"
     assert [one.body for one in consumer.poll(9)] == [b"2", b"3"]
     assert consumer.commit() == {0: 4}

@@ -172,6 +172,8 @@ def test_unsafe_arguments_are_config_errors(tls: Tls, tmp_path: Path) -> None:
         "tls",
         "insecure",
     ]
+    with pytest.raises(ConfigError, match="token_file: wanted one"):
+        timerstore.net.serve(store, tcp="127.0.0.1:0")
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0 is not loopback"):
         timerstore.net.serve(store, tcp="0.0.0.0:0", token_file=tmp_path / "token")
     with pytest.raises(ConfigError, match="cannot be used"):

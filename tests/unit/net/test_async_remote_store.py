@@ -206,6 +206,19 @@ def test_consumer_joins_again_after_a_lost_connection(
     _run(served, body)
 
 
+def test_consumer_that_tasks_share_joins_again_once(served: ServedBench) -> None:
+    async def body(store: AsyncRemoteStore) -> None:
+        await store.put("t", b"x")
+        served.bench.turn()
+        consumer = await store.consumer("t", "g")
+        (await store._channel())._transport.abort()
+        polls = await asyncio.gather(*(consumer.poll(1) for _ in range(3)))
+        assert [one.body for found in polls for one in found] == [b"x"]
+        assert await consumer.queues() == (0,), "no other consumer of the server has them"
+
+    _run(served, body)
+
+
 def test_consumer_that_is_closed_while_it_joins_again_keeps_no_queues(served: ServedBench) -> None:
     async def body(store: AsyncRemoteStore) -> None:
         await store.put("t", b"x")

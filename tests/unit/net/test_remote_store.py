@@ -659,6 +659,11 @@ def test_users_of_different_groups_need_a_group() -> None:
     assert socket_rules(group=7).users is None
 
 
+@pytest.mark.parametrize("named", [[0], [4321], [os.geteuid()]])
+def test_group_lets_no_user_connect_who_is_not_named(named: list[int]) -> None:
+    assert socket_rules(named, 7).users == {os.geteuid(), 0, *named}
+
+
 def test_only_users_and_members_of_the_group_may_connect(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root, to become another user")

@@ -153,6 +153,16 @@ def _texts(column: Any) -> list[bytes]:
 
 
 @_CLIENTS
+@pytest.mark.parametrize("losses", _LOSSES)
+def test_series_without_a_name_is_stored_once_whatever_is_lost(
+    served: ServedBench, relay: Relay, made: Callable[..., Any], losses: str
+) -> None:
+    relay.losses = list(_LOSSES[losses])
+    series = made(relay.url, ("put_every", (b"0",), {"every": 60}))
+    assert [one.name for one in served.bench.store.recurring()] == [series.name]
+
+
+@_CLIENTS
 @pytest.mark.parametrize("form", _NEVER_REPEATED)
 def test_put_that_cannot_happen_once_is_not_sent_again(
     served: ServedBench, relay: Relay, made: Callable[..., Any], form: str

@@ -63,6 +63,20 @@ def test_messages_that_retention_removed_are_not_ready(tmp_path: Path) -> None:
         assert counts(bench) == (26 - first, 0, 0, 0)
 
 
+def test_dead_letters_that_retention_removed_are_not_counted(tmp_path: Path) -> None:
+    with closing(Bench(tmp_path / "store", SIZES)) as bench:
+        most = 0
+        for _ in range(25):
+            put(bench, bytes(900))
+            bench.store.bury(*take(bench))
+            bench.turn()
+            dead = len(list(bench.store.dead_letters("g")))
+            assert counts(bench)[3] == dead
+            most = max(most, dead)
+        assert dead < 25, "retention removed some"
+        assert most > 2
+
+
 def test_each_change_moves_a_message_to_another_count(bench: Bench) -> None:
     put(bench, b"1", b"2", b"3", b"4")
     one, two, three = take(bench, 3, lease=60)

@@ -155,18 +155,23 @@ class TimeLimitError(Exception):
 
 @pytest.mark.parametrize("topics", ["t", ["u", "t"]])
 @pytest.mark.parametrize("at", ["lease_appended", "receive_answered"])
+@pytest.mark.parametrize("error", [TimeLimitError, KeyboardInterrupt])
 def test_interrupted_receive_gives_its_messages_back(
-    waiting_message: Bench, monkeypatch: pytest.MonkeyPatch, at: str, topics: Any
+    waiting_message: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    topics: Any,
+    error: type[BaseException],
 ) -> None:
     bench = waiting_message
 
     def hook(name: str) -> None:
         if name == at:
-            raise TimeLimitError
+            raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(failpoints, "hook", hook)
-        with pytest.raises(TimeLimitError):
+        with pytest.raises(error):
             bench.store.receive(topics, "g", **(TERMS | {"max_attempts": 1}))
     bench.turn()
     (one,) = take(bench, max_attempts=1)

@@ -1,6 +1,7 @@
 """The limits on the number of connections: descriptors, greetings, times and buffers."""
 
 import asyncio
+import errno
 import resource
 import socket
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,9 @@ from typing import Any, cast
 import pytest
 
 from tests.support.held_sync import PATIENCE_S
+from tests.support.served_bench import ServedBench
 from timerstore.errors import UnavailableError
+from timerstore.net import acceptor
 from timerstore.net import connections as connections_module
 from timerstore.net.access import ServerAccess
 from timerstore.net.connections import Connections
@@ -60,6 +63,22 @@ def test_descriptors_without_a_limit_are_not_kept_back(monkeypatch: pytest.Monke
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(connections_module.resource, "getrlimit", lambda _: unlimited)
     assert _made().rejection(1_000_000) is None
+
+
+def test_server_accepts_again_after_an_error_of_the_system(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, accept = [OSError(errno.EMFILE, "no descriptors")], socket.socket.accept
+
+    def accept_later(one: socket.socket) -> Any:
+        if errors:
+            raise errors.pop()
+        return accept(one)
+
+    monkeypatch.setattr(acceptor, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    assert served.raw().hello()[0] == 4
+    assert not errors
 
 
 def test_oldest_greeting_connection_is_dropped_for_a_new_one() -> None:

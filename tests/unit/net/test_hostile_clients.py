@@ -318,25 +318,6 @@ def test_unread_answers_stop_only_their_connection(tmp_path: Path) -> None:
     served.close()
 
 
-def test_calls_of_a_client_that_took_no_answers_end_with_its_connection(tmp_path: Path) -> None:
-    """Those that were left out of the threads, too."""
-    limits = ServerLimits(unsent_bytes=1 << 16)
-    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)
-    for _ in range(32):
-        served.bench.store.put("t", bytes(4000))
-    served.bench.turn()
-    raw = served.raw()
-    raw.hello()
-    raw.send_all([2, k, "pull", ["t", 0, 0]] for k in range(1, 65))  # each answer has 130 KB
-    while served.server.stats()["net_sent_bytes"] < 300_000:
-        pass
-    assert served.server.stats()["net_running_requests"] > 32
-    raw.close()
-    while served.server.stats()["net_running_requests"]:
-        pass
-    served.close()
-
-
 def test_client_at_its_limit_of_running_calls_stops_no_other(tmp_path: Path) -> None:
     limits = ServerLimits(in_flight_max=2)
     served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock", limits=limits)

@@ -22,6 +22,7 @@ from timerstore import AckResult, TimerStore
 from timerstore.aio import quick_work
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.net import server_connection
+from timerstore.net.fair_pool import FairPool, PoolClient, pool_client
 from timerstore.net.server_connection import ServerConnection
 from timerstore.net.wire_messages import encode, memory_of
 
@@ -155,6 +156,25 @@ def _most_calls_in_a_turn(served: ServedBench, monkeypatch: pytest.MonkeyPatch) 
     raw.send_all([2, k, "put", [5, b"x"]] for k in range(1, 12))
     assert sorted(raw.reply()[1] for _ in range(11)) == list(range(1, 12))
     return max(counts.values())
+
+
+def test_turn_is_made_although_the_client_of_its_first_call_may_begin_no_job() -> None:
+    """A client that takes no answers must not keep those of the others in its turn."""
+
+    async def test() -> None:
+        pool, stopped = FairPool(1, "pool", asyncio.get_running_loop()), PoolClient(None)
+        pool.pause(stopped)
+        gathered: GatheredCalls[int, int] = GatheredCalls(lambda: None, pool, list, may_block=False)
+
+        async def call(client: PoolClient, value: int) -> int:
+            pool_client.set(client)
+            return await gathered.call(value)
+
+        calls = [asyncio.create_task(call(one, 1)) for one in (stopped, PoolClient(None))]
+        assert await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S) == [1, 1]
+        pool.shutdown()
+
+    asyncio.run(test())
 
 
 def test_turn_is_not_made_by_the_loop_while_a_thread_makes_an_earlier_one() -> None:

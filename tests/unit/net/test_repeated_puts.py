@@ -325,6 +325,16 @@ def test_delays_lose_the_time_before_the_call_is_sent(clock: _Clock, dtype: str)
     assert values == [-1, 0, 0.0, 5.0]
 
 
+@pytest.mark.parametrize("name", [one.name for one in STORE_CALLS.values() if one.waits])
+@pytest.mark.parametrize(("wait", "left"), [(10, 5.0), (3, 0.0), (0, 0), (-1, -1), (True, True)])
+def test_wait_loses_the_time_before_the_call_is_sent(
+    clock: _Clock, name: str, wait: float, left: float
+) -> None:
+    attempt = CallAttempt(STORE_CALLS[name], ["t"], {"wait": wait}, ClientIds())
+    clock.now_s += 5
+    assert attempt.options_for(0) == {"wait": left}
+
+
 @pytest.mark.parametrize(
     ("stored_count", "is_lost", "pause_s"), [(0, False, 0.0), (1, False, None), (0, True, None)]
 )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,30 @@ def test_each_loop_has_its_connection(served: ServedBench) -> None:
         asyncio.run(main(store))
     served.bench.turn()
     assert len(served.bench.out("t")) == 3
+    asyncio.run(store.close())
+
+
+def test_ids_of_a_forked_child_are_its_own(served: ServedBench) -> None:
+    async def put(store: AsyncRemoteStore, body: bytes) -> None:
+        await store.put("t", body)
+        await (await store._channel()).close()  # as the loop ends before the store
+
+    async def connected() -> AsyncRemoteStore:
+        store = await _connected(served.url)
+        await put(store, b"1")
+        return store
+
+    store = asyncio.run(connected())
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(put(store, b"child"))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    asyncio.run(put(store, b"2"))
+    served.bench.turn()
+    assert sorted(one.body for one in served.bench.out("t")) == [b"1", b"2", b"child"]
     asyncio.run(store.close())
 
 

@@ -19,7 +19,14 @@ import timerstore.net
 from tests.support.bench import Bench, small
 from tests.support.certificates import TOKEN, Secrets, make_secrets
 from tests.support.served_bench import ServedBench
-from timerstore import ConfigError, ConnectionLostError, ProtocolError, UnavailableError
+from timerstore import (
+    ClosedError,
+    ConfigError,
+    ConnectionLostError,
+    ProtocolError,
+    TimerStoreError,
+    UnavailableError,
+)
 from timerstore.net import async_channel, shared_store
 from timerstore.net.attempt_limits import ClientTimes
 from timerstore.net.frames import frame
@@ -126,22 +133,36 @@ def test_call_without_an_answer_is_repeated_within_the_limit(half: _HalfServer, 
 
 
 def test_call_that_is_too_slow_ends_alone(half: _HalfServer) -> None:
-    """A server that answers others is not stopped: their connection goes on."""
+    """A server that answers others is not stopped: their connection goes on. So does a call that
+    takes long.
+    """
     with timerstore.connect(half.url, retry_for=0, connect_timeout=20, call_timeout=0.5) as store:
         channel, stop = store._connector.channel(), threading.Event()
+        ends: list[type[Exception]] = []
 
         def ask() -> None:
             while not stop.is_set():
                 store.topics()
 
-        other = threading.Thread(target=ask)
-        other.start()
+        def take_long() -> None:
+            try:
+                store.verify()
+            except TimerStoreError as error:
+                ends.append(type(error))
+
+        others = [threading.Thread(target=one) for one in (take_long, ask)]
+        others[0].start()
+        while not channel._slots:
+            pass
+        others[1].start()
         with pytest.raises(ConnectionLostError, match="did not answer"):
             store.put("t", b"x")
         assert store.topics() == {}
         assert store._connector.channel() is channel
         stop.set()
-        other.join()
+        others[1].join()
+    others[0].join()
+    assert ends == [ClosedError]
 
 
 @_CLIENTS
@@ -153,8 +174,13 @@ def test_server_that_reads_nothing_ends_the_call(tmp_path: Path, made: Made) -> 
     one.close()
 
 
+@pytest.mark.parametrize(
+    "wait",
+    [lambda store: store.receive("t", "g", wait=3600), lambda store: store.verify()],
+    ids=["receive", "verify"],
+)
 def test_call_during_a_long_wait_ends_within_its_own_limit(
-    half: _HalfServer, monkeypatch: pytest.MonkeyPatch
+    half: _HalfServer, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Any], Any]
 ) -> None:
     """The timer of the first call must not sleep until its end."""
     monkeypatch.setattr(async_channel, "_RELEASE_S", 0)  # this server ends no abandoned call
@@ -162,7 +188,7 @@ def test_call_during_a_long_wait_ends_within_its_own_limit(
     async def main() -> None:
         options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 0.5}
         async with timerstore.aio.connect(half.url, **options) as store:
-            waiting = asyncio.create_task(store.receive("t", "g", wait=3600))
+            waiting = asyncio.create_task(wait(store))
             for _ in range(2):
                 put = asyncio.create_task(store.put("t", b"x"))
                 await asyncio.sleep(0)

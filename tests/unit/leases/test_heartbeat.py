@@ -82,6 +82,27 @@ def _renewals(*results: Any) -> Callable[[], int]:
     return renew
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_lease_ends_as_long_after_the_last_renewal_as_after_the_first(*, is_async: bool) -> None:
+    now_s, renew = 0.0, _renewals(0, AWAY, AWAY)
+
+    async def renewed() -> int:
+        return renew()
+
+    beat: Any = AsyncHeartbeat(renewed, 30.0) if is_async else Heartbeat(renew, 30.0)
+    beat._beats = beats = Beats(30.0, lambda: now_s)
+    beats.begin()
+    beats.renewed()
+
+    def goes_on_at(time_s: float) -> bool:
+        nonlocal now_s
+        now_s = time_s
+        return bool(asyncio.run(beat._beat()) if is_async else beat._beat())
+
+    assert [goes_on_at(one) for one in (10.0, 39.9, 40.0)] == [True, True, False]
+    assert beat.lost.result is AckResult.EXPIRED
+
+
 def _block_until_lost(error: Exception | None, *results: Any) -> None:
     with Heartbeat(_renewals(*results), 0.003) as beat:
         while beat.lost is None:

@@ -1,5 +1,6 @@
 """A loop over leased messages."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from tests.support.bench import Bench
 from tests.support.leasing import bodies, put, take
 from timerstore import AckResult, MessageError
-from timerstore._engine.leases import Leases
+from timerstore._engine.leases import LeaseConsumer, Leases
+from timerstore.aio import AsyncLeaseConsumer
 from timerstore.errors import FullError
 
 
@@ -66,3 +68,27 @@ def test_handling_raises_the_error_of_its_block(
     assert caught.value is raised
     assert raised.__notes__ == ["and then the nack failed: FullError('no space')"]
     assert bench.store.ack(message) is AckResult.ACKED
+
+
+@pytest.mark.parametrize(("wait", "is_found"), [(None, True), (5.0, False)])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_loop_without_a_limit_waits_again(
+    wait: float | None, *, is_found: bool, is_async: bool
+) -> None:
+    answers: list[list[Any]] = [[], [], ["found"]]
+
+    def receive(*_: object, **__: object) -> list[Any]:
+        return answers.pop(0)
+
+    async def received(*_: object, **__: object) -> list[Any]:
+        return answers.pop(0)
+
+    def never(*_: object, **__: object) -> Any:
+        raise AssertionError("nothing is settled")
+
+    async def first() -> Any:
+        return await anext(AsyncLeaseConsumer(received, never, never, "t", "g", wait, {}), None)
+
+    blocking: Any = LeaseConsumer(receive, never, never, "t", "g", wait, {})
+    found = asyncio.run(first()) if is_async else next(blocking, None)
+    assert found == ("found" if is_found else None)

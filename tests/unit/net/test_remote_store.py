@@ -616,6 +616,17 @@ def test_socket_of_a_live_server_is_an_error(served: ServedBench, tmp_path: Path
     assert "rmq_sys_wheel_timer" in served.connect().topics()
 
 
+def test_serve_that_fails_leaves_no_address_in_use(bench: Bench, tmp_path: Path) -> None:
+    with timerstore.net.serve(bench.store, tcp="127.0.0.1:0", insecure=True) as first:
+        address = first.urls[0].removeprefix("tcp://")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigError, match="got a file") as error:
+        timerstore.net.serve(bench.store, tcp=address, insecure=True, socket=file)
+    timerstore.net.serve(bench.store, tcp=address, insecure=True).close()
+    assert error.value.__traceback__ is not None, "the frames are there, so nothing was collected"
+
+
 def test_stale_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.sock"
     with socket.socket(socket.AF_UNIX) as one:  # as a killed server leaves it

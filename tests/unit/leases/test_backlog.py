@@ -152,6 +152,8 @@ def test_oldest_is_the_age_of_the_first_message_to_receive(bench: Bench) -> None
     bench.store.nack(one, delay=0)
     bench.turn(2000)
     assert 2000 <= bench.store.backlog("t", "g").oldest_ms < 2100
+    bench.clock.set(bench.clock.now_ms - 60_000)
+    assert bench.store.backlog("t", "g").oldest_ms == 0, "no age is below 0"
 
 
 def test_group_of_consumers_counts_what_it_has_not_committed(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import timerstore
 from tests.support.served_bench import ServedBench
-from timerstore import ConfigError, FullError
+from timerstore import ConfigError, FailedError, FullError, TimerStoreError
 from timerstore.net.remote_store import RemoteStore
 from timerstore.reports import Problem, Report
 
@@ -82,6 +82,7 @@ def test_progress_cannot_travel(remote: RemoteStore, tmp_path: Path) -> None:
 def test_errors_of_a_backup_reach_the_client(
     served: ServedBench, remote: RemoteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    remote.put("t", b"1")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
     with pytest.raises(ConfigError, match="wanted an empty folder"):
@@ -90,9 +91,14 @@ def test_errors_of_a_backup_reach_the_client(
     with pytest.raises(ConfigError, match="outside the store"):
         remote.backup(served.bench.store.path / "backup")
 
-    def full(*_: object) -> None:
-        raise FullError("the disk is full")
+    channel = remote._connector.channel()
+    for error in (FullError("the disk is full"), FailedError("the sync of a file of the backup")):
 
-    monkeypatch.setattr(served.bench.store, "_do_backup", full)
-    with pytest.raises(FullError):
-        remote.backup(tmp_path / "backup")
+        def fail(*_: object, error: TimerStoreError = error) -> None:
+            raise error
+
+        monkeypatch.setattr(served.bench.store, "_do_backup", fail)
+        with pytest.raises(type(error), match=error.what):
+            remote.backup(tmp_path / "backup")
+    assert remote.topics()["t"] == 1
+    assert remote._connector.channel() is channel, "the store has not failed, so the server goes on"

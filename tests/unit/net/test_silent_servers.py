@@ -44,6 +44,8 @@ class _HalfServer:
         self.kind = kind
         self.url = f"unix://{path}"
         self.connections = 0
+        self.abandoned: list[int] = []
+        """The ids of the calls whose results are not wanted any more."""
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))
         self._listening.listen()
@@ -69,6 +71,8 @@ class _HalfServer:
                     if message[0] == 1:
                         reply: list[Any] = [4, 1, [], 1 << 25, 1024, 3_600_000, "/"]
                         one.sendall(frame(msgspec.msgpack.encode(reply)))
+                    elif message[0] == 3:
+                        self.abandoned.append(message[1])
                     elif message[2] == "topics":
                         call_id = 0 if self.kind == "wrong" else message[1]
                         one.sendall(frame(msgspec.msgpack.encode([5, call_id, {}])))
@@ -155,8 +159,11 @@ def test_call_that_is_too_slow_ends_alone(half: _HalfServer) -> None:
         while not channel._slots:
             pass
         others[1].start()
-        with pytest.raises(ConnectionLostError, match="did not answer"):
-            store.put("t", b"x")
+        for call in (lambda: store.put("t", b"x"), lambda: store.receive("t", "g")):
+            with pytest.raises(ConnectionLostError, match="did not answer"):
+                call()
+        while not half.abandoned:  # the server ends the `receive`, too
+            pass
         assert store.topics() == {}
         assert store._connector.channel() is channel
         stop.set()
@@ -172,6 +179,45 @@ def test_server_that_reads_nothing_ends_the_call(tmp_path: Path, made: Made) -> 
     with pytest.raises(ConnectionLostError):
         made(one.url, "put", "t", bytes(4 << 20), options=options)
     one.close()
+
+
+def test_awaited_call_that_is_too_slow_ends_in_the_server(
+    half: _HalfServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_channel, "_RELEASE_S", 0)  # this server ends no abandoned call
+
+    async def main() -> None:
+        options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 0.2}
+        async with timerstore.aio.connect(half.url, **options) as store:
+            call = asyncio.create_task(store.receive("t", "g"))
+            await asyncio.sleep(0)
+            await store.topics()  # so the connection is not lost
+            with pytest.raises(ConnectionLostError, match="did not answer"):
+                await call
+            while not half.abandoned:
+                await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_call_that_waits_for_a_server_to_read_ends_with_the_connection(tmp_path: Path) -> None:
+    one = _HalfServer(tmp_path / "half.sock", "deaf")
+
+    async def main() -> None:
+        options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 60}
+        async with timerstore.aio.connect(one.url, **options) as store:
+            channel = await store._channel()
+            calls = [asyncio.create_task(store.put("t", bytes(4 << 20)))]
+            while channel._writable.is_set():
+                await asyncio.sleep(0)
+            calls.append(asyncio.create_task(store.topics()))
+            await asyncio.sleep(0)
+            one.close()
+            for call in calls:
+                with pytest.raises(ConnectionLostError):
+                    await asyncio.wait_for(call, 20)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

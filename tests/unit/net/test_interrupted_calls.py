@@ -14,7 +14,7 @@ from tests.support.served_bench import ServedBench
 from timerstore import ClosedError, ConnectionLostError, UnavailableError
 from timerstore.net.async_channel import AsyncChannel
 from timerstore.net.async_remote_store import AsyncRemoteStore
-from timerstore.net.call_table import CONSUMER_CALLS, STORE_CALLS
+from timerstore.net.call_table import CONSUMER_CALLS, STORE_CALLS, CallSpec
 from timerstore.net.channel import Channel
 from timerstore.net.connector import Connector
 from timerstore.net.giving_back import calls_that_give_back, has_to_be_given_back
@@ -49,6 +49,42 @@ def test_interrupted_poll_loses_no_messages(
     assert [one.body for one in consumer.poll()] == [b"1", b"2", b"3"]
     assert consumer.commit() == {0: 4}
     consumer.close()
+
+
+def test_poll_without_an_answer_in_time_loses_no_messages(
+    served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has handed them out, and the connection goes on."""
+    _fill(served, 4)
+    late: list[ConnectionLostError] = []
+    request, awaited = Channel.request, AsyncChannel.request
+
+    def unanswered(self: Channel, spec: CallSpec, *call: Any, **more: Any) -> Any:
+        found = request(self, spec, *call, **more)
+        if spec.name == "poll" and late:
+            raise late.pop()
+        return found
+
+    async def awaited_in_vain(self: AsyncChannel, spec: CallSpec, *call: Any, **more: Any) -> Any:
+        found = await awaited(self, spec, *call, **more)
+        if spec.name == "poll" and late:
+            raise late.pop()
+        return found
+
+    async def main() -> None:
+        async with timerstore.aio.connect(served.url) as store, store.consumer("t", "h") as one:
+            late.append(ConnectionLostError("no answer"))
+            assert [m.body for m in await one.poll(2)] == [b"0", b"1"]
+            assert await one.commit() == {0: 2}
+
+    monkeypatch.setattr(Channel, "request", unanswered)
+    monkeypatch.setattr(AsyncChannel, "request", awaited_in_vain)
+    late.append(ConnectionLostError("no answer"))
+    with remote.consumer("t", "g") as consumer:
+        assert [one.body for one in consumer.poll(2)] == [b"0", b"1"]
+        assert consumer.commit() == {0: 2}
+    asyncio.run(main())
+    assert not late
 
 
 def test_interrupted_receive_ends_in_the_server(

@@ -247,6 +247,28 @@ def test_call_during_a_long_wait_ends_within_its_own_limit(
     asyncio.run(main())
 
 
+def test_connection_ends_if_the_server_reads_no_calls(tmp_path: Path) -> None:
+    """So the next call looks for another one."""
+    one = _HalfServer(tmp_path / "half.sock", "deaf")
+
+    async def main() -> None:
+        options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 0.3}
+        async with timerstore.aio.connect(one.url, **options) as store:
+            channel = await store._channel()
+            putting = asyncio.create_task(store.put("t", bytes(4 << 20)))
+            while channel._writable.is_set():
+                await asyncio.sleep(0)
+            channel._timer.cancel()  # the end of the put would end the connection, too
+            with pytest.raises(ConnectionLostError):
+                await store.topics()
+            assert channel.is_lost
+            with pytest.raises(ConnectionLostError):
+                await putting
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    one.close()
+
+
 @_CLIENTS
 def test_answer_to_no_call_is_a_protocol_error(tmp_path: Path, made: Made) -> None:
     one = _HalfServer(tmp_path / "half.sock", "wrong")

@@ -153,6 +153,19 @@ def test_connections_in_a_handshake_count(tmp_path: Path) -> None:
     tls.bench.close()
 
 
+def test_oldest_handshake_is_dropped_for_a_new_connection(tmp_path: Path) -> None:
+    tls = Tls(tmp_path, ServerLimits(greeting_max=1, hello_s=600))
+    port = int(tls.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), 20) as silent:
+        while not tls.server.stats()["net_connections"]:
+            pass
+        with tls.connect() as other:
+            assert silent.recv(1) == b""
+            other.put("t", b"x")
+    tls.server.close()
+    tls.bench.close()
+
+
 def test_wrong_token_and_untrusted_certificate_are_errors(tls: Tls) -> None:
     with pytest.raises(AccessError, match="the token is wrong"):
         tls.connect(token="another")

@@ -1,5 +1,6 @@
 """A connected store: results, errors, calls that are sent again, forks."""
 
+import dataclasses
 import grp
 import os
 import pwd
@@ -182,6 +183,8 @@ def test_consumer_travels(served: ServedBench, remote: RemoteStore) -> None:
         assert [one.body for one in consumer] == [b"1", b"2", b"3", b"4"]
         with pytest.raises(MessageError, match="queue 0 was read to 5, got 99"):
             consumer.commit({0: 99})
+        with pytest.raises(MessageError, match="wanted a message of t, got one of u"):
+            consumer.commit(dataclasses.replace(third, topic="u"))
         with pytest.raises(MessageError, match="wait"):
             consumer.poll(1, -1)
     with pytest.raises(ClosedError):

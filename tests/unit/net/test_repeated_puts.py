@@ -163,6 +163,17 @@ def test_series_without_a_name_is_stored_once_whatever_is_lost(
 
 
 @_CLIENTS
+@pytest.mark.parametrize("form", ["list with gaps", "column with gaps"])
+def test_message_with_the_callers_id_that_was_stored_before_is_a_duplicate(
+    served: ServedBench, relay: Relay, made: Callable[..., Any], form: str
+) -> None:
+    given = _PUTS[form][2]["message_ids"]
+    ids = _texts(given) if "column" in form else given
+    assert _duplicates(made(relay.url, _PUTS[form])) == [False] * 3
+    assert _duplicates(made(relay.url, _PUTS[form])) == [bool(one) for one in ids]
+
+
+@_CLIENTS
 @pytest.mark.parametrize("form", _NEVER_REPEATED)
 def test_put_that_cannot_happen_once_is_not_sent_again(
     served: ServedBench, relay: Relay, made: Callable[..., Any], form: str

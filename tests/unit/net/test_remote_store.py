@@ -674,7 +674,7 @@ def test_users_of_different_groups_need_a_group() -> None:
 
 
 @pytest.mark.parametrize("named", [[0], [4321], [os.geteuid()]])
-def test_group_lets_no_user_connect_who_is_not_named(named: list[int]) -> None:
+def test_group_lets_only_named_users_connect(named: list[int]) -> None:
     assert socket_rules(named, 7).users == {os.geteuid(), 0, *named}
 
 

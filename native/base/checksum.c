@@ -34,6 +34,7 @@
 
 #if defined(__x86_64__)
 #define TS_CRC32_FOLDS 1
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__) && defined(__linux__) && \
     __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -210,14 +211,22 @@ TS_WIDE_TARGET static uint32_t crc_fold_wide(uint32_t crc, const uint8_t *data, 
                   data, end);
 }
 
-static int can_fold_wide(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
-}
+static int can_fold, can_fold_wide;
 
-static int can_fold(void)
+/* Not __builtin_cpu_supports: zig takes that from its own runtime, whose memcpy, slower than the C
+ * library's, would then be linked too. Here so that no thread of the store runs it: a virtual
+ * machine needs microseconds for each CPUID. */
+__attribute__((constructor, target("xsave"))) static void detect_instructions(void)
 {
-    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    enum { WIDE_REGISTERS = 0xe6 }; /* XCR0: the system saves those of SSE, AVX and AVX-512 */
+    unsigned int a, b, c, d;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return;
+    can_fold = (c & bit_PCLMUL) && (c & bit_SSE4_1);
+    if (can_fold && (c & bit_OSXSAVE) && (_xgetbv(0) & WIDE_REGISTERS) == WIDE_REGISTERS &&
+        __get_cpuid_count(7, 0, &a, &b, &c, &d))
+        can_fold_wide = (b & bit_AVX512F) && (c & bit_VPCLMULQDQ);
 }
 
 #elif defined(TS_CRC32_INSTRUCTIONS)
@@ -250,9 +259,9 @@ uint32_t ts_crc32(uint32_t crc, const uint8_t *data, int64_t size)
     if (size <= 0)
         return crc;
 #if defined(TS_CRC32_FOLDS)
-    if (size >= WIDE_BYTES_MIN && can_fold_wide())
+    if (size >= WIDE_BYTES_MIN && can_fold_wide)
         return ~crc_fold_wide(~crc, data, (size_t)size);
-    if (size >= 16 && can_fold())
+    if (size >= 16 && can_fold)
         return ~crc_fold(~crc, data, (size_t)size);
 #elif defined(TS_CRC32_INSTRUCTIONS)
     if ((getauxval(AT_HWCAP) & HWCAP_HAS_CRC32) != 0)

@@ -49,7 +49,7 @@ static void test_every_size_and_offset(void)
             CHECK(checksum_again(0, data, (int64_t)size) == crc);
             CHECK(~crc_slices(~0u, data, size) == crc);
 #if defined(TS_CRC32_FOLDS)
-            CHECK(size < 16 || !can_fold() || ~crc_fold(~0u, data, size) == crc);
+            CHECK(size < 16 || !can_fold || ~crc_fold(~0u, data, size) == crc);
 #endif
             CHECK(~crc_bytes(~0u, data, size) == crc);
             free(buffer);

@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 MAX_BYTES = 2_000_000
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 NEEDED = {
-    "manylinux": {"libc.so.6", "libpthread.so.0"},
+    "manylinux": {"libc.so.6", "libm.so.6", "libpthread.so.0"},
     "musllinux": {"libc.musl-{machine}.so.1"},
 }
 """The libraries that a module may need, by the kind of the target."""
@@ -38,7 +38,7 @@ def contents(wheel: Path) -> Iterator[str]:
 
 
 def modules(wheel: Path, target: str) -> Iterator[str]:
-    """Check the compiled modules: processor, libraries, no symbols of a debugger."""
+    """Check the compiled modules: processor, libraries, memcpy, no symbols of a debugger."""
     kind, _, machine = re.split(r"_\d+_(\d+)_", target)
     needed_at_most = {name.format(machine=machine) for name in NEEDED[kind]}
     packed = ZipFile(wheel)
@@ -50,6 +50,9 @@ def modules(wheel: Path, target: str) -> Iterator[str]:
             elf = ELFFile(file)
             dynamic = elf.get_section_by_name(".dynamic")
             needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
+            symbols = elf.get_section_by_name(".dynsym").iter_symbols()
+            if "memcpy" not in {one.name for one in symbols if one["st_shndx"] == "SHN_UNDEF"}:
+                yield f"{name} has a memcpy of its own, which is slower than the C library's"
             if elf["e_machine"] != MACHINES[machine]:
                 yield f"{name} is for {elf['e_machine']}, not {MACHINES[machine]}"
             if needed - needed_at_most:

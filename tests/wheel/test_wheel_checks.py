@@ -1,5 +1,7 @@
 """The checks of wheels find each kind of defect: `make wheels` depends on them."""
 
+import shutil
+import subprocess
 import sysconfig
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -51,6 +53,23 @@ def test_large_wheel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_module_with_symbols_is_found(tmp_path: Path) -> None:
     found = list(wheel_checks.modules(wheel(tmp_path), "manylinux_2_17_x86_64"))
     assert sum("is not stripped" in one for one in found) == 2
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="NOT RUN: no compiler")
+def test_module_with_a_memcpy_of_its_own_is_found(tmp_path: Path) -> None:
+    source, module = tmp_path / "own.c", tmp_path / "own.so"
+    source.write_text("void memcpy(void) {} void caller(void) { memcpy(); }")
+    options = ("-shared", "-fPIC", "-fno-builtin", "-fvisibility=hidden")
+    subprocess.run(("cc", *options, source, "-o", module), check=True)
+    made = tmp_path / "timerstore-0.1.0-cp311-cp311-linux_x86_64.whl"
+    with ZipFile(made, "w") as packed:
+        for name in MODULES:
+            packed.write(module, name)
+    found = list(wheel_checks.modules(made, "manylinux_2_17_x86_64"))
+    assert sum("has a memcpy of its own" in one for one in found) == 2
+    assert not any(
+        "memcpy" in one for one in wheel_checks.modules(wheel(tmp_path), "manylinux_2_17_x86_64")
+    )
 
 
 def test_module_for_another_platform_is_found(tmp_path: Path) -> None:

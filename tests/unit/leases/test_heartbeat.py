@@ -120,6 +120,24 @@ def test_end_of_the_block_raises_if_the_lease_was_lost() -> None:
         raise AssertionError("the block begins without a lease")
 
 
+def test_end_of_an_awaited_block_raises_its_own_error_first() -> None:
+    async def block(error: Exception | None) -> None:
+        renew = _renewals(0, EXPIRED)
+
+        async def renewed() -> int:
+            return renew()
+
+        async with AsyncHeartbeat(renewed, 30.0) as beat:
+            assert not await beat._beat()
+            if error is not None:
+                raise error
+
+    with pytest.raises(LeaseLostError, match="over"):
+        asyncio.run(block(None))
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(block(ZeroDivisionError()))
+
+
 def test_block_that_ends_during_a_renewal_without_an_answer_raises() -> None:
     calls: list[int] = []
     begun = threading.Event()

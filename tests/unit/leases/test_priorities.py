@@ -14,7 +14,7 @@ import timerstore
 import timerstore.aio
 from tests.support.bench import DAY, Bench, small
 from tests.support.driver import abandon
-from tests.support.inside import inside
+from tests.support.inside import append_of_many, inside
 from tests.support.leasing import DEAD, RETRY
 from tests.support.placing_races import full
 from tests.support.stepped_aio import stepped_store
@@ -64,6 +64,21 @@ def test_one_at_a_time_sees_what_came_since(bench: Bench) -> None:
     assert seen(take(bench, 1)) == ["4-1"]
     assert seen(take(bench, 1)) == ["0-0"]
     assert take(bench) == []
+
+
+def test_messages_that_could_not_be_leased_take_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "store")
+    put(bench, *[9] * 12, 0)
+    appending = append_of_many(inside(bench.store).putting)
+    with monkeypatch.context() as patched:
+        patched.setattr(*appending, lambda *_, **__: full())
+        with pytest.raises(FullError):
+            take(bench, 9)
+    got = [seen(take(bench, 1))[0][0] for _ in range(10)]
+    assert got == ["9"] * 9 + ["0"]
+    bench.close()
 
 
 def test_each_tenth_message_is_of_the_priority_that_waited_longest(bench: Bench) -> None:

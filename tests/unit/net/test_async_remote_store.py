@@ -203,6 +203,8 @@ def test_consumer_joins_again_after_a_lost_connection(
         assert await consumer.commit(uncommitted) == {}, "its consumer has ended"
         assert [one.body for one in await consumer.poll(9)] == [b"2", b"3"]
         assert await consumer.commit() == {0: 4}
+        await consumer.close()
+        assert await anext(consumer, None) is None
 
     _run(served, body)
 

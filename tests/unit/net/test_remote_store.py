@@ -189,6 +189,7 @@ def test_consumer_travels(served: ServedBench, remote: RemoteStore) -> None:
             consumer.poll(1, -1)
     with pytest.raises(ClosedError):
         consumer.poll()
+    assert next(consumer, None) is None, "a loop ends when another thread closes its consumer"
     assert remote.committed("t", "g") == {0: 4}
 
 
@@ -505,6 +506,25 @@ def test_many_threads_share_one_connection(served: ServedBench, remote: RemoteSt
         one.join()
     assert wrong == []
     assert served.server.stats()["net_accepted_connections"] == 1
+
+
+def test_connection_that_its_other_end_closes_is_read_to_its_end(
+    served: ServedBench, remote: RemoteStore
+) -> None:
+    """A call that runs gets its answer; without one the connection is lost at once."""
+    channel, found = remote._connector.channel(), list[Any]()
+    receive = threading.Thread(target=lambda: found.extend(remote.receive("t", "g", wait=20)))
+    receive.start()
+    while not channel._slots:
+        pass
+    assert not channel.lose_if_idle()
+    assert not channel.is_lost
+    served.bench.store.put("t", b"x")
+    served.bench.turn()
+    receive.join()
+    assert [one.body for one in found] == [b"x"]
+    assert channel.lose_if_idle()
+    assert channel.is_lost
 
 
 def test_forked_child_makes_its_own_connection(served: ServedBench, remote: RemoteStore) -> None:

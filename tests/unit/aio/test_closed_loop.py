@@ -1,7 +1,9 @@
 """Waiting calls of an event loop that is closed."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ import pytest
 from tests.support.bench import Bench
 from tests.support.inside import bells_of, consumer_fetch, inside
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
+from timerstore.aio.loop_turns import LoopTurns
 
 Begin = Callable[[AsyncTimerStore, AsyncConsumer], Coroutine[Any, Any, Any]]
 
@@ -183,3 +186,26 @@ def test_running_loop_keeps_no_reference_to_ended_waits(loops: Loops) -> None:
         loops.put(b"x")
         assert end(loop, loops, task) == [b"x"]
         assert not bells_of(loops.store)
+
+
+def test_turn_of_a_closed_loop_is_forgotten() -> None:
+    """No task awaits there any more, and the loop must not stay in memory."""
+    ended: list[list[int]] = []
+    turns: LoopTurns[int] = LoopTurns(lambda _loop, values: ended.append(values))
+
+    async def add(value: int) -> None:
+        turns.add(value)
+        await asyncio.sleep(0)
+
+    def closed() -> "weakref.ref[asyncio.AbstractEventLoop]":
+        loop = asyncio.new_event_loop()
+        loop.call_soon(turns.add, 1)
+        loop.call_soon(loop.stop)  # before the turn ends
+        loop.run_forever()
+        loop.close()
+        return weakref.ref(loop)
+
+    found = closed()
+    asyncio.run(add(2))
+    gc.collect()
+    assert (ended, found()) == ([[2]], None)

@@ -161,12 +161,16 @@ def test_failed_sync_raises_in_each_task(tmp_path: Path, monkeypatch: pytest.Mon
     with_leases(tmp_path, test)
 
 
-def test_call_raises_when_the_store_closes_in_the_same_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_shut", [False, True], ids=["closed", "closed and shut"])
+def test_call_raises_when_the_store_closes_in_the_same_turn(
+    tmp_path: Path, *, is_shut: bool
+) -> None:
     async def test(
         store: AsyncTimerStore, leased: list[LeasedMessage], _clock: ManualClock
     ) -> None:
         tasks = [asyncio.create_task(store.ack(one)) for one in leased[:3]]
-        asyncio.get_running_loop().call_soon(store.blocking.close)  # before the turn's calls
+        close = store._close if is_shut else store.blocking.close
+        asyncio.get_running_loop().call_soon(close)  # before the turn's calls
         for told in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(told, ClosedError)
         with pytest.raises(ClosedError):

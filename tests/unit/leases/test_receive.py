@@ -304,3 +304,9 @@ def test_receive_waits_for_new_and_redelivered_messages(tmp_path: Path) -> None:
         assert a.body == b"a"
         (again,) = store.receive("t", "g", wait=30)
         assert (again.body, again.attempt) == (b"a", 2)
+
+
+def test_property_with_the_name_of_a_lease_is_the_callers_in_its_topic(bench: Bench) -> None:
+    put(bench, b"a", properties={"RETRY_TOPIC": "of another store"})
+    (a,) = take(bench)
+    assert a.properties["RETRY_TOPIC"] == "of another store"

@@ -131,6 +131,25 @@ def test_cancelled_poll_loses_no_messages(served: ServedBench, turns: int) -> No
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_named_message_is_committed_after_a_cancelled_poll(served: ServedBench) -> None:
+    _fill(served, 4)
+
+    async def main() -> None:
+        async with timerstore.aio.connect(served.url) as store, store.consumer("t", "g") as one:
+            (first,) = await one.poll(1)
+            call = asyncio.ensure_future(one.poll(2))
+            await asyncio.sleep(0)  # it waits for its answer
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert one._interrupted is not None
+            assert await one.commit(first) == {0: 1}
+            assert await one.commit() == {}, "the cancelled poll is not committed"
+            assert [m.body for m in await one.poll()] == [b"1", b"2", b"3"]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 def test_lists_that_are_not_read_take_no_space(remote: RemoteStore) -> None:
     for _ in range(300):  # a connection has at most 256
         remote.pending()

@@ -314,6 +314,23 @@ def test_retry_for_limits_later_searches(tmp_path: Path) -> None:
     served.close()
 
 
+def test_retry_for_limits_later_searches_of_an_awaited_client(tmp_path: Path) -> None:
+    served = ServedBench(Bench(tmp_path / "store"), tmp_path / "x.sock")
+    options: dict[str, Any] = {"retry_for": 0.2, "connect_timeout": _FOR_EVER_S}
+
+    async def main() -> None:
+        async with timerstore.aio.connect(served.url, **options) as store:
+            channel = await store._channel()
+            await asyncio.to_thread(served.server.close)
+            while not channel.is_lost:
+                await asyncio.sleep(0)
+            with pytest.raises(UnavailableError, match=r"no server was found in 0\.[23] s"):
+                await asyncio.wait_for(store.topics(), 20)
+
+    asyncio.run(main())
+    served.close()
+
+
 def test_stopped_owner_of_a_shared_store_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ store.put("orders", b"close 4711", delay=1800)
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from timerstore._engine.base.version import __version__
 from timerstore._engine.convert import ConvertReport, convert
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
@@ -65,9 +66,6 @@ from timerstore.store import TimerStore, connect, open  # noqa: A004
 
 if TYPE_CHECKING:
     from timerstore.shards import ShardedStore, open_shards
-
-__version__ = "0.1.0"
-"""The version of the package."""
 
 __all__ = [
     "AccessError",

@@ -895,7 +895,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
     def stats(self) -> dict[str, Any]:
         """Return counters and gauges by name; sizes are in bytes and times in milliseconds.
 
-        All names are described in docs/metrics.md.
+        `version` is the release that has the store open: through a server, the server's. All
+        numbers are described in docs/metrics.md.
         """
         return self._do_stats()
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from timerstore._engine.base.version import __version__
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.consumer_offset_json import entry_name
 from timerstore._engine.ingest.row_batch import IngestedVersions
@@ -121,6 +122,7 @@ class ReadOnlyStore(
         by_topic, on_level = (Counter(one) for one in pending_by_topic(view.routes))
         as_of_ms = view.disk.modified_ms(view.tree.watermark) if view.position.mark else None
         return {
+            "version": __version__,
             "as_of_ms": as_of_ms or 0,
             "open_in": owner_pid(view.disk, view.tree),
             "pending_messages": sum(by_topic.values()) + sum(on_level.values()),

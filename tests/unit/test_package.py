@@ -2,16 +2,32 @@
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 import timerstore
+from timerstore.cli import main
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
-def test_version_is_that_of_the_project() -> None:
-    assert timerstore.__version__ == PROJECT["version"]
+def test_version_is_the_same_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """timerstore/_engine/base/version.py has it; the metadata are of the last installation."""
+    version = timerstore.__version__
+    assert "version" in PROJECT["dynamic"]
+    assert metadata.version("timerstore") == version
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.split()[-1] == version
+    with timerstore.open(tmp_path / "some.store", threads=False) as store:
+        assert store.stats()["version"] == version
+    with timerstore.open(tmp_path / "some.store", read_only=True) as store:
+        assert store.stats()["version"] == version
+    with timerstore.open_shards(tmp_path / "shards", 2, threads=False) as shards:
+        assert shards.stats()["version"] == version
+        assert shards.stats()["by_shard"][1]["version"] == version
 
 
 def test_hints_to_install_work_in_a_checkout() -> None:
@@ -37,9 +53,9 @@ def test_quick_start_lists_every_extra_for_users() -> None:
     listed = [name for row in rows for name in re.findall(r"`([a-z]+)`", row.split("|")[1])]
     assert set(listed) == PROJECT["optional-dependencies"].keys() - {
         "demo",
+        "docs",
         "bench",
         "peers",
         "wheels",
         "dev",
-        "docs",
     }

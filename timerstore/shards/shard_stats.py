@@ -11,13 +11,15 @@ _GREATEST_BY_KEY = frozenset({"group_oldest_ms"})
 
 
 def stats_of_all(by_shard: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums; of times and percentages the largest."""
+    """Return the sums; of times and percentages the largest; of the version, the one of all."""
     total: dict[str, Any] = {}
     for name, value in by_shard[0].items():
         if isinstance(value, dict):
             keys = {key for one in by_shard for key in one[name]}
             of_keys: Any = max if name in _GREATEST_BY_KEY else sum
             total[name] = {k: of_keys(one[name].get(k, 0) for one in by_shard) for k in keys}
+        elif name == "version":
+            total[name] = value
         else:
             combine = max if name.endswith(_GREATEST) else sum
             total[name] = combine(one[name] for one in by_shard)

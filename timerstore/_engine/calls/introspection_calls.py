@@ -7,6 +7,7 @@ from heapq import merge
 from typing import Any
 
 from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR, server_metrics
+from timerstore._engine.base.version import __version__
 from timerstore._engine.calls.open_store import OpenStore, counted
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.message_name import name_of
@@ -67,6 +68,7 @@ class IntrospectionCalls(OpenStore):
             by_topic, on_level = (Counter(one) for one in pending_by_topic(engine.routes))
             pending_timers, log_end = int(engine.states.native.pending), engine.log.end
         return {
+            "version": __version__,
             **engine.metrics.values(),
             **engine.metrics.distributions(),
             **server_metrics(one.stats() for one in list(self._servers)),

@@ -6,6 +6,7 @@ the file at the tag of this release.
 """
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "timerstore" / "docs"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 REPOSITORY = PROJECT["urls"]["Repository"]
+VERSION = runpy.run_path(f"{ROOT}/timerstore/_engine/base/version.py")["__version__"]
 _LINK = re.compile(r"(?<=\]\()\.\./[^)#\s]+")
 
 
@@ -25,7 +27,7 @@ def source_links(text: str, folder: Path) -> str:
         if path.is_relative_to(DOCS) or not path.exists():
             return found[0]
         kind = "tree" if path.is_dir() else "blob"
-        return f"{REPOSITORY}/{kind}/v{PROJECT['version']}/{path.relative_to(ROOT)}"
+        return f"{REPOSITORY}/{kind}/v{VERSION}/{path.relative_to(ROOT)}"
 
     return _LINK.sub(address, text)
 

@@ -3,8 +3,8 @@
     python -m tests.support.pythons [pytest arguments]
 
 An interpreter is found in PATH (`python3.12`) or among pyenv's or uv's. The version that runs this
-is left out: `make test` has it. Exit status 1 if a version fails; a version that is not found is
-reported.
+is left out: `make test` has it. Any warning of Python or setuptools is an error, in the build and
+in the tests. Exit status 1 if a version fails; a version that is not found is reported.
 """
 
 import os
@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 ENVIRONMENTS = ROOT / "build" / "pythons"
-SLICE = ("aio", "base", "change", "fastpath", "format", "lifecycle", "log", "native", "queues",
-         "recovery", "storage", "write")  # fmt: skip
-"""Folders of tests/unit."""
+SLICE = ("aio", "base", "change", "cli", "fastpath", "format", "leases", "lifecycle", "log",
+         "native", "net", "queues", "read", "recovery", "storage", "write")  # fmt: skip
+"""Folders of tests/unit; tests/cli comes with them."""
 FOLDERS = (".pyenv/versions/{}.*/bin/python", ".local/share/uv/python/cpython-{}.*/bin/python")
 """Below the home folder."""
 
@@ -49,11 +49,13 @@ def run(version: str, python: str, asked: list[str]) -> bool:
     if not Path(mine).exists():
         subprocess.run([python, "-m", "venv", str(home)], check=True)
     pip = [mine, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    subprocess.run([*pip, "--editable", ".[dev]"], check=True, cwd=ROOT)  # it compiles, too
+    subprocess.run([*pip, "--upgrade", "setuptools>=77", "cffi>=1.17"], check=True)
+    subprocess.run([mine, "-W", "error", "native/build.py"], check=True, cwd=ROOT)
+    editable = ["--no-build-isolation", "--editable", ".[dev]"]
+    subprocess.run([*pip, *editable], check=True, cwd=ROOT)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    folders = [f"tests/unit/{one}" for one in SLICE]
     command = [mine, "-m", "pytest", "-q", "-n", "2", "-m", "not more and not deep"]
-    command += asked or folders
+    command += asked or [*(f"tests/unit/{one}" for one in SLICE), "tests/cli"]
     return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode == 0
 
 

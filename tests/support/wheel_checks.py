@@ -1,4 +1,9 @@
-"""What a wheel must be before it is published: its tag, its contents, its modules, its size."""
+"""What a wheel must be before it is published: its tag, its contents, its modules, its size.
+
+    python -m tests.support.wheel_checks WHEEL...
+
+Exit status 1 if a wheel breaks a rule.
+"""
 
 import re
 import subprocess
@@ -76,3 +81,18 @@ def _told(*command: str | Path) -> str:
     done = subprocess.run((sys.executable, "-m", *command), stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
     return done.stdout
+
+
+def main(wheels: list[str]) -> int:
+    found = []
+    for wheel in map(Path, wheels):
+        tag = wheel.stem.rpartition("-")[2].rpartition(".")[2]  # the newest of several
+        found += complaints(wheel, tag)
+        print(f"--- {wheel.name}: {tag}", flush=True)
+    for one in found:
+        print(f"!!! {one}", file=sys.stderr)
+    return bool(found) or not wheels
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

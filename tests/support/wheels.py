@@ -18,6 +18,7 @@ import tarfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from native.build import TARGETS
@@ -35,8 +36,12 @@ def _run(*command: str | Path, cwd: Path, environment: dict[str, str]) -> None:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}")
 
 
+@cache
 def _environment() -> dict[str, str]:
-    """Return this one, with the tools of this Python in PATH, and the date of the commit."""
+    """Return this one, with the tools of this Python in PATH, and the date of the commit.
+
+    Found once: a commit during the build must not give the second wheels another date.
+    """
     dated = ("git", "log", "-1", "--format=%ct")
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or subprocess.check_output(dated, cwd=ROOT).decode()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

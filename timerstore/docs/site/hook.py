@@ -57,4 +57,5 @@ def on_nav(nav: Any, config: Any, **_given: object) -> None:
         text = page.file.content_string
         title = text.partition("\n")[0].removeprefix("# ")
         lines += [f"- [{title}]({page.canonical_url}): {first_sentence(text)}"]
+    Path(config.site_dir).mkdir(parents=True, exist_ok=True)  # in a fresh clone it is not there
     Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")

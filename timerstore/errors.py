@@ -24,8 +24,8 @@ class TimerStoreError(Exception):
     """The base class of all errors. It is never raised itself.
 
     The text is `message`, then `where` (file and offset), `wanted` and `got`, as far as they are
-    given. `retryable` overrides the value of the class for this error. A traceback ends with the
-    place of the class on the page Errors of the documentation.
+    given. `retryable` overrides the value of the class for this error.
+    docs/errors.md has the cause and the remedy of each class.
     """
 
     code: ClassVar[int | None] = None
@@ -48,7 +48,6 @@ class TimerStoreError(Exception):
         if got is not None:
             parts.append(f"got {got}")
         super().__init__("; ".join(parts))
-        self.add_note(f"See {page_of(type(self).__name__)}")
         self.what = message
         self.where = where
         self.wanted = wanted

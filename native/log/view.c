@@ -71,18 +71,21 @@ static int32_t is_text(const uint8_t *text, int32_t size)
 }
 
 /* Return whether the last bytes of the properties are a damaged CRC pair: its name or a digit has
- * changed, so that it reads as another property. It counts as one if 16 of the 20 bytes are as in a
- * CRC pair. Only a last property with a very similar name could be mistaken for one. A value may
- * end with any bytes, for example a message id that a caller chose. So one of the two separators
- * that no value contains must be in its place: the one before the pair, or the one after the name.
+ * changed, so that it reads as another property. It counts as one if it has the name, which is
+ * reserved, or if 16 of the 20 bytes are as in a CRC pair. Only a last property with a very similar
+ * name could be mistaken for one. A value may end with any bytes, for example a message id that a
+ * caller chose. So one of the two separators that no value contains must be in its place: the one
+ * before the pair, or the one after the name.
  */
 static int32_t is_broken_crc(const ts_record *record, const uint8_t *at20)
 {
     static const uint8_t template[] = "__CRC32#\x01";
     int32_t same = at20[TS_PROPERTY_CRC_BYTES - 1] == 2, i;
+    int32_t begins = record->properties_size == TS_PROPERTY_CRC_BYTES || at20[-1] == 2;
 
-    if (record->properties_size > TS_PROPERTY_CRC_BYTES && at20[-1] != 2 &&
-        at20[TS_PROP_CRC32_BYTES] != 1)
+    if (begins && memcmp(at20, template, 9) == 0)
+        return 1;
+    if (!begins && at20[TS_PROP_CRC32_BYTES] != 1)
         return 0;
     for (i = 0; i < 9; i++)
         same += at20[i] == template[i];

@@ -217,6 +217,7 @@ def test_noise_at_the_end_of_a_record_is_not_a_property(is_closed: bool, tmp_pat
     while data[at + 4 : at + 8] == (0xDAA320A7).to_bytes(4, "big"):
         at += int.from_bytes(data[at : at + 4], "big")
         cases += [damages.put(name, at - size, random.randbytes(size)) for size in (20, 40)]
+        cases.append(damages.put(name, at - 11, b"FDEBCAFEED"))  # letters in place of the digits
     found = Ordeal(golden, tmp_path).run(cases)
     assert {one.kind for one in found} == {"refused"}, found
 

@@ -39,7 +39,6 @@ def test_errors_and_reports_of_commands_lead_to_the_page() -> None:
     address = "timerstore/docs/errors.md#lockederror"
     assert (ROOT / address.partition("#")[0]).samefile(GUIDES / "errors.md")
     error = errors.LockedError("x")
-    assert error.__notes__ == [f"See {address}"]
     assert report_of(error).lines()[-1] == f"  see    {address}"
     assert report_of(error).as_json()["see"] == address
     assert "see" not in report_of(ValueError("x")).as_json()

@@ -70,7 +70,7 @@ wheels: $(VENV)/.has-wheels ## dist/: sdist and wheels of every CPython found, c
 	@$(RUN) -m tests.support.wheels $(ARGS)
 
 .PHONY: check-wheels
-check-wheels: $(VENV)/.has-wheels ## check the wheels in dist, whoever built them
+check-wheels: $(VENV)/.has-wheels ## check the wheels in dist, also those of another machine
 	@$(RUN) -m tests.support.wheel_checks $(wildcard dist/*.whl)
 
 .PHONY: release-check

@@ -85,7 +85,7 @@ def main() -> int:
     tree = FOLDER / "tree"
     subprocess.run(("git", "clone", "--quiet", ROOT, tree), check=True)
     head = subprocess.check_output(("git", "rev-parse", "HEAD"), cwd=tree, text=True).strip()
-    print(f"commit {head}; what is not committed is not checked", file=sys.stderr)
+    print(f"commit {head}; uncommitted changes are not checked", file=sys.stderr)
     found = run({name: STEPS[name] for name in asked.only}, tree, FOLDER)
     print(table(found, FOLDER))
     return any(result != "passed" for result, _ in found.values()) or found.keys() != STEPS.keys()

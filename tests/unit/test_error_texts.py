@@ -148,7 +148,7 @@ def test_restore_error_names_what_was_found(
 AS_ANOTHER = """
 import os, sys, pathlib
 import timerstore
-import timerstore.shards  # before the other user, who may not read the files of Python
+import timerstore.shards  # first: the other user may not read the files of Python
 path = pathlib.Path(sys.argv[1])
 if os.getuid() == 0:
     os.setgid(65534)

@@ -84,7 +84,7 @@ def _existing(path: Path) -> Path:
 
 
 def _no_store(path: Path) -> Finding:
-    """Say what is at a path without a store."""
+    """Describe a path that has no store."""
     make = f"timerstore init {shlex.quote(str(path))}"
     if not path.exists():
         return change(

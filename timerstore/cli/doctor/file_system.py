@@ -142,20 +142,11 @@ def space_findings(status: os.statvfs_result, config: StoreConfig) -> Iterator[F
     """Judge the free space and the free inodes."""
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     what = f"{size_text(free)} of {size_text(total)} free"
-    if free < config.reserve_bytes + _SPARE_BYTES:
-        yield change(
-            "space",
-            what,
-            "puts raise FullError, and delivery waits, when it is full",
-            "free space, or set retention_log_bytes",
-        )
-    elif free < max(config.checkpoint_log_bytes_max + config.reserve_bytes, total // 20):
-        yield remark(
-            "space",
-            what,
-            "puts raise FullError, and delivery waits, when it is full",
-            "free space, or set retention_log_bytes",
-        )
+    is_full = free < config.reserve_bytes + _SPARE_BYTES
+    if is_full or free < max(config.checkpoint_log_bytes_max + config.reserve_bytes, total // 20):
+        why = "puts raise FullError, and delivery waits, when it is full"
+        judge = change if is_full else remark
+        yield judge("space", what, why, "free space, or set retention_log_bytes")
     else:
         yield fine("space", what)
     if status.f_files and status.f_favail < _NAMES_FEW:

@@ -30,6 +30,8 @@ class Use(NamedTuple):
     extra: str
     package: str
     code: str
+    after: str = ""
+    """A package of an extra that the program needs before this one."""
 
 
 def command(extra: str, package: str, words: str) -> Use:
@@ -38,13 +40,14 @@ def command(extra: str, package: str, words: str) -> Use:
     return Use(extra, package, f"from timerstore.cli import main; sys.exit(main([{given}]))")
 
 
-def job(extra: str, package: str, words: str) -> Use:
+def job(extra: str, package: str, words: str, after: str = "") -> Use:
     """Return the use of a job of Spark."""
     return Use(
         extra,
         package,
         "from timerstore.spark.jobs.launcher import main\n"
         f"sys.exit(main({words.split()!r} + ['--path', P, '--out', P + '.out']))",
+        after,
     )
 
 
@@ -73,8 +76,8 @@ USES = (
     Use("spark", "pyarrow", "import timerstore.spark; timerstore.spark.register(None)"),
     job("spark", "pyspark", "audit"),
     job("spark", "click", "audit"),
-    job("spark", "matplotlib", "forecast"),
-    job("connect", "grpc", "audit --remote sc://localhost:1"),
+    job("spark", "matplotlib", "forecast", after="pyspark"),
+    job("connect", "grpc", "audit --remote sc://localhost:1", after="pyspark"),
     Use("sql", "lark", "store().pull('orders', 0, 0, sql='a > 1')"),
     Use("cron", "cronsim", "store().put_every('orders', b'x', cron='* * * * *')"),
     Use("prometheus", "prometheus_client", "import timerstore.telemetry.prometheus"),
@@ -120,6 +123,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "use", USES, ids=lambda one: f"{one.extra}-{one.package}-{USES.index(one)}"
 )
 def test_missing_package_is_named_with_its_extra(use: Use, path: Path) -> None:
+    if use.after:
+        pytest.importorskip(use.after)
     done = run(use.code, {use.package}, path)
     said = done.stdout + done.stderr
     assert done.returncode != 0, said

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from timerstore._engine.base.version import __version__
 from timerstore._engine.convert import ConvertReport, convert
-from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
     AckResult,
     Backoff,
@@ -22,6 +21,7 @@ from timerstore._engine.maintenance import repair_directory as repair
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.timer.delay_queue import DelayQueue
+from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     AccessError,

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from timerstore._engine.base.closing import Closing
+from timerstore._engine.base.owner import Closing
 from timerstore._engine.leases import (
     AckResult,
     Backoff,
@@ -26,12 +26,11 @@ from timerstore._engine.leases import (
     LeaseConsumer,
     LeasedMessage,
 )
-from timerstore._engine.leases.heartbeat import Heartbeat
-from timerstore._engine.leases.lease_call import lease_s
-from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.leases.lease_consumer import Heartbeat
+from timerstore._engine.leases.receive_request import ReceiveRequest, lease_s
 from timerstore._engine.read.pull_request import PullRequest
-from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore._engine.recurring.recurring_request import RecurringRequest
+from timerstore._engine.read.waiting import WaitingPull
+from timerstore._engine.recurring.definition import RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.errors import plain
 from timerstore.messages import Message, MessageBatch, PullResult

@@ -19,27 +19,21 @@ from typing import Any
 from timerstore._engine.base.version import __version__
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.consumer_offset_json import entry_name
-from timerstore._engine.ingest.row_batch import IngestedVersions
-from timerstore._engine.ingest.version_set import VersionSet
 from timerstore._engine.leases import DeadLetter
-from timerstore._engine.leases.dead_letter_reader import (
-    DeadLetterReader,
-    RequeuedPlaces,
-    check_names,
-)
-from timerstore._engine.levels.pending_counts import pending_by_topic
+from timerstore._engine.leases.dead_letters import DeadLetterReader, RequeuedPlaces, check_names
 from timerstore._engine.maintenance import verify_directory
 from timerstore._engine.read.consumer_offsets import read_file
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.recurring.definition import describe
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Part
-from timerstore._engine.snapshot.columns.transactions import transactions
-from timerstore._engine.snapshot.rejected_calls import reject_unsupported
-from timerstore._engine.snapshot.snapshot_calls import answered
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, transactions
+from timerstore._engine.snapshot.snapshot_calls import answered, reject_unsupported
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
 from timerstore._engine.storage.directory import owner_pid
+from timerstore._engine.timer.level_delivery import pending_by_topic
+from timerstore._engine.write.ledger import VersionSet
+from timerstore._engine.write.row_batch import IngestedVersions
 from timerstore.api import StoreApi
 from timerstore.messages import Message
 from timerstore.reports import Report

@@ -12,19 +12,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from timerstore._engine.base import message_bodies
-from timerstore._engine.base.closing import weakly
-from timerstore._engine.base.config_check import check_config
+from timerstore._engine.base import message_fields
+from timerstore._engine.base.argument_types import check_config
 from timerstore._engine.base.net_loader import load_net
-from timerstore._engine.calls.change_calls import ChangeCalls
-from timerstore._engine.calls.introspection_calls import IntrospectionCalls
-from timerstore._engine.calls.lease_calls import LeaseCalls
-from timerstore._engine.calls.maintenance_calls import MaintenanceCalls
+from timerstore._engine.base.owner import weakly
 from timerstore._engine.calls.open_store import counted as _counted
-from timerstore._engine.calls.read_calls import ReadCalls
+from timerstore._engine.calls.store_calls import (
+    ChangeCalls,
+    IntrospectionCalls,
+    LeaseCalls,
+    MaintenanceCalls,
+    ReadCalls,
+)
 from timerstore._engine.engine import Engine
 from timerstore._engine.format.store_paths import CLUSTER_JSON
-from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import (
     LeaseConsumer,
     LeasedMessage,
@@ -34,14 +35,14 @@ from timerstore._engine.leases import (
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, check_name
-from timerstore._engine.read.validation import check_queues, wait_problems
+from timerstore._engine.read.pull_request import check_queues, wait_problems
 from timerstore._engine.recurring import Recurring, RecurringRequest
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import absolute_path
-from timerstore._engine.write.priority_puts import PriorityPuts
-from timerstore._engine.write.put_requests import BatchRequest, PutRequest
-from timerstore._engine.write.single_put import KnownId
-from timerstore._engine.write.spread import Spreader
+from timerstore._engine.write.put import KnownId
+from timerstore._engine.write.put_many import PriorityPuts
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
+from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.api import SingleStoreApi, StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
@@ -155,7 +156,7 @@ class TimerStore(
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
-            request = self._spreader.many(request, message_bodies.count_bodies(request.bodies))
+            request = self._spreader.many(request, message_fields.count_bodies(request.bodies))
         return self._priority_puts.put_many(request)
 
     @_counted

@@ -18,12 +18,12 @@ from typing import Any
 
 from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore._engine.buckets.backup_copy import find_backups
-from timerstore._engine.buckets.storage_options import reject_without_bucket
+from timerstore._engine.buckets.bucket_url import reject_without_bucket
 from timerstore._engine.snapshot.columns import arrow_batches
-from timerstore._engine.snapshot.columns.schemas import TABLES, Column
+from timerstore._engine.snapshot.columns.arrow_batches import TABLES, Column
 from timerstore._engine.snapshot.columns.table_scan import Bounds
-from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.snapshot_counts import take_newest
+from timerstore._engine.snapshot.live_stats import take_newest
+from timerstore._engine.snapshot.position import Snapshot
 from timerstore.errors import ConfigError
 from timerstore.shards.arrow_import import pyarrow
 from timerstore.shards.shard_snapshots import find_stores, is_unopened

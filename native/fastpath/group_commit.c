@@ -1,4 +1,4 @@
-/* One thread syncs the log for all waiting threads. timerstore/_engine/log/group_commit.py has the
+/* One thread syncs the log for all waiting threads. timerstore/_engine/log/commit_log.py has the
  * rules.
  *
  * The GIL protects all fields: no step below releases it between a read and the write that depends

@@ -20,13 +20,13 @@ from tests.support.inside.limits import (
 )
 from tests.support.snippets import GUIDES
 from timerstore import ConfigError, MessageError, StoreConfig
-from timerstore._engine.base import message_fields, priorities
+from timerstore._engine.base import message_fields
 from timerstore._engine.format import lease, recurring_json, store_paths
-from timerstore._engine.ingest import row_validation
 from timerstore._engine.leases import backoff, receive_request
-from timerstore._engine.read import query_validation
+from timerstore._engine.read import query
 from timerstore._engine.read.filter import SqlFilter, TagFilter
 from timerstore._engine.recurring import definition
+from timerstore._engine.write import ingester
 from timerstore.api import StoreApi
 from timerstore.errors import BusyError, FlowControlError
 from timerstore.messages import PullStatus
@@ -52,9 +52,9 @@ WANTED = {
         f"{_own_properties_max(DEFAULT):,} bytes"
     ),
     "properties of a record, with those of the engine": f"{DEFAULT.properties_bytes_max:,} bytes",
-    "key of a query": f"{query_validation.KEY_BYTES_MAX:,} bytes",
+    "key of a query": f"{query.KEY_BYTES_MAX:,} bytes",
     "message id of the caller": f"{message_fields.MESSAGE_ID_BYTES_MAX} bytes",
-    "priority": f"0 to {priorities.PRIORITY_MAX}",
+    "priority": f"0 to {message_fields.PRIORITY_MAX}",
     "delay": f"{DEFAULT.delay_ms_max:,} ms",
     "delay levels": "64",
     "records of an atomic batch": f"{DEFAULT.group_bytes_max:,} bytes",
@@ -65,7 +65,7 @@ WANTED = {
     "topic or group of a read or of a consumer": "255 characters",
     "group and topic of a lease, together": f"{LEASED_NAMES} characters",
     "name of a recurring message": "64 characters",
-    "source of `ingest`": f"{row_validation.SOURCE_BYTES_MAX} bytes",
+    "source of `ingest`": f"{ingester.SOURCE_BYTES_MAX} bytes",
     "source of rows for shards, and `write_id`": f"{shard_paths.SOURCE_BYTES_MAX} bytes",
     "topics of a store": "no limit",
     "queues of a topic": f"{message_fields.QUEUE_COUNT_MAX:,}",

@@ -9,7 +9,6 @@ from tests import promises
 from tests.support.inside import staging_head, watermark_magic
 from tests.support.snippets import GUIDES, ROOT
 from timerstore._engine.base.metrics import COUNTERS, GAUGES, GROUP_GAUGES
-from timerstore._engine.dedupe.message_ids import ENTRY_DTYPE
 from timerstore._engine.format import (
     queue_unit,
     state_sector,
@@ -20,6 +19,7 @@ from timerstore._engine.format import (
 )
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.queues import index_file
+from timerstore._engine.queues.message_ids import ENTRY_DTYPE
 from timerstore._engine.timer.wheel import OPEN_EXTRA_BYTES
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import READERS, TABLE

@@ -35,7 +35,6 @@ from timerstore._engine.format import (
     store_paths,
     timer_metrics_json,
     topics_json,
-    unique_key,
     watermark,
 )
 from timerstore._engine.read.filter import parse_tags
@@ -124,7 +123,7 @@ def _names(data: bytes) -> None:
     store_paths.index_name(
         int.from_bytes(data[:5], "big"), text if store_paths.is_index_name(text) else None
     )
-    unique_key.split_unique_key(text)
+    handle.split_unique_key(text)
     store_paths.segment_offset(text)
 
 

@@ -13,7 +13,7 @@ from tests.interop.our_store import CONFIG, Made, make
 from tests.support import disk_reader as disk
 from timerstore import CancelResult, StoreConfig
 from timerstore._engine.base import failpoints
-from timerstore._engine.timer.expired_segments import ExpiredSegments
+from timerstore._engine.timer.timer_retention import ExpiredSegments
 from timerstore.testing import ManualClock, Stepper
 
 

@@ -31,7 +31,7 @@ from typing import Any
 from tests.sim.files import Node, SimFile
 from tests.sim.lottery import PAGE, Lottery, lottery_of
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.os_errors import os_error
+from timerstore._engine.storage.file import os_error
 from timerstore.errors import FailedError
 
 KINDS = (

@@ -6,8 +6,7 @@ from tests.support.bench import Bench
 from tests.support.inside import inside
 from timerstore import Consumer, Message, PullResult
 from timerstore._engine.read.groups import AssignedQueue
-from timerstore._engine.read.waiting_poll import WaitingPoll
-from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.read.waiting import WaitingPoll, WaitingPull
 
 
 class WaitingPullCaller:

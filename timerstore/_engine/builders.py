@@ -7,30 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timerstore._engine.change.cancel_many import ManyCanceller
-from timerstore._engine.change.replace import Replacing
-from timerstore._engine.change.reschedule import Rescheduler
-from timerstore._engine.change.unique_put import UniquePutting
-from timerstore._engine.dedupe import Firsts
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 from timerstore._engine.introspection.calendar import Calendar
-from timerstore._engine.introspection.explain import Explainer
-from timerstore._engine.introspection.message_records import MessageRecords
-from timerstore._engine.introspection.timer_location import TimerLocator
+from timerstore._engine.introspection.explain import Explainer, MessageRecords, TimerLocator
 from timerstore._engine.leases.group_backlogs import GroupBacklogs
 from timerstore._engine.log.retention import Retention
+from timerstore._engine.queues.message_ids import Firsts
 from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pipeline import Pipeline, make_pipeline
-from timerstore._engine.timer.relocation import Relocator
-from timerstore._engine.timer.timer_retention import TimerRetention
+from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator, TimerRetention
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.cancel import ManyCanceller
 from timerstore._engine.write.flow_control import SlotLimit, Unlimited
+from timerstore._engine.write.ingester import LedgerCarrier
+from timerstore._engine.write.keyed_put import UniquePutting
+from timerstore._engine.write.replace import Replacing
+from timerstore._engine.write.reschedule import Rescheduler
 from timerstore._engine.write.targets import Targets
 
 if TYPE_CHECKING:

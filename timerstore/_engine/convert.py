@@ -18,13 +18,13 @@ import os
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from timerstore._engine.base.config_check import check_config
+from timerstore._engine.base.argument_types import check_config
 from timerstore._engine.engine import Engine
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import queue_bytes
-from timerstore._engine.storage.paths import absolute_path
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, quoted

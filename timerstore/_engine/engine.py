@@ -33,49 +33,42 @@ from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
-from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.keyed_put import KeyedRecords
-from timerstore._engine.dedupe import Firsts
-from timerstore._engine.format.unique_key import make_prefix
-from timerstore._engine.ingest.ingester import Ingester
-from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
-from timerstore._engine.leases.dead_letter_reader import DeadLetterReader
-from timerstore._engine.leases.lease_kinds import LeaseKinds
+from timerstore._engine.format.handle import make_prefix
+from timerstore._engine.leases.dead_letters import DeadLetterReader, Requeuer
+from timerstore._engine.leases.lease_timers import LeaseKinds
 from timerstore._engine.leases.leases import Leases
-from timerstore._engine.leases.requeuer import Requeuer
-from timerstore._engine.levels.deliver import ScheduleDeliver
-from timerstore._engine.levels.level_pending import LevelPending
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.log_tail import LogTail
-from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.dispatch import Dispatch, Removals
 from timerstore._engine.queues.index_file import Geometry
 from timerstore._engine.queues.key_index import Index
-from timerstore._engine.queues.pending_removals import Removals
-from timerstore._engine.read.consumer import Consumer
-from timerstore._engine.read.consumer_context import ConsumerContext
-from timerstore._engine.read.consumer_lag import ConsumerLag
-from timerstore._engine.read.consumer_offsets import Offsets
+from timerstore._engine.queues.message_ids import Firsts
+from timerstore._engine.read.consumer import Consumer, ConsumerContext
+from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
-from timerstore._engine.read.lease_progress import LeaseProgress
-from timerstore._engine.read.pull import Puller
+from timerstore._engine.read.pull import Puller, QueueEnds
 from timerstore._engine.read.query import Querier
-from timerstore._engine.read.queue_ends import QueueEnds
 from timerstore._engine.recovery.recovery import Recovered, recover
-from timerstore._engine.recurring.definitions import Definitions
+from timerstore._engine.recurring.planner import Definitions
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import forget_below
 from timerstore._engine.timer import timer_recovery
-from timerstore._engine.timer.backlog import Backlog
+from timerstore._engine.timer.level_delivery import ScheduleDeliver
+from timerstore._engine.timer.level_pending import LevelPending
+from timerstore._engine.timer.pending import Backlog
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.contents import Contents
-from timerstore._engine.write.put import Putting
+from timerstore._engine.write.ingester import Ingester
+from timerstore._engine.write.keyed_put import KeyedRecords
+from timerstore._engine.write.ledger import LedgerSideFile
+from timerstore._engine.write.put import Putting, SinglePut
 from timerstore._engine.write.put_many import ManyPutting
-from timerstore._engine.write.single_put import SinglePut
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure

@@ -9,12 +9,10 @@ from timerstore._engine.format.lease import group_of
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.record_lookup import record_fields, route_needed
-from timerstore._engine.queues.record_properties import timer_properties
-from timerstore._engine.read.consumer_offsets import Offsets
-from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.queues.record_lookup import record_fields, route_needed, timer_properties
+from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.recovery.recovery import Recovered
-from timerstore._engine.recurring.definitions import Definitions
+from timerstore._engine.recurring.planner import Definitions
 from timerstore._engine.timer import timer_recovery
 from timerstore.clock import Clock
 

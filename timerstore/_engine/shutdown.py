@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.levels.broker_offsets import write_for_brokers as write_level_offsets
 from timerstore._engine.timer import chain_compaction
-from timerstore._engine.timer.broker_export import write_for_brokers
+from timerstore._engine.timer.broker_export import write_for_brokers, write_level_offsets
 from timerstore.errors import CorruptError, TimerStoreError
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from timerstore import store as blocking_store
-from timerstore._engine.base.closing import Making
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.base.owner import Making
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.async_store import AsyncTimerStore

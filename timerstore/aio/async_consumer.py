@@ -18,10 +18,10 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
-from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.base.owner import AsyncClosing
 from timerstore._engine.read.consumer import Consumer
-from timerstore._engine.read.validation import wait_problems
-from timerstore._engine.read.waiting_pull import Waits
+from timerstore._engine.read.pull_request import wait_problems
+from timerstore._engine.read.waiting import Waits
 from timerstore.errors import ClosedError, MessageError
 from timerstore.messages import Message
 

@@ -14,8 +14,7 @@ from typing import Any, Self
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import AckResult, LeasedMessage
-from timerstore._engine.leases.heartbeat import Beats
-from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S, described
+from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S, Beats, described
 from timerstore._engine.leases.receive_request import check_loop
 from timerstore.errors import ClosedError, LeaseLostError, TimerStoreError
 

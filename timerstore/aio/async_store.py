@@ -20,12 +20,11 @@ from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from timerstore._engine.base.closing import AsyncClosing, Making
+from timerstore._engine.base.owner import AsyncClosing, Making
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
-from timerstore._engine.leases.lease_call import lease_s
-from timerstore._engine.leases.receive_request import ReceiveRequest, Topics
+from timerstore._engine.leases.receive_request import ReceiveRequest, Topics, lease_s
 from timerstore._engine.leases.shared_receive import BegunReceive
-from timerstore._engine.read.waiting_pull import WaitingPull, Waits
+from timerstore._engine.read.waiting import WaitingPull, Waits
 from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls

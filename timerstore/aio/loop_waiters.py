@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.read.waiting_pull import Waits
+from timerstore._engine.read.waiting import Waits
 from timerstore.errors import TimerStoreError
 
 _NEVER_S = 1e9  # three decades

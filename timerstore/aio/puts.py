@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.write.put import KnownId
 from timerstore._engine.write.put_requests import REPEATABLE, PutRequest
-from timerstore._engine.write.single_put import KnownId
 from timerstore.aio.shared_sync import SharedSync
 from timerstore.api import StoreApi
 from timerstore.receipts import PutBatch, PutReceipt

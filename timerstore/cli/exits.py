@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-from timerstore._engine.storage.os_errors import FULL
-from timerstore._engine.storage.staged_directory import COMPLETE
+from timerstore._engine.storage.directory import COMPLETE
+from timerstore._engine.storage.file import FULL
 from timerstore.errors import (
     AccessError,
     BucketError,

@@ -18,12 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore._engine.base.message_fields import is_utf8
-from timerstore._engine.snapshot.columns.arrow_batches import read_part, schema_of
-from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT, OnCorrupt
-from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
-from timerstore._engine.snapshot.columns.store_facts import facts_for
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
-from timerstore._engine.snapshot.snapshot_counts import take_newest
+from timerstore._engine.snapshot.columns.arrow_batches import TABLES, chosen, read_part, schema_of
+from timerstore._engine.snapshot.columns.pending_set import facts_for
+from timerstore._engine.snapshot.columns.table_scan import (
+    ON_CORRUPT,
+    Bounds,
+    OnCorrupt,
+    Part,
+    Wanted,
+)
+from timerstore._engine.snapshot.live_stats import take_newest
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.import_rows import SCHEMA

@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore._engine.base.due_times import moment_ms
-from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.write.row_batch import StagedBatch
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import opened_single, require
 from timerstore.cli.progress import OnProgress

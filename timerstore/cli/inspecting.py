@@ -7,7 +7,7 @@ from typing import Any
 import click
 import numpy as np
 
-from timerstore._engine.introspection.due_buckets import UNIT_S
+from timerstore._engine.introspection.calendar import UNIT_S
 from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look
+from timerstore._engine.snapshot.live_stats import StoreSummary, counted, look
 from timerstore.cli.opening import connected, opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.snapshot.store_summary import counted, look
+from timerstore._engine.snapshot.live_stats import counted, look
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.opening import Store, connected, opened, require, stores_in
 from timerstore.cli.output import emit, note, say

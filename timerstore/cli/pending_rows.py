@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from timerstore._engine.log.fold import fold
 from timerstore._engine.snapshot.columns.arrow_batches import read_part
-from timerstore._engine.snapshot.columns.cancelled import scan_all
+from timerstore._engine.snapshot.columns.pending_set import scan_all
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted
-from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import Snapshot
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.progress import OnProgress
 from timerstore.cli.text import own_properties

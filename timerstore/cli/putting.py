@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.base.priorities import PRIORITY_MAX
+from timerstore._engine.base.message_fields import PRIORITY_MAX
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say

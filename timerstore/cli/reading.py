@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from timerstore._engine.read.validation import check_queues
-from timerstore._engine.snapshot.store_summary import StoreSummary, counted, look
+from timerstore._engine.read.pull_request import check_queues
+from timerstore._engine.snapshot.live_stats import StoreSummary, counted, look
 from timerstore.cli.exits import Exit
 from timerstore.cli.opening import Store, opened, parts_of, stores_in
 from timerstore.cli.output import emit, note, raw, say

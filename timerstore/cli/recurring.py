@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.base.priorities import PRIORITY_MAX
+from timerstore._engine.base.message_fields import PRIORITY_MAX
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.recurring import Recurring, describe

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR
-from timerstore._engine.snapshot.store_summary import SYSTEM_TOPICS
+from timerstore._engine.snapshot.live_stats import SYSTEM_TOPICS
 from timerstore.reports import GroupBacklog
 from timerstore.store import ConnectedStore
 

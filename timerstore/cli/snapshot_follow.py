@@ -9,10 +9,8 @@ from typing import Any
 
 from timerstore._engine.snapshot.columns.arrow_batches import read_part
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
-from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.position import refreshed
-from timerstore._engine.snapshot.snapshot_counts import take_newest
-from timerstore._engine.snapshot.store_summary import StoreSummary
+from timerstore._engine.snapshot.live_stats import StoreSummary, take_newest
+from timerstore._engine.snapshot.position import Snapshot, refreshed
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
 from timerstore.cli.reading import WriteMessage

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from timerstore._engine.storage.descriptors import reserve_standard
+from timerstore._engine.storage.file import reserve_standard
 from timerstore.cli.exits import CommandError
 
 _ESCAPED, _AS_SURROGATES = "backslashreplace", "surrogateescape"

@@ -1,4 +1,4 @@
-"""Summarize a store that another process may have open (snapshot/store_summary.py).
+"""Summarize a store that another process may have open (snapshot/live_stats.py).
 
 Thread safety: nothing here takes a lock or writes.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from timerstore._engine.format import consumer_offset_json
 from timerstore._engine.format.store_paths import Tree, backup_of
-from timerstore._engine.snapshot.store_summary import StoreSummary
+from timerstore._engine.snapshot.live_stats import StoreSummary
 from timerstore._engine.storage.disk import Disk
 
 

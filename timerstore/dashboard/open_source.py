@@ -16,7 +16,7 @@ import numpy as np
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.handle import decode
-from timerstore._engine.snapshot.store_summary import SYSTEM_TOPICS
+from timerstore._engine.snapshot.live_stats import SYSTEM_TOPICS
 from timerstore.clock import Clock, SystemClock
 from timerstore.dashboard.message_rows import content, row_of_message, row_of_pending
 from timerstore.dashboard.rates import Rates, reading_of

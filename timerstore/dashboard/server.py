@@ -25,11 +25,11 @@ from typing import Any
 import uvicorn
 
 from timerstore import store as single
-from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.base.owner import Closing, close_at_exit, forked_error
 from timerstore._engine.base.service import WakeEvent
-from timerstore._engine.snapshot.store_summary import look
+from timerstore._engine.snapshot.live_stats import look
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import absolute_path
 from timerstore.api import SingleStoreApi
 from timerstore.config import StoreConfig
 from timerstore.dashboard.app import App

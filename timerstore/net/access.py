@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import AccessError, ConfigError, ProtocolError, quoted
 from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Self
 
-from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.base.owner import AsyncClosing
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel

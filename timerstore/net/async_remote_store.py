@@ -15,9 +15,9 @@ from functools import partial, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from timerstore._engine.base.closing import AsyncClosing, Making
+from timerstore._engine.base.owner import AsyncClosing, Making
 from timerstore._engine.leases import DeadLetter, LeasedMessage
-from timerstore._engine.leases.lease_call import lease_s
+from timerstore._engine.leases.receive_request import lease_s
 from timerstore.aio import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.api import SingleStoreApi
 from timerstore.errors import (

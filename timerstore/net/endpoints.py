@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import ConfigError, quoted
 
 _credentials = struct.Struct("3i")  # process, user, group

@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 from msgspec.msgpack import Ext
 
-from timerstore._engine.base import argument_types, due_times, message_bodies
+from timerstore._engine.base import argument_types, due_times, message_fields
 from timerstore._engine.base.message_fields import (
     encode_properties,
     is_nothing,
     is_utf8,
     list_of_keys,
 )
-from timerstore._engine.calls.change_calls import handle_of
+from timerstore._engine.calls.store_calls import handle_of
 from timerstore._engine.format.handle import encode
 from timerstore._engine.leases import Backoff, DeadLetter, LeasedMessage
 from timerstore._engine.leases.receive_request import ordered_topics
-from timerstore._engine.storage.paths import path_text
-from timerstore._engine.write.priority_puts import is_for_all
+from timerstore._engine.storage.anchor import path_text
+from timerstore._engine.write.checked_batch import gather_ids
+from timerstore._engine.write.put_many import is_for_all
 from timerstore._engine.write.put_requests import BatchRequest
-from timerstore._engine.write.string_columns import gather_ids
 from timerstore.errors import ConfigError, plain, quoted
 from timerstore.net import wire_values
 from timerstore.receipts import PutReceipt
@@ -114,7 +114,7 @@ def _moment(name: str) -> Convert:
 
 
 def _body(value: Any) -> Any:
-    return value if type(value) is bytes else bytes(message_bodies.view_of(value, "body"))
+    return value if type(value) is bytes else bytes(message_fields.view_of(value, "body"))
 
 
 def _items(value: Any) -> Any:
@@ -250,9 +250,9 @@ def packed_options(call: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def packed_batch(request: BatchRequest) -> BatchRequest:
     """Return a batch whose columns are lists of plain values, or columns of the wire."""
     bodies = request.bodies
-    count = message_bodies.count_bodies(bodies)
+    count = message_fields.count_bodies(bodies)
     if type(bodies) is not list or not _BYTES.issuperset(map(type, bodies)):
-        data, offsets, _ = message_bodies.gather_bodies(bodies, _BODY_BYTES_MAX)
+        data, offsets, _ = message_fields.gather_bodies(bodies, _BODY_BYTES_MAX)
         bodies = wire_values.spans_extension(data, offsets)
     return BatchRequest(
         request.topic,

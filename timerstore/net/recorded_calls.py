@@ -7,7 +7,7 @@ table of calls. A client gives them to its connection.
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from timerstore._engine.introspection.message_name import name_of
+from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.leases import LeasedMessage
 from timerstore._engine.recurring import Recurring
 from timerstore.api import SingleStoreApi

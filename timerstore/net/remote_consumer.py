@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Self
 
-from timerstore._engine.base.closing import Closing
+from timerstore._engine.base.owner import Closing
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.attempt_limits import RetryLimit

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from timerstore._engine.base.closing import close_at_exit
+from timerstore._engine.base.owner import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import Topics
 from timerstore.errors import (

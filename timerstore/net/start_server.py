@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.aio import WORKERS_MAX
 from timerstore.errors import ConfigError, quoted
 from timerstore.net.access import ServerAccess, SocketRules, read_token, socket_rules, tls_files

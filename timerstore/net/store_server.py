@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timerstore._engine.base.closing import close_at_exit, forked_error
+from timerstore._engine.base.owner import close_at_exit, forked_error
 from timerstore._engine.calls.open_store import AttachedServer
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (

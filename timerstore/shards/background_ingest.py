@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from timerstore._engine.base.closing import weakly
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import Owner, weakly
 from timerstore.clock import SystemClock
 from timerstore.errors import BucketError, ClosedError, ConfigError, quoted
 from timerstore.shards.bucket_binding import BucketSource

@@ -25,7 +25,7 @@ from timerstore._engine.buckets import Bucket, StoredObject
 from timerstore._engine.buckets.bucket import in_parallel
 from timerstore._engine.format.store_paths import shard_name
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.os_errors import os_error
+from timerstore._engine.storage.file import os_error
 from timerstore.errors import ConfigError, CorruptError
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards import manifest as manifests

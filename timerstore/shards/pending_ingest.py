@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Part
-from timerstore._engine.snapshot.columns.transactions import transactions
+from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, transactions
 from timerstore._engine.snapshot.position import take
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError

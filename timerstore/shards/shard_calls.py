@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from timerstore._engine.base.closing import Closing
+from timerstore._engine.base.owner import Closing
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError, quoted
 from timerstore.store import TimerStore

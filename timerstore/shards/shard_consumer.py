@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from timerstore._engine.base.closing import Closing
+from timerstore._engine.base.owner import Closing
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import AssignedQueue
-from timerstore._engine.read.validation import wait_problems, whole_or
-from timerstore._engine.read.waiting_poll import WaitingPoll
+from timerstore._engine.read.pull_request import wait_problems, whole_or
+from timerstore._engine.read.waiting import WaitingPoll
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError, kind_of, quoted
 from timerstore.messages import Message

@@ -27,10 +27,10 @@ from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
-from timerstore._engine.buckets.storage_options import reject_without_bucket
-from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
+from timerstore._engine.buckets.bucket_url import reject_without_bucket
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (

@@ -28,15 +28,14 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import read_receipt
 from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive, WaitingTopics
+from timerstore._engine.leases.lease_reader import recalled
 from timerstore._engine.leases.receive_request import (
     ReceiveRequest,
     Topics,
     check_receive,
     check_topics,
 )
-from timerstore._engine.leases.topic_turns import recalled
-from timerstore._engine.read.multi_wait import MultiWait, begin_parts
-from timerstore._engine.read.waiting_pull import wait_in_thread
+from timerstore._engine.read.waiting import MultiWait, begin_parts, wait_in_thread
 from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 from timerstore.shards.receipt import ShardLeasedMessage, join_handle, leased_in, split_receipt

@@ -12,9 +12,9 @@ from typing import Any
 
 from timerstore._engine.base import argument_types
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format.dead_letter import read_letter
+from timerstore._engine.format.lease import read_letter
 from timerstore._engine.leases import DeadLetter
-from timerstore._engine.leases.dead_letter_reader import check_names
+from timerstore._engine.leases.dead_letters import check_names
 from timerstore.shards.receipt import ShardDeadLetter, letter_in, split_letter
 from timerstore.store import TimerStore
 

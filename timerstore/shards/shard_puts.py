@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
+from timerstore._engine.base import argument_types, due_times, message_fields
+from timerstore._engine.base.message_fields import PriorityQueueId, queue_of_priority
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.priorities import PriorityQueueId, queue_of_priority
-from timerstore._engine.write.checked_batch import id_bytes
-from timerstore._engine.write.priority_puts import check_priorities, is_for_all
-from timerstore._engine.write.put_requests import BatchRequest, PutRequest
-from timerstore._engine.write.spread import Spreader
-from timerstore._engine.write.string_columns import Column, gather_ids
+from timerstore._engine.write.checked_batch import Column, gather_ids, id_bytes
+from timerstore._engine.write.put_many import check_priorities, is_for_all
+from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, FullError, MessageError, kind_of
@@ -70,7 +68,7 @@ class ShardPuts(Owner):
             request.keys,
             request.queue_id,
         )
-        data, offsets, _ = message_bodies.gather_bodies(
+        data, offsets, _ = message_fields.gather_bodies(
             request.bodies, self._config.message_bytes_max
         )
         count = len(offsets) - 1

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from timerstore._engine.read.pull_request import PullRequest
-from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.read.waiting import WaitingPull
 from timerstore.errors import MessageError
 from timerstore.messages import MessageBatch, PullResult
 from timerstore.shards.receipt import ShardMessage, in_shard

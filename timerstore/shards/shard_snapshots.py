@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from timerstore._engine.format.store_paths import shard_number
-from timerstore._engine.snapshot.file_limits import Snapshot, empty
-from timerstore._engine.snapshot.position import take
+from timerstore._engine.snapshot.position import Snapshot, empty, take
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards import cluster
 from timerstore.shards.shard_paths import ShardsTree

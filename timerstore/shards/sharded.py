@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from timerstore import store as single
-from timerstore._engine.base.closing import close_at_exit, warn_unclosed
-from timerstore._engine.base.config_check import check_config
-from timerstore._engine.buckets.storage_options import reject_without_bucket
+from timerstore._engine.base.argument_types import check_config
+from timerstore._engine.base.owner import close_at_exit, warn_unclosed
+from timerstore._engine.buckets.bucket_url import reject_without_bucket
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.recurring import RecurringRequest
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.paths import absolute_path
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.write.row_batch import StagedBatch
 from timerstore.errors import CorruptError, FormatVersionError
 from timerstore.shards.arrow_arrays import bytes_of, offsets_of
 from timerstore.shards.arrow_import import ipc, pyarrow

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from timerstore._engine.buckets import Bucket, BucketUrl, location_of
-from timerstore._engine.buckets.storage_options import reject_without_bucket
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.buckets.bucket_url import reject_without_bucket
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.shards.bucket_staging import BucketStaging
 from timerstore.shards.folder_staging import FolderStaging
 from timerstore.shards.staging_area import StagingArea

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore._engine.buckets.backup_copy import BackupCopy, find_backups
-from timerstore._engine.buckets.storage_options import reject_without_bucket
+from timerstore._engine.buckets.bucket_url import reject_without_bucket
 from timerstore._engine.snapshot.columns.table_scan import Wanted
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.locations import split_storage

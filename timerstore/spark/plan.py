@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerstore._engine.format.timer_unit import UNIT_BYTES
-from timerstore._engine.snapshot.columns.pending_set import PendingSet, pending_span
-from timerstore._engine.snapshot.columns.queue_cover import is_covered
-from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts
-from timerstore._engine.snapshot.columns.store_facts import NO_FACTS, Facts, facts_for
+from timerstore._engine.snapshot.columns.pending_set import (
+    NO_FACTS,
+    Facts,
+    PendingSet,
+    facts_for,
+    pending_span,
+)
+from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts, is_covered
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted, records
-from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import Snapshot
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
 from timerstore.shards.shard_snapshots import find_stores, take_shard

@@ -23,7 +23,7 @@
 | time_type               | timestamp | or long: epoch ms, 1.3 times as fast to group by           |
 | max_partition_bytes     | 256m      | approximate number of log bytes that a task reads          |
 | batch_bytes, batch_rows | 4m, 10000 | a batch ends when either limit is reached                  |
-| on_corrupt              | fail      | or skip, stop: see columns/damage_policy.py                |
+| on_corrupt              | fail      | or skip, stop: see columns/table_scan.py                |
 | verify_crc              | true      | check the checksum of each record                          |
 | as_of                   | now       | JSON of latest_offsets(path): pins the state that is read  |
 | precision_ms            | detected  | for a broker's store whose wheel does not show it          |
@@ -50,10 +50,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from timerstore._engine.snapshot.columns.damage_policy import ON_CORRUPT
-from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
-from timerstore._engine.snapshot.columns.table_scan import Bounds, Wanted
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.snapshot.columns.arrow_batches import TABLES, chosen
+from timerstore._engine.snapshot.columns.table_scan import ON_CORRUPT, Bounds, Wanted
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import ConfigError
 from timerstore.shards.write_options import OPTION_NAMES
 from timerstore.spark import offsets

@@ -26,11 +26,9 @@ from pyspark.sql.streaming.datasource import (
 
 from timerstore._engine.base.native import lib
 from timerstore._engine.format import timer_unit
-from timerstore._engine.snapshot.columns.damage_policy import Damage
-from timerstore._engine.snapshot.columns.table_scan import Wanted
-from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.log_walk import is_record, skip_records
-from timerstore._engine.snapshot.position import refreshed
+from timerstore._engine.snapshot.columns.table_scan import Damage, Wanted
+from timerstore._engine.snapshot.log_windows import is_record, skip_records
+from timerstore._engine.snapshot.position import Snapshot, refreshed
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.shards.shard_snapshots import find_stores, take_shard
 from timerstore.spark import offsets

@@ -1,4 +1,4 @@
-"""Plant bugs in cancels of many messages (change/cancel_many.py)."""
+"""Plant bugs in cancels of many messages (write/cancel.py)."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ from tests.support.inside.engine import (
     Staging,
     TimerStates,
     Wheel,
-    log_scan,
+    log_checks,
 )
 from tests.support.inside.methods import OFFSETS_WRITE, OPENING_REWRITE_MARK
 
@@ -36,12 +36,12 @@ def _staged_not_compared() -> Patches:
         segments.write(base, data)
         return True
 
-    yield swap(log_scan, "restore_staged", restore_staged)
+    yield swap(log_checks, "restore_staged", restore_staged)
 
 
 @mutant("P-3", "staged bytes are not restored after a kill")
 def _staging_lost() -> Patches:
-    yield swap(log_scan, "restore_staged", lambda *_args: False)
+    yield swap(log_checks, "restore_staged", lambda *_args: False)
 
 
 @mutant("P-4", "a segment's name is not durable")

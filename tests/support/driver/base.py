@@ -22,7 +22,7 @@ from timerstore import (
     StoreConfig,
     TimerStore,
 )
-from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.read.waiting import WaitingPull
 from timerstore.testing import Stepper
 
 

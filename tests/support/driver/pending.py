@@ -13,7 +13,7 @@ from timerstore import (
     PendingTimer,
 )
 from timerstore._engine.format.lease import group_of
-from timerstore._engine.introspection.due_buckets import UNIT_S
+from timerstore._engine.introspection.calendar import UNIT_S
 
 
 class PendingDriver(ReadDriver):

@@ -16,35 +16,17 @@ from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 # --- C ---
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.calls import open_store
-from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.cancel_many import ManyCanceller
-
-# --- puts with a key ---
-from timerstore._engine.change.replace import Replacing
-
-# --- message ids ---
-from timerstore._engine.dedupe.first_messages import Firsts
-from timerstore._engine.dedupe.message_ids import Ids
 from timerstore._engine.engine import Engine
 
 # --- the layout of the directory ---
 from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.ingest.ingester import Ingester
-from timerstore._engine.ingest.ledger import Ledger
-from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
-
-# --- ingest of tables ---
-from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 
 # --- leases ---
 from timerstore._engine.leases import lease_appender, leases
-from timerstore._engine.leases.dead_letter_reader import DeadLetterReader
+from timerstore._engine.leases.dead_letters import DeadLetterReader
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
-
-# --- fixed delay levels ---
-from timerstore._engine.levels.deliver import ScheduleDeliver
 
 # --- the commit log ---
 from timerstore._engine.log import log_recovery, retention
@@ -64,24 +46,25 @@ from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.read.consumer_lag import ConsumerLag
-from timerstore._engine.read.consumer_offsets import Offsets
+
+# --- message ids ---
+from timerstore._engine.queues.message_ids import Firsts, Ids
 
 # --- reading ---
-from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets
 from timerstore._engine.read.pull import Puller
-from timerstore._engine.recovery import log_scan, recovery
+from timerstore._engine.recovery import log_checks, recovery
 from timerstore._engine.recovery.recovery import Recovery
-from timerstore._engine.recovery.timer_restore import TimerRestore
+from timerstore._engine.recovery.watermark_recovery import TimerRestore
 
 # --- recurring messages ---
 from timerstore._engine.recurring import definition as recurring_given
 from timerstore._engine.recurring import planner
-from timerstore._engine.recurring.definitions import Definitions
+from timerstore._engine.recurring.planner import Definitions
 from timerstore._engine.recurring.recurring_calls import RecurringCalls
 
 # --- files ---
-from timerstore._engine.storage import directory, disk, paths
+from timerstore._engine.storage import anchor, directory, disk
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
@@ -100,34 +83,40 @@ from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.dequeue_get import DequeueGet
 from timerstore._engine.timer.dequeue_get_message import DequeueGetMessage
 from timerstore._engine.timer.dequeue_put import DequeuePut
-from timerstore._engine.timer.due_queue import DueQueue
 from timerstore._engine.timer.enqueue_get import EnqueueGet
 from timerstore._engine.timer.enqueue_put import EnqueuePut
-from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore._engine.timer.fair_queue import FairQueue
 from timerstore._engine.timer.fair_queue import _TopicQueue as TopicQueue
-from timerstore._engine.timer.far_tidying import FarTidier
-from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.far_wheel import FarTidier, FarWheel
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
+
+# --- fixed delay levels ---
+from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.linker import Linker
-from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.open_slot import DueQueue, OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pending import _as_due as as_due
-from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_retention import TimerRetention
+from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator, TimerRetention
 from timerstore._engine.timer.timer_states import TimerStates
-from timerstore._engine.timer.wheel import DirtyPages, Wheel
-from timerstore._engine.timer.wheel_check_file import WheelChecks
+from timerstore._engine.timer.wheel import DirtyPages, Wheel, WheelChecks
 
 # --- puts ---
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
+from timerstore._engine.write.ingester import Ingester, LedgerCarrier
+
+# --- ingest of tables ---
+from timerstore._engine.write.ledger import Ledger, LedgerSideFile
 from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
 
 # --- due times drawn from a window ---
-from timerstore._engine.write.spread import Spreader
+from timerstore._engine.write.put_requests import Spreader
+
+# --- puts with a key ---
+from timerstore._engine.write.replace import Replacing
 
 # --- several shards ---
 from timerstore.shards import background_ingest, shard_calls, shard_pending, sharded

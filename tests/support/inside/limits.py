@@ -1,16 +1,21 @@
 """Batch sizes and limits that tests make small."""
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.change import cancel_many, replace
-from timerstore._engine.dedupe import message_ids
-from timerstore._engine.ingest import ingester, ledger_side_file
 from timerstore._engine.leases import backoff
-from timerstore._engine.levels import deliver
 from timerstore._engine.log import commit_log, log_recovery
+from timerstore._engine.queues import message_ids
 from timerstore._engine.read import consumer, queue_reader
 from timerstore._engine.snapshot import position, view
 from timerstore._engine.storage import disk, segments
-from timerstore._engine.timer import dequeue_get, dequeue_put, due_queue, far_wheel, timer_states
+from timerstore._engine.timer import (
+    dequeue_get,
+    dequeue_put,
+    far_wheel,
+    level_delivery,
+    open_slot,
+    timer_states,
+)
+from timerstore._engine.write import cancel, ingester, ledger, replace
 from timerstore.net import client_options, server_connection
 
 SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
@@ -19,22 +24,22 @@ SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
 TAIL_UNITS_MAX = Attribute(view, "_TAIL_UNITS")
 """Queue units in memory beyond which a room looks at the files again."""
 
-CANCEL_CHUNK = Attribute(cancel_many, "_CHUNK")
+CANCEL_CHUNK = Attribute(cancel, "_CHUNK")
 """Timers that a cancel of many handles at a time."""
 
-CANCEL_HOLD = Attribute(cancel_many, "_BATCH")
+CANCEL_HOLD = Attribute(cancel, "_BATCH")
 """Delete records that a cancel of many appends in one hold of the append lock."""
 
-CANCEL_GAP_UNITS = Attribute(cancel_many, "_GAP_UNITS")
+CANCEL_GAP_UNITS = Attribute(cancel, "_GAP_UNITS")
 """Units between two timers that a cancel of many reads together, at most."""
 
-CANCEL_TEXTS_BYTES = Attribute(cancel_many, "_TEXTS_BYTES")
+CANCEL_TEXTS_BYTES = Attribute(cancel, "_TEXTS_BYTES")
 """Bytes of property texts that a cancel of many holds."""
 
 INGEST_CHUNK_ROWS = Attribute(ingester, "_CHUNK_ROWS")
 """Rows of one chunk of an ingest."""
 
-LEDGER_BEHIND_MAX = Attribute(ledger_side_file, "_LAG_MAX")
+LEDGER_BEHIND_MAX = Attribute(ledger, "_LAG_MAX")
 """Ingest records that the cache of the ledger may be behind."""
 
 PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")
@@ -64,7 +69,7 @@ NOTE_COUNT = Attribute(commit_log, "_HINTS_MAX")
 PAST_RANGES_MAX = Attribute(timer_states, "_RANGES_MAX")
 """Ranges of past states that are kept, at most."""
 
-LEVEL_BATCH = Attribute(deliver, "_BATCH")
+LEVEL_BATCH = Attribute(level_delivery, "_BATCH")
 """Messages on fixed delay levels that are handed over in one step."""
 
 MAPS_MAX = Attribute(segments, "_MAPS_MAX")
@@ -91,7 +96,7 @@ DEQUEUE_PUT_BATCH = Attribute(dequeue_put, "_BATCH")
 DEQUEUE_PUT_SORTED = Attribute(dequeue_put, "_SORTED")
 """Entries that dequeue-put sorts by topic in one step, at most."""
 
-RUN_MAX = Attribute(due_queue, "_RUN_MAX")
+RUN_MAX = Attribute(open_slot, "_RUN_MAX")
 """Entries of a sorted run beyond which it is not merged."""
 
 BURST_UNITS = Attribute(dequeue_get, "_BURST_UNITS")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.leases import message_copies
+from timerstore._engine.leases import leased_message
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.read.pull_request import PullRequest
@@ -30,7 +30,7 @@ def property_reader(long_polls: Any) -> Attribute:
 
 
 def wait_queue_of(consumer: Any) -> Any:
-    """The wait queue of a consumer's polls: read/wait_queue.py."""
+    """The wait queue of a consumer's polls: read/groups.py."""
     return consumer._member.wait_queue
 
 
@@ -118,7 +118,7 @@ LEASES_MOVE = Attribute(Leases, "_move")
 
 def body_of(message: Any) -> bytes:
     """The body of a message that is leased, inflated."""
-    return message_copies.body_of(message)
+    return leased_message.body_of(message)
 
 
 def bells_of(store: Any) -> Mapping[Any, Any]:

@@ -4,27 +4,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from timerstore._engine.dedupe import message_ids
-from timerstore._engine.ingest import ingester, ledger_side_file
 from timerstore._engine.introspection import calendar
-from timerstore._engine.levels import deliver, level_runs
 from timerstore._engine.log import commit_log, log_recovery
-from timerstore._engine.queues import dispatch, index_file, key_index
+from timerstore._engine.queues import dispatch, index_file, key_index, message_ids
 from timerstore._engine.read import consumer, queue_reader
 from timerstore._engine.storage import segment_files, segments
 from timerstore._engine.timer import (
     delay_queue,
     dequeue_get,
     dequeue_put,
-    due_queue,
     enqueue_get,
     fair_queue,
     far_wheel,
+    level_delivery,
+    level_pending,
     linker,
     open_slot,
     pending,
 )
-from timerstore._engine.write import append
+from timerstore._engine.write import append, ingester, ledger
 
 Sizes = dict[ModuleType, dict[str, int]]
 
@@ -52,13 +50,12 @@ SMALL: Sizes = {
     append: {"_BATCH": 3},
     message_ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},
-    ledger_side_file: {"_READ_COUNT": 3, "_LAG_MAX": 1},
+    ledger: {"_READ_COUNT": 3, "_LAG_MAX": 1},
     queue_reader: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
     consumer: {"_PREFETCH_COUNT": 3},
-    deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
-    level_runs: {"_UNITS": 3},
-    due_queue: {"_SIZE_MIN": 2, "_FAN": 3},
-    open_slot: {"BURST_MESSAGES": 4, "RUN_MIN": 2},
+    level_delivery: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
+    level_pending: {"_UNITS": 3},
+    open_slot: {"BURST_MESSAGES": 4, "RUN_MIN": 2, "_SIZE_MIN": 2, "_FAN": 3},
 }
 """Every batch of a store is full after a few messages."""
 
@@ -76,7 +73,7 @@ LEAST_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 1}, enqueue_get: {"_HANDED_
 LITTLE_HANDED_ON: Sizes = {commit_log: {"_HINTS_MAX": 8}, enqueue_get: {"_HANDED_MAX": 1}}
 """The appended messages kept in memory for dispatch and enqueue-get are few; they read the rest."""
 
-SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger_side_file: {"_LAG_MAX": 2}}
+SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger: {"_LAG_MAX": 2}}
 """A version of a source has many chunks."""
 
 SMALL_DELAY_QUEUE: Sizes = {

@@ -16,7 +16,7 @@ def read_only_lock(store: Any) -> Any:
 
 
 def polling_of(store: Any) -> Any:
-    """Return the polling of the waiting pulls of a ReadOnlyStore: snapshot/snapshot_polling.py."""
+    """Return the polling of the waiting pulls of a ReadOnlyStore: snapshot/snapshot_calls.py."""
     return store._polling
 
 

@@ -67,7 +67,7 @@ class Inside:
 
     @property
     def definitions(self) -> Any:
-        """The definitions of recurring messages: recurring/definitions.py."""
+        """The definitions of recurring messages: recurring/planner.py."""
         return self._store._engine.definitions
 
     @property
@@ -77,17 +77,17 @@ class Inside:
 
     @property
     def sync_rounds(self) -> Any:
-        """Whose turn it is to sync the log: log/group_commit.py."""
+        """Whose turn it is to sync the log: log/commit_log.py."""
         return self._store._engine.log.group_commit
 
     @property
     def removals(self) -> Any:
-        """Timers that were removed and may still be seen: queues/pending_removals.py."""
+        """Timers that were removed and may still be seen: queues/dispatch.py."""
         return self._store._engine.rescheduler.removals
 
     @property
     def schedule(self) -> Any:
-        """The hand-over of fixed delay levels: levels/deliver.py."""
+        """The hand-over of fixed delay levels: timer/level_delivery.py."""
         return self._store._engine.schedule
 
     # --- timer ---
@@ -139,12 +139,12 @@ class Inside:
 
     @property
     def canceller(self) -> Any:
-        """change/cancel.py."""
+        """write/cancel.py."""
         return self._store._engine.canceller
 
     @property
     def many_canceller(self) -> Any:
-        """change/cancel_many.py."""
+        """write/cancel.py."""
         return self._store._engine.many_canceller
 
     @property
@@ -171,7 +171,7 @@ class Inside:
 
     @property
     def lease_progress(self) -> Any:
-        """read/lease_progress.py."""
+        """read/consumer_offsets.py."""
         return self._store._engine.lease_progress
 
     @property
@@ -213,7 +213,7 @@ class Inside:
 
     @property
     def ingester(self) -> Any:
-        """ingest/ingester.py."""
+        """write/ingester.py."""
         return self._store._engine.ingester
 
     # --- the store itself ---

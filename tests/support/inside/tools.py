@@ -9,9 +9,9 @@ from tests.support.inside.attribute import Attribute
 
 def ledger_of_part() -> Attribute:
     """The function that reads the headers of ingested chunks for the table of transactions."""
-    from timerstore._engine.snapshot.columns import transactions
+    from timerstore._engine.snapshot.columns import table_scan
 
-    return Attribute(transactions, "_ledger")
+    return Attribute(table_scan, "_ledger")
 
 
 def late_by_bound(late: Any) -> tuple[int, ...]:

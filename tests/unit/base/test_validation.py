@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.inside import topics_checked_count, topics_checked_max
 from timerstore import messages
-from timerstore._engine.base import due_times, message_bodies, message_fields
+from timerstore._engine.base import due_times, message_fields
 from timerstore.errors import MessageError
 
 NOW = 1_700_000_000_000
@@ -66,13 +66,13 @@ def test_invalid_queue_ids_are_rejected(queue_id):
      np.zeros((0, 3), np.int16)],
 )  # fmt: skip
 def test_valid_bodies_are_accepted(body):
-    assert bytes(message_bodies.check_body(body, 100)) == bytes(body)
+    assert bytes(message_fields.check_body(body, 100)) == bytes(body)
 
 
 @pytest.mark.parametrize("body", ["text", None, 7, [1, 2], memoryview(b"abcd")[::2]])
 def test_invalid_bodies_are_rejected(body):
     with pytest.raises(MessageError, match="body"):
-        message_bodies.check_body(body, 100)
+        message_fields.check_body(body, 100)
 
 
 def test_buffers_without_bytes_are_rejected():
@@ -80,45 +80,45 @@ def test_buffers_without_bytes_are_rejected():
     released.release()
     for body in (released, np.zeros(2, "M8[s]")):
         with pytest.raises(MessageError, match="body: wanted bytes, got"):
-            message_bodies.check_body(body, 100)
+            message_fields.check_body(body, 100)
         with pytest.raises(MessageError, match=r"bodies\[1\]: wanted bytes, got"):
-            message_bodies.gather_bodies([b"a", body], 100)
+            message_fields.gather_bodies([b"a", body], 100)
         with pytest.raises(MessageError, match="bodies: wanted bytes, got"):
-            message_bodies.gather_bodies((body, np.array([0])), 100)
+            message_fields.gather_bodies((body, np.array([0])), 100)
 
 
 def test_body_limit_counts_bytes():
-    assert message_bodies.check_body(b"x" * 100, 100)
+    assert message_fields.check_body(b"x" * 100, 100)
     for body in (b"x" * 101, bytearray(101), np.zeros(13, np.int64)):
         with pytest.raises(MessageError, match="at most 100"):
-            message_bodies.check_body(body, 100)
+            message_fields.check_body(body, 100)
 
 
 def test_gather_bodies_returns_data_and_offsets():
-    data, offsets, largest = message_bodies.gather_bodies(
+    data, offsets, largest = message_fields.gather_bodies(
         [b"one", bytearray(b"two!"), memoryview(b"")], 10
     )
     assert bytes(data) == b"onetwo!"
     assert offsets.tolist() == [0, 3, 7, 7]
     assert largest == 4
-    data, offsets, largest = message_bodies.gather_bodies([b"a", np.array([1, 2], np.int64)], 16)
+    data, offsets, largest = message_fields.gather_bodies([b"a", np.array([1, 2], np.int64)], 16)
     assert offsets.tolist() == [0, 1, 17]
     assert len(data) == 17
     assert largest == 16
-    data, offsets, largest = message_bodies.gather_bodies([b"a", np.array(5, np.int16), b"bc"], 16)
+    data, offsets, largest = message_fields.gather_bodies([b"a", np.array(5, np.int16), b"bc"], 16)
     assert offsets.tolist() == [0, 1, 3, 5]
     # As many elements in all as there are bytes.
     odd = [np.zeros((4, 0), np.uint8), np.arange(4, dtype=np.int16)]
-    data, offsets, largest = message_bodies.gather_bodies(odd, 16)
+    data, offsets, largest = message_fields.gather_bodies(odd, 16)
     assert offsets.tolist() == [0, 0, 8]
-    assert message_bodies.gather_bodies((b"ab", b""), 16)[1].tolist() == [0, 2, 2]
-    data, offsets, largest = message_bodies.gather_bodies([], 10)
+    assert message_fields.gather_bodies((b"ab", b""), 16)[1].tolist() == [0, 2, 2]
+    data, offsets, largest = message_fields.gather_bodies([], 10)
     assert (bytes(data), offsets.tolist(), largest) == (b"", [0], 0)
-    data, offsets, largest = message_bodies.gather_bodies([b"one", b"", b"two!"], 4)
+    data, offsets, largest = message_fields.gather_bodies([b"one", b"", b"two!"], 4)
     assert (bytes(data), offsets.tolist(), largest) == (b"onetwo!", [0, 3, 3, 7], 4)
-    assert message_bodies.gather_bodies((b"one", b"two!"), 4)[0] == b"onetwo!"
+    assert message_fields.gather_bodies((b"one", b"two!"), 4)[0] == b"onetwo!"
     buffer = bytearray(b"..onetwo")
-    data, offsets, largest = message_bodies.gather_bodies(
+    data, offsets, largest = message_fields.gather_bodies(
         (buffer, np.array([2, 5, 8], np.int32)), 10
     )
     assert offsets.tolist() == [2, 5, 8]
@@ -135,12 +135,12 @@ def test_gather_bodies_returns_data_and_offsets():
 )  # fmt: skip
 def test_invalid_bodies_of_a_batch_are_rejected(bodies):
     with pytest.raises(MessageError, match="bodies"):
-        message_bodies.gather_bodies(bodies, 10)
+        message_fields.gather_bodies(bodies, 10)
 
 
 def test_error_names_each_invalid_body():
     with pytest.raises(MessageError) as caught:
-        message_bodies.gather_bodies([b"a", "b", None], 10)
+        message_fields.gather_bodies([b"a", "b", None], 10)
     assert [one[:9] for one in caught.value.problems] == ["bodies[1]", "bodies[2]"]
 
 

@@ -12,9 +12,8 @@ from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from tests.support.bucket.uploads import bucket_of
 from timerstore import BucketError, ClosedError, ConfigError
 from timerstore._engine.buckets import Bucket
-from timerstore._engine.buckets.bucket import PART_BYTES
-from timerstore._engine.buckets.obstore_import import obstore
-from timerstore._engine.buckets.storage_options import CLIENT_NAMES
+from timerstore._engine.buckets.bucket import PART_BYTES, obstore
+from timerstore._engine.buckets.bucket_url import CLIENT_NAMES
 from timerstore._engine.storage.disk import Disk
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.bucket.fault_proxy import Fault, FaultProxy
 from timerstore._engine.buckets import Bucket, BucketUrl, location_of
 from timerstore._engine.buckets import bucket as bucket_module
-from timerstore._engine.buckets.bucket_file import BucketFile, find_files
+from timerstore._engine.buckets.bucket import BucketFile, find_files
 from timerstore.errors import BucketError
 
 DATA = bytes(range(256)) * 5

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore._engine.recurring.rule import CronRule
+from timerstore._engine.recurring.definition import CronRule
 from timerstore.cli.params import DUE, INSTANT, PAIR, SETTING, SPAN, ms_of
 from timerstore.cli.stopping import Stop
 from timerstore.cli.text import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from timerstore._engine.base.native import join, read_handles, split
-from timerstore._engine.change.cancel_many import NAMED
 from timerstore._engine.format.handle import HANDLE_CHARACTERS_MAX, Handle, decode, of_receipt
+from timerstore._engine.write.cancel import NAMED
 from timerstore.errors import MessageError
 from timerstore.receipts import KeptOrigin, PutReceipt, ReceiptOrigin
 

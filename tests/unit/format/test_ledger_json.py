@@ -16,7 +16,7 @@ from timerstore._engine.format.ledger_json import (
     write_chunk,
     write_state,
 )
-from timerstore._engine.ingest.ledger import Ledger
+from timerstore._engine.write.ledger import Ledger
 from timerstore.errors import CorruptError, FormatVersionError
 
 HEADER = ChunkHeader("ü/{1:2}", 2**63 - 1, 3, 4, 11, 999, 2**64 - 1, last=True)

@@ -14,7 +14,7 @@ from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside, s
 from timerstore import MessageError
 from timerstore._engine.base import failpoints
 from timerstore._engine.format.ledger_json import ChunkHeader
-from timerstore._engine.ingest.ledger import DONE_KEPT, Ledger
+from timerstore._engine.write.ledger import DONE_KEPT, Ledger
 from timerstore.errors import FailedError
 
 
@@ -214,7 +214,7 @@ def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Ben
 def test_old_versions_are_complete_without_details(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from timerstore._engine.ingest import ledger
+    from timerstore._engine.write import ledger
 
     monkeypatch.setattr(ledger, "DONE_KEPT", 3)
     for version in range(8):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore._engine.ingest.version_set import VersionSet
+from timerstore._engine.write.ledger import VersionSet
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=30)
 

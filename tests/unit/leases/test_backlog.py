@@ -16,8 +16,8 @@ from tests.support.retaining import SIZES, fill
 from tests.support.served_bench import ServedBench
 from timerstore import CorruptError, GroupBacklog, LeasedMessage, MessageError, ReadOnlyError
 from timerstore._engine.format.lease import read_receipt
-from timerstore._engine.leases.dead_letter_reader import CountedLetters
-from timerstore._engine.leases.lease_kinds import _SPARE_IDS
+from timerstore._engine.leases.dead_letters import CountedLetters
+from timerstore._engine.leases.lease_timers import _SPARE_IDS
 
 NOTHING = GroupBacklog(0, 0, 0, 0, 0)
 

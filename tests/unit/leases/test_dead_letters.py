@@ -16,7 +16,7 @@ from tests.support.leasing import DEAD, RETRY, bodies, put, take
 from tests.support.placing_races import before_space, full
 from timerstore import AckResult, DeadLetter, FullError, MessageError, ReadOnlyError
 from timerstore._engine.base import failpoints
-from timerstore._engine.format.dead_letter import read_letter, write_letter
+from timerstore._engine.format.lease import read_letter, write_letter
 
 SAME = (
     "topic", "queue_id", "queue_offset", "body", "tags", "keys", "message_id", "born_ms",

@@ -14,7 +14,7 @@ import timerstore.aio
 import timerstore.net
 from tests.support.bench import small
 from timerstore import AckResult, LeaseLostError, MessageError, UnavailableError
-from timerstore._engine.leases.heartbeat import Beats, Heartbeat
+from timerstore._engine.leases.lease_consumer import Beats, Heartbeat
 from timerstore.aio.async_leases import AsyncHeartbeat
 
 EXPIRED = LeaseLostError("over", result=AckResult.EXPIRED)

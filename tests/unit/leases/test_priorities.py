@@ -27,8 +27,8 @@ from timerstore import (
     MessageError,
     StoreConfig,
 )
-from timerstore._engine.base.priorities import PriorityQueueId, stored_queue_id
-from timerstore._engine.leases.priority_order import TURN_EVERY, PriorityOrder
+from timerstore._engine.base.message_fields import PriorityQueueId, stored_queue_id
+from timerstore._engine.leases.lease_reader import TURN_EVERY, PriorityOrder
 
 
 def put(bench: Bench, *priorities: int | None, **more: Any) -> None:

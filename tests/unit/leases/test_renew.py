@@ -13,7 +13,7 @@ import timerstore.net
 from tests.support.bench import NOW, Bench, small
 from tests.support.retaining import SIZES, fill
 from timerstore import AckResult, CorruptError, LeasedMessage, LeaseLostError, MessageError
-from timerstore._engine.leases import renewals
+from timerstore._engine.leases import lease_timers
 from timerstore._engine.queues.key_index import Index
 
 TERMS: dict[str, Any] = {"lease": 10, "max_attempts": 2, "backoff": 0}
@@ -184,7 +184,7 @@ def test_receipt_of_another_store_and_wrong_leases(filled: Bench, tmp_path: Path
 def test_table_of_renewals_keeps_the_leases_that_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewals, "_KEPT_MIN", 1)
+    monkeypatch.setattr(lease_timers, "_KEPT_MIN", 1)
     with closing(Bench(tmp_path / "store")) as bench:
         bench.store.put_many("t", [b"x"] * 5)
         bench.turn()
@@ -200,7 +200,7 @@ def test_table_of_renewals_keeps_the_leases_that_are_held(
 def test_table_of_renewals_keeps_a_lease_for_an_hour_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_ms: int, result: AckResult
 ) -> None:
-    monkeypatch.setattr(renewals, "_KEPT_MIN", 1)
+    monkeypatch.setattr(lease_timers, "_KEPT_MIN", 1)
     with closing(Bench(tmp_path / "store")) as bench:
         bench.store.put_many("t", [b"x"] * 2)
         bench.turn()

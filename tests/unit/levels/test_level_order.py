@@ -10,7 +10,7 @@ from tests.support import disk_reader as disk
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import LEVEL_BATCH
 from tests.support.level_bench import no_side_files
-from timerstore._engine.levels.level_runs import Runs
+from timerstore._engine.timer.level_pending import Runs
 from timerstore._engine.timer.wheel import SLOT_BYTES
 
 

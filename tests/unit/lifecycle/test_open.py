@@ -125,7 +125,7 @@ DAEMON = """
 import os, sys, threading, timerstore
 from pathlib import Path
 from tests.support.bench import small
-from timerstore._engine.snapshot.store_summary import look
+from timerstore._engine.snapshot.live_stats import look
 from timerstore._engine.maintenance import verify_directory
 from timerstore.testing import Stepper
 closed, root, told = {0, 1, 2} - set(map(int, sys.argv[3:])), sys.argv[1], []

@@ -17,8 +17,7 @@ from timerstore._engine.base.metrics import (
     SINCE_OPENING,
     Metrics,
 )
-from timerstore._engine.timer.backlog import BOUNDS_S
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import BOUNDS_S, PendingReader
 from timerstore._engine.timer.timer_arrays import Records
 
 BEHIND = (

@@ -15,7 +15,7 @@ from tests.support.bench import NOW, Bench, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, shards, tables  # noqa: E402
-from timerstore._engine.storage.paths import absolute_path  # noqa: E402
+from timerstore._engine.storage.anchor import absolute_path  # noqa: E402
 from timerstore.shards import Stager  # noqa: E402
 from timerstore.spark.jobs.lake import open_lake  # noqa: E402
 from timerstore.spark.read_options import parse  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 from tests.support.bench import Bench
 from timerstore._engine.base.native import lib
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.recurring import Definitions
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.elsewhere import elsewhere
 from timerstore._engine.base.native import Lock
-from timerstore._engine.log.group_commit import GroupCommit
+from timerstore._engine.log.commit_log import GroupCommit
 
 TIMEOUT_S = 30.0
 

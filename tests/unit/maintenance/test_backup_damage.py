@@ -18,8 +18,8 @@ from timerstore import (
 )
 from timerstore._engine.format import backup_json
 from timerstore._engine.format.store_paths import segment_name
-from timerstore._engine.ingest.row_batch import RowBatch
 from timerstore._engine.storage.disk import File
+from timerstore._engine.write.row_batch import RowBatch
 
 
 def test_backup_stays_unchanged_when_disk_is_full(

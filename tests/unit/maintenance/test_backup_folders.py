@@ -176,7 +176,7 @@ def test_restore_rejects_bind_mount_of_same_disk(
     table.write_text(
         f"1 0 8:1 / / rw - ext4 /dev/a rw\n60 1 8:1 /from {where} rw - ext4 /dev/a rw\n"
     )
-    monkeypatch.setattr("timerstore._engine.storage.paths.MOUNTS", table)
+    monkeypatch.setattr("timerstore._engine.storage.anchor.MOUNTS", table)
     with pytest.raises(ConfigError, match="restore: wanted a folder below a mount point"):
         timerstore.restore(tmp_path / "backup", mounted)
     with pytest.raises(ConfigError, match="repair: wanted a folder below a mount point"):

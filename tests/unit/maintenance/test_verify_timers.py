@@ -13,7 +13,7 @@ from tests.support.inside import inside
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import timer_unit, wheel_slot
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
-from timerstore._engine.maintenance.id_states import IdStates, LogFold, differing, pending
+from timerstore._engine.maintenance.expected_states import IdStates, LogFold, differing, pending
 from timerstore.errors import CorruptError
 from timerstore.testing import ManualClock, Stepper
 

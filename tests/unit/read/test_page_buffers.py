@@ -12,8 +12,7 @@ import timerstore
 from tests.support.bench import small
 from tests.support.inside import kept_buffers, page_buffers
 from tests.support.switching import many_switches
-from timerstore._engine.read.page import Page
-from timerstore._engine.read.page_buffers import Buffers
+from timerstore._engine.read.page import Buffers, Page
 from timerstore.testing import Stepper
 
 SIZE = 1 << 20

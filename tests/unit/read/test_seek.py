@@ -13,7 +13,7 @@ import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.broker import fixtures as broker
 from timerstore import MessageError, ReadOnlyStore, StoreConfig
-from timerstore._engine.read import time_seek
+from timerstore._engine.read import queue_reader
 from timerstore.testing import ManualClock
 
 ANSWERS = (
@@ -69,7 +69,7 @@ def first_from(times: list[int], begin: int, wanted: int) -> int:
 def test_offset_at_is_the_first_from_a_time_when_the_clock_went_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block_units: int
 ) -> None:
-    monkeypatch.setattr(time_seek, "BLOCK_UNITS", block_units)
+    monkeypatch.setattr(queue_reader, "BLOCK_UNITS", block_units)
     chosen, times = random.Random(block_units), list[int]()
     for _ in range(40):
         times.append(chosen.randrange(40))
@@ -90,7 +90,7 @@ def test_offset_at_is_the_first_from_a_time_when_the_clock_went_back(
 def test_offset_at_is_the_first_kept_from_a_time_when_retention_removed_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_seek, "BLOCK_UNITS", 16)
+    monkeypatch.setattr(queue_reader, "BLOCK_UNITS", 16)
     config = small(commit_log_segment_bytes=1 << 16, retention_log_bytes=200_000)
     bench = Bench(tmp_path / "s", config)
     times = []

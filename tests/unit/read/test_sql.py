@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.inside import forget_sql_parser
 from timerstore import ConfigError, MessageError
-from timerstore._engine.read import sql, sql_condition
+from timerstore._engine.read import sql
 from timerstore._engine.read.sql import DEPTH_MAX, parse_sql
 
 VERDICTS = Path(__file__).resolve().parents[2] / "fixtures" / "sql" / "verdicts.jsonl.gz"
@@ -340,7 +340,7 @@ def test_and_binds_before_or(nodes: tuple[Node, Node, Node], properties: dict[st
 
 @given(st.text("0123456789+-.eExX_ \n\u0663d", max_size=8) | st.floats().map(str))
 def test_number_is_decimal_or_none(text: str) -> None:
-    got = sql_condition.number_of(text)
+    got = sql.number_of(text)
     try:
         plain = text.isascii() and not set(text) & set("_ \nd") and "n" not in text.lower()
         wanted = Fraction(text) if plain else None

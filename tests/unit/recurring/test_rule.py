@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.support.amounts import sample
+from timerstore._engine.recurring.definition import CronRule, EveryRule, expand_macro
 from timerstore._engine.recurring.planner import runs_of
-from timerstore._engine.recurring.rule import CronRule, EveryRule, expand_macro
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

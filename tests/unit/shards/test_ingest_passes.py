@@ -14,8 +14,8 @@ import timerstore
 from tests.support.bench import NOW
 from tests.support.staging import batch_of, make_root
 from timerstore import ShardedStore
-from timerstore._engine.ingest.row_batch import IngestReceipt
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.write.row_batch import IngestReceipt
 from timerstore.shards import commit, stage
 from timerstore.shards.shard_ingest import ShardIngester
 from timerstore.shards.shard_paths import ShardsTree

@@ -21,8 +21,8 @@ from tests.support.bench import NOW, small
 from tests.support.shards import ShardBench
 from tests.support.staging import batch_of, make_root, staged_rows
 from timerstore._engine.base import message_fields
-from timerstore._engine.ingest.row_batch import StagedBatch
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.write.row_batch import StagedBatch
 from timerstore.errors import ClosedError, CorruptError, FormatVersionError, MessageError
 from timerstore.shards import commit, manifest, stage
 from timerstore.shards.property_texts import property_texts

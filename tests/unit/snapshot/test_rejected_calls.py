@@ -21,9 +21,8 @@ from timerstore import (
     ReentrantCallError,
     TimerStore,
 )
-from timerstore._engine.snapshot.rejected_calls import UNSUPPORTED
-from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
+from timerstore._engine.snapshot.snapshot_calls import UNSUPPORTED
+from timerstore._engine.storage.disk import Disk, ReadOnlyDisk
 from timerstore.api import StoreApi
 
 CHANGES = {

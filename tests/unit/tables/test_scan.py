@@ -14,8 +14,7 @@ from tests.support.arrow_rows import read_rows, rows_of
 from timerstore import tables
 from timerstore._engine.snapshot.columns.arrow_batches import read_part
 from timerstore._engine.snapshot.columns.table_scan import Bounds, Part, Wanted
-from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.position import take
+from timerstore._engine.snapshot.position import Snapshot, take
 from timerstore.errors import ConfigError, CorruptError
 
 NOW = 1_700_000_000_000

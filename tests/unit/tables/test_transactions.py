@@ -15,9 +15,9 @@ from tests.support.inside import INGEST_CHUNK_ROWS, ledger_of_part
 from timerstore._engine.format import ledger_json
 from timerstore._engine.format.ledger_json import Begun, Done, SourceState
 from timerstore._engine.format.store_paths import INGEST_TOPIC
-from timerstore._engine.ingest.row_batch import RowBatch
 from timerstore._engine.snapshot.columns.table_scan import Bounds
 from timerstore._engine.snapshot.position import take
+from timerstore._engine.write.row_batch import RowBatch
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_transaction_known_from_state_has_nulls(
     bench.store.ingest("orders", 6, [batch(4)])
     bench.store.flush()
     text = ledger_json.write_state(state)
-    from timerstore._engine.snapshot.columns import transactions as room
+    from timerstore._engine.snapshot.columns import table_scan as room
 
     found = room.Transaction
     records = [(ledger_json.read(text), NOW)]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.amounts import sample
 from tests.support.inside import RUN_MAX, run_count
 from timerstore._engine.base.native import lib
-from timerstore._engine.timer import due_queue, open_slot
+from timerstore._engine.timer import open_slot
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DUE, Records
 
@@ -100,7 +100,7 @@ def test_number_of_runs_stays_small_with_many_batches() -> None:
 def test_large_runs_are_merged_when_their_number_reaches_the_maximum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(due_queue, "RUN_MIN", 2)
+    monkeypatch.setattr(open_slot, "RUN_MIN", 2)
     monkeypatch.setattr(*RUN_MAX, 15)
     slot = OpenSlot(PRECISION_MS, lambda: False)
     rows = [(n * 7919 % 1000, n) for n in range(1000)]

@@ -11,10 +11,10 @@ import pytest
 import timerstore
 from tests.support.bench import Bench
 from timerstore import RowBatch, StoreConfig
-from timerstore._engine.base import failpoints, message_bodies
-from timerstore._engine.ingest.row_validation import check_batch
+from timerstore._engine.base import failpoints, message_fields
 from timerstore._engine.write.append import _BATCH
-from timerstore._engine.write.string_columns import string_column
+from timerstore._engine.write.checked_batch import string_column
+from timerstore._engine.write.ingester import check_batch
 
 COUNT = 3 * _BATCH
 BIG = 1 << 20
@@ -41,7 +41,7 @@ def test_put_many_is_safe_when_offsets_change_during_the_call(
 
 def test_checked_columns_are_copies_of_the_callers_memory() -> None:
     numbers, texts = np.array([0, 1, 2]), bytearray(b"ab")
-    spans = message_bodies.gather_bodies((texts, numbers), 9)
+    spans = message_fields.gather_bodies((texts, numbers), 9)
     column = string_column("keys", texts, numbers, 2)
     batch = RowBatch(topic="t", bodies=texts, body_offsets=numbers, due_ms=numbers[1:])
     checked = check_batch(batch, StoreConfig(), 1 << 20, 1000)

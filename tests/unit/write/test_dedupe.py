@@ -23,7 +23,7 @@ from timerstore import (
     PutReceipt,
     StoreConfig,
 )
-from timerstore._engine.dedupe import message_ids as ids_module
+from timerstore._engine.queues import message_ids as ids_module
 
 HOUR = 3_600_000
 

@@ -16,7 +16,7 @@ from tests.support.retaining import SIZES, fill
 from timerstore import CancelResult, ConflictError, CorruptError, MessageError
 from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.message_fields import ENGINE_NAMES, is_of_engine
-from timerstore._engine.dedupe import Firsts
+from timerstore._engine.queues.message_ids import Firsts
 
 HOUR = 3_600_000
 FULL: dict[str, Any] = {"tags": "a", "keys": ["k", "l"], "properties": {"x": "1", "y": "2"}}

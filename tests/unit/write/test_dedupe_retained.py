@@ -13,10 +13,10 @@ from tests.support.driver import abandon
 from tests.support.inside import crc_of_backup
 from tests.support.retaining import SIZES, begin_of, fill
 from timerstore import CorruptError, PutReceipt, StoreConfig
-from timerstore._engine.dedupe import read_ids
 from timerstore._engine.format import counts_json
 from timerstore._engine.format.counts_json import Counts, IdsMark
 from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.queues.message_ids import read_ids
 from timerstore._engine.storage.disk import Disk
 
 HOUR = 3_600_000

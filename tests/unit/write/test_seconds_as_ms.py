@@ -13,7 +13,7 @@ import timerstore
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, RowBatch, aio
 from timerstore._engine.base.due_times import SANE_MS_MIN
-from timerstore._engine.ingest.row_batch import StagedBatch
+from timerstore._engine.write.row_batch import StagedBatch
 
 IN_AN_HOUR_S = NOW // 1000 + 3600
 WRONG: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from timerstore import AckResult, CancelResult, ConfigError, LeasedMessage, MessageError, PutReceipt
-from timerstore._engine.change.keyed_put import KeyedRecord, KeyedRecords
+from timerstore._engine.write.keyed_put import KeyedRecord, KeyedRecords
 from timerstore.errors import GoneError
 
 SECOND = 1000

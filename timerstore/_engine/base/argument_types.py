@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.errors import MessageError, quoted, typed
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, MessageError, quoted, typed
+
+# --- argument types ---
+
 
 _Read = TypeVar("_Read")
 Int64Array = npt.NDArray[np.int64]
@@ -76,3 +81,23 @@ def read_of(what: str, at: int, one: object, read: Callable[[Any], _Read]) -> _R
         return read(one)
     except MessageError as error:
         raise MessageError([f"{what}[{at}]: {one}" for one in error.problems]) from error
+
+
+# --- config check ---
+# Check the configuration and the clock that a caller passes to open a store.
+
+
+def check_config(config: object, clock: object) -> None:
+    """Raise ConfigError unless these are a StoreConfig (or None) and a Clock (or None)."""
+    problems = []
+    if config is not None and not isinstance(config, StoreConfig):
+        problems.append(f"config: wanted a StoreConfig, got {type(config).__name__}")
+    elif config is not None and ":" in config.store_address[0]:
+        problems.append(
+            f"store_host: wanted an IPv4 address (this release only reads IPv6), got "
+            f"{config.store_host!r}"
+        )
+    if clock is not None and not isinstance(clock, Clock):
+        problems.append(f"clock: wanted a Clock, got {type(clock).__name__}")
+    if problems:
+        raise ConfigError(problems)

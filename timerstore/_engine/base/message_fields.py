@@ -4,14 +4,69 @@ Raises: MessageError, with every problem of one argument.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from timerstore._engine.base.argument_types import whole
-from timerstore._engine.base.priorities import PRIORITY_PROPERTY, PriorityQueueId
+from timerstore._engine.base.argument_types import PROBLEMS_MAX, Int64Array, refuse_values, whole
+from timerstore._engine.base.native import ffi, join, lib
 from timerstore.errors import MessageError, plain, quoted, typed
+
+# --- priorities ---
+# Priorities of messages: each is a queue of a topic with priorities, as in RocketMQ 5.
+#
+# A topic becomes one with priorities by its first message that has one. Then queue 0 holds the
+# messages without a priority, and queue n those of priority n. The message also has the property
+# that a RocketMQ client gives it.
+#
+# Raises: MessageError for an invalid priority.
+
+
+PRIORITY_PROPERTY = "_SYS_MSG_PRIORITY_"
+PRIORITY_MAX = 9
+PRIORITY_QUEUE_COUNT = PRIORITY_MAX + 1
+
+_HAS_PRIORITY = re.compile(rb"(?:^|\x02)%s\x01" % PRIORITY_PROPERTY.encode())
+
+
+class PriorityQueueId(int):
+    """The queue of a priority. Its topic becomes one with priorities."""
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> bytes:
+        """The encoded property of a message with this priority; empty for 0."""
+        return b"%s\x01%d\x02" % (PRIORITY_PROPERTY.encode(), self) if self else b""
+
+
+def queue_of_priority(priority: object, queue_id: object) -> PriorityQueueId | None:
+    """Return the queue of a priority, or None for priority 0, which needs no queue of its own."""
+    number = whole(priority)
+    if number is None or not 0 <= number <= PRIORITY_MAX:
+        raise MessageError(f"priority: wanted 0 to {PRIORITY_MAX}, got {quoted(priority)}")
+    if queue_id is not None:
+        raise MessageError(
+            "priority, queue_id: wanted one of them, because a priority is a queue of its topic; "
+            f"got priority {number} and queue_id {quoted(queue_id)}"
+        )
+    return PriorityQueueId(number) if number else None
+
+
+def rank_of_queue(queue_id: int) -> int:
+    """Return the priority of a queue; of one past the priorities, a number below all of them."""
+    return queue_id if queue_id <= PRIORITY_MAX else -queue_id
+
+
+def stored_queue_id(queue_id: int, properties: bytes) -> int:
+    """Return a stored queue id as that of a priority if the encoded properties have one."""
+    return PriorityQueueId(queue_id) if _HAS_PRIORITY.search(properties) else queue_id
+
+
+# --- message fields ---
+
 
 TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
@@ -356,3 +411,136 @@ def check_level(level: object, delay: object, deliver_at: object, deliver_ms: ob
     if number is None or number < 1:
         raise MessageError(f"level: wanted a whole number from 1 on, got {quoted(level)}")
     return number
+
+
+# --- message bodies ---
+# Check message bodies: one, or many as a list or as one buffer with offsets.
+#
+# Raises: MessageError, with every problem of one argument.
+
+
+Body = bytes | memoryview
+
+
+def check_body(body: object, body_bytes_max: int) -> Body:
+    """Return the body as bytes, or as a view of single bytes of the caller's buffer."""
+    if type(body) is bytes and len(body) <= body_bytes_max:
+        return body
+    view: Body = body if type(body) is bytes else view_of(body, "body")
+    if len(view) > body_bytes_max:
+        raise MessageError(f"body: wanted at most {body_bytes_max} bytes, got {len(view)}")
+    return view
+
+
+def view_of(data: object, what: str) -> memoryview:
+    """Return a view of single bytes. MessageError unless `data` is a contiguous buffer."""
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]  # TypeError if it is not a buffer
+    except TypeError as error:
+        hint = "; encode it first" if isinstance(data, str) else ""
+        raise MessageError(f"{what}: wanted bytes, got {typed(data)}{hint}") from error
+    except (ValueError, BufferError) as error:  # released, or of a type without bytes
+        raise MessageError(f"{what}: wanted bytes, got {typed(data)}: {error}") from error
+    if not view.c_contiguous:
+        raise MessageError(f"{what}: wanted contiguous bytes, got a view with steps")
+    if not view.nbytes:
+        return memoryview(b"")  # a view with a 0 in its shape cannot be cast
+    return view.cast("B") if view.format != "B" or view.ndim != 1 else view
+
+
+class Spans(NamedTuple):
+    """Bodies of a batch: body k is `data[offsets[k]:offsets[k + 1]]`."""
+
+    data: Body
+    offsets: Int64Array
+    largest: int  # bytes of the largest body
+
+
+_COUNTED_IN_BYTES = {bytes, bytearray}  # the length of a view counts elements, not bytes
+
+
+def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
+    """Return the bodies of a batch as one buffer and `count + 1` offsets into it.
+
+    `bodies` is a sequence of bytes-likes, or a pair (buffer, array or list of offsets).
+    """
+    if type(bodies) is list:
+        offsets = np.empty(len(bodies) + 1, np.int64)
+        found = join(bodies, offsets)
+        if found is not None:  # every body is `bytes`, the usual case
+            return _checked_sizes(Spans(found[0], offsets, found[1]), body_bytes_max)
+    if (offsets_of := _pair_offsets(bodies)) is not None:
+        return _checked_spans(view_of(bodies[0], "bodies"), offsets_of, body_bytes_max)  # type: ignore[index]  # a pair
+    if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Sequence):
+        raise MessageError(
+            "bodies: wanted a sequence of bytes-likes, or (buffer, array of offsets), "
+            f"got {typed(bodies)}"
+        )
+    offsets = np.zeros(len(bodies) + 1, np.int64)
+    try:
+        joined = b"".join(bodies)
+        if not {*map(type, bodies)} <= _COUNTED_IN_BYTES:
+            bodies = [view_of(body, "bodies") for body in bodies]
+        np.cumsum(np.fromiter(map(len, bodies), np.int64, len(bodies)), out=offsets[1:])
+    except (TypeError, ValueError, BufferError) as error:
+        raise MessageError(_wrong_bodies(bodies)) from error
+    return _checked_spans(joined, offsets, body_bytes_max)
+
+
+def count_bodies(bodies: object) -> int:
+    """Return the number of bodies; 0 if this is not a batch, which `gather_bodies` rejects."""
+    if (offsets := _pair_offsets(bodies)) is not None:
+        return max(0, offsets.size - 1)
+    return len(bodies) if isinstance(bodies, Sequence) else 0
+
+
+def _pair_offsets(bodies: object) -> npt.NDArray[np.generic] | None:
+    """Return the offsets of a pair (buffer, offsets); None for another value."""
+    if not isinstance(bodies, tuple) or len(bodies) != 2:
+        return None
+    if isinstance(bodies[1], np.ndarray):
+        return bodies[1]
+    if not isinstance(bodies[1], list):
+        return None
+    try:
+        return np.asarray(bodies[1])
+    except ValueError:  # lists of several lengths
+        return None
+
+
+def _wrong_bodies(bodies: Sequence[object]) -> list[str]:
+    problems: list[str] = []
+    for k, body in enumerate(bodies):
+        try:
+            view_of(body, f"bodies[{k}]")
+        except MessageError as error:
+            problems.extend(error.problems)
+    if len(problems) > PROBLEMS_MAX:
+        problems[PROBLEMS_MAX:] = [f"and {len(problems) - PROBLEMS_MAX} more of {len(bodies)}"]
+    return problems or ["bodies: wanted bytes-likes"]
+
+
+def _checked_spans(data: Body, offsets: npt.NDArray[np.generic], body_bytes_max: int) -> Spans:
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 1:
+        raise MessageError(
+            f"bodies: wanted one row of whole offsets, count + 1 of them, got {offsets.dtype} "
+            f"of shape {offsets.shape}"
+        )
+    spans = np.array(offsets, np.int64)  # a copy: the caller cannot change it after the check
+    native_offsets = ffi.from_buffer("int64_t[]", spans)
+    largest = int(lib.ts_spans_largest(native_offsets, len(spans) - 1, len(data)))
+    if largest < 0:
+        raise MessageError(
+            f"bodies: wanted offsets that rise from 0 or more to at most {len(data)}, "
+            f"got {spans[0]} to {spans[-1]}"
+        )
+    return _checked_sizes(Spans(data, spans, largest), body_bytes_max)
+
+
+def _checked_sizes(spans: Spans, body_bytes_max: int) -> Spans:
+    if spans.largest > body_bytes_max:
+        sizes = np.diff(spans.offsets)
+        refuse_values(
+            sizes > body_bytes_max, f"bodies: wanted at most {body_bytes_max} bytes", sizes
+        )
+    return spans

@@ -32,7 +32,7 @@ from timerstore._engine.format.store_paths import shard_name, shard_number
 from timerstore._engine.maintenance import restore
 from timerstore._engine.maintenance.backup import MANIFEST
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.storage.os_errors import os_error
+from timerstore._engine.storage.file import os_error
 from timerstore.errors import BucketError, ConfigError
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")

@@ -10,20 +10,44 @@ Raises: BucketError: the service does not answer, or rejects a request. ConfigEr
 See also: docs/decisions/0015-object-storage.md.
 """
 
+import importlib
+import io
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import IO, Any, NamedTuple, TypeVar
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.buckets.bucket_url import BucketUrl
-from timerstore._engine.buckets.obstore_import import obstore
-from timerstore._engine.buckets.storage_options import split_client, without_values
+from timerstore._engine.buckets.bucket_url import BucketUrl, split_client, without_values
 from timerstore._engine.storage.disk import File
 from timerstore.errors import BucketError, ClosedError, ConfigError, TimerStoreError
+
+# --- obstore import ---
+# Import obstore, which only buckets need.
+#
+# Raises: ConfigError, with the package to install.
+
+
+@cache
+def obstore() -> Any:
+    """Return the module obstore, with `store` and `exceptions`."""
+    try:
+        importlib.import_module("obstore.store")
+        return importlib.import_module("obstore")
+    except ImportError as error:
+        raise ConfigError(
+            "buckets need obstore, which is not installed: pip install '.[cloud]' in a checkout"
+        ) from error
+
+
+# --- bucket ---
+
 
 PART_BYTES = 8 << 20
 """Larger objects are sent and read in parts of this size, so that each request is short."""
@@ -301,3 +325,78 @@ def _stored(found: Any) -> StoredObject:
 
 def _errors() -> tuple[type[Exception], ...]:
     return (obstore().exceptions.BaseError, OSError, ValueError)
+
+
+# --- bucket file ---
+# One object of a bucket as a file that libraries read, such as pyarrow.
+#
+# Thread safety: a `BucketFile` can be shared and pickled. A stream belongs to one thread at a time.
+# Invariants:
+#     1. All reads see the object that was listed. An object that was replaced since is an error.
+# Raises: BucketError: the object was removed or replaced, or the service does not answer.
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFile:
+    """An object in the state that it had when it was found."""
+
+    url: BucketUrl
+    object: StoredObject
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return str(self.url.below(self.object.path))
+
+    def open(self) -> "BucketStream":
+        """Return a stream at the first byte."""
+        return BucketStream(Bucket(self.url, self.storage), self.object)
+
+
+class BucketStream(io.RawIOBase):
+    """Reads an object by range. Each read is one request, or several at once if it is large."""
+
+    def __init__(self, bucket: Bucket, one: StoredObject) -> None:
+        super().__init__()
+        self._bucket = bucket
+        self._object = one
+        self._place = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset of the next read."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the offset of the next read, and return it."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._object.bytes}[whence]
+        self._place = max(begin + offset, 0)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer, up to the end of the object. Return the number of bytes."""
+        view = memoryview(buffer).cast("B")
+        end = min(self._place + len(view), self._object.bytes)
+        if end <= self._place:
+            return 0
+        data = self._bucket.read(self._object, self._place, end)
+        view[: len(data)] = data
+        self._place = end
+        return len(data)
+
+
+def find_files(url: BucketUrl) -> list[BucketFile]:
+    """Return the object at a URL, or all objects below it, by path."""
+    parent, _, name = url.prefix.rpartition("/")
+    if name:
+        above = BucketUrl(url.scheme, url.host, parent)
+        one = Bucket(above).head(name)
+        if one is not None:
+            return [BucketFile(above, one)]
+    return [BucketFile(url, one) for one in Bucket(url).list()]

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.engine import Engine
 from timerstore._engine.storage.guarded_map import TruncationWatch

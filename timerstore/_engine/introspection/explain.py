@@ -8,24 +8,322 @@ Locking: the wheel's lock, for one slot at a time.
 Raises: GoneError if the message keeps moving, or retention removes its records.
 """
 
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base.native import lib
-from timerstore._engine.introspection.message_name import Name
-from timerstore._engine.introspection.message_records import DELIVERED_KINDS, MessageRecords
-from timerstore._engine.introspection.timer_location import TimerLocator
-from timerstore._engine.levels.level_pending import LevelPending
+from timerstore._engine.base.message_fields import is_utf8
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.handle import check_receipt, decode
+from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Routes
+from timerstore._engine.read.groups import check_name
+from timerstore._engine.timer.fair_queue import FairQueue
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.level_pending import LevelPending
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records, slots_of
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import TimerStates
+from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import GoneError
-from timerstore.reports import Explanation, HistoryEntry
+from timerstore.errors import CorruptError, GoneError, MessageError, quoted, typed
+from timerstore.messages import Message
+from timerstore.receipts import PutReceipt
+from timerstore.reports import Explanation, HistoryEntry, PendingTimer
+
+# --- message name ---
+# The name of a message that a caller asks about: its topic and message id.
+#
+# Raises: MessageError if the argument identifies no message.
+
+
+class Name(NamedTuple):
+    """The topic and message id that identify a message."""
+
+    topic: str
+    message_id: str
+
+
+def name_of(given: object, topic: str | None) -> Name:
+    """Return the name in a receipt, a message, a handle, or a message id with its topic."""
+    if isinstance(given, PutReceipt):
+        check_receipt(given)
+    if isinstance(given, Message) and not isinstance(given.properties, Mapping):
+        raise MessageError(
+            f"message: wanted a mapping as its properties, got {typed(given.properties)}"
+        )
+    if isinstance(given, Message | PendingTimer | PutReceipt):
+        return _name_in(given.topic, given.message_id)
+    if not isinstance(given, str) or not given:
+        raise MessageError(
+            "message: wanted a receipt, a message, a handle, or a message id with topic=, got "
+            f"{typed(given)}"
+        )
+    if topic is not None:
+        if not is_utf8(given):
+            raise MessageError(f"message: half a surrogate pair in its id, got {quoted(given)}")
+        return Name(check_name("topic", topic), given)
+    try:
+        handle = decode(given)
+    except MessageError as error:
+        raise MessageError(
+            f"message: {quoted(given)} is no handle; with a message id, give topic=, too"
+        ) from error
+    return Name(handle.topic, handle.message_id)
+
+
+def _name_in(topic: object, message_id: object) -> Name:
+    """Check the fields of an object, which a caller may have constructed."""
+    if not isinstance(message_id, str) or not is_utf8(message_id):
+        raise MessageError(f"message: wanted text as its message_id, got {typed(message_id)}")
+    return Name(check_name("topic", topic), message_id)
+
+
+# --- message records ---
+# The records of one message in the log, and the history that they tell.
+#
+# The records are found by message id, in the key index, or in the whole log if there is no index.
+#
+# Thread safety: any thread.
+# Raises: GoneError if retention removes a record during the call.
+
+
+_logger = logging.getLogger("timerstore.introspection")
+
+DELIVERED_KINDS = (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED, lib.TS_KIND_ORDINARY)
+_PENDING_KINDS = (lib.TS_KIND_TIMER, lib.TS_KIND_LEVEL)
+
+
+class MessageRecords:
+    """Finds the records of messages of one store."""
+
+    def __init__(
+        self,
+        *,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        dispatch: Dispatch,
+        routes: Routes,
+        states: TimerStates,
+        store_id: int,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._dispatch = dispatch
+        self._routes = routes
+        self.states = states
+        self._store_id = store_id
+
+    def find(self, name: Name) -> Records:
+        """Return all records of a message, in the order of the log."""
+        log, index = self._log, self._dispatch.index
+        wanted = f"{name.topic}+{name.message_id}".encode()
+        identity = int(lib.ts_identity(wanted, len(wanted)))
+        with log.lock:
+            end = log.end
+        self._dispatch.through(end)
+        log.write_out()
+        rows = None
+        if index is not None:
+            try:
+                rows = self._from_index(index, name, identity, end)
+            except GoneError:
+                raise
+            except CorruptError as error:
+                _logger.warning("index=passed error=%r", str(error))
+        if rows is None:
+            rows = self._from_log(identity)
+        kinds = (*DELIVERED_KINDS, *_PENDING_KINDS, lib.TS_KIND_DELETE)
+        return rows[np.isin(rows["kind"], kinds)]
+
+    def _from_index(self, index: Any, name: Name, identity: int, end: int) -> Records:
+        key, begin = name.message_id.encode(), self._log.segments.begin
+        offsets: set[int] = set()
+        for topic in (name.topic, WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
+            for some in index.find(topic.encode(), key):
+                offsets.update(some[(some >= begin) & (some < end)].tolist())
+        rows = [self._row(offset) for offset in sorted(offsets)]
+        found = np.concatenate(rows) if rows else np.empty(0, SCAN_DTYPE)
+        own: Records = found[found["identity"] == np.uint64(identity)]
+        return own
+
+    def _row(self, offset: int) -> Records:
+        segments = self._log.segments
+        record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
+        with segments.view(self._log.written) as view:
+            while True:
+                count = lib.ts_scan(
+                    view,
+                    self._routes.native,
+                    self._config.precision_ms,
+                    offset,
+                    following,
+                    1,
+                    ffi.from_buffer("ts_scanned[]", record),
+                )
+                if count == lib.TS_NEED_ROUTE:
+                    self._serve_route(view)
+                elif count < 0:
+                    segments.serve(view, count, "explain")
+                else:
+                    return record[:count]
+
+    def _serve_route(self, view: Any) -> None:
+        route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
+
+    def _from_log(self, identity: int) -> Records:
+        """Return the records with this hash by reading the whole log."""
+        parts = [
+            part[part["identity"] == np.uint64(identity)].copy()
+            for part, _, _ in scan_batches(
+                self._log.segments,
+                lambda: self._routes.native,
+                self._serve_route,
+                self._config.precision_ms,
+                self._log.segments.begin,
+                self._log.written,
+            )
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, SCAN_DTYPE)
+
+    def history(self, rows: Records) -> tuple[HistoryEntry, ...]:
+        """Return the events that the records tell of, in order."""
+        return tuple(self._entries(rows))
+
+    def _entries(self, rows: Records) -> Iterator[HistoryEntry]:
+        rolls: dict[int, int] = {}  # number of rolls, by timer id
+        moved_to = -1  # end of a delete record: a record there replaces the deleted one
+        for k, row in enumerate(rows):
+            kind, offset = int(row["kind"]), int(row["log_offset"])
+            following = rows[k + 1]["log_offset"] if k + 1 < len(rows) else -1
+            due_ms = int(row["due_ms"]) if kind in _PENDING_KINDS else 0
+            if kind == lib.TS_KIND_DELETE:
+                if following == offset + row["size"]:
+                    moved_to = int(following)
+                    continue
+                what = "cancelled"
+            elif kind == lib.TS_KIND_LEVEL:
+                what, due_ms = "put", 0
+            elif offset == moved_to:
+                what = "rescheduled"
+            elif kind == lib.TS_KIND_TIMER and (timer_id := self.timer_id(row)) in rolls:
+                what = "rolled" if int(row["roll_times"]) > rolls[timer_id] else "moved"
+            elif kind in (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED):
+                what = "delivered"
+            else:
+                what = "put"
+            if kind == lib.TS_KIND_TIMER:
+                rolls[self.timer_id(row)] = int(row["roll_times"])
+            yield HistoryEntry(what, int(row["store_ms"]), offset, due_ms)
+
+    def timer_id(self, row: Records) -> int:
+        """Return the timer id of a record."""
+        return self.states.id_of(row, self._store_id)
+
+
+# --- timer location ---
+# Where a pending timer is: on the far wheel, in a slot of the wheel, or in the fair queue.
+#
+# Thread safety: any thread. A timer that moves during the call is found before or after its move,
+# or not at all.
+# Locking: the wheel's lock, for one slot at a time.
+
+
+class TimerLocator:
+    """Locates pending timers of one store."""
+
+    def __init__(
+        self,
+        *,
+        config: StoreConfig,
+        timer_log: TimerLog,
+        far: FarWheel,
+        wheel: Wheel,
+        open_slot: OpenSlot,
+        pending: PendingReader,
+        fair_queue: FairQueue,
+    ) -> None:
+        self._config = config
+        self.timer_log = timer_log
+        self.far = far
+        self.wheel = wheel
+        self._open_slot = open_slot
+        self._pending = pending
+        self._fair_queue = fair_queue
+
+    def on_far_wheel(self, log_offset: int, due_ms: int) -> int | None:
+        """Return the slot of the far wheel that has the timer; None if it is not there.
+
+        This is the slot of its due time, or the last slot in use. A negative number means the
+        overflow chain.
+        """
+        far, wheel = self.far, self.wheel
+        with ExitStack() as stack:
+            with wheel.lock:
+                rows = far.table().rows
+                own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]) // far.width
+                view = stack.enter_context(far.view())
+            last = rows["slot"].max(initial=own)
+            rows = rows[(rows["slot"] == own) | (rows["slot"] == last) | (rows["slot"] < 0)]
+            for slot, newest, *_ in rows.tolist():
+                for part in far.walk(view, slot, newest):
+                    if (part["log_offset"] == log_offset).any():
+                        return int(slot)
+        return None
+
+    def on_wheel(self, log_offset: int, due_ms: int) -> tuple[int, int, int] | None:
+        """Return the slot, the place in its chain and the chain's length; None if it is in no slot.
+
+        The slot of the due time is searched first, then every other one.
+        """
+        own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0])
+        for slot in self._slots(own):
+            with self.wheel.lock:
+                chain = list(self._pending.chain(slot))
+            offsets = np.concatenate([part["log_offset"] for part in chain])
+            places = np.flatnonzero(offsets == log_offset)
+            if len(places):
+                return slot, int(places[0]) + 1, len(offsets)
+        return None
+
+    def _slots(self, own: int) -> Iterator[int]:
+        wheel, open_slot = self.wheel, self._open_slot
+        yield own
+        at = open_slot.replay_slot(wheel.read_slot)
+        while True:
+            with wheel.lock:
+                slot = wheel.next_used(at, NO_SLOT)
+            if slot is None:
+                return
+            if slot != own:
+                yield slot
+            at = slot + 1
+
+    def in_fair_queue(self, topic: str, timer_id: int) -> tuple[int, float | None] | None:
+        """Return how many messages of the topic go before it, and the topic's rate per second.
+
+        None: the message is not in the fair queue.
+        """
+        return self._fair_queue.place(topic, timer_id)
+
+
+# --- explain ---
+
 
 _TRIES = 100
 

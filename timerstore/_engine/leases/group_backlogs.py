@@ -2,8 +2,8 @@
 
     ready        the topic's and the retry topic's queues, from the group's offset to their ends
     leased       pending timers of the retry topic, without those in back-off, and last attempts
-    in back-off  lease_kinds.py
-    dead         requeuer.py
+    in back-off  lease_timers.py
+    dead         dead_letters.py
 
 Nothing is read again for each call, except the record of the first message of each queue with
 messages to receive. The first call after an opening reads the pending messages, if there are
@@ -30,17 +30,15 @@ from timerstore._engine.format.lease import (
     group_of,
     retry_topic,
 )
-from timerstore._engine.leases.lease_kinds import Key, LeaseKinds
-from timerstore._engine.levels.pending_counts import pending_by_topic
+from timerstore._engine.leases.lease_timers import Key, LeaseKinds
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.queues.record_lookup import real_routes, record_fields
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.read.consumer_offsets import Offsets
-from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.read.pull import Puller
-from timerstore._engine.timer.backlog import Backlog
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.level_delivery import pending_by_topic
+from timerstore._engine.timer.pending import Backlog, PendingReader
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError, MessageError
 from timerstore.messages import parse_properties

@@ -27,7 +27,7 @@ import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.priorities import PriorityQueueId
+from timerstore._engine.base.message_fields import PriorityQueueId
 from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
     ERROR_PROPERTY,
@@ -42,12 +42,16 @@ from timerstore._engine.format.lease import (
     with_error,
     write_receipt,
 )
-from timerstore._engine.leases.lease_kinds import LeaseKinds
-from timerstore._engine.leases.leased_message import LeasedMessage
-from timerstore._engine.leases.message_copies import body_of, columns_of, properties_of
+from timerstore._engine.leases.lease_timers import LeaseKinds
+from timerstore._engine.leases.leased_message import (
+    LeasedMessage,
+    body_of,
+    columns_of,
+    properties_of,
+)
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock

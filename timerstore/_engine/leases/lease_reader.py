@@ -5,7 +5,7 @@ Locking: `_lock` is held while messages are read and leased, but not during a sy
 Invariants:
     1. A message is leased to one caller.
     2. Topic and retry topic take turns, so neither delays the other. If the topic has priorities,
-       they do so within each priority (priority_order.py).
+       they do so within each priority (lease_reader.py).
     3. A leased message is not read again, and a message that was not leased is read next, also
        after an error.
     4. All waiting callers use one filter; a call with another filter does not end their wait.
@@ -16,22 +16,100 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
+from timerstore._engine.base.message_fields import rank_of_queue
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.priorities import rank_of_queue
 from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
-from timerstore._engine.leases.priority_order import PriorityOrder, Source
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import AssignedQueue, Filters
-from timerstore._engine.read.multi_wait import MultiWait
-from timerstore._engine.read.queue_ends import QueueEnds
-from timerstore._engine.read.waiting_poll import WaitingPoll
+from timerstore._engine.read.pull import QueueEnds
+from timerstore._engine.read.waiting import MultiWait, WaitingPoll, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
 from timerstore.messages import Message
+
+# --- priority order ---
+# Choose the order in which a group takes the messages of a topic with priorities.
+#
+#     1. The highest priority that has messages comes first.
+#     2. Each 10th message that the group takes is of the priority that has messages and was served
+#        least recently; of several, the lowest.
+#     3. Within a priority, new messages and retries take turns, each in the order of its queue.
+#
+# Thread safety: one thread at a time.
+# Invariants:
+#     1. No priority starves: of 10 n messages that the group takes while n priorities have
+#        messages, each of them has at least one.
+# See also: docs/decisions/0017-dead-letters-and-priorities.md.
+
+
+TURN_EVERY = 10
+"""Of so many messages, one is of the priority that was served least recently."""
+
+Source = tuple[int, int]
+"""A priority, or the rank of a queue of none, and the side: 0 for retries, 1 for the topic."""
+
+
+class PriorityRun(NamedTuple):
+    """Messages that are taken one after another from one queue."""
+
+    source: Source
+    size: int
+
+
+class PriorityOrder:
+    """The order of one group and topic."""
+
+    def __init__(self) -> None:
+        self._taken_count = 0
+        self._last_side = 0
+        self._served: dict[int, int] = {}  # by priority: the number of its last message
+
+    def turn_count(self, count: int) -> int:
+        """Return how many of the next `count` messages rule 2 chooses."""
+        return (self._taken_count + count) // TURN_EVERY - self._taken_count // TURN_EVERY
+
+    def plan(self, available: Mapping[Source, int], count: int) -> list[PriorityRun]:
+        """Return the next runs, `count` messages together or all that there are.
+
+        available: how many messages there are, by source.
+        """
+        left = {source: n for source, n in available.items() if n > 0}
+        runs: list[PriorityRun] = []
+        number, side, served = self._taken_count, self._last_side, dict(self._served)
+        for _ in range(min(count, sum(left.values()))):
+            number += 1
+            priorities = {priority for priority, _ in left}
+            if number % TURN_EVERY:
+                priority = max(priorities)
+            else:
+                priority = min(priorities, key=lambda one: (served.get(one, 0), one))
+            side = 1 - side if (priority, 1 - side) in left else side
+            source = priority, side
+            if runs and runs[-1].source == source:
+                runs[-1] = PriorityRun(source, runs[-1].size + 1)
+            else:
+                runs.append(PriorityRun(source, 1))
+            served[priority] = number
+            left[source] -= 1
+            if not left[source]:
+                del left[source]
+        return runs
+
+    def taken(self, source: Source, count: int) -> None:
+        """Record that messages of a run were taken."""
+        if count:
+            self._taken_count += count
+            self._last_side = source[1]
+            self._served[source[0]] = self._taken_count
+
+
+# --- lease reader ---
+
 
 _NO_FILTERS = Filters(None, None)
 _NAMES_BYTES = 512
@@ -235,3 +313,85 @@ class WaitingReceive(MultiWait[LeasedMessage]):
         """Stop waiting; every caller must call this in the end, or drop the object."""
         super().end()
         self._waiting.discard(self)
+
+
+# --- topic turns ---
+# Lease messages of several topics in one call; the topics take turns.
+#
+#     receive(["mail", "sms", "push"], "sender")     each call begins after the topic that the last
+#                                                    messages of the call before it came from
+#
+# Thread safety: any thread.
+# Locking: `_lock` protects the turn. No topic is read while it is held.
+# Invariants:
+#     1. No topic starves: a topic that has messages is the first of a call after at most as many
+#        calls as there are other topics.
+#     2. Messages that were leased before another topic raised an error are returned. The next call
+#        begins with that topic and raises its error.
+#     3. A waiting call is registered in the wait queues of all topics; its message wakes it, and it
+#        leaves all of them.
+# Raises: what reading and leasing raise.
+# See also: docs/decisions/0017-dead-letters-and-priorities.md.
+
+
+_TURNS_MAX = 1024  # that are remembered
+
+Key = TypeVar("Key")
+Turn = TypeVar("Turn")
+
+
+def recalled(turns: dict[Key, Turn], key: Key, first: Turn) -> Turn:
+    """Return the turn of a key, which becomes the last in `turns`; a new key gets `first`.
+
+    If there are too many, the one not used for the longest time is forgotten.
+    """
+    turn = turns.pop(key, first)
+    if len(turns) >= _TURNS_MAX:
+        del turns[next(iter(turns))]
+    turns[key] = turn
+    return turn
+
+
+class TopicTurns(Owner):
+    """The readers of several topics for one group."""
+
+    def __init__(self, readers: Sequence[LeaseReader]) -> None:
+        self._readers = tuple(readers)
+        self._lock = Lock()
+        self._first = 0
+
+    def take(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
+        """Lease the messages that there are, as LeaseReader.take of one topic after another."""
+        readers = self._readers
+        with self._lock:
+            first = self._first
+        following = first
+        try:
+            for turn in range(first, first + len(readers)):
+                before = len(leased)
+                try:
+                    readers[turn % len(readers)].take(terms, leased)
+                except TimerStoreError as error:
+                    following = turn if leased else turn + 1  # the call after it reads the others
+                    if not leased or not (error.retryable or isinstance(error, MessageError)):
+                        raise
+                    break
+                if len(leased) > before:
+                    following = turn + 1
+                if len(leased) == terms.max_count:
+                    break
+        finally:
+            with self._lock:
+                self._first = following % len(readers)
+
+    def begin(
+        self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]
+    ) -> "WaitingTopics":
+        """Begin to wait for all topics; `take` leases messages."""
+        return WaitingTopics(
+            begin_parts(partial(reader.begin, terms, take) for reader in self._readers), take
+        )
+
+
+class WaitingTopics(MultiWait[LeasedMessage]):
+    """A `receive` that may wait for several topics."""

@@ -3,13 +3,22 @@
 Thread safety: any thread.
 """
 
+from array import array
+
+import numpy as np
+
+from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.handle import Handle
-from timerstore._engine.format.lease import Receipt
+from timerstore._engine.format.lease import Receipt, renewal_mark
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.timer.handle_lookup import FoundTimer
+from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
+from timerstore._engine.timer.timer_states import TimerStates, which_wait
+from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.receipts import out_ms
+
+# --- lease timers ---
 
 
 class LeaseTimers(Owner):
@@ -44,3 +53,158 @@ class LeaseTimers(Owner):
             receipt.message_id,
             receipt.timer_id,
         )
+
+
+# --- renewals ---
+# Find the present timer of a lease that was renewed, by the receipt that it keeps.
+#
+#     receive -> receipt R of timer 7
+#     renew(R)     timer 7 becomes timer 9, with the property TS_RENEWED "<opening> 7"
+#     renew(R)     timer 9 becomes timer 12, with the same property
+#     ack(R)       cancels timer 12
+#
+# The table is a cache. After an opening the timer is searched by the id of its message.
+#
+# Thread safety: any thread.
+# Locking: `lock` is held while a lease is renewed, and while the present timer is looked up again.
+# Invariants:
+#     1. A receipt that finds its own timer cancelled is looked up again under the lock, so it never
+#        misses a renewal that runs at the same time.
+
+
+_KEPT_MIN = 1024
+_KEPT_MS = 3_600_000  # after the end of a lease; later its receipt is SETTLED, not EXPIRED
+
+Root = tuple[int, int]
+"""Opening and timer id of the receipt that a lease keeps."""
+
+
+class Renewals(Owner):
+    """The renewed leases of one store."""
+
+    def __init__(self, opening: int, clock: Clock, lookup: HandleLookup) -> None:
+        self._opening = opening
+        self._clock = clock
+        self._lookup = lookup
+        self._present: dict[Root, Receipt] = {}
+        self._kept_max = _KEPT_MIN
+        self.lock = Lock()
+
+    def present(self, receipt: Receipt) -> Receipt:
+        """Return a receipt of the present timer; the same one if no renewal is known."""
+        if not self._present:  # the usual case
+            return receipt
+        return self._present.get(_root_of(receipt), receipt)
+
+    def add(self, receipt: Receipt, present: Receipt) -> None:
+        """Record a renewal; the caller holds the lock."""
+        if len(self._present) >= self._kept_max:
+            oldest_ms = self._clock.now_ms - _KEPT_MS
+            self._present = {
+                root: one for root, one in self._present.items() if one.until_ms >= oldest_ms
+            }
+            self._kept_max = max(2 * len(self._present), _KEPT_MIN)
+        self._present[_root_of(receipt)] = present
+
+    def remove(self, receipt: Receipt) -> None:
+        """Forget a lease that was settled."""
+        if self._present:
+            self._present.pop(_root_of(receipt), None)
+
+    def again(self, receipt: Receipt, tried: Receipt) -> Receipt | None:
+        """Return the present timer of a receipt if it is another one than `tried`, or None.
+
+        The caller holds the lock.
+        """
+        present = self.present(receipt)
+        if present != tried:
+            return present
+        if receipt.opening == self._opening or tried != receipt:
+            return None  # the table has all renewals of this opening
+        found = self._lookup.find_marked(
+            receipt.lease_topic, receipt.message_id, renewal_mark(receipt)
+        )
+        if found is None:
+            return None
+        present = receipt._replace(
+            opening=self._opening,
+            queue_id=found.real.queue_id,
+            until_ms=found.due_ms,
+            timer_id=found.timer_id,
+            log_offset=found.log_offset,
+        )
+        self.add(receipt, present)
+        return present
+
+
+def _root_of(receipt: Receipt) -> Root:
+    return receipt.opening, receipt.timer_id
+
+
+# --- lease kinds ---
+# Count the timers of a group by kind: those in back-off, and leases of a last attempt.
+#
+# The timer of a lease waits for the retry topic, or in its last attempt for the dead-letter topic
+# of the group. `nack` gives the message a new timer, which waits for the retry topic, too. So the
+# number of pending timers of a topic does not tell a lease from a message in back-off, nor one
+# topic of the group from another: the ids are kept here. An id leaves when its timer is not pending
+# any more.
+#
+# Thread safety: any thread.
+# Locking: `_lock`, for changes of the arrays.
+# Invariants: memory is 8 bytes for each pending id, and for at most as many ids that have left.
+# See also: docs/decisions/0009-leases-replace-and-recurring.md.
+
+
+_SPARE_IDS = 4096
+
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+class TimerIds(Owner):
+    """The ids of pending timers, by topic and group."""
+
+    def __init__(self, states: TimerStates) -> None:
+        self._states = states
+        self._lock = Lock()
+        self._ids: dict[Key, array[int]] = {}
+        self._limits: dict[Key, int] = {}
+
+    def add(self, topic: str, group: str, timer_id: int) -> None:
+        """Add a timer."""
+        key = topic, group
+        with self._lock:
+            ids = self._ids.get(key)
+            if ids is None:
+                ids = self._ids[key] = array("q")
+            ids.append(timer_id)
+            if len(ids) > self._limits.get(key, _SPARE_IDS):
+                self._count(key)
+
+    def count(self, topic: str, group: str) -> int:
+        """Return how many of the timers are pending."""
+        with self._lock:
+            return self._count((topic, group)) if (topic, group) in self._ids else 0
+
+    def known(self) -> list[Key]:
+        """Return each topic and group that ever had a timer here."""
+        with self._lock:
+            return list(self._ids)
+
+    def _count(self, key: Key) -> int:
+        ids = np.unique(np.array(self._ids[key], np.int64))
+        ids = ids[which_wait(self._states.native, ids)]
+        self._ids[key] = array("q", ids.tobytes())
+        self._limits[key] = 2 * len(ids) + _SPARE_IDS
+        return len(ids)
+
+
+class LeaseKinds(Owner):
+    """The timers of all groups of one store that are not plain leases."""
+
+    def __init__(self, states: TimerStates) -> None:
+        self.in_backoff = TimerIds(states)
+        """Messages that `nack` returned, and that are delivered again later."""
+        self.last_attempts = TimerIds(states)
+        """Leases whose messages become dead letters when they end."""

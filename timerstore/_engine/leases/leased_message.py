@@ -3,11 +3,20 @@
 All are immutable.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
-from timerstore.messages import Message
+from timerstore._engine.base.column_batch import ColumnBatch, joined_column
+from timerstore._engine.base.message_fields import UNIQUE_PROPERTY, is_of_engine
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
+from timerstore.errors import CorruptError, MessageError
+from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
 from timerstore.reports import CancelResult
+
+# --- leased message ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -75,3 +84,88 @@ RESULTS = {
     CancelResult.UNKNOWN: AckResult.UNKNOWN,
 }
 """The outcome of a lease by the outcome of its timer."""
+
+
+# --- message copies ---
+# Copy a message for a lease, or back from a dead letter: its body, properties and id.
+#
+# Thread safety: any thread; there is no state.
+
+
+class CopyRow(Protocol):
+    """One copy of a message."""
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message."""
+
+    @property
+    def body(self) -> bytes:
+        """The body of the copy."""
+
+    @property
+    def text(self) -> bytes:
+        """The encoded properties of the copy."""
+
+
+def columns_of(rows: Sequence[CopyRow], due: Int64Array) -> ColumnBatch:
+    """Return the rows as columns, with a due time in ms for each; 0: now."""
+    ids = [row.message_id.encode() for row in rows]
+    bodies, properties = [row.body for row in rows], [row.text for row in rows]
+    made = ColumnBatch(*joined_column(bodies), due, b"")
+    return made.with_extra(*joined_column(properties)).with_ids(*joined_column(ids))
+
+
+def body_of(message: Message) -> bytes:
+    """Return the body, inflated if possible: the copy has no flag for a compressed body."""
+    if not message.sys_flag & SYS_FLAG_COMPRESSED:
+        return message.raw_body
+    try:
+        return message.body
+    except (MessageError, CorruptError):
+        return message.raw_body
+
+
+def properties_of(message: Message, lease: Lease, topic: str) -> bytes:
+    """Return the encoded properties of a copy: those of the message and those of the lease.
+
+    Those of the engine are set for each copy, or have no meaning for it; but a unique message stays
+    one.
+    """
+    pairs = [
+        f"{name}\x01{value}\x02"
+        for name, value in message.properties.items()
+        if name == UNIQUE_PROPERTY or (name != TOPIC_PROPERTY and not is_of_engine(name))
+    ]
+    pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
+    return "".join(pairs).encode()
+
+
+# --- unclaimed leases ---
+# Leased messages that an awaited `receive` has not returned to its caller yet.
+#
+#     leased in a call of the store -> add -> claim by the task        it returns the messages
+#                                          -> claim by the give-back   the task was cancelled
+#                                          -> take_all                 the store is being closed
+#
+# Thread safety: any thread; one of several claims gets a message.
+
+
+class UnclaimedLeases(Owner):
+    """The unclaimed messages of one store, by receipt."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, LeasedMessage] = {}
+
+    def add(self, messages: Sequence[LeasedMessage]) -> None:
+        """Add messages, in the call of the store that leases them."""
+        self._messages.update((one.receipt, one) for one in messages)
+
+    def claim(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
+        """Return those of the messages that no other claim got."""
+        take = self._messages.pop  # a single step
+        return [one for one in messages if take(one.receipt, None) is not None]
+
+    def take_all(self) -> list[LeasedMessage]:
+        """Claim all messages."""
+        return self.claim(list(self._messages.values()))

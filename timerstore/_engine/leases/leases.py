@@ -23,8 +23,6 @@ from timerstore._engine.base import argument_types
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.change.cancel import Canceller
-from timerstore._engine.change.reschedule import Rescheduler, Rewrite, Sync
 from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
     Receipt,
@@ -38,38 +36,46 @@ from timerstore._engine.format.lease import (
 )
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.lease_appender import LeaseAppender
-from timerstore._engine.leases.lease_call import (
+from timerstore._engine.leases.lease_reader import (
+    LeaseReader,
+    MakeConsumer,
+    TopicTurns,
+    WaitingReceive,
+    WaitingTopics,
+    recalled,
+)
+from timerstore._engine.leases.lease_timers import LeaseKinds, LeaseTimers, Renewals
+from timerstore._engine.leases.leased_message import (
+    RESULTS,
+    AckResult,
+    LeasedMessage,
+    UnclaimedLeases,
+)
+from timerstore._engine.leases.receive_request import (
     LeaseCall,
     ReceiptOrMessage,
-    Settled,
-    check_error,
-    receipt_of,
-)
-from timerstore._engine.leases.lease_kinds import LeaseKinds
-from timerstore._engine.leases.lease_reader import LeaseReader, MakeConsumer, WaitingReceive
-from timerstore._engine.leases.lease_timers import LeaseTimers
-from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedMessage
-from timerstore._engine.leases.receive_request import (
     ReceiveRequest,
     ReceiveTerms,
+    Settled,
     Topics,
+    check_error,
     check_lease,
     check_receive,
     check_topics,
+    receipt_of,
 )
-from timerstore._engine.leases.renewals import Renewals
 from timerstore._engine.leases.shared_receive import BegunReceive, SharedReceive, Source
-from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics, recalled
-from timerstore._engine.leases.unclaimed_leases import UnclaimedLeases
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
-from timerstore._engine.read.lease_progress import LeaseProgress
-from timerstore._engine.read.queue_ends import QueueEnds
-from timerstore._engine.read.waiting_pull import wait_in_thread
+from timerstore._engine.read.pull import QueueEnds
+from timerstore._engine.read.waiting import wait_in_thread
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.cancel import Canceller
+from timerstore._engine.write.reschedule import Rescheduler, Rewrite, Sync
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (

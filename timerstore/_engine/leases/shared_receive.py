@@ -17,10 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases.lease_reader import LeaseReader, WaitingReceive
+from timerstore._engine.leases.lease_reader import (
+    LeaseReader,
+    TopicTurns,
+    WaitingReceive,
+    WaitingTopics,
+)
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.receive_request import COUNT_MAX, ReceiveRequest, ReceiveTerms
-from timerstore._engine.leases.topic_turns import TopicTurns, WaitingTopics
 
 Source = LeaseReader | TopicTurns
 PASS_BYTES_MAX = 16 << 20

@@ -3,19 +3,15 @@
     append -> staging (memory that outlives the process) -> segment files -> sync
        end                                             written          durable     log offsets
 
-commit_log.py         append, write out, sync
-staging.py            the two halves of the side file that takes appended records
-group_commit.py       one thread syncs for all waiting threads
-log_recovery.py       find the end of the log after a crash
-survey.py             read every readable record, also past damage
-scanned_records.py    the array of records that a scan returns
-fold.py               derive the state of every timer from the whole log, with:
-    fold_ownership.py     which records belong to this store
-    fold_by_id.py         records that name a timer id
-    fold_by_matching.py   records of a broker, matched by content
-    fold_levels.py        messages of the delay levels
-    multiset.py           groups of equal records
-retention.py          remove the oldest segments
+commit_log.py        append, write out, sync: one thread syncs for all waiting threads
+staging.py           the two halves of the side file that takes appended records
+log_recovery.py      find the end of the log after a crash
+survey.py            read every readable record, also past damage
+scanned_records.py   the array of records that a scan returns, and groups of equal records
+fold.py              derive the state of every timer from the whole log, and decide which records
+                     belong to this store
+fold_matching.py     its rules: by timer id, by content for a broker's records, for delay levels
+retention.py         remove the oldest segments
 
 Invariants:
     1. durable <= written <= end.

@@ -6,7 +6,7 @@ continues in the other half, and the dispatch thread writes the full one to its 
 waits only if both halves are full.
 
 Thread safety: any thread may append. One thread at a time writes out; one at a time syncs
-    (group_commit.py).
+    (commit_log.py).
 Locking: `_write_lock`, then `lock`, the append lock. The leader of a sync round takes both. No
     system call is made under the append lock. C takes this lock too, without the GIL, so code under
     it must not rely on the GIL.
@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import (
     Lock,
+    NativeGroupCommit,
     ffi,
     lib,
     raise_status,
 )
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.group_commit import GroupCommit
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.storage.segments import Segments
@@ -47,6 +47,31 @@ from timerstore.errors import (
     is_interrupt,
     reentrant_call,
 )
+
+# --- group commit ---
+# Group commit: one thread syncs the log for all waiting threads.
+#
+# The first thread becomes the leader of a round and syncs. Threads that arrive during the round
+# wait until a sync has covered their records.
+#
+# Thread safety: any thread.
+# Locking: the GIL protects the state, which only C changes. A waiter sleeps without the GIL.
+# Invariants:
+#     1. At most one thread leads.
+#     2. No thread waits unless another one leads. The end of a round wakes all threads that it
+#        served, and the first of the others, which leads the next round.
+#     3. A thread that leaves with an exception (Ctrl-C) wakes all waiting threads.
+# See also: native/fastpath/group_commit.c; docs/decisions/0002-group-commit.md.
+
+
+class GroupCommit(Owner, NativeGroupCommit):  # type: ignore[misc]
+    """Choose the thread that syncs, and let the others wait."""
+
+    __slots__ = ()
+
+
+# --- commit log ---
+
 
 _BLANK_BYTES = 16
 _HINTS_MAX = 1 << 14  # three staging halves of small messages: 1 MiB

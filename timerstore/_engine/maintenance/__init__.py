@@ -1,14 +1,14 @@
 """Maintain a store: verify, repair, back up, restore.
 
     verify.py            every check, on a view of a store
-    store_view.py        the view that checks read; live_view.py: an open store;
-                         at_rest_view.py: a directory
-    check_*.py           the checks: log, queues, states, index, timer log, wheel, far wheel, config
+    store_view.py        the view that checks read, and their findings
+    live_view.py         the view of an open store
+    at_rest_view.py      the view of a directory, whose log is read past damage
+    check_log.py         the log, queues and index; check_timer.py: wheel, far wheel and timer log
+    check_states.py      states, side files and config; expected_states.py: as the log requires them
     repair.py            copy a damaged directory's log into a new one
-    log_reader.py        read a log at rest past damage
     backup.py            copy a live store into a backup, and later the new part
     restore_backup.py    copy a backup into a store, and check every byte
-    bootstrap_files.py   the side files that repair and restore write for the first opening
 
 A backup is a folder with backup.json (format/backup_json.py) and the log's segments in commitlog/.
 Queues, index, wheel, timer log and states are derived: the first opening of a restored store builds

@@ -29,16 +29,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.dedupe import Entries, read_ids, remove_ids, write_ids
 from timerstore._engine.format import backup_json, counts_json, recurring_json
 from timerstore._engine.format.backup_json import BackupManifest, SavedSegment
 from timerstore._engine.format.counts_json import NO_IDS, IdsMark
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import BACKUP_JSON, Tree, segment_name, segment_offset
 from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.queues.message_ids import Entries, read_ids, remove_ids, write_ids
+from timerstore._engine.storage.anchor import resolved_path
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import resolved_path
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock

@@ -4,25 +4,182 @@ The log is walked once. In an open store the walk also folds it, so that the sta
 the side files can be compared with it (check_states.py).
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base.native import lib
+from timerstore._engine.base.argument_types import Int64Array
+from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format import timer_unit
+from timerstore._engine.format import queue_unit, timer_unit
+from timerstore._engine.format.index_position import IndexFileState
+from timerstore._engine.format.queue_unit import UNIT_BYTES
+from timerstore._engine.format.store_paths import Tree, can_have_queue, segment_name
 from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
-from timerstore._engine.maintenance.check_queues import QueueCheck, add_not_zero
-from timerstore._engine.maintenance.expected_states import Expected
-from timerstore._engine.maintenance.findings import Findings, at_offset, first_byte, place
-from timerstore._engine.maintenance.id_states import LogFold
-from timerstore._engine.maintenance.store_view import LiveStore, LogPart, StoreView, TimerEnd
-from timerstore._engine.maintenance.unit_order import UnitOrder
+from timerstore._engine.log.survey import Files, SurveyedRecords
+from timerstore._engine.maintenance.expected_states import Expected, LogFold
+from timerstore._engine.maintenance.store_view import (
+    Findings,
+    LiveStore,
+    LogPart,
+    StoreView,
+    TimerEnd,
+    UnitOrder,
+    UnitRun,
+    at_offset,
+    first_byte,
+    place,
+)
+from timerstore._engine.queues.index_file import ENTRY_BYTES, HEADER_BYTES, Geometry, IndexFile
+from timerstore._engine.queues.key_index import KEYS_MAX
+from timerstore._engine.queues.record_lookup import RecordUnits, UnitRows, queues_named
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
-from timerstore.errors import TimerStoreError
+from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError, TimerStoreError
 from timerstore.reports import Problem
 
+# --- check queues ---
+# Check consume queues: each record's unit is in its queue, as dispatch writes it.
+
+
 _PIECE_BYTES = 1 << 20
+
+
+class QueueCheck(Owner):
+    """Compares queues with the records of the log, run after run."""
+
+    def __init__(self, view: StoreView) -> None:
+        self._view = view
+        self._findings = view.findings
+        self._file_bytes = view.config.queue_segment_bytes
+        self._next: dict[int, int] = {}  # by index of route: offset after the last record
+        self._bad: set[int] = set()
+        self._hint = view.derived("remove the queue's folder, and opening makes it again")
+
+    def add(self, run: UnitRun) -> None:
+        """Compare one run of units."""
+        route, offset, wanted = run
+        index = int(route.native.index)
+        if index in self._bad:
+            return
+        first = self._next.get(index)
+        if first is None:
+            first = self._view.first_offset(route)
+        self._next[index] = offset + len(wanted)
+        if first is not None and offset != first and self._view.engine is not None:
+            self._bad.add(index)
+            self._findings.add(
+                "queue offsets in the log have a gap",
+                f"topic {route.topic} queue {route.queue_id}",
+                first,
+                offset,
+            )
+            return
+        try:
+            got = self._view.queue_units(route, offset, len(wanted))
+        except TimerStoreError as error:
+            self._bad.add(index)
+            self._findings.raised("queue", self._where(route, offset), error)
+            return
+        if got is None:
+            return
+        self._findings.count("queue units", len(got) // UNIT_BYTES)
+        data = wanted.tobytes()
+        if got != data:
+            self._compare(route, offset, queue_unit.read(data), queue_unit.read(got))
+
+    def _compare(self, route: Route, first: int, wanted: Any, got: Any) -> None:
+        shared = min(len(wanted), len(got))
+        differs = wanted[:shared] != got[:shared]
+        if route.native.kind == lib.TS_ROUTE_LEVELS and not self._view.knows_delays:
+            differs &= ~_is_other_delay(wanted[:shared], got[:shared])
+        for at in np.flatnonzero(differs).tolist():
+            self._findings.add(
+                f"queue unit does not match its record{self._hint}",
+                self._where(route, first + at),
+                queue_unit.text(wanted[at]),
+                queue_unit.text(got[at]),
+            )
+        if shared < len(wanted):
+            self._findings.add(
+                f"queue ends too soon{self._hint}",
+                self._where(route, first + shared),
+                f"{len(wanted) - shared} more units",
+                "nothing",
+            )
+
+    def _where(self, route: Route, queue_offset: int) -> str:
+        return place_in_queue(self._view.tree, route, queue_offset * UNIT_BYTES, self._file_bytes)
+
+    def check_ends(self, end: int, *, is_damaged: bool) -> None:
+        """Check that the queues of an open store end with the last record of the log."""
+        engine = self._view.engine
+        if engine is None:
+            return
+        with engine.dispatch.still():
+            routes = list(engine.routes.by_index)
+            self._findings.count("queues", len(routes))
+            is_comparable = engine.log.end == end and not is_damaged
+            for route in routes:
+                self._check_end(engine, route, is_comparable=is_comparable)
+
+    def _check_end(self, engine: LiveStore, route: Route, *, is_comparable: bool) -> None:
+        queue = route.queue
+        last = self._next.get(int(route.native.index))
+        if last is None:
+            last = queue.first_at(engine.log.segments.begin)
+            last = last if last == queue.count else None
+        if is_comparable and queue.count != last:
+            self._findings.add(
+                "queue has another count than the log",
+                self._where(route, queue.count),
+                f"{last} units",
+                queue.count,
+            )
+        offset = queue.count * UNIT_BYTES
+        while True:
+            try:
+                offset, data = queue.read_tail(offset, _PIECE_BYTES)
+            except TimerStoreError as error:
+                where = place_in_queue(self._view.tree, route, offset, self._file_bytes)
+                self._findings.raised("queue", where, error)
+                return
+            if not data:
+                return
+            at = first_byte(data)
+            if at is not None:
+                where = place_in_queue(self._view.tree, route, offset + at, self._file_bytes)
+                add_not_zero(self._findings, "queue", where, data[at:])
+                return
+            offset += len(data)
+
+
+def place_in_queue(tree: Tree, route: Route, byte: int, file_bytes: int) -> str:
+    """Return the file of a queue that holds a byte, and the offset in it."""
+    at = byte % file_bytes
+    folder = tree.queue(route.topic, route.queue_id)
+    return at_offset(folder / segment_name(byte - at), at)
+
+
+def add_not_zero(findings: Findings, what: str, where: str, data: bytes) -> None:
+    """Add bytes past the end of a file's contents that are not zero."""
+    findings.add(f"{what}: bytes past the end", where, "zeros", data[:16].hex())
+
+
+def _is_other_delay(wanted: Any, got: Any) -> Any:
+    """Return where units differ in their due time alone, by whole seconds. Then the table of delays
+    was changed since they were written.
+    """
+    is_same = (wanted["log_offset"] == got["log_offset"]) & (wanted["size"] == got["size"])
+    return is_same & ((wanted["tags_code"] - got["tags_code"]) % 1000 == 0)
+
+
+# --- check log ---
+
+
 _IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
@@ -183,3 +340,214 @@ def _check_log_tail(findings: Findings, engine: LiveStore, end: int) -> None:
             add_not_zero(findings, "commit log", where, data[at:])
             return
         offset += len(data)
+
+
+# --- check index ---
+# Check the key index: built again from the log, in memory, it must have the same bytes.
+#
+# This walks the log once more, and needs memory for the slots of one file.
+
+
+_KEY_BYTES = ffi.sizeof("ts_key")
+
+
+def check_index(view: StoreView) -> None:
+    """Compare every file of an open store's index with the log. Services go on during this."""
+    store, findings = view.engine, view.findings
+    index = None if store is None else store.dispatch.index
+    if store is None or index is None or index.begin < store.log.segments.begin:
+        return  # there is no index, or retention removed its first records
+    files, states, slots, end = index.snapshot()
+    remake = _Remake(findings, index.geometry, files, states, slots, has_tags=index.has_tags)
+    try:
+        remake.run(store, index.begin, end)
+    except (TimerStoreError, OSError) as error:
+        findings.raised("index", index.begin, error)
+    findings.count("index entries", remake.entries)
+
+
+class _Remake(Owner):
+    def __init__(
+        self,
+        findings: Findings,
+        geometry: Geometry,
+        files: list[IndexFile],
+        states: list[IndexFileState],
+        newest_slots: bytes,
+        *,
+        has_tags: bool,
+    ) -> None:
+        self._findings = findings
+        self._has_tags = has_tags
+        self._geometry = geometry
+        self._files = files
+        self._states = states
+        self._newest_slots = newest_slots
+        self._capacity = 2 * KEYS_MAX
+        self._keys = np.empty(self._capacity * _KEY_BYTES, np.uint8)
+        self._entries = np.empty(self._capacity * ENTRY_BYTES, np.uint8)
+        self._slots = np.zeros(4 * geometry.slot_count, np.uint8)
+        self._pages = np.zeros(4 * geometry.slot_count // 4096 + 1, np.uint8)
+        self._native: Any = ffi.new("ts_index *")
+        self._native.slots = address(self._slots)
+        self._native.dirty_pages = address(self._pages)
+        self._native.slot_count = geometry.slot_count
+        self._native.entry_count = geometry.entry_count
+        self._native.next_entry = 1
+        self._at = 0  # which file
+        self.entries = 0
+
+    def run(self, store: LiveStore, begin: int, end: int) -> None:
+        """Walk [begin, end) of the log."""
+        keys: Any = ffi.new("ts_keys *")
+        keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._keys))
+        keys.capacity = self._capacity
+        keys.has_tags = self._has_tags
+        following = ffi.new("int64_t *", begin)
+        segments = store.log.segments
+        with segments.view(end) as view:
+            while following[0] < end:
+                keys.count = 0
+                got = lib.ts_index_keys(view, following[0], following, KEYS_MAX, keys)
+                if got < 0:
+                    segments.serve(view, got, "check")
+                elif not self._add(keys.at, int(keys.count)):
+                    return
+        self._finish()
+        if self._at < len(self._files) - 1:
+            self._wrong("index files", "none after it", len(self._files) - 1 - self._at)
+
+    def _add(self, keys: Any, count: int) -> bool:
+        """Compare the entries of these keys. Return False at the first difference."""
+        done = 0
+        while done < count:
+            if self._native.next_entry >= self._native.entry_count and not self._next_file():
+                return False
+            if not self._files:
+                self._findings.add("index", "the store", "a file", "none")
+                return False
+            first = int(self._native.next_entry)
+            taken = int(
+                lib.ts_index_append(self._native, keys + done, count - done, address(self._entries))
+            )
+            wanted = self._entries[: taken * ENTRY_BYTES].tobytes()
+            got = self._files[self._at].read_entries(first, taken)
+            self.entries += taken
+            if wanted != got:
+                a, b = (np.frombuffer(x, np.uint8).reshape(-1, ENTRY_BYTES) for x in (wanted, got))
+                row = int(np.flatnonzero((a != b).any(axis=1))[0])
+                where = at_offset(self._files[self._at].path, self._geometry.entry_at(first + row))
+                self._findings.add(
+                    "index entry", where, a[row].tobytes().hex(), b[row].tobytes().hex()
+                )
+                return False
+            done += taken
+        return True
+
+    def _next_file(self) -> bool:
+        self._finish()
+        if self._at + 1 >= len(self._files):
+            self._wrong("index files", "another after it", "none")
+            return False
+        self._at += 1
+        self._slots[:] = 0
+        native = self._native
+        native.next_entry, native.slots_used = 1, 0
+        native.begin_ms, native.begin_offset = native.end_ms, native.end_offset
+        return True
+
+    def _finish(self) -> None:
+        """Compare slots and header of a file whose entries are complete."""
+        if not self._files:
+            return
+        file, state = self._files[self._at], self._states[self._at]
+        is_newest = self._at == len(self._files) - 1
+        slots = self._newest_slots if is_newest else file.copy_slots().tobytes()
+        if slots != self._slots.tobytes():
+            a, b = np.frombuffer(slots, ">i4"), self._slots.view(">i4")
+            slot = int(np.flatnonzero(a != b)[0])
+            where = at_offset(file.path, HEADER_BYTES + 4 * slot)
+            self._findings.add("index slot", where, int(b[slot]), int(a[slot]))
+        out = ffi.new("uint8_t[]", HEADER_BYTES)
+        lib.ts_index_header_put(self._native, out)
+        wanted = bytes(ffi.buffer(out))
+        headers = [file.header_of(state)]
+        if state.slots_crc is not None:  # then the file has it too
+            headers.append(file.read_header())
+        for got in headers:
+            if got != wanted:
+                self._findings.add("index header", file.path, wanted.hex(), got.hex())
+
+    def _wrong(self, what: str, wanted: object, got: object) -> None:
+        self._findings.add(what, self._files[self._at].path, wanted, got)
+
+
+# --- log units ---
+# The queue units that the records of a log at rest require, without any file of a queue.
+
+
+def runs_of(route: Route, offsets: Int64Array, units: UnitRows) -> Iterator[UnitRun]:
+    """Split the units of one queue into runs of consecutive queue offsets."""
+    edges = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for rows in np.split(np.arange(len(offsets)), edges):
+        yield UnitRun(route, int(offsets[rows[0]]), units[rows])
+
+
+class LogUnits(Owner):
+    """Makes the units that dispatch would write."""
+
+    def __init__(self, tree: Tree, files: Files, config: StoreConfig) -> None:
+        self._files = files
+        # Routes of a folder that does not exist: they find no file and make none.
+        self.routes = Routes(Disk(), Tree(tree.side / "none"), config.queue_segment_bytes)
+        self._units = RecordUnits(self.routes, config.level_delays)
+
+    def of(self, piece: SurveyedRecords, limit: int = 2**62) -> Iterator[UnitRun]:
+        """Return the units of records below a log offset, which is the edge of a record. They come
+        batch by batch, and in each batch queue by queue.
+        """
+        if not len(piece.rows):
+            return
+        data = address(piece.data)
+        segments = ffi.new("const uint8_t *[]", [data])
+        view = ffi.new("ts_view *")
+        view.segments = segments
+        view.segment_bytes = self._files.segment_bytes
+        view.first_segment = piece.begin // self._files.segment_bytes
+        view.segment_count = 1
+        last = int(piece.rows["log_offset"][-1] + piece.rows["size"][-1])
+        view.end = min(last, limit)
+        begin = piece.begin
+        try:
+            while begin < view.end:
+                count = self._units.make(view, begin)
+                if count == lib.TS_NEED_ROUTE:
+                    self._make_routes(view, piece)
+                    begin = self._units.reached
+                elif count < 0:
+                    break  # these records were read before: another process writes to the file
+                else:
+                    for index, offsets, units in self._units.by_queue(count):
+                        yield from runs_of(self.routes.by_index[index], offsets, units)
+                    begin = self._units.reached
+        finally:
+            ffi.release(data)
+
+    def _make_routes(self, view: Any, piece: SurveyedRecords) -> None:
+        out, sizes = ffi.new("int64_t[2]"), ffi.new("int32_t[4]")
+        need = int(view.need)
+        lib.ts_record_at(view, need, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3)
+        at = need % self._files.segment_bytes
+        record = bytes(piece.data[at : at + sizes[3]])
+        topic, text = record[out[0] : out[0] + sizes[0]], record[out[1] : out[1] + sizes[1]]
+        before = len(self.routes.by_index)
+        for name, number in queues_named(topic, int(sizes[2]), text):
+            if can_have_queue(name, number):
+                self.routes.make(name, number, 0, persist=False)
+        if len(self.routes.by_index) == before:
+            raise CorruptError(
+                "a record names no queue that can be made",
+                where=f"{self._files.path(need)} offset {at}",
+                wanted="a topic's name, and a number",
+                got=f"{topic[:80]!r}, {sizes[2]}",
+            )

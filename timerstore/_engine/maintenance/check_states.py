@@ -4,24 +4,181 @@ In an open store the fold of the log at its end must equal memory, and the fold 
 must equal the side files. Of a directory only the side files are checked.
 """
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
 import numpy as np
 
-from timerstore._engine.format import counts_json
+from timerstore._engine.format import (
+    counts_json,
+    delay_offset_json,
+    recurring_json,
+    state_sector,
+    timer_metrics_json,
+    topics_json,
+    watermark,
+)
+from timerstore._engine.format.consumer_offset_json import ConsumerOffsets
 from timerstore._engine.format.counts_json import Counts
+from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
+from timerstore._engine.format.store_paths import backup_of
 from timerstore._engine.log.fold import fold
 from timerstore._engine.log.scanned_records import Scan
-from timerstore._engine.maintenance import id_states
+from timerstore._engine.maintenance import expected_states
 from timerstore._engine.maintenance.check_log import LogResult
-from timerstore._engine.maintenance.check_side import (
-    check_counts_file,
-    check_message_ids,
-    check_states_file,
-)
-from timerstore._engine.maintenance.expected_states import Expected
-from timerstore._engine.maintenance.findings import place
-from timerstore._engine.maintenance.id_states import NAMES, LogFold
+from timerstore._engine.maintenance.expected_states import NAMES, Expected, LogFold, Packed
 from timerstore._engine.maintenance.live_view import scan_log
-from timerstore._engine.maintenance.store_view import LiveStore, Memory, StoreView
+from timerstore._engine.maintenance.store_view import LiveStore, Memory, StoreView, at_offset, place
+from timerstore._engine.queues.message_ids import read_ids
+from timerstore._engine.queues.routes import Routes
+from timerstore._engine.read.consumer_offsets import offsets_past_end, read_file
+from timerstore.errors import TimerStoreError
+
+# --- check side ---
+# Check our own side files: watermark, states, counts and message ids of the last checkpoint.
+
+
+_STATES_AT = 32  # in a sector
+
+
+def check_watermark(view: StoreView) -> None:
+    """Check that the file of an open store has its last completed watermark, and that this speaks
+    of nothing that does not exist. The watermark of a directory was read already.
+    """
+    mark, side, engine, findings = view.mark, view.side, view.engine, view.findings
+    if mark is None or side is None or engine is None:
+        return
+    config, path = view.config, view.tree.watermark
+    try:
+        found = watermark.read(side.watermark or b"")
+    except TimerStoreError as error:
+        findings.raised("watermark", path, error)
+        return
+    if found != mark:
+        at = mark.sequence % 2 * watermark.SLOT_BYTES
+        findings.add("watermark", at_offset(path, at), mark, found)
+    wheel, timer_log = engine.wheel, engine.timer_log
+    limits = (
+        ("log end", mark.log_end, engine.log.durable),
+        ("timer log end", mark.timer_log_end, timer_log.end),
+        ("timer queue offset", mark.timer_queue_offset, timer_log.linked_offset),
+        ("timer queue offset", mark.timer_queue_offset, engine.timer_route.queue.count),
+        # A clock that is set back moves the wheel's position before the next checkpoint does.
+        ("read slot", mark.replay_slot, max(wheel.read_slot, wheel.completed_replay_slot)),
+        ("timer id end", mark.timer_id_end, int(engine.log.native.timer_route.next_offset)),
+    )
+    for what, got, limit in limits:
+        if got > limit:
+            findings.add(f"watermark: {what}", path, f"at most {limit}", got)
+    same = (
+        ("log begin", mark.log_begin, engine.log.segments.begin),
+        ("timer log begin", mark.timer_log_begin, timer_log.segments.begin),
+        ("store id", mark.store_id, engine.store_id),
+        ("precision", mark.precision_ms, config.precision_ms),
+        ("wheel slot count", mark.wheel_slot_count, config.wheel_slot_count),
+    )
+    for what, got, wanted in same:
+        if got != wanted:
+            findings.add(f"watermark: {what}", path, wanted, got)
+
+
+def check_states_file(
+    view: StoreView, wanted: Packed | None, *, only_known: bool, floor: int
+) -> None:
+    """Check that each chunk has a valid sector, that their digest is the watermark's, and that the
+    states are those that the log requires there (`wanted`; None: not known).
+    """
+    mark, side, findings, path = view.mark, view.side, view.findings, view.tree.state
+    if mark is None or side is None:
+        return
+    raw = side.state
+    if raw is None:
+        findings.add(f"states{view.derived()}", path, "a file", "none")
+        return
+    crcs = np.zeros(mark.state_chunk_count, np.uint64)
+    states = np.zeros(mark.state_chunk_count * PAYLOAD_BYTES, np.uint8)
+    which = np.zeros(mark.state_chunk_count, np.int64)
+    is_whole = True
+    entry = counts_json.read_counts(side.counts, mark.log_end, mark.sequence)
+    past = {c for pair in (() if entry is None else entry.past) for c in range(*pair)}
+    for chunk in range(mark.state_chunk_count):
+        if chunk in past:
+            continue
+        at = 2 * chunk * SECTOR_BYTES
+        picked = state_sector.pick(raw[at : at + 2 * SECTOR_BYTES], chunk, mark.log_end)
+        if picked is None:
+            is_whole = False
+            findings.add(
+                f"states: chunk {chunk} has no valid sector{view.derived()}",
+                at_offset(path, at),
+                f"one whose CRC fits, of a log end up to {mark.log_end}",
+                "none",
+            )
+            continue
+        crcs[chunk], which[chunk] = picked.crc, picked.which
+        begin = chunk * PAYLOAD_BYTES
+        states[begin : begin + PAYLOAD_BYTES] = np.frombuffer(picked.payload, np.uint8)
+    digest = state_sector.digest(crcs)
+    if is_whole and digest != mark.state_digest:
+        findings.add(f"states: digest{view.derived()}", path, mark.state_digest, digest)
+    findings.count("state chunks", len(crcs))
+    if wanted is None or not is_whole:
+        return
+    for timer_id, one, other in expected_states.differing(
+        wanted, states, only_known=only_known, floor=floor
+    ):
+        chunk, k = divmod(timer_id, CHUNK_IDS)
+        at = 2 * chunk * SECTOR_BYTES + _STATES_AT + k // 4
+        if chunk < len(which):
+            at += int(which[chunk]) * SECTOR_BYTES
+        findings.add(
+            f"states: timer id {timer_id} as of log end {mark.log_end}",
+            at_offset(path, at),
+            NAMES[one],
+            NAMES[other],
+        )
+
+
+def check_counts_file(
+    view: StoreView,
+    entry: Counts | None,
+    routes: Routes | None,
+    wanted: Mapping[str, Mapping[int, int]] | None,
+) -> None:
+    """Check that the file has the counts of the watermark, and that they are those that the log
+    requires: by name, then by index of route. `wanted` is None if that is not known.
+    """
+    mark = view.mark
+    if mark is None or view.side is None:
+        return
+    what = f"counts as of log end {mark.log_end}"
+    if entry is None:
+        view.findings.add(f"{what}{view.derived()}", view.tree.counts, "an entry", "no entry")
+        return
+    if wanted is None or routes is None:
+        return
+    for name, by_index in wanted.items():
+        found = getattr(entry, name)
+        expected: counts_json.Pending = {}
+        for index, count in by_index.items():
+            if count:
+                route = routes.by_index[index]
+                expected.setdefault(route.topic, {})[route.queue_id] = count
+        if found != expected:
+            view.findings.add(f"{what}: {name}", view.tree.counts, expected, found)
+
+
+def check_message_ids(view: StoreView, entry: Counts | None) -> None:
+    """Check that a closed store has the message ids that its counts speak of."""
+    if entry is None or view.disk.exists(view.tree.abort):
+        return
+    if read_ids(view.disk, view.tree, entry.ids) is None:
+        path, wanted = view.tree.ids(entry.ids.number), f"{entry.ids.bytes} bytes as written"
+        view.findings.add("message ids", path, wanted, "others, or fewer")
+
+
+# --- check states ---
+
 
 _MATCHED_RECORDS_MAX = 2_000_000
 """A log with timers of others is matched whole up to so many records (250 MB). A longer one is
@@ -131,11 +288,11 @@ class _OpenStates:
     def _compare_memory(self, expected: Expected, *, only_known: bool) -> None:
         memory = self._memory
         where = f"memory at log end {memory.log_end}"
-        for timer_id, one, other in id_states.differing(
+        for timer_id, one, other in expected_states.differing(
             expected.states, memory.states, only_known=only_known, floor=self._fold.floor
         ):
             self._findings.add(f"state of timer id {timer_id}", where, NAMES[one], NAMES[other])
-        counted = sum(len(ids) for ids in id_states.pending(memory.states))
+        counted = sum(len(ids) for ids in expected_states.pending(memory.states))
         if counted != memory.pending_timers:
             self._findings.add("number of pending timers", where, counted, memory.pending_timers)
         if expected.pending is None:
@@ -161,3 +318,52 @@ class _OpenStates:
         for where, wanted, got in checks:
             for queue_id, one, other in self._fold.levels.differing(wanted, got):
                 self._findings.add(f"delivered of level {queue_id + 1}", where, one, other)
+
+
+# --- check config ---
+# Check the files of config/: each can be read, and no committed offset lies past its queue.
+
+
+def check_config(view: StoreView) -> None:
+    """Read every file of a directory's config/ but the committed offsets. An open store read them
+    when it was opened, and writes them again.
+    """
+    if view.engine is not None:
+        return
+    tree = view.tree
+    readers: dict[Path, Callable[[bytes | None, bytes | None], object]] = {
+        tree.topics_json: topics_json.read,
+        tree.delay_offset_json: delay_offset_json.read,
+        tree.timer_metrics: timer_metrics_json.read,
+        tree.recurring_json: lambda text, _backup: recurring_json.read(text),
+    }
+    for path, read in readers.items():
+        try:
+            read(view.disk.read_small(path), view.disk.read_small(backup_of(path)))
+        except TimerStoreError as error:
+            view.findings.raised("a file of config/", path, error)
+
+
+def read_offsets(view: StoreView) -> ConsumerOffsets:
+    """Read the committed offsets. This comes before the queues are read, which only grow."""
+    try:
+        return read_file(view.disk, view.tree)
+    except TimerStoreError as error:
+        view.findings.raised("committed offsets", view.tree.consumer_offset_json, error)
+        return ConsumerOffsets()
+
+
+def check_offsets(view: StoreView, file: ConsumerOffsets) -> None:
+    """Check that no group of an open store has committed an offset past the end of a queue. It
+    would skip the next messages.
+    """
+    if view.engine is None:
+        return
+    view.findings.count("committed offsets", sum(len(one) for one in file.table.values()))
+    for one in offsets_past_end(file, view.engine.routes):
+        view.findings.add(
+            f"committed offset of group {one.group}, topic {one.topic} queue {one.queue_id}",
+            view.tree.consumer_offset_json,
+            f"at most {one.end}",
+            one.offset,
+        )

@@ -21,11 +21,11 @@ from timerstore._engine.format import wheel_slot
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import Scan
-from timerstore._engine.maintenance.check_far import read_far_table
-from timerstore._engine.maintenance.findings import Findings, place
-from timerstore._engine.maintenance.log_units import runs_of
+from timerstore._engine.maintenance.check_log import runs_of
+from timerstore._engine.maintenance.check_timer import read_far_table
 from timerstore._engine.maintenance.store_view import (
     FarChains,
+    Findings,
     LiveStore,
     LogPart,
     Memory,
@@ -33,9 +33,9 @@ from timerstore._engine.maintenance.store_view import (
     TimerEnd,
     UnitRun,
     WheelCopy,
+    place,
 )
-from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.record_units import RecordUnits
+from timerstore._engine.queues.record_lookup import RecordUnits, route_needed
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError, TimerStoreError

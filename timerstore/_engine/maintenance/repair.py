@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore._engine.dedupe import Entries, read_ids, read_newest, write_ids
 from timerstore._engine.format import (
     consumer_offset_json,
     counts_json,
@@ -42,15 +41,14 @@ from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore._engine.log.staging import read_staged
 from timerstore._engine.log.survey import Files, Gap, list_files
-from timerstore._engine.maintenance.at_rest_view import StoreFiles, find_store
-from timerstore._engine.maintenance.bootstrap_files import check_ends, write_bootstrap
-from timerstore._engine.maintenance.findings import Findings
-from timerstore._engine.maintenance.log_reader import LogReader, Progress
-from timerstore._engine.maintenance.log_units import LogUnits
-from timerstore._engine.maintenance.store_view import UnitRun
+from timerstore._engine.maintenance.at_rest_view import LogReader, Progress, StoreFiles, find_store
+from timerstore._engine.maintenance.check_log import LogUnits
+from timerstore._engine.maintenance.restore_backup import check_ends, write_bootstrap
+from timerstore._engine.maintenance.store_view import Findings, UnitRun
+from timerstore._engine.queues.message_ids import Entries, read_ids, read_newest, write_ids
+from timerstore._engine.storage.anchor import absolute_path, resolved_path
+from timerstore._engine.storage.directory import check_target, staged_directory
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.storage.paths import absolute_path, resolved_path
-from timerstore._engine.storage.staged_directory import check_target, staged_directory
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.reports import Report
 

@@ -7,25 +7,27 @@ Each check exists once and works on either view. A part that a view does not hav
 check does nothing. A directory has no memory to compare with its files, and no index of its own.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.argument_types import Int64Array
+from timerstore._engine.format import timer_unit
 from timerstore._engine.format.counts_json import Levels
 from timerstore._engine.format.far_table import FarTable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import Scan
-from timerstore._engine.maintenance.findings import Findings
-from timerstore._engine.maintenance.id_states import Packed
+from timerstore._engine.maintenance.expected_states import Packed
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.record_units import UnitRows
+from timerstore._engine.queues.record_lookup import UnitRows
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
@@ -34,12 +36,83 @@ from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
-from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_log import TimerLog, pieces
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.reports import Problem
+from timerstore.reports import Problem, Report
+
+# --- findings ---
+# `Findings`: the problems and counts of one check.
+#
+# Thread safety: one thread for each check.
+# Invariants: memory is bounded. Problems past a limit are counted and not kept.
+
+
+_PROBLEMS_MAX = 10_000
+
+
+class Findings:
+    """Collects problems and counts of one check."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+        self._left_off = 0
+        self._counts: Counter[str] = Counter()
+
+    def add(self, what: str, where: object, wanted: object, got: object) -> None:
+        """Add a problem."""
+        if len(self._problems) < _PROBLEMS_MAX:
+            self._problems.append(Problem(what, str(where), str(wanted), str(got)))
+        else:
+            self._left_off += 1
+
+    def raised(self, what: str, where: object, error: Exception) -> None:
+        """Add something that could not be read."""
+        self.add(what, where, "readable", error)
+
+    def count(self, what: str, number: int) -> None:
+        """Add to the number of things that were read."""
+        self._counts[what] += number
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no problem so far."""
+        return not self._problems
+
+    def report(self) -> Report:
+        """Return all problems and counts."""
+        problems = list(self._problems)
+        if self._left_off:
+            problems.append(
+                Problem("more problems", "the whole store", "none", f"{self._left_off} more")
+            )
+        return Report(tuple(problems), dict(self._counts))
+
+
+def place(segments: Segments, offset: int) -> str:
+    """Return the file of a segmented space that has an offset, and the offset in it."""
+    number, at = divmod(offset, segments.segment_bytes)
+    return at_offset(segments.path(number), at)
+
+
+def at_offset(path: Path, offset: int) -> str:
+    """Return a file and an offset in it as text."""
+    return f"{path} offset {offset}"
+
+
+_ZEROS = bytes(1 << 20)
+
+
+def first_byte(data: bytes) -> int | None:
+    """Return the place of the first byte that is not zero; None if all are."""
+    if data == _ZEROS[: len(data)]:
+        return None
+    return len(data) - len(data.lstrip(b"\0"))
+
+
+# --- store view ---
 
 
 class UnitRun(NamedTuple):
@@ -225,3 +298,52 @@ class StoreView(Protocol):
 
     def far_chains(self) -> AbstractContextManager[FarChains | None]:
         """Return the far wheel's chains. They do not change in the context."""
+
+
+# --- unit order ---
+# `UnitOrder`: find the timer unit of each record of the timer topic.
+#
+# Units that link a message for the first time have the order of the topic's queue. The last of them
+# belongs to the record before `linked_offset`. Units of messages that were linked again
+# (docs/decisions/0003-timing-wheel.md) lie between them and are marked. The n-th unit without that
+# mark belongs to the n-th record.
+# The units are counted once, piece by piece.
+
+
+class _Piece(NamedTuple):
+    pos: int  # of its first unit
+    size: int  # how many units
+    first: int  # how many units without the mark lie before it
+
+
+class UnitOrder:
+    """The first units of all messages in a timer log below `end`."""
+
+    def __init__(self, segments: Segments, end: int, linked_offset: int) -> None:
+        self._segments = segments
+        self._pieces: list[_Piece] = []
+        count = 0
+        for pos, size in pieces(segments, end):
+            self._pieces.append(_Piece(pos, size, count))
+            count += int(np.count_nonzero(_is_first(self._read(pos, size))))
+        self._counts = np.array([piece.first for piece in self._pieces], np.int64)
+        self.begin = linked_offset - count
+        """The queue offset of the first record whose unit still exists."""
+
+    def _read(self, pos: int, size: int) -> Any:
+        return timer_unit.read(self._segments.read(pos, size * timer_unit.UNIT_BYTES))
+
+    def units(self, begin: int, end: int) -> Iterator[tuple[Any, Any]]:
+        """Return positions and units of the records with queue offsets [begin, end)."""
+        number, last = begin - self.begin, end - self.begin
+        while number < last:
+            at = int(np.searchsorted(self._counts, number, side="right")) - 1
+            piece = self._pieces[at]
+            units = self._read(piece.pos, piece.size)
+            rows = np.flatnonzero(_is_first(units))[number - piece.first : last - piece.first]
+            yield piece.pos + rows * timer_unit.UNIT_BYTES, units[rows]
+            number += len(rows)
+
+
+def _is_first(units: Any) -> Any:
+    return (units["magic"] & timer_unit.MAGIC_AGAIN) == 0

@@ -16,19 +16,23 @@ in the Report, never an exception.
 
 import os
 
-from timerstore._engine.maintenance.at_rest_view import AtRestView
-from timerstore._engine.maintenance.check_config import check_config, check_offsets, read_offsets
-from timerstore._engine.maintenance.check_far import check_far
-from timerstore._engine.maintenance.check_index import check_index
-from timerstore._engine.maintenance.check_log import check_log
-from timerstore._engine.maintenance.check_side import check_watermark
-from timerstore._engine.maintenance.check_states import check_states
-from timerstore._engine.maintenance.check_timer_log import check_timer_log
-from timerstore._engine.maintenance.check_wheel import check_reached, check_wheel
-from timerstore._engine.maintenance.findings import Findings
+from timerstore._engine.maintenance.at_rest_view import AtRestView, Progress
+from timerstore._engine.maintenance.check_log import check_index, check_log
+from timerstore._engine.maintenance.check_states import (
+    check_config,
+    check_offsets,
+    check_states,
+    check_watermark,
+    read_offsets,
+)
+from timerstore._engine.maintenance.check_timer import (
+    check_far,
+    check_reached,
+    check_timer_log,
+    check_wheel,
+)
 from timerstore._engine.maintenance.live_view import LiveView
-from timerstore._engine.maintenance.log_reader import Progress
-from timerstore._engine.maintenance.store_view import LiveStore, StoreView
+from timerstore._engine.maintenance.store_view import Findings, LiveStore, StoreView
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.reports import Report

@@ -34,12 +34,12 @@ class ConsumeQueue(Owner):
         self._segments = Segments(disk, directory, segment_bytes, _RESERVE_BYTES)
         self.count = 0  # queue offset of the next unit
         self.min_offset = 0
-        self.old_count = 0  # the count when the store was opened; see old_units.py
+        self.old_count = 0  # the count when the store was opened; see routes.py
         # The last result of `visible`: log end, queue offset, and whether a unit past it existed.
         self._seen = 0, 0, False
         # For each of the last appends: log offset of the end of its last record, and the count.
         self._appends: tuple[tuple[int, int], ...] = ()
-        # By block of units: the latest store time of a message in it (read/time_seek.py).
+        # By block of units: the latest store time of a message in it (read/queue_reader.py).
         self.latest_store_ms: dict[int, int] = {}
 
     def load(self) -> None:

@@ -1,11 +1,16 @@
 """Find the topic and queue of a record, and make routes that C needs for it."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.base.native import ffi, lib, raise_status
+from timerstore._engine.base.argument_types import Int64Array
+from timerstore._engine.base.native import address, ffi, lib, raise_status
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.store_paths import (
     QUEUE_COUNT_MAX,
     SCHEDULE_TOPIC,
@@ -14,10 +19,13 @@ from timerstore._engine.format.store_paths import (
     whole_number,
 )
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
 from timerstore.messages import parse_properties
+
+# --- record lookup ---
 
 
 def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes, int, bytes]:
@@ -140,3 +148,104 @@ def is_of_topic(routes: Routes, found: npt.NDArray[np.int32], topic: str) -> npt
     """Mark the route indexes that belong to a topic."""
     own = [k for k, route in enumerate(list(routes.by_index)) if route.topic == topic]
     return np.isin(found, own)
+
+
+# --- record properties ---
+# Read the properties of the delayed messages of some topics from a part of the log.
+#
+# This costs nothing if no such topic exists. Otherwise it scans that part of the log, and reads
+# each such record.
+#
+# Thread safety: used while a store is opened.
+
+
+def timer_properties(
+    segments: Segments,
+    routes: Routes,
+    precision_ms: int,
+    now_ms: int,
+    begin: int,
+    end: int,
+    is_wanted: Callable[[str], bool],
+) -> Iterator[tuple[str, bytes]]:
+    """Yield topic and property text of the timers in [begin, end) of the log, in its order.
+
+    Includes timers that were delivered or cancelled since.
+    is_wanted: returns whether messages for a topic are to be yielded.
+    """
+    if begin >= end or not any(is_wanted(route.topic) for route in routes.by_index):
+        return
+    for part, _, _ in scan_batches(
+        segments,
+        lambda: routes.native,
+        lambda view: route_needed(segments, view, routes, now_ms),
+        precision_ms,
+        begin,
+        end,
+    ):
+        wanted = [k for k, route in enumerate(routes.by_index) if is_wanted(route.topic)]
+        rows = part[(part["kind"] == lib.TS_KIND_TIMER) & np.isin(part["route"], wanted)]
+        with segments.view(end) as view:
+            for row in rows[["route", "log_offset"]].tolist():
+                _, _, text = record_fields(segments, view, row[1])
+                yield routes.by_index[row[0]].topic, text
+
+
+# --- record units ---
+# `RecordUnits`: the consume queue units of a log's records, as dispatch writes them.
+#
+# Readers and checks use it: it makes units in memory and writes none.
+#
+# Thread safety: one thread for each object.
+
+
+_BATCH = 16_384
+
+UnitRows = npt.NDArray[np.uint8]
+"""Rows of 20 bytes."""
+
+
+class RecordUnits(Owner):
+    """Makes the units of one log, batch by batch."""
+
+    def __init__(self, routes: Routes, level_delays: str) -> None:
+        self._routes = routes
+        delays = parse_level_delays(level_delays)
+        self._delays, self._delay_count = ffi.new("int64_t[]", delays), len(delays)
+        self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
+        self._indexes, self._offsets = np.empty(_BATCH, np.int32), np.empty(_BATCH, np.int64)
+        self._following = ffi.new("int64_t *")
+
+    @property
+    def reached(self) -> int:
+        """The log offset after the last record of the last batch."""
+        return int(self._following[0])
+
+    def make(self, view: Any, begin: int) -> int:
+        """Make the units of the records from a log offset on; return how many, or a status of C."""
+        return int(
+            lib.ts_dispatch(
+                view,
+                self._routes.native,
+                self._delays,
+                self._delay_count,
+                begin,
+                self._following,
+                _BATCH,
+                address(self._units),
+                ffi.from_buffer("int32_t[]", self._indexes),
+                ffi.from_buffer("int64_t[]", self._offsets),
+                ffi.NULL,
+                ffi.NULL,
+                ffi.NULL,
+            )
+        )
+
+    def by_queue(self, count: int) -> Iterator[tuple[int, Int64Array, UnitRows]]:
+        """Return the units of the last batch: (index of the route, queue offsets, units)."""
+        indexes = self._indexes[:count]
+        units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
+        order = np.argsort(indexes, kind="stable")
+        edges = np.flatnonzero(np.diff(indexes[order])) + 1
+        for part in np.split(order, edges) if count else ():
+            yield int(indexes[part[0]]), self._offsets[part], units[part]

@@ -14,23 +14,98 @@ import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Self
+from typing import Any, NamedTuple, Self
 
-from timerstore._engine.base.closing import Closing
+from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.due_times import moment_ms
-from timerstore._engine.read.commit_request import requested_offsets
-from timerstore._engine.read.consumer_context import ConsumerContext
-from timerstore._engine.read.consumer_lag import log_removed_unread
-from timerstore._engine.read.consumer_offsets import PendingCommit
-from timerstore._engine.read.groups import AssignedQueue, Filters, Group, Member
-from timerstore._engine.read.time_seek import PAST_END
+from timerstore._engine.base.owner import Closing
+from timerstore._engine.queues.routes import Routes
+from timerstore._engine.read.consumer_offsets import Offsets, PendingCommit, log_removed_unread
+from timerstore._engine.read.groups import AssignedQueue, Filters, Group, Groups, Member, WaitQueue
+from timerstore._engine.read.pull import Puller
+from timerstore._engine.read.pull_request import check_poll, whole_ms, whole_or
+from timerstore._engine.read.queue_reader import PAST_END
 from timerstore._engine.read.topic_reader import TopicReader
-from timerstore._engine.read.validation import check_poll, whole_ms, whole_or
-from timerstore._engine.read.wait_queue import WaitQueue
-from timerstore._engine.read.waiting_poll import WaitingPoll
-from timerstore._engine.read.waiting_pull import wait_in_thread
-from timerstore.errors import ClosedError, MessageError, TimerStoreError, quoted
+from timerstore._engine.read.waiting import WaitingPoll, wait_in_thread
+from timerstore.clock import Clock
+from timerstore.errors import ClosedError, MessageError, TimerStoreError, kind_of, quoted
 from timerstore.messages import Message, PullStatus
+
+# --- commit request ---
+# Convert the argument of `Consumer.commit` to queue offsets.
+#
+# Raises: MessageError on messages and offsets that the consumer has not handed out.
+
+
+def requested_offsets(group: Group, member: Member, through: object) -> dict[int, int]:
+    """Return the offset to commit for each queue; the caller has the group's lock.
+
+    Queues that were revoked, and offsets before one that is durable, are left out.
+    """
+    assigned = member.assigned
+    if through is None:
+        return {q: one.position for q, one in assigned.items() if one.position >= 0}
+    if isinstance(through, Message):
+        queue_id, offset = _offset_after(group.topic, through)
+        if queue_id not in assigned and queue_id < group.queue_count:
+            return {}
+        through = {queue_id: offset}
+    if not isinstance(through, Mapping):
+        raise MessageError(
+            f"commit: wanted a Message or a mapping of queues, got {kind_of(through)}"
+        )
+    problems, requested = [], {}
+    for queue_id, offset in through.items():
+        number, place = whole_or(queue_id, -1), whole_or(offset, -1)
+        one = assigned.get(number)
+        if one is not None and 0 <= place <= max(one.position, 0):
+            if one.position >= 0 and place >= one.commit_floor:  # -1: the group may be anywhere
+                requested[number] = place
+        elif 0 <= place <= member.revoked.get(number, -1):
+            continue  # the queue was revoked, and may have been assigned again
+        elif one is None:
+            problems.append(f"commit: it has the queues {sorted(assigned)}, got {quoted(queue_id)}")
+        else:
+            problems.append(
+                f"commit: queue {queue_id} was read to {max(one.position, 0)}, got {quoted(offset)}"
+            )
+    if problems:
+        raise MessageError(problems)
+    return requested
+
+
+def _offset_after(topic: str, message: Message) -> tuple[int, int]:
+    """Return queue and next offset of a message, whose fields a caller may have made up."""
+    its_topic: object = message.topic
+    if not isinstance(its_topic, str) or its_topic != topic:
+        raise MessageError(f"commit: this consumer reads {topic!r}, got one of {quoted(its_topic)}")
+    queue_id, offset = whole(message.queue_id), whole(message.queue_offset)
+    if queue_id is None or offset is None:
+        raise MessageError(
+            "commit: wanted whole numbers as queue_id and queue_offset of the message, got "
+            f"{quoted(message.queue_id)} and {quoted(message.queue_offset)}"
+        )
+    return queue_id, offset + 1
+
+
+# --- consumer context ---
+# The components of a store that its consumers use.
+
+
+class ConsumerContext(NamedTuple):
+    """The components of one store."""
+
+    clock: Clock
+    routes: Routes
+    puller: Puller
+    groups: Groups
+    offsets: Offsets
+    call: Callable[..., Any]
+    """Runs a function as a call of the store, which `close` waits for."""
+
+
+# --- consumer ---
+
 
 _REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
 OrderQueues = Callable[[Mapping[int, AssignedQueue]], list[AssignedQueue]]

@@ -23,8 +23,7 @@ from timerstore._engine.base import message_fields
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.sql import parse_sql
-from timerstore._engine.read.sql_condition import SqlCondition
+from timerstore._engine.read.sql import SqlCondition, parse_sql
 from timerstore.errors import MessageError, kind_of, quoted, typed
 from timerstore.messages import Int32Array, Int64Array, parse_properties
 

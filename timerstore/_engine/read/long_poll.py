@@ -1,7 +1,7 @@
 """Keep the long polls of each queue, and wake those that a new message may match.
 
 A message wakes every long poll of its queue whose filter it passes, and no other. Pulls are
-independent of each other; wait_queue.py orders the polls of one consumer.
+independent of each other; groups.py orders the polls of one consumer.
 
 Thread safety: any thread. The dispatch thread wakes polls when it has added queue units; the thread
 that synced the log wakes them when messages became durable.

@@ -20,12 +20,11 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.routes import Route
+from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.long_poll import LongPollTable, PropertyColumn
-from timerstore._engine.read.queue_reader import QueueReader, empty_batch
-from timerstore._engine.read.time_seek import first_stored
-from timerstore._engine.read.waiting_pull import (
+from timerstore._engine.read.queue_reader import QueueReader, empty_batch, first_stored
+from timerstore._engine.read.waiting import (
     WAITING,
     PullBounds,
     WaitContext,
@@ -36,6 +35,9 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import FullError, GoneError, TimerStoreError
 from timerstore.messages import MessageBatch, PullResult, PullStatus
+
+# --- pull ---
+
 
 Answer = TypeVar("Answer")
 Within = Callable[[Callable[[], Answer]], Answer]
@@ -337,3 +339,29 @@ def _empty(route: Route, bounds: PullBounds) -> MessageBatch:
 
 def _no_result(_route: Route, bounds: PullBounds) -> PullResult:
     return PullResult(bounds.status, (), bounds.next_offset, bounds.min_offset, bounds.max_offset)
+
+
+# --- queue ends ---
+# Tell whether a queue has messages from an offset on, without a pull.
+#
+# Thread safety: any thread.
+# Invariants:
+#     1. After `catch_up`, the answer is that of a pull: no put that returned before is missed,
+#        within the limits of pull.py.
+
+
+class QueueEnds(Owner):
+    """The ends of the queues of one store."""
+
+    def __init__(self, routes: Routes, puller: Puller) -> None:
+        self._routes = routes
+        self._puller = puller
+
+    def catch_up(self) -> None:
+        """Dispatch the messages that are visible, as a pull does that finds nothing."""
+        self._puller.catch_up()
+
+    def has_messages(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a queue has visible messages from an offset on."""
+        route = self._routes.get(topic, queue_id)
+        return route is not None and route.queue.visible(self._puller.visible_end) > offset

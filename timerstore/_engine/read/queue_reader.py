@@ -20,14 +20,15 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.queue_unit import read as read_units
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.old_units import check_tags, wrong_tags
-from timerstore._engine.queues.routes import Route
+from timerstore._engine.queues.routes import Route, check_tags, wrong_tags
 from timerstore._engine.read.filter import Filter
-from timerstore._engine.read.page import Page
-from timerstore._engine.read.page_buffers import Buffers
+from timerstore._engine.read.page import Buffers, Page
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 from timerstore.messages import Int32Array, Int64Array, MessageBatch, PullStatus
+
+# --- queue reader ---
+
 
 _BUFFER_BYTES_MAX = 64 << 20
 _STEP_UNITS_MAX = 16_384  # 320 KiB of units read at a time
@@ -256,3 +257,51 @@ def empty_batch(
         max_offset=max_offset,
         **Page(0, _NO_BUFFERS).columns(),
     )
+
+
+# --- time seek ---
+# Find the first queue offset that was stored at or after a time.
+#
+# Invariants:
+#     1. The answer is the first message that was stored at the time or later; no message before it
+#        was. This also holds where the wall clock was set back: store times then do not ascend, and
+#        a binary search would pass over messages.
+#     2. On store times that ascend it is the answer of a RocketMQ broker (its lower boundary),
+#        compared with a 5.3.3 broker on its own store.
+# Thread safety: any thread; two searches of one queue at once may both read a block.
+
+
+PAST_END = 2**62
+"""An offset without a message: a pull from it returns the bounds of the queue and reads nothing."""
+
+BLOCK_UNITS = 16_384
+"""Messages for which one latest store time is kept in memory: 8 bytes for some MB of log."""
+
+_INT64_MAX = 2**63 - 1
+
+
+def first_stored(reader: QueueReader, route: Route, low: int, high: int, time_ms: int) -> int:
+    """Return the first offset in [low, high) stored at `time_ms` or later, or `high`.
+
+    The first search of a queue reads the store time of each message before its answer. The latest
+    store time of each block that was read to its end stays in memory, so a later search reads the
+    block of its answer, and the messages that no search has read yet.
+    """
+    wanted_ms = max(-_INT64_MAX, min(time_ms, _INT64_MAX))
+    latest_ms = route.queue.latest_store_ms
+    first_block = low // BLOCK_UNITS
+    for block in [one for one in tuple(latest_ms) if one < first_block]:
+        latest_ms.pop(block, None)
+    while low < high:
+        block = low // BLOCK_UNITS
+        block_end = (block + 1) * BLOCK_UNITS
+        if latest_ms.get(block, _INT64_MAX) >= wanted_ms:
+            end = min(high, block_end)
+            times = reader.store_times(route, low, end)
+            if end == block_end:
+                latest_ms[block] = int(times.max())
+            found = np.flatnonzero(times >= wanted_ms)
+            if len(found):
+                return low + int(found[0])
+        low = min(high, block_end)
+    return low

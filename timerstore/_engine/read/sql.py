@@ -14,12 +14,219 @@ a broker accepts.
 """
 
 import importlib
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
-from timerstore._engine.read import sql_condition as conditions
-from timerstore._engine.read.sql_condition import Number, SqlCondition
 from timerstore.errors import ConfigError, MessageError
+
+# --- sql condition ---
+# Evaluate the condition of an SQL filter on the properties of a message: true, false or unknown.
+#
+# The semantics are those of a RocketMQ broker, whose results are recorded in tests/fixtures/sql.
+#
+# Thread safety: any thread; a condition is immutable.
+# Invariants:
+#     1. A comparison is unknown (None) if its property is missing, or if the property's text is not
+#        a number and is compared with one.
+#     2. NOT of unknown is unknown. AND and OR are unknown if their other parts do not decide them.
+#     3. A message passes only if the whole condition is true.
+# See also: docs/decisions/0006-index-and-queries.md, for the differences from a broker.
+
+
+Properties = Mapping[str, str]
+Number = int | float
+Evaluate = Callable[[Properties], bool | None]
+
+_NUMBER = re.compile(
+    r"[+-]?(?:([0-9]+)|(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?)"
+)
+_EXACT_DIGITS_MAX = 40  # more than any literal has; int() of thousands of digits is slow or fails
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class SqlCondition(NamedTuple):
+    """One condition, and the depth of the conditions nested in it."""
+
+    evaluate: Evaluate
+    depth: int = 1
+
+
+def number_of(text: str) -> Number | None:
+    """Return the decimal number in a property's text, or None if the text is not a number."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    return int(text) if found[1] and len(text) <= _EXACT_DIGITS_MAX else float(text)
+
+
+def constant(value: bool) -> SqlCondition:
+    """Return the condition TRUE or FALSE."""
+    return SqlCondition(lambda _properties: value)
+
+
+def all_of(parts: Sequence[SqlCondition]) -> SqlCondition:
+    """Return AND: false if a part is false, otherwise unknown if a part is unknown."""
+    evaluators = [part.evaluate for part in parts]
+
+    def evaluate(properties: Properties) -> bool | None:
+        combined: bool | None = True
+        for one in evaluators:
+            result = one(properties)
+            if result is False:
+                return False
+            if result is None:
+                combined = None
+        return combined
+
+    return SqlCondition(evaluate, _depth_around(parts))
+
+
+def any_of(parts: Sequence[SqlCondition]) -> SqlCondition:
+    """Return OR: true if a part is true, otherwise unknown if a part is unknown."""
+    evaluators = [part.evaluate for part in parts]
+
+    def evaluate(properties: Properties) -> bool | None:
+        combined: bool | None = False
+        for one in evaluators:
+            result = one(properties)
+            if result is True:
+                return True
+            if result is None:
+                combined = None
+        return combined
+
+    return SqlCondition(evaluate, _depth_around(parts))
+
+
+def negated(part: SqlCondition) -> SqlCondition:
+    """Return NOT."""
+    inner = part.evaluate
+
+    def evaluate(properties: Properties) -> bool | None:
+        result = inner(properties)
+        return None if result is None else not result
+
+    return SqlCondition(evaluate, _depth_around([part]))
+
+
+def _depth_around(parts: Sequence[SqlCondition]) -> int:
+    return 1 + max(part.depth for part in parts)
+
+
+def is_missing(name: str) -> SqlCondition:
+    """Return IS NULL."""
+    return SqlCondition(lambda properties: name not in properties)
+
+
+def text_is(name: str, sign: str, text: str) -> SqlCondition:
+    """Return a property = or <> a text, compared character by character."""
+    compare = _COMPARE[sign]
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else compare(value, text)
+
+    return SqlCondition(evaluate)
+
+
+def boolean_is(name: str, sign: str, wanted: bool) -> SqlCondition:
+    """Return a property = or <> TRUE or FALSE; only the text "true", in any case, is true."""
+    compare = _COMPARE[sign]
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else compare(value.lower() == "true", wanted)
+
+    return SqlCondition(evaluate)
+
+
+def number_is(name: str, sign: str, number: Number) -> SqlCondition:
+    """Return a property compared with a number, as floats if it has a point or an exponent."""
+    compare, is_float = _COMPARE[sign], isinstance(number, float)
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = number_of(properties.get(name, ""))
+        if value is None:
+            return None
+        return compare(float(value) if is_float else value, number)
+
+    return SqlCondition(evaluate)
+
+
+def properties_are(left: str, sign: str, right: str) -> SqlCondition:
+    """Return two properties compared: as texts by = and <>, otherwise as floats."""
+    compare, is_text = _COMPARE[sign], sign in {"=", "<>"}
+
+    def evaluate(properties: Properties) -> bool | None:
+        texts = properties.get(left), properties.get(right)
+        if texts[0] is None or texts[1] is None:
+            return None
+        if is_text:
+            return compare(*texts)
+        first, second = number_of(texts[0]), number_of(texts[1])
+        if first is None or second is None:
+            return None
+        return compare(float(first), float(second))
+
+    return SqlCondition(evaluate)
+
+
+def one_of(name: str, texts: Sequence[str], *, inside: bool) -> SqlCondition:
+    """Return IN or NOT IN."""
+    listed = frozenset(texts)
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else (value in listed) is inside
+
+    return SqlCondition(evaluate)
+
+
+_SEARCH: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+def searched(name: str, how: str, text: str, *, inside: bool) -> SqlCondition:
+    """Return CONTAINS, STARTSWITH or ENDSWITH, or NOT of it.
+
+    As in a broker, it is false, not unknown, for a missing property and for an empty text.
+    """
+    search = _SEARCH[how]
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return bool(value and text) and search(value or "", text) is inside
+
+    return SqlCondition(evaluate)
+
+
+def numbers_are(left: Number, sign: str, right: Number) -> SqlCondition:
+    """Return two constant numbers compared."""
+    return constant(_COMPARE[sign](left, right))
+
+
+def texts_are(left: str, sign: str, right: str) -> SqlCondition:
+    """Return two constant texts compared."""
+    return constant(_COMPARE[sign](left, right))
+
+
+# --- sql ---
+
 
 DEPTH_MAX = 64
 _SHOWN = 60  # characters of a long expression shown on each side of an error
@@ -156,16 +363,16 @@ class _Builder:
     # --- conditions of conditions ---
 
     def condition(self, parts: list[SqlCondition]) -> SqlCondition:
-        return _shallow(conditions.any_of(parts))
+        return _shallow(any_of(parts))
 
     def conjunction(self, parts: list[SqlCondition]) -> SqlCondition:
-        return _shallow(conditions.all_of(parts))
+        return _shallow(all_of(parts))
 
     def negated(self, parts: list[Any]) -> SqlCondition:
-        return _shallow(conditions.negated(parts[1]))
+        return _shallow(negated(parts[1]))
 
     def constant(self, parts: list[Any]) -> SqlCondition:
-        return conditions.constant(parts[0].type == "TRUE")
+        return constant(parts[0].type == "TRUE")
 
     # --- operands ---
 
@@ -200,20 +407,20 @@ class _Builder:
                 if side.text is not None or side.boolean is not None:
                     raise _Refused(side.at, f"wanted a property or a number next to {sign}")
         if left.name is None and right.name is not None:
-            left, sign, right = right, conditions.MIRRORED[sign], left
+            left, sign, right = right, MIRRORED[sign], left
         if left.name is not None:
             return _property_compared(left.name, sign, right)
         if left.number is not None and right.number is not None:
-            return conditions.numbers_are(left.number, sign, right.number)
+            return numbers_are(left.number, sign, right.number)
         if left.text is not None and right.text is not None:
-            return conditions.texts_are(left.text, sign, right.text)
+            return texts_are(left.text, sign, right.text)
         raise _Refused(right.at, "wanted a property on one side, or two constants of one kind")
 
     def missing(self, parts: list[Any]) -> SqlCondition:
-        return conditions.is_missing(_property_before(parts[0], "IS NULL"))
+        return is_missing(_property_before(parts[0], "IS NULL"))
 
     def present(self, parts: list[Any]) -> SqlCondition:
-        return conditions.negated(conditions.is_missing(_property_before(parts[0], "IS NOT NULL")))
+        return negated(is_missing(_property_before(parts[0], "IS NOT NULL")))
 
     def between(self, parts: list[Any]) -> SqlCondition:
         value, low, high = parts[0], parts[-2], parts[-1]
@@ -222,32 +429,30 @@ class _Builder:
                 raise _Refused(side.at, "wanted a property or a number with BETWEEN")
         if low.number is not None and high.number is not None and low.number > high.number:
             raise _Refused(low.at, f"wanted {low.number} to be at most {high.number}")
-        inside = conditions.all_of(
-            [self.compared([value, ">=", low]), self.compared([value, "<=", high])]
-        )
-        return inside if len(parts) == 3 else conditions.negated(inside)
+        inside = all_of([self.compared([value, ">=", low]), self.compared([value, "<=", high])])
+        return inside if len(parts) == 3 else negated(inside)
 
     def one_of(self, parts: list[Any]) -> SqlCondition:
         name = _property_before(parts[0], "IN")
         inside = parts[1].type != "NOT"
         texts = [_unquoted(token) for token in parts[1 if inside else 2 :]]
-        return conditions.one_of(name, texts, inside=inside)
+        return one_of(name, texts, inside=inside)
 
     def searched(self, parts: list[Any]) -> SqlCondition:
         how = str(parts[-2]).upper()
         name = _property_before(parts[0], how)
-        return conditions.searched(name, how, _unquoted(parts[-1]), inside=len(parts) == 3)
+        return searched(name, how, _unquoted(parts[-1]), inside=len(parts) == 3)
 
 
 def _property_compared(name: str, sign: str, right: _Operand) -> SqlCondition:
     if right.name is not None:
-        return conditions.properties_are(name, sign, right.name)
+        return properties_are(name, sign, right.name)
     if right.number is not None:
-        return conditions.number_is(name, sign, right.number)
+        return number_is(name, sign, right.number)
     if right.text is not None:
-        return conditions.text_is(name, sign, right.text)
+        return text_is(name, sign, right.text)
     assert right.boolean is not None
-    return conditions.boolean_is(name, sign, right.boolean)
+    return boolean_is(name, sign, right.boolean)
 
 
 def _property_before(operand: _Operand, what: str) -> str:

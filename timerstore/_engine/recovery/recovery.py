@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import AppendLock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.dedupe import Ids
 from timerstore._engine.format import counts_json, recurring_json, watermark
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import (
@@ -27,9 +26,7 @@ from timerstore._engine.format.store_paths import (
     Tree,
 )
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.levels import pending_counts as level_pending
-from timerstore._engine.log.fold import Fold, fold
-from timerstore._engine.log.fold_ownership import has_foreign_records
+from timerstore._engine.log.fold import Fold, fold, has_foreign_records
 from timerstore._engine.log.log_recovery import (
     refuse_damage_inside,
     settle_end,
@@ -37,15 +34,19 @@ from timerstore._engine.log.log_recovery import (
 from timerstore._engine.log.scanned_records import delivered_level_places
 from timerstore._engine.log.staging import StagedBytes, check_version, read_staged
 from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.queues.message_ids import Ids
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.recovery.log_checks import LogChecks, refuse_backup
-from timerstore._engine.recovery.log_scan import LogScan
-from timerstore._engine.recovery.queue_recovery import recover_queues, restart_queues
-from timerstore._engine.recovery.timer_restore import TimerRestore
+from timerstore._engine.recovery.log_checks import LogChecks, LogScan, refuse_backup
+from timerstore._engine.recovery.watermark_recovery import (
+    TimerRestore,
+    recover_queues,
+    restart_queues,
+)
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.segments import Segments
+from timerstore._engine.timer import level_delivery as level_pending
 from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot

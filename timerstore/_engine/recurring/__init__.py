@@ -2,10 +2,9 @@
 
     put_every("jobs", b"...", cron="30 2 * * *", timezone="Europe/Berlin", name="nightly")
 
-definition.py       validation of one definition, and its description for callers
-definitions.py      the file config/timerstoreRecurring.json: all definitions and their progress
-rule.py             the times at which a definition runs
-planner.py          the service: keeps the next run of each definition pending
+definition.py       validation of one definition, its description, and the times at which it runs
+planner.py          the service: keeps the next run of each definition pending; their file
+                    config/timerstoreRecurring.json
 recurring_calls.py  put_every, recurring and cancel_every
 
 Each run is a message of its own, whose id has the name of the definition and the number of the run.
@@ -13,10 +12,14 @@ So the log itself says how far each definition is. A crash between putting a run
 file neither repeats a run nor loses one.
 """
 
-from timerstore._engine.recurring.definition import Recurring, define, describe, draw_name
-from timerstore._engine.recurring.definitions import Definitions
-from timerstore._engine.recurring.planner import Planner
-from timerstore._engine.recurring.recurring_request import RecurringRequest
+from timerstore._engine.recurring.definition import (
+    Recurring,
+    RecurringRequest,
+    define,
+    describe,
+    draw_name,
+)
+from timerstore._engine.recurring.planner import Definitions, Planner
 
 __all__ = [
     "Definitions",

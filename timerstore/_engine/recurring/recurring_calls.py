@@ -20,12 +20,11 @@ import numpy as np
 
 from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.message_fields import PriorityQueueId, stored_queue_id
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.priorities import PriorityQueueId, stored_queue_id
 from timerstore._engine.base.signal import Signals
-from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.log.commit_log import CommitLog
@@ -38,11 +37,12 @@ from timerstore._engine.recurring import (
     define,
     describe,
 )
-from timerstore._engine.recurring.definitions import PROPERTY
+from timerstore._engine.recurring.planner import PROPERTY
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig

@@ -4,7 +4,7 @@
     ours, and a process has them open the log end of the watermark: the last completed checkpoint
     ours, and no process has them     the same; a `FollowedPosition` also reads the whole records
                                       after it
-    a broker's                        the last whole record (broker_limits.py)
+    a broker's                        the last whole record (position.py)
 
 Thread safety: one thread at a time for each object.
 Invariants:
@@ -17,26 +17,239 @@ See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.format import counts_json, watermark
+import numpy as np
+
+from timerstore._engine.format import counts_json, watermark, wheel_slot
 from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, segment_name
+from timerstore._engine.format.timer_unit import UNIT_BYTES
+from timerstore._engine.format.timer_unit import read as read_units
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.snapshot.broker_limits import broker_limits, broker_was_here
-from timerstore._engine.snapshot.file_limits import Snapshot, empty, limits, timer_log_begin
-from timerstore._engine.snapshot.log_walk import segments_of, units_end
-from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
+from timerstore._engine.snapshot.log_windows import (
+    Windows,
+    goes_on,
+    records_end,
+    segments_of,
+    units_end,
+)
+from timerstore._engine.snapshot.snapshot_log import SnapshotSegments
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.directory import owner_pid
-from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.disk import Disk, ReadOnlyDisk
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore._engine.storage.paths import absolute_path
-from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, FullError
+
+# --- file limits ---
+# `Snapshot`: the sizes of one store's files, and how far each file is read.
+#
+# A Snapshot is a value. `position.py` makes it; a Spark driver sends it to its workers.
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One store, as far as it is read."""
+
+    root: Path
+    precision_ms: int
+    log_segment_bytes: int
+    timer_log_segment_bytes: int
+    queue_segment_bytes: int
+    wheel_slot_count: int
+    log_begin: int
+    log_end: int
+    timer_log_begin: int
+    timer_log_end: int
+    store_id: int | None
+    """The store's id from its watermark; None for files that a broker wrote."""
+    as_of_ms: int | None = field(default=None, compare=False)
+    """When the files had this state, ms since 1970: the time at which the checkpoint was written,
+    or, for a broker's store and for records after the last checkpoint, at which the files were
+    read. None: not known."""
+
+    @property
+    def tree(self) -> Tree:
+        """The names of its files."""
+        return Tree(self.root)
+
+    @property
+    def as_of(self) -> str | None:
+        """The time of this state, as ISO 8601 in UTC."""
+        if self.as_of_ms is None:
+            return None
+        return datetime.fromtimestamp(self.as_of_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+    def log(
+        self,
+        *,
+        verify: bool = True,
+        end: int | None = None,
+        window_bytes: int | None = None,
+    ) -> Windows:
+        """Return the commit log up to the limit, or up to `end`."""
+        return Windows(
+            self.tree.commit_log,
+            self.log_segment_bytes,
+            self.log_end if end is None else end,
+            verify=verify,
+            window_bytes=window_bytes,
+        )
+
+    def timer_log(self, *, end: int | None = None) -> Windows:
+        """Return the timer log up to the limit, or up to `end`."""
+        limit = self.timer_log_end if end is None else end
+        return Windows(self.tree.timer_log, self.timer_log_segment_bytes, limit)
+
+    @property
+    def timer_log_begin_now(self) -> int:
+        """The begin of the first file of the timer log, which retention may have moved."""
+        return timer_log_begin(self.tree, self.timer_log_segment_bytes)
+
+    def pinned(
+        self, log_end: int, timer_log_end: int | None, as_of_ms: int | None = None
+    ) -> "Snapshot":
+        """Return the same store with earlier limits. Without a limit of the timer log, none of it
+        is read. `as_of_ms`: when the store had these limits.
+
+        Raises:
+            ConfigError: a limit lies past the end of the store's file.
+        """
+        timers = self.timer_log_begin if timer_log_end is None else timer_log_end
+        for name, given, end in (
+            ("log", log_end, self.log_end),
+            ("timer log", timers, self.timer_log_end),
+        ):
+            if not 0 <= given <= end:
+                raise ConfigError(
+                    f"as_of: the {name} of {self.root} ends at {end}, asked for {given}; "
+                    "it was taken of another store, or this one was restored from a copy"
+                )
+        return replace(
+            self,
+            log_end=log_end,
+            log_begin=min(self.log_begin, log_end),
+            timer_log_end=timers,
+            timer_log_begin=min(self.timer_log_begin, timers),
+            as_of_ms=as_of_ms,
+        )
+
+
+def timer_log_begin(tree: Tree, segment_bytes: int) -> int:
+    """Return where the timer log begins. Only its files tell: the watermark does not."""
+    begins = segments_of(tree.timer_log, segment_bytes)
+    return begins[0] if begins else 0
+
+
+def limits(
+    root: Path,
+    config: StoreConfig,
+    log: tuple[int, int] = (0, 0),
+    timer_log: tuple[int, int] = (0, 0),
+    store_id: int | None = None,
+) -> Snapshot:
+    """Return a Snapshot with the sizes of `config`, of [begin, end) of each log."""
+    return Snapshot(
+        root=root,
+        precision_ms=config.precision_ms,
+        log_segment_bytes=config.commit_log_segment_bytes,
+        timer_log_segment_bytes=config.timer_log_segment_bytes,
+        queue_segment_bytes=config.queue_segment_bytes,
+        wheel_slot_count=config.wheel_slot_count,
+        log_begin=log[0],
+        log_end=log[1],
+        timer_log_begin=timer_log[0],
+        timer_log_end=timer_log[1],
+        store_id=store_id,
+    )
+
+
+def empty(root: Path) -> Snapshot:
+    """Return the Snapshot of a store that was never opened: it holds nothing."""
+    return limits(root, StoreConfig())
+
+
+# --- broker limits ---
+# How far the files of a RocketMQ broker may be read: up to the first bytes that are not a record.
+#
+# A broker has no watermark. Its logs are walked segment by segment, as its own recovery does.
+
+
+_PIECE_BYTES = 1 << 20
+_PRECISION_MS_MAX = 3_600_000
+
+
+def broker_limits(tree: Tree, config: StoreConfig, precision_ms: int | None) -> Snapshot:
+    """Walk both logs of a broker's store. `precision_ms` overrides the files' own."""
+    log = _walked(tree.commit_log, config.commit_log_segment_bytes, records_end)
+    timer_log = _walked(tree.timer_log, config.timer_log_segment_bytes, units_end)
+    found = limits(tree.root, config, log, timer_log)
+    precision = precision_ms or _shown_precision(found) or config.precision_ms
+    return replace(found, precision_ms=precision)
+
+
+def broker_was_here(store: Snapshot, mark: Watermark) -> bool:
+    """Return whether a broker appended to a store of ours since it was closed cleanly.
+
+    Then the log goes on past the watermark's end with a record. It may also go on with a blank, if
+    the broker's first record was too large for the rest of the segment.
+    """
+    tree, segment_bytes = store.tree, store.log_segment_bytes
+    wheel_bytes = Disk().file_bytes(tree.timer_wheel)
+    if not mark.is_clean or wheel_bytes != store.wheel_slot_count * wheel_slot.SLOT_BYTES:
+        return False  # an open store's wheel file is longer, so that no broker accepts it
+    begins = segments_of(tree.commit_log, segment_bytes)
+    if not begins or mark.log_end >= begins[-1] + segment_bytes:
+        return False
+    windows = Windows(tree.commit_log, segment_bytes, begins[-1] + segment_bytes)
+    return goes_on(windows, mark.log_end)
+
+
+def _walked(
+    directory: Path, segment_bytes: int, end_of: Callable[[Windows, int], int]
+) -> tuple[int, int]:
+    """Return where a log begins, and its end in the last segment that starts with a record."""
+    begins = segments_of(directory, segment_bytes)
+    if not begins:
+        return 0, 0
+    windows = Windows(directory, segment_bytes, begins[-1] + segment_bytes)
+    for begin in reversed(begins):
+        end = end_of(windows, begin)
+        if end > begin:
+            return begins[0], end
+    return begins[0], begins[0]
+
+
+def _shown_precision(store: Snapshot) -> int | None:
+    """Return the slot width that a used slot and the slot time of its newest unit show."""
+    disk, path = Disk(), store.tree.timer_wheel
+    if not disk.exists(path) or store.timer_log_end == store.timer_log_begin:
+        return None
+    file = disk.open(path, read_only=True)
+    windows = store.timer_log()
+    for begin in range(
+        0, file.size() // wheel_slot.SLOT_BYTES * wheel_slot.SLOT_BYTES, _PIECE_BYTES
+    ):
+        size = min(_PIECE_BYTES, file.size() - begin) // wheel_slot.SLOT_BYTES
+        slots = wheel_slot.read(file.read(begin, size * wheel_slot.SLOT_BYTES))
+        for slot in slots[np.flatnonzero(slots["time"] > 0)]:
+            last = int(slot["last_pos"])
+            if not store.timer_log_begin <= last <= store.timer_log_end - UNIT_BYTES:
+                continue
+            [unit] = read_units(bytes(windows.read(last, UNIT_BYTES)))
+            width, rest = divmod(int(unit["write_ms"]) + int(unit["delay_ms"]), int(slot["time"]))
+            if unit["unit_size"] == UNIT_BYTES and rest == 0 and 0 < width <= _PRECISION_MS_MAX:
+                return width
+    return None
+
+
+# --- position ---
+
 
 _READ_ON_NS = 500_000_000  # between two syncs of a log that a broker has open, as its own
 _TRIES = 5  # a checkpoint may complete between two reads

@@ -9,21 +9,22 @@ Raises: ClosedError, ForkedError, ReentrantCallError; and disk errors that persi
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
 from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Closing, Owner, close_at_exit, warn_unclosed
 from timerstore._engine.format.store_paths import BACKUP_JSON
 from timerstore._engine.read.queue_reader import QueueReader
 from timerstore._engine.snapshot.position import SnapshotPosition
-from timerstore._engine.snapshot.snapshot_polling import SnapshotPolling
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
-from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
+from timerstore._engine.storage.disk import ReadOnlyDisk
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -33,10 +34,64 @@ from timerstore.errors import (
     FailedError,
     ForkedError,
     GoneError,
+    ReadOnlyError,
     TimerStoreError,
     reentrant_call,
     stopped_at_exit,
 )
+
+# --- snapshot polling ---
+# `SnapshotPolling`: wait until a store's owner makes more messages visible.
+#
+# The owner does not notify other processes when it completes a checkpoint. So a waiting call of a
+# read-only store looks every 50 ms. A look reads 1 KiB and two small files.
+#
+# Thread safety: any thread.
+# Invariants: a wait ends within POLL_S after its time is over or `end` was called.
+
+
+POLL_S = 0.05
+"""Seconds between two looks: a tenth of the default time between two checkpoints."""
+
+
+class SnapshotPolling(Owner):
+    """The pauses of the waiting calls of one store."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turned = threading.Condition()
+        self._has_ended = False
+        self._unsubscribe: Callable[[], None] = clock.subscribe(self._wake)
+
+    def end_ns(self, wait_s: float | None) -> int | None:
+        """Return when a wait that begins now ends; None: never."""
+        return None if wait_s is None else self._clock.monotonic_ns + int(wait_s * 1e9)
+
+    def pause(self, end_ns: int | None) -> bool:
+        """Sleep until the next look. Return False if the time is over."""
+        left_s = POLL_S
+        if end_ns is not None:
+            left_s = (end_ns - self._clock.monotonic_ns) / 1e9
+            if left_s <= 0:
+                return False
+        with self._turned:
+            if not self._has_ended:
+                self._turned.wait(min(POLL_S, left_s))
+        return True
+
+    def end(self) -> None:
+        """Wake all waiters and let none sleep again."""
+        self._unsubscribe()
+        self._has_ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._turned:
+            self._turned.notify_all()
+
+
+# --- snapshot calls ---
+
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -201,3 +256,52 @@ class SnapshotCalls(Closing):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<ReadOnlyStore {str(self._root)!r} {state}>"
+
+
+# --- rejected calls ---
+# The calls that a read-only store rejects, and why.
+#
+# Raises: ReadOnlyError, with the call's name and the store's path; ClosedError, ForkedError.
+
+
+_CHANGES = "it would change the store"
+_WAITS = "the store's owner notifies waiting pulls, and it is another process"
+
+UNSUPPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "put", "put_many", "put_every", "cancel_every", "ingest", "cancel", "cancel_many",
+                "reschedule", "pace", "receive", "begin_receive", "lease_consumer", "ack",
+                "ack_many", "nack", "extend", "renew", "heartbeat", "bury", "requeue", "flush",
+            ),
+            _CHANGES,
+        ),
+        "backlog": "the process that has the store open counts leases",
+        "consumer": "it commits; `follow` does not",
+        "backup": "it begins with a flush",
+        "services": "it has none",
+        "begin_pull": _WAITS,
+        "begin_pull_batch": _WAITS,
+    }
+)  # fmt: skip
+"""By name of the call: the reason."""
+
+
+def _rejection(name: str) -> Callable[..., NoReturn]:
+    def call(self: SnapshotCalls, *_given: Any, **_named: Any) -> NoReturn:
+        self.check_open()
+        raise ReadOnlyError(
+            f"{name}: the store was opened read-only ({UNSUPPORTED[name]})", where=self.path
+        )
+
+    call.__name__ = name
+    call.__doc__ = "Raise ReadOnlyError."
+    return call
+
+
+def reject_unsupported(kind: type) -> type:
+    """Make a class reject these calls; a decorator."""
+    for name in UNSUPPORTED:
+        setattr(kind, name, _rejection(name))
+    return kind

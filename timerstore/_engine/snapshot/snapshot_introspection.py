@@ -4,24 +4,200 @@ Invariants: each result is as of one position. An iterator has the position of i
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from heapq import merge
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from timerstore._engine.introspection.due_buckets import buckets_of
-from timerstore._engine.introspection.message_name import name_of
+from timerstore._engine.format import queue_unit
+from timerstore._engine.introspection.calendar import buckets_of
+from timerstore._engine.introspection.explain import Explainer, MessageRecords, Name, name_of
+from timerstore._engine.queues.dispatch import RemovalsReading
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.read.query_validation import check_query
-from timerstore._engine.read.validation import range_problems
-from timerstore._engine.snapshot.explain_snapshot import SnapshotExplainer
-from timerstore._engine.snapshot.key_search import query
+from timerstore._engine.read.pull_request import range_problems
+from timerstore._engine.read.query import Querier, Query, check_query
+from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units
+from timerstore._engine.snapshot.log_windows import RowArray
 from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
-from timerstore._engine.timer.timer_arrays import Records
+from timerstore._engine.snapshot.snapshot_log import FILLER_SIZE
+from timerstore._engine.snapshot.snapshot_timers import NOTHING, SnapshotTimers
+from timerstore._engine.snapshot.view import SnapshotView
+from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
+from timerstore.clock import Clock
 from timerstore.errors import MessageError
 from timerstore.messages import Message
 from timerstore.receipts import PutReceipt
-from timerstore.reports import Explanation, Histogram, PendingTimer
+from timerstore.reports import Explanation, Histogram, HistoryEntry, PendingTimer
+
+# --- explain snapshot ---
+# Explain one message of a read-only store: its records, and its slot from the timer log.
+#
+# It reads the log, and for a pending message the timer log.
+#
+# Thread safety: one thread at a time.
+# See also: introspection/explain.py, which explains a message of an open store.
+
+
+class SnapshotExplainer(Explainer):
+    """Explains messages of one store."""
+
+    def __init__(self, view: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
+        log: Any = view.log
+        super().__init__(
+            config=view.config,
+            clock=clock,
+            log=log,
+            routes=view.routes,
+            records=MessageRecords(
+                config=view.config,
+                clock=clock,
+                log=log,
+                dispatch=timers.dispatch,
+                routes=view.routes,
+                states=timers.states,
+                store_id=timers.store_id,
+            ),
+            levels=timers.cursors,
+            level_pending=timers.level_pending,
+            timers=NOTHING,
+        )
+        self._view = view
+
+    def explain(self, name: Name) -> Explanation:
+        """Return all that is known. Raises GoneError if retention removed the message."""
+        return self._explain(name)
+
+    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+        row = rows[-1]
+        precision_ms, due_ms = self._config.precision_ms, int(row["due_ms"])
+        unit, chain = self._unit(int(row["log_offset"]))
+        why = self._when(due_ms)
+        if unit is None:
+            why += "; as of the last checkpoint it is not on the wheel yet"
+            return self._made(name, rows, history, "pending", "timer topic", why)
+        slot_ms = int(unit["slot_ms"])
+        if slot_ms < int(unit["write_ms"]) // precision_ms * precision_ms:
+            why += "; it gets its slot on the wheel when that is near"
+            return self._made(name, rows, history, "pending", "far wheel", why)
+        slot, mark = slot_ms // precision_ms, self._view.position.mark
+        is_read = mark is not None and slot < mark.replay_slot
+        if is_read:
+            why += "; its slot is read, it waits to be handed over"
+        elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):
+            why += f"; until {self._at(slot_ms)} it is in an earlier slot, then it rolls"
+        else:
+            why += f"; its slot is read {self._at(slot_ms)}"
+        return self._made(
+            name,
+            rows,
+            history,
+            "pending",
+            "open slot" if is_read else "wheel",
+            why,
+            slot=slot,
+            slot_ms=slot_ms,
+            chain_place=int((chain > int(unit["timer_pos"])).sum()) + 1,
+            chain_length=len(chain),
+        )
+
+    def _unit(self, log_offset: int) -> tuple[RowArray | None, Any]:
+        """Return the newest unit of a record, and the positions of all units in its slot."""
+        part = Part.whole(self._view.position.store, "timer_units")
+        own, found = None, [np.empty(0, [("slot_ms", np.int64), ("timer_pos", np.int64)])]
+        for rows in units(part, Wanted("timer_units", (), batch_rows=32_768)):
+            mine = np.flatnonzero(rows["log_offset"] == log_offset)
+            if len(mine):
+                own = rows[mine[-1]].copy()
+            slots = np.empty(len(rows), found[0].dtype)
+            slots["slot_ms"], slots["timer_pos"] = rows["slot_ms"], rows["timer_pos"]
+            found.append(slots)
+        every = np.concatenate(found)
+        if own is None:
+            return None, every["timer_pos"][:0]
+        return own, every["timer_pos"][every["slot_ms"] == own["slot_ms"]]
+
+
+# --- key search ---
+# `query` of a read-only store: find messages by key without an index.
+#
+# The owner writes its index from memory, so the files of a live index prove nothing to another
+# process. A query therefore reads the topic's queues (20 bytes a message) and every record of them.
+#
+# Thread safety: one thread at a time.
+
+
+_BATCH = 16_384
+_UNITS = 262_144  # read at a time
+
+
+class QueueSearch:
+    """Takes the part of the index: every message of a topic is a candidate."""
+
+    def __init__(self, view: SnapshotView) -> None:
+        self._view = view
+
+    def find(
+        self,
+        topic: bytes,
+        key: bytes,  # noqa: ARG002 - every record is read
+        begin_ms: int = 0,  # noqa: ARG002
+        end_ms: int = 0,  # noqa: ARG002
+    ) -> Iterator[Int64Array]:
+        """Return the log offsets of the topic's messages, newest first."""
+        name = topic.decode("ascii")
+        offsets: Int64Array = np.sort(np.concatenate([np.empty(0, np.int64), *self._of(name)]))
+        for end in range(len(offsets), 0, -_BATCH):
+            yield offsets[max(0, end - _BATCH) : end][::-1]
+
+    def _of(self, topic: str) -> Iterator[Int64Array]:
+        begin = self._view.position.store.log_begin
+        for route in list(self._view.routes.by_index):
+            if route.topic != topic:
+                continue
+            queue = self._view.settle(route).queue
+            for at in range(queue.min_offset, queue.count, _UNITS):
+                units = queue_unit.read(queue.read(at, _UNITS))
+                found = units["log_offset"].astype(np.int64)
+                is_unit = (units["size"] > 0) & (units["size"] < FILLER_SIZE)
+                yield found[(found >= begin) & is_unit]
+
+
+class _SnapshotQuerier(Querier):
+    """Finds messages by key, those pending on a fixed level included."""
+
+    on_level: frozenset[int] = frozenset()
+
+    def query(self, query: Query) -> list[Message]:
+        """Query once. If retention removed a record, the caller moves to a newer position first."""
+        return self._query(query)
+
+    def _waits_on_level(self, found: Any, below: int) -> bool:  # noqa: ARG002
+        return found.log_offset in self.on_level
+
+
+def query(view: SnapshotView, timers: SnapshotTimers, asked: Query) -> list[Message]:
+    """Return the newest messages with a key in order of the log, pending ones included."""
+
+    @contextmanager
+    def reading(visible_end: Any) -> Iterator[RemovalsReading]:
+        yield RemovalsReading(visible_end(), [])
+
+    dispatch: Any = SimpleNamespace(
+        through=lambda _offset: None, index=QueueSearch(view), rebuild=lambda _store_id: None
+    )
+    log: Any = view.log
+    removals: Any = SimpleNamespace(reading=reading)
+    querier = _SnapshotQuerier(
+        view.config, log, dispatch, removals, view.routes, timers.states.native, timers.store_id
+    )
+    querier.on_level = frozenset(timers.level_pending.entries()["log_offset"].tolist())
+    return querier.query(asked)
+
+
+# --- snapshot introspection ---
 
 
 class SnapshotIntrospectionCalls(SnapshotCalls):

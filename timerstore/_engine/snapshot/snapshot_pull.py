@@ -12,12 +12,15 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull import bounds_of, kept_range, result_of
-from timerstore._engine.read.pull_request import PullRequest, refuse_shard
-from timerstore._engine.read.pull_validation import check_pull
-from timerstore._engine.read.queue_reader import empty_batch
-from timerstore._engine.read.time_seek import first_stored
-from timerstore._engine.read.validation import wait_problems, whole_ms
-from timerstore._engine.read.waiting_pull import WAITING
+from timerstore._engine.read.pull_request import (
+    PullRequest,
+    check_pull,
+    refuse_shard,
+    wait_problems,
+    whole_ms,
+)
+from timerstore._engine.read.queue_reader import empty_batch, first_stored
+from timerstore._engine.read.waiting import WAITING
 from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore.errors import ClosedError, MessageError, quoted
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
@@ -35,7 +38,7 @@ class SnapshotPullCalls(SnapshotCalls):
         return self._pulled(request)
 
     def _pulled(self, request: PullRequest) -> MessageBatch:
-        """Pull as an open store does, but look every 50 ms (snapshot_polling.py) while waiting:
+        """Pull as an open store does, but look every 50 ms (snapshot_calls.py) while waiting:
         the store's owner completes a checkpoint every `checkpoint_interval_ms` while there is
         something new. A pull whose store is closed while it waits returns its last result.
         """

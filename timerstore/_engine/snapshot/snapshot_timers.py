@@ -21,10 +21,7 @@ from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.levels import pending_counts
-from timerstore._engine.levels.level_pending import LevelPending
-from timerstore._engine.log.fold import fold
-from timerstore._engine.log.fold_ownership import has_foreign_records
+from timerstore._engine.log.fold import fold, has_foreign_records
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import (
     SCAN_DTYPE,
@@ -36,9 +33,9 @@ from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, route_needed
 from timerstore._engine.snapshot.position import SnapshotPosition
 from timerstore._engine.snapshot.view import SnapshotView
-from timerstore._engine.timer import timer_recovery
-from timerstore._engine.timer.backlog import Backlog
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer import level_delivery, timer_recovery
+from timerstore._engine.timer.level_pending import LevelPending
+from timerstore._engine.timer.pending import Backlog, PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore.clock import Clock
@@ -129,7 +126,7 @@ class SnapshotTimers(Owner):
             return False
         routes = self._view.routes
         timer_recovery.fold_forward(self.states, routes, scanned, self.store_id)
-        pending_counts.fold_forward(routes, self.cursors, scanned, self.store_id)
+        level_delivery.fold_forward(routes, self.cursors, scanned, self.store_id)
         self.cursors.done(delivered_level_places(scanned, self.store_id))
         self._at = position.log_end
         return True
@@ -196,7 +193,7 @@ class SnapshotTimers(Owner):
             return False
         view.routes.clear_counts()
         timer_recovery.set_pending(view.routes, counts.pending, 0)
-        pending_counts.set_at(view.routes, counts.level_pending, 0)
+        level_delivery.set_at(view.routes, counts.level_pending, 0)
         self.cursors.add(counts.levels)
         self._at = mark.log_end
         return True
@@ -218,7 +215,7 @@ class SnapshotTimers(Owner):
             self.pending.store_id = found.store_id
         view.routes.clear_counts()
         timer_recovery.fold_from_empty(self.states, view.routes, scanned, found)
-        pending_counts.fold_from_empty(view.routes, scanned["route"][found.level_rows_pending])
+        level_delivery.fold_from_empty(view.routes, scanned["route"][found.level_rows_pending])
         self.cursors.done(found.level_places_done)
         self._at = position.log_end
 

@@ -15,17 +15,18 @@ from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.log_recovery import scan_batches
-from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.record_units import RecordUnits
+from timerstore._engine.queues.record_lookup import RecordUnits, route_needed
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.snapshot.position import FollowedPosition, SnapshotPosition
-from timerstore._engine.snapshot.snapshot_log import SnapshotLog
-from timerstore._engine.snapshot.snapshot_queue import SnapshotQueue
-from timerstore._engine.snapshot.snapshot_routes import SnapshotRoutes
-from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
+from timerstore._engine.snapshot.snapshot_log import (
+    SnapshotLog,
+    SnapshotQueue,
+    SnapshotRoutes,
+    SnapshotSegments,
+)
 from timerstore._engine.storage.directory import owner_pid
+from timerstore._engine.storage.disk import ReadOnlyDisk
 from timerstore._engine.storage.geometry import adopt_geometry, queue_bytes
-from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError

@@ -22,20 +22,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.anchor import FOLDER_FLAGS, Anchor, link_error, open_folder
-from timerstore._engine.storage.descriptors import reserve_standard
-from timerstore._engine.storage.file import File
-from timerstore._engine.storage.os_errors import (
+from timerstore._engine.storage.file import (
     NO_DESCRIPTOR,
+    File,
     check_of_system,
     close_descriptor,
     os_error,
     os_error_of,
+    reserve_standard,
 )
-from timerstore.errors import CorruptError, FailedError, FullError
+from timerstore.errors import CorruptError, FailedError, FullError, ReadOnlyError
+
+# --- disk ---
+
 
 __all__ = ["DIRECTORY_MODE", "FILE_MODE", "Anchor", "Disk", "File", "is_temporary_of"]
 
@@ -468,3 +471,84 @@ class Disk(Owner):
             yield
         finally:
             del file  # closing it releases the lock
+
+
+# --- read only disk ---
+# A disk that only reads: every call that would write, make or remove something raises an error.
+#
+# Thread safety: any thread.
+# Invariants:
+#     1. No file is opened for writing, no name is made or removed, nothing is locked.
+# Raises: ReadOnlyError, with the operation and the path.
+
+
+def _reject(what: str, path: Path) -> NoReturn:
+    raise ReadOnlyError(f"{what}: the store is opened read-only", where=path)
+
+
+class ReadOnlyDisk(Disk):
+    """Files and directories by name, for reading only."""
+
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = True,  # noqa: ARG002 - it always is
+    ) -> File:
+        """Open a regular file for reading, even if `read_only` is False."""
+        if create:
+            _reject("make a file", path)
+        return super().open(path, read_only=True)
+
+    def make_directory(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("make a folder", path)
+
+    def unlink(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("remove", path)
+
+    def remove(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("remove", path)
+
+    def rename(self, old: Path, new: Path) -> None:  # noqa: ARG002
+        """Raise ReadOnlyError."""
+        _reject("rename", old)
+
+    def sync_directory(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("sync", path)
+
+    def sync_name(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("sync", path)
+
+    def read_created(self, path: Path) -> NoReturn:
+        """Raise ReadOnlyError: this call would make the name durable."""
+        _reject("sync", path)
+
+    def write_small(self, path: Path, data: bytes) -> None:  # noqa: ARG002
+        """Raise ReadOnlyError."""
+        _reject("write", path)
+
+    def create_small(self, path: Path, data: bytes) -> bool:  # noqa: ARG002
+        """Raise ReadOnlyError."""
+        _reject("write", path)
+
+    def link(self, old: Path, new: Path) -> bool:  # noqa: ARG002
+        """Raise ReadOnlyError."""
+        _reject("link", new)
+
+    def locked(self, path: Path, *, alone: bool) -> NoReturn:  # noqa: ARG002
+        """Raise ReadOnlyError."""
+        _reject("lock", path)
+
+    def remove_empty(self, path: Path) -> bool:
+        """Raise ReadOnlyError."""
+        _reject("remove", path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Raise ReadOnlyError."""
+        _reject("remove", path)

@@ -9,21 +9,88 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
+import stat
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.guarded_map import GuardedMap
-from timerstore._engine.storage.os_errors import (
-    NO_DESCRIPTOR,
-    check_of_system,
-    close_descriptor,
-    os_error,
-    os_error_of,
-)
-from timerstore.errors import FailedError
+from timerstore.errors import FailedError, FullError, TimerStoreError
+
+# --- os errors ---
+# Turn errors of the operating system into errors of the store.
+#
+# Raises: nothing but errors of the program's signal handlers; `os_error` returns the error for its
+# caller to raise.
+
+
+NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+"""Error numbers that mean no free descriptor: of the process, or of the system."""
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} | NO_DESCRIPTOR
+"""Error numbers that mean no space: on the disk, in a quota, below a limit of a file's size, or in
+the table of descriptors. Nothing is wrong with the store then, and the call can be repeated."""
+
+
+def check_of_system(error: OSError | ValueError | RuntimeError) -> None:
+    """Raise an error that a signal handler of the program raised during a call of the operating
+    system: no such call raises an OSError without a number.
+    """
+    if isinstance(error, OSError) and error.errno is None:
+        raise error
+
+
+def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
+    """Return the store's error for an OSError: FullError without space or a free descriptor, else
+    FailedError.
+
+    If the operating system denied access, the error names the owner and the mode of the path.
+
+    Raises:
+        OSError: a signal handler of the program raised it (check_of_system).
+    """
+    check_of_system(error)
+    cls = FullError if error.errno in FULL else FailedError
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    wanted = got = None
+    if error.errno in (errno.EACCES, errno.EPERM):
+        wanted, got = f"access for user {os.geteuid()}", _access_of(where)
+    elif error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        wanted = f"fewer than {limit} open files in this process (ulimit -n)"
+    return cls(f"{what}: {error.strerror} ({name})", where=where, wanted=wanted, got=got)
+
+
+def os_error_of(code: int) -> OSError:
+    """Return the OSError of an error number, for a condition that was found without a call."""
+    return OSError(code, os.strerror(code))
+
+
+def _access_of(where: object) -> str | None:
+    """Describe owner and mode of a path, or of the nearest folder above it that can be read."""
+    path = Path(str(where))
+    for one in (path, *path.parents):
+        with suppress(OSError, ValueError):
+            status = one.stat()
+            mode = stat.filemode(status.st_mode)
+            return f"{one} of user {status.st_uid}, group {status.st_gid}, mode {mode}"
+    return None
+
+
+def close_descriptor(fd: int) -> None:
+    """Close a descriptor. Errors are ignored: data that matters was synced before, with a check."""
+    try:
+        os.close(fd)
+    except OSError as error:
+        check_of_system(error)
+
+
+# --- file ---
+
 
 _ZEROS = bytes(1 << 20)
 _FLOCK = "hhqqi"  # struct flock of 64-bit Linux: type, whence, start, length, process
@@ -264,3 +331,35 @@ class File(Owner):
             raise os_error(error, "query the lock", self.path) from error
         kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
         return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+# --- descriptors ---
+# Keep the files of a store away from standard input, output and error.
+#
+# The operating system assigns the lowest free descriptor. If a process has closed descriptors 0 to
+# 2, as daemons do, a file of a store would get one of them. Then printed text, or a library's error
+# output, would be written into the store. Code that opens a store calls `reserve_standard` first.
+#
+# Thread safety: any thread.
+# See also: docs/decisions/0013-locks-and-re-entry.md.
+
+
+_STANDARD_COUNT = 3
+
+
+def reserve_standard() -> None:
+    """Open /dev/null for each of standard input, output and error that is closed.
+
+    Raises:
+        OSError: the operating system rejected the call.
+    """
+    for fd in range(_STANDARD_COUNT):
+        try:
+            os.fstat(fd)
+        except OSError as error:
+            check_of_system(error)
+            null = os.open(os.devnull, os.O_RDWR)
+            if null == fd:
+                os.set_inheritable(fd, True)  # as standard descriptors are
+            else:  # another thread has taken the number since
+                os.close(null)

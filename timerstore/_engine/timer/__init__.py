@@ -13,17 +13,17 @@
 
 timer_arrays.py            the arrays that the services pass to one another
 pipeline.py                builds the six services, starts and stops them
-wheel.py                   the ring of slots; wheel_check_file.py has its checksums
-far_wheel.py               coarse slots past the window; far_chains.py, far_log.py, far_tidying.py
-timer_log.py               the linked units; expired_segments.py, chain_compaction.py
+wheel.py                   the ring of slots, and checksums of its file
+far_wheel.py               coarse slots past the window; far_log.py has their units
+timer_log.py               the linked units; chain_compaction.py
 timer_states.py            pending, delivered or cancelled, for each timer id
-checkpoint.py              the state that recovery starts from; checkpoint_counts.py
-linker.py                  places a message on the wheel, on the far wheel or in the open slot;
-                           link_requests.py makes its requests
-open_slot.py               loaded messages by due time; due_queue.py, fair_queue.py release them
+checkpoint.py              the state that recovery starts from
+linker.py                  places a message on the wheel, on the far wheel or in the open slot
+open_slot.py               loaded messages by due time; fair_queue.py gives topics their turns
 timer_recovery.py          restore all of this after a crash
-pending.py, backlog.py, slot_counts.py, handle_lookup.py   answers for API calls
-timer_retention.py         what retention must keep; relocation.py copies it to the log's end
+pending.py, slot_counts.py, handle_lookup.py   answers for API calls
+level_delivery.py          messages with a fixed delay; level_pending.py: those that are pending
+timer_retention.py         what retention must keep, and its copies at the log's end
 broker_export.py           the files that a broker reads after we closed
 
 Locking: the checkpoint's lock, then the wheel's, then the open slot's. The commit log's append lock

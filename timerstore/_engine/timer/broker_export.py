@@ -6,16 +6,22 @@ On-disk format: config/timercheck (native/format/timer_check.h), checkpoint
 """
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.format import timer_metrics_json
-from timerstore._engine.format.store_paths import Tree, backup_of
+from timerstore._engine.format import delay_offset_json, timer_metrics_json
+from timerstore._engine.format.delay_offset_json import DelayOffsets
+from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, Tree, backup_of
 from timerstore._engine.format.timer_metrics_json import TimerMetrics, TopicCount
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
+
+# --- broker export ---
+
 
 _FILE_BYTES = 4096
 
@@ -82,3 +88,37 @@ def _timer_check(disk: Disk, tree: Tree) -> list[int]:
     if raw is not None:
         lib.ts_timer_check_unpack(raw, len(raw), fields)
     return list(fields)
+
+
+# --- broker offsets ---
+# Write config/delayOffset.json, from which a broker continues when it opens the directory.
+#
+# We never read the offsets, because the log has more information.
+#
+# Thread safety: called while closing, after every service has stopped.
+# Invariants:
+#     1. The file is written after everything that it describes is durable.
+# On-disk format: format/delay_offset_json.py
+
+
+def write_level_offsets(
+    disk: Disk, tree: Tree, clock: Clock, routes: Routes, cursors: LevelCursors
+) -> None:
+    """Write the next offset to deliver of each level; durable on return."""
+    offsets = {
+        route.queue_id + 1: cursors.cursor(route.queue_id)
+        for route in routes.by_index
+        if route.topic == SCHEDULE_TOPIC and route.queue.count
+    }
+    if not offsets and not disk.exists(tree.delay_offset_json):
+        return
+    try:
+        before = delay_offset_json.read(
+            disk.read_small(tree.delay_offset_json),
+            disk.read_small(backup_of(tree.delay_offset_json)),
+        )
+    except CorruptError:
+        before = DelayOffsets()  # the cursors have all of its information
+    disk.make_directory(tree.config)
+    after = before.with_offsets(offsets, clock.now_ms)
+    disk.write_small(tree.delay_offset_json, delay_offset_json.write(after))

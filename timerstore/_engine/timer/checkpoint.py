@@ -23,18 +23,18 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.signal import Signals
-from timerstore._engine.dedupe import Ids, IdsCopy
 from timerstore._engine.format import counts_json, watermark
+from timerstore._engine.format.counts_json import Pending
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.routes import Routes
+from timerstore._engine.queues.message_ids import Ids, IdsCopy
+from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.timer.checkpoint_counts import copy_counts, counts_by_topic
-from timerstore._engine.timer.far_chains import Chains
+from timerstore._engine.timer.far_log import Chains
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array
@@ -44,6 +44,51 @@ from timerstore._engine.timer.wheel import DirtyPages, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, TimerStoreError, as_failure
+
+# --- checkpoint counts ---
+# Copy the counts of all queues for a checkpoint.
+#
+# Locking: `copy_counts` is called in the critical section that notes the log's end.
+
+
+class RouteCounts(NamedTuple):
+    """The counts of one queue."""
+
+    pending: int  # timers
+    next_offset: int
+    level_pending: int  # messages on delay levels
+
+
+def copy_counts(routes: Routes) -> list[tuple[Route, RouteCounts]]:
+    """Copy the counts of every queue. The caller holds the append lock."""
+    return [
+        (
+            route,
+            RouteCounts(
+                int(route.native.pending),
+                int(route.native.next_offset),
+                int(route.native.level_pending),
+            ),
+        )
+        for route in list(routes.by_index)
+    ]
+
+
+def counts_by_topic(counted: list[tuple[Route, RouteCounts]]) -> tuple[Pending, Pending, Pending]:
+    """Return pending timers, next offsets and pending level messages, by topic and queue number.
+
+    Counts of 0 are left out.
+    """
+    tables: tuple[Pending, Pending, Pending] = ({}, {}, {})
+    for route, counts in counted:
+        for table, count in zip(tables, counts, strict=True):
+            if count:
+                table.setdefault(route.topic, {})[route.queue_id] = count
+    return tables
+
+
+# --- checkpoint ---
+
 
 _PAUSE_S = 0.005  # between two calls of `pause` while another thread completes a checkpoint
 

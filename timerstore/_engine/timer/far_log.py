@@ -9,7 +9,7 @@ On-disk format: files in timerstore/far/; native/format/far_unit.h
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from timerstore._engine.format.far_table import UNIT_BYTES
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
 from timerstore._engine.timer.timer_arrays import FAR, Int64Array, Records
+
+# --- far log ---
 
 
 class FarLog(Owner):
@@ -114,3 +116,27 @@ class FarLog(Owner):
                 self.segments.serve(view, got, "far wheel")
             else:
                 yield part[:got]
+
+
+# --- far chains ---
+# The chains of timer units on the far wheel: one chain, and a copy of the table of all chains.
+
+
+class Chain(NamedTuple):
+    """The units of a far slot. Units are added at the newest end and taken from there.
+
+    Each unit has the number of the one before it; the oldest has -1.
+    """
+
+    newest: int = -1
+    oldest: int = -1
+    size: int = 0
+
+
+class Chains(NamedTuple):
+    """A copy of the table."""
+
+    rows: Records
+    begin: int
+    end: int
+    ordered_from: int

@@ -34,9 +34,7 @@ from timerstore._engine.format.timer_unit import UNIT_BYTES
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer import far_wheel
-from timerstore._engine.timer.far_tidying import FarTidier
-from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore._engine.timer.link_requests import requests_of_due_entries, requests_of_far_units
+from timerstore._engine.timer.far_wheel import FarTidier, FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot, by_slot
 from timerstore._engine.timer.timer_arrays import DUE, FAR, REQUEST, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
@@ -45,6 +43,61 @@ from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, FullError, TimerStoreError
+
+# --- link requests ---
+# Make requests for the linker, from due entries and from units of the far wheel.
+#
+# The messages of these requests are linked again: their record in the log stays where it is.
+#
+# Thread safety: any thread may call it.
+
+
+def requests_of_far_units(units: Records, log_begin: int) -> tuple[Records, Int64Array]:
+    """Return requests for units of the far wheel, and their rows.
+
+    Units whose record retention has moved are left out.
+    """
+    rows = np.flatnonzero(units["log_offset"] >= log_begin)
+    requests = np.zeros(len(rows), REQUEST)
+    for name in ("id", "log_offset", "due_ms", "size", "topic_hash"):
+        requests[name] = units[name][rows]
+    requests["flags"] = lib.TS_FLAG_AGAIN
+    return requests, rows
+
+
+def requests_of_due_entries(
+    log: CommitLog, states: TimerStates, store_id: int, precision_ms: int, entries: Records
+) -> tuple[Records, Int64Array]:
+    """Return requests for due entries, and their rows.
+
+    Entries whose record retention has moved are left out.
+    """
+    segments = log.segments
+    with segments.view(log.written) as view:
+        rows = np.flatnonzero(entries["log_offset"] >= view.begin)
+        living = np.ascontiguousarray(entries[rows])
+        requests = np.empty(len(living), REQUEST)
+        done = 0
+        while done < len(living):
+            got = lib.ts_due_requests(
+                view,
+                ffi.from_buffer("ts_due[]", living) + done,
+                len(living) - done,
+                states.native,
+                store_id,
+                precision_ms,
+                ffi.from_buffer("ts_request[]", requests) + done,
+            )
+            if got < 0:
+                segments.serve(view, got, "relink")
+            else:
+                done += got
+    requests["flags"] = lib.TS_FLAG_AGAIN
+    return requests, rows
+
+
+# --- linker ---
+
 
 _BATCH = 8192
 BLOCKED = -1

@@ -22,7 +22,7 @@ from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import state_sector
 from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
-from timerstore._engine.log.fold_ownership import is_uncertain
+from timerstore._engine.log.fold import is_uncertain
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array

@@ -22,9 +22,9 @@ from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.dedupe import Firsts, Once
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
+from timerstore._engine.queues.message_ids import Firsts, Once
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.write.flow_control import Admission

@@ -22,8 +22,8 @@ from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.dedupe import FirstRows
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.message_ids import FirstRows
 from timerstore._engine.queues.record_lookup import record_fields
 from timerstore._engine.write.checked_batch import CheckedBatch
 from timerstore.errors import ConflictError, quoted

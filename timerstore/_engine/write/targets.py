@@ -9,9 +9,9 @@ files of a new queue; FailedError once the store has failed.
 from typing import NamedTuple
 
 from timerstore._engine.base import message_fields
+from timerstore._engine.base.message_fields import PRIORITY_QUEUE_COUNT, PriorityQueueId
 from timerstore._engine.base.native import Lock, ffi
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.priorities import PRIORITY_QUEUE_COUNT, PriorityQueueId
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.lease import group_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC

@@ -9,7 +9,7 @@ from typing import Any
 
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.maintenance import verify_directory
-from timerstore._engine.snapshot.store_summary import StoreSummary, look
+from timerstore._engine.snapshot.live_stats import StoreSummary, look
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.doctor.file_system import examine_file_system
 from timerstore.cli.doctor.finding import Finding, change, fine, remark

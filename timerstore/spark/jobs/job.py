@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.printing import note
 from timerstore._engine.buckets import BucketUrl, location_of
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark.jobs.names import JOBS
 from timerstore.spark.locations import local_path

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerstore._engine.buckets import BucketUrl
-from timerstore._engine.buckets.bucket_file import BucketFile
+from timerstore._engine.buckets.bucket import BucketFile
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
 from timerstore._engine.storage.disk import is_temporary_of

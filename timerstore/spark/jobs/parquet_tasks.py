@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore._engine.buckets import BucketUrl, location_of
-from timerstore._engine.buckets.bucket import in_parallel
-from timerstore._engine.buckets.bucket_file import BucketFile, find_files
+from timerstore._engine.buckets.bucket import BucketFile, find_files, in_parallel
 from timerstore.errors import ConfigError
 
 ROWS_PER_TASK = 1_000_000

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from timerstore._engine.buckets import Bucket, BucketUrl
-from timerstore._engine.buckets.bucket import in_parallel
-from timerstore._engine.buckets.bucket_file import BucketFile
+from timerstore._engine.buckets.bucket import BucketFile, in_parallel
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
 

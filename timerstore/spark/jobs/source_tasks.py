@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from timerstore._engine.snapshot.file_limits import Snapshot
+from timerstore._engine.snapshot.position import Snapshot
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.plan import plan
 from timerstore.spark.read_options import parse

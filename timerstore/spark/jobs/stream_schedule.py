@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import ConfigError
 from timerstore.spark.jobs.job import TARGET, Job, Outcome, Run
 from timerstore.spark.jobs.scheduling import Root, require_target

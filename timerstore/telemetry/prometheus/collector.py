@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
 from timerstore._engine.base.message_fields import is_utf8
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import Closing, Owner, close_at_exit, forked_error
 from timerstore.errors import ClosedError, ConfigError, ForkedError, TimerStoreError, cannot_listen
 from timerstore.telemetry.metric_families import (
     FAMILIES,

@@ -14,7 +14,7 @@ from tests.support.inside import (
 )
 from tests.support.wakeups import PAUSE_S, PUTS, Put, armed, woken
 from timerstore import PullResult, TimerStore
-from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.read.waiting import WaitingPull
 from timerstore._engine.timer.timer_arrays import REQUEST
 from timerstore.errors import FullError
 from timerstore.testing import Stepper

@@ -5,24 +5,97 @@ A part is [begin, end) of the commit log, the timer log or the wheel. native/tab
 Invariants: rows are valid until the next ones are read, because they point into a window.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.ledger_json import ChunkHeader, SourceState, read
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.format.timer_unit import MAGIC_DELETE, UNIT_BYTES
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
-from timerstore._engine.snapshot.columns.damage_policy import Damage, OnCorrupt
-from timerstore._engine.snapshot.file_limits import Snapshot
-from timerstore._engine.snapshot.log_walk import whole_units
-from timerstore._engine.snapshot.log_windows import Windows
-from timerstore._engine.snapshot.row_types import ROW, SLOT_ROW, UNIT_ROW, RowArray
+from timerstore._engine.snapshot.columns.record_starts import QueueUnits, RecordStarts, is_covered
+from timerstore._engine.snapshot.log_windows import (
+    ROW,
+    SLOT_ROW,
+    UNIT_ROW,
+    RowArray,
+    Windows,
+    whole_units,
+)
+from timerstore._engine.snapshot.position import Snapshot
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError
+
+# --- damage policy ---
+# `Damage`: the behaviour of a scan at bytes of the log that are not a record.
+#
+# | on_corrupt | behaviour                                                                       |
+# |------------|---------------------------------------------------------------------------------|
+# | fail       | raise CorruptError with shard, file, offset and the options                     |
+# | skip       | log a warning; go on at the next record that a queue or a segment's start shows |
+# | stop       | log a warning; end this part of the table                                       |
+
+
+OnCorrupt = Literal["fail", "skip", "stop"]
+ON_CORRUPT: Final = get_args(OnCorrupt)
+
+_log = logging.getLogger("timerstore.tables")
+
+
+class Damage:
+    """The policy, for one part of one store."""
+
+    def __init__(self, on_corrupt: OnCorrupt, shard: int, store: Snapshot) -> None:
+        self._on_corrupt = on_corrupt
+        self._shard = shard
+        self._store = store
+        self.skipped: list[tuple[int, int]] = []
+
+    def in_records(self, windows: Windows, error: CorruptError) -> int:
+        """Return the log offset to go on from, or the windows' end to stop."""
+        offset = self._met(windows, error)
+        if self._on_corrupt == "stop":
+            return windows.end
+        starts = RecordStarts(self._store.tree, self._store.queue_segment_bytes, windows)
+        following = starts.first_from(offset + 1, self._store.log_segment_bytes)
+        return self._skip(offset, following)
+
+    def in_units(self, windows: Windows, error: CorruptError, unit_bytes: int) -> int:
+        """Return the timer log position to go on from."""
+        pos = self._met(windows, error)
+        if self._on_corrupt == "stop":
+            return windows.end
+        size = self._store.timer_log_segment_bytes
+        in_segment = pos % size // unit_bytes * unit_bytes + unit_bytes
+        following = pos - pos % size + (size if in_segment + unit_bytes > size else in_segment)
+        return self._skip(pos, min(following, windows.end))
+
+    def _met(self, windows: Windows, error: CorruptError) -> int:
+        if self._on_corrupt == "fail":
+            raise CorruptError(
+                f"shard {self._shard}: {error}; on_corrupt=skip goes on after it, "
+                "on_corrupt=stop ends this part there"
+            ) from error
+        offset = int(windows.native.fault_offset)
+        _log.warning(
+            "damage shard=%d file=%s offset=%d on_corrupt=%s reason=%s",
+            self._shard, windows.path(offset), offset, self._on_corrupt, error,
+        )  # fmt: skip
+        return offset
+
+    def _skip(self, offset: int, following: int) -> int:
+        self.skipped.append((offset, following))
+        _log.warning("skipped shard=%d offset=%d bytes=%d", self._shard, offset, following - offset)
+        return following
+
+
+# --- table scan ---
+
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 DELIVERED_KINDS = 1 << lib.TS_KIND_DELIVERED | 1 << lib.TS_KIND_LEVEL_DELIVERED
@@ -362,3 +435,113 @@ def _cut_back(rows: RowArray, end: int, later: RowArray) -> RowArray:
         rows["last_pos"][k] = pos
     kept: RowArray = rows[(rows["last_pos"] >= 0) & (rows["last_pos"] < end)]
     return kept
+
+
+# --- transactions ---
+# `transactions`: the complete ingested versions of each source, from the headers of their chunks.
+#
+# The queue of the ledger's topic shows where the headers are, so only they are read. If the queue
+# is missing or incomplete, the whole log is read.
+#
+# Invariants:
+#     1. A version is a row once its last chunk lies below the limit. Then its group is complete.
+#     2. A field is None if the version is known only from a source's state, which does not have it.
+# On-disk format: format/ledger_json.py.
+
+
+_LOOK_BYTES = 1 << 14
+
+
+class Transaction(NamedTuple):
+    """One complete version of one source."""
+
+    source: str
+    version: int
+    rows: int | None
+    bytes: int | None
+    applied_ms: int | None
+
+
+class _Open(NamedTuple):
+    chunks: int = 0
+    bytes: int | None = 0
+
+
+def transactions(part: Part, bounds: Bounds) -> list[Transaction]:
+    """Return the complete versions, in the order in which they were completed."""
+    begun: dict[tuple[str, int], _Open] = {}
+    done: dict[tuple[str, int], Transaction] = {}
+    ranges: dict[str, tuple[tuple[int, int], ...]] = {}
+    for record, store_ms in _ledger(part):
+        if isinstance(record, SourceState):
+            _take_state(record, begun, done)
+            ranges[record.source] = record.versions
+            continue
+        key = (record.source, record.version)
+        before = begun.get(key, _Open())
+        if key in done or record.chunk < before.chunks:
+            continue
+        size = None if before.bytes is None else before.bytes + record.bytes
+        begun[key] = _Open(record.chunk + 1, size)
+        if record.last:
+            done[key] = Transaction(*key, record.rows_so_far, size, store_ms)
+    for source, spans in ranges.items():
+        for begin, end in spans:
+            for version in range(begin, end):
+                done.setdefault((source, version), Transaction(source, version, None, None, None))
+    return [one for one in done.values() if _is_within(one, bounds)]
+
+
+def _take_state(
+    state: SourceState,
+    begun: dict[tuple[str, int], _Open],
+    done: dict[tuple[str, int], Transaction],
+) -> None:
+    for version, row_count, _ in state.done:
+        key = (state.source, version)
+        done.setdefault(key, Transaction(*key, row_count, None, None))
+    for one in state.open:
+        begun.setdefault((state.source, one.version), _Open(one.chunk_count, None))
+
+
+def _is_within(one: Transaction, bounds: Bounds) -> bool:
+    low, high = bounds.stored_from_ms, bounds.stored_to_ms
+    if one.applied_ms is None:
+        return low is None and high is None
+    return (low is None or one.applied_ms >= low) and (high is None or one.applied_ms < high)
+
+
+def _ledger(part: Part) -> Iterator[tuple[ChunkHeader | SourceState, int]]:
+    """Read every record of the ledger below the limit, with its store time."""
+    store = part.store
+    if not is_covered(store, (INGEST_TOPIC,)):
+        yield from _records(part, Wanted("messages", ("body",), Bounds(topics=(INGEST_TOPIC,))))
+        return
+    queue = QueueUnits(store.tree.queue(INGEST_TOPIC, 0), store.queue_segment_bytes)
+    wanted = Wanted("messages", ("body",), Bounds(topics=(INGEST_TOPIC,)), batch_rows=1)
+    for number in range(queue.begin, queue.end):
+        at, size = queue.at(number)
+        if at + size > part.end:
+            return
+        if at >= part.begin:
+            yield _record(replace(part, begin=at, end=at + size), wanted, store)
+
+
+def _records(
+    part: Part, wanted: Wanted, window_bytes: int | None = None
+) -> Iterator[tuple[ChunkHeader | SourceState, int]]:
+    for found in records(part, wanted, window_bytes=window_bytes):
+        for row in found.rows:
+            at, size = row["at"][lib.TS_SPAN_BODY], row["sizes"][lib.TS_SPAN_BODY]
+            body = bytes(ffi.buffer(found.window.bytes + int(at), int(size)))
+            yield read(body), int(row["store_ms"])
+
+
+def _record(part: Part, wanted: Wanted, store: Snapshot) -> tuple[ChunkHeader | SourceState, int]:
+    for found in _records(part, wanted, _LOOK_BYTES):
+        return found
+    raise CorruptError(
+        "a unit of the ledger's queue points at another topic's record",
+        where=f"{store.tree.commit_log} offset {part.begin}",
+        wanted=INGEST_TOPIC,
+    )

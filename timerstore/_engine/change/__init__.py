@@ -1,1 +1,0 @@
-"""Change a message that has not been delivered yet: cancel it, cancel many, reschedule it."""

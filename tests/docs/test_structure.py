@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import timerstore
+from timerstore._engine.base.service import Service
+from timerstore._engine.queues.core import Core
 
 ROOT = Path(timerstore.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -72,9 +75,22 @@ def _assigned_from_outside(path: Path) -> list[str]:
 
 
 def test_no_attribute_is_assigned_from_outside_the_module_of_its_class() -> None:
-    """A component gets what it needs in its constructor; signals.py connects it."""
+    """A component gets what it needs in its constructor; the engine connects it by signals."""
     engine = [path for path in _trees() if path.parts[0] == "_engine"]
     assert [each for path in engine for each in _assigned_from_outside(path)] == []
+
+
+def test_core_has_at_most_ten_values_and_no_services() -> None:
+    assert len(Core._fields) <= 10
+    for name, kind in get_type_hints(Core).items():
+        assert not issubclass(kind, Service), name
+
+
+def test_files_have_at_most_600_lines() -> None:
+    lines = {path: (ROOT / path).read_text("utf-8").count("\n") for path in _trees()}
+    assert {path: count for path, count in lines.items() if count > 600} == {
+        Path("api.py"): lines[Path("api.py")]
+    }
 
 
 def test_no_stack_inspection() -> None:

@@ -11,8 +11,8 @@ from tests.support.disk_reader import (
     decode_timer_unit,
 )
 from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
-from timerstore._engine.timer.timer_states import TimerStates
 
 PRECISION_MS = 100
 NOW = 10_000  # slot of the present

@@ -1,18 +1,22 @@
-"""Engine: builds every component of a store, starts them and closes them.
+"""Engine: builds every component of a store, connects them, starts them and closes them.
 
 The constructor is the whole opening of a store, in this order:
 
     1. lock the directory
     2. recover the log and everything derived from it
-    3. build the components, each after those it needs (builders.py)
-    4. connect them (signals.py)
+    3. build the components, each after those it needs
+    4. connect them by signals
 
-`start` then starts the threads.
+`start` then starts the threads. Signals are the only connections between components;
+base/signal.py has the table.
 
 Thread safety: one thread builds and closes an engine. Each component states its own rules.
 Invariants:
     1. Recovery is complete before any service starts.
-    2. Closing completes a checkpoint, and then lets a broker open the directory (shutdown.py).
+    2. Closing completes a checkpoint. The directory is marked as closed only after everything that
+       it needs is durable.
+    3. A broker can open the directory only if every pending message is on the wheel. Otherwise the
+       wheel's file stays 32 bytes longer, and a broker rejects it.
 Raises: LockedError, ConfigError, CorruptError or FullError if the opening fails. The lock is
     released in this case.
 """
@@ -22,27 +26,30 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from timerstore._engine import builders, shutdown, signals
+from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.handle import make_prefix
+from timerstore._engine.introspection.calendar import Calendar
+from timerstore._engine.introspection.explain import Explainer, MessageRecords, TimerLocator
 from timerstore._engine.leases.dead_letters import DeadLetterReader, Requeuer
+from timerstore._engine.leases.group_backlogs import GroupBacklogs
 from timerstore._engine.leases.lease_timers import LeaseKinds
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.staging import Staging
-from timerstore._engine.log_tail import LogTail
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch, Removals
-from timerstore._engine.queues.index_file import Geometry
-from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.message_ids import Firsts
 from timerstore._engine.read.consumer import Consumer, ConsumerContext
 from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets
@@ -50,25 +57,43 @@ from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.pull import Puller, QueueEnds
 from timerstore._engine.read.query import Querier
+from timerstore._engine.recovery.log_tail import LogTail
 from timerstore._engine.recovery.recovery import Recovered, recover
 from timerstore._engine.recurring.planner import Definitions
+from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import forget_below
 from timerstore._engine.timer import timer_recovery
+from timerstore._engine.timer.broker_export import (
+    empty_far_wheel,
+    read_back,
+    write_for_brokers,
+    write_level_offsets,
+)
+from timerstore._engine.timer.chain_compaction import ChainCompactor
+from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.level_pending import LevelPending
-from timerstore._engine.timer.pending import Backlog
+from timerstore._engine.timer.linker import Linker
+from timerstore._engine.timer.pending import Backlog, PendingReader
+from timerstore._engine.timer.pipeline import make_pipeline
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
+from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator, TimerRetention
 from timerstore._engine.write.append import Appender
-from timerstore._engine.write.cancel import Canceller
+from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
-from timerstore._engine.write.ingester import Ingester
-from timerstore._engine.write.keyed_put import KeyedRecords
+from timerstore._engine.write.flow_control import SlotLimit, Unlimited
+from timerstore._engine.write.ingester import Ingester, LedgerCarrier
+from timerstore._engine.write.keyed_put import KeyedRecords, UniquePutting
 from timerstore._engine.write.ledger import LedgerSideFile
 from timerstore._engine.write.put import Putting, SinglePut
 from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.replace import Replacing
+from timerstore._engine.write.reschedule import Rescheduler
+from timerstore._engine.write.targets import Targets
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
@@ -101,7 +126,7 @@ class Engine(Owner):
             self._build_reading()
             self._build_changes()
             self._build_features(threads=threads)
-            signals.connect_services(self)
+            self._connect_services()
         except BaseException:
             self.directory.release()
             raise
@@ -112,61 +137,38 @@ class Engine(Owner):
         """Build the log and the queues, and restore state from the tail of the log."""
         config, tree = self.config, self.directory.tree
         self.routes, self.states, self.wheel = recovered.routes, recovered.states, recovered.wheel
-        self.timer_log, self.far, self.open_slot = (
-            recovered.timer_log,
-            recovered.far,
-            recovered.open_slot,
-        )
-        self.levels, self.ids = recovered.levels, recovered.ids
+        self.timer_log, self.far = recovered.timer_log, recovered.far
+        self.open_slot, self.levels, self.ids = recovered.open_slot, recovered.levels, recovered.ids
         group_bytes = max(config.record_bytes_max + _DELETE_BYTES, config.group_bytes_max)
         half_bytes = max(group_bytes, config.staging_bytes) + 64
         staging = Staging(self.disk, tree.staging, half_bytes)
-        self.log = CommitLog(
+        segments, end, lock = recovered.segments, recovered.log_end, recovered.append_lock
+        self.log = CommitLog(config, self.clock, segments, staging, end, lock, self.signals)
+        self.timer_route = timer_recovery.timer_route(self.routes)
+        self.core = Core(
             config,
             self.clock,
-            recovered.segments,
-            staging,
-            recovered.log_end,
-            recovered.append_lock,
-            self.signals,
-        )
-        self.timer_route = timer_recovery.timer_route(self.routes)
-        self.dispatch = Dispatch(
             self.metrics,
             self.signals,
-            self.clock,
+            self.disk,
             self.log,
             self.routes,
-            config.level_delays,
-            config.precision_ms,
-            config.flush_interval_ms / 1000,
-            recovered.dispatch_from,
-            self._open_index(recovered) if config.index_enabled else None,
+            self.states,
+            self.timer_route,
+            self.store_id,
         )
         tail = LogTail(recovered, self.clock)
+        index = tail.open_index(self.disk, tree) if config.index_enabled else None
+        self.dispatch = Dispatch(self.core, recovered.dispatch_from, index)
         tail.dispatch(self.dispatch)
         self.offsets = Offsets(self.disk, tree, self.clock, self.log.check_alive, self.log.fail)
         tail.clamp(self.offsets)
         self.lease_progress = LeaseProgress(self.log, self.offsets)
         tail.read_leases(self.lease_progress)
         self.definitions = Definitions(self.disk, tree, self.log, recovered.definitions)
-        tail.read_definitions(self.definitions)
+        self.definitions.recover(tail.batches, tail.properties_at)
         self.timer_log.linked_through(recovered.start.timer_queue_offset - 1)
         self.id_prefix = self._identify()
-
-    def _open_index(self, recovered: Recovered) -> Index:
-        """Return the key index, extended to cover at least the log that the queues cover."""
-        config = self.config
-        geometry = Geometry(config.index_slot_count, config.index_entry_count)
-        lag_bytes = config.checkpoint_log_bytes // 8
-        tree = self.directory.tree
-        index = Index(self.disk, tree, self.clock, geometry, lag_bytes, has_tags=config.index_tags)
-        if recovered.mark is None:  # a broker may have been here
-            index.restart(recovered.store_id, recovered.segments.begin)
-        else:
-            index.recover(recovered.store_id, recovered.segments.begin, recovered.log_end)
-        index.catch_up(recovered.segments, recovered.dispatch_from)
-        return index
 
     def _identify(self) -> str:
         """Set the identity of the store in C; return the prefix of this opening's message ids."""
@@ -184,79 +186,98 @@ class Engine(Owner):
 
     def _build_checkpoint(self, recovered: Recovered) -> None:
         """Build the checkpoint, and complete the first one of this opening."""
-        self.checkpoint = builders.make_checkpoint(self, recovered.mark)
-        signals.connect_storage(self)
+        self.checkpoint = Checkpoint(
+            self.core,
+            self.directory.tree,
+            self.far,
+            self.timer_log,
+            self.open_slot,
+            self.wheel,
+            self.levels,
+            self.ids,
+            self.dispatch,
+            self.definitions.copy,
+            recovered.mark,
+        )
+        self._connect_storage()
         self.checkpoint.run()
         recovered.segments.unlink_all_retired()
 
     def _build_timer(self, recovered: Recovered, *, threads: bool) -> None:
         """Build the six timer services, delay levels, and readers of pending messages."""
-        config, clock, log = self.config, self.clock, self.log
-        self.linker = builders.make_linker(self)
-        self.pipeline = builders.make_timer_services(
-            self, recovered.start.timer_queue_offset, threads=threads
+        core, config, log, routes = self.core, self.config, self.log, self.routes
+        self.linker = Linker(core, self.wheel, self.timer_log, self.far, self.open_slot)
+        self.pipeline = make_pipeline(
+            core,
+            self.dispatch,
+            self.wheel,
+            self.timer_log,
+            self.far,
+            self.open_slot,
+            self.checkpoint,
+            self.linker,
+            recovered.start.timer_queue_offset,
+            threads=threads,
         )
         self.fair_queue = self.pipeline.dequeue_put.fair_queue
-        self.schedule = ScheduleDeliver(
-            self.metrics, self.signals, config, clock, log, self.routes, self.levels
+        self.schedule = ScheduleDeliver(core, self.levels)
+        self.pending = PendingReader(
+            config,
+            self.open_slot,
+            self.timer_log,
+            self.wheel,
+            log,
+            self.states,
+            routes,
+            self.far,
+            self.dispatch,
+            self.timer_route,
+            self.store_id,
         )
-        self.pending = builders.make_pending(self)
-        self.level_pending = LevelPending(config, log, self.routes, self.dispatch, self.levels)
-        self.finder = builders.make_finder(self)
+        self.level_pending = LevelPending(config, log, routes, self.dispatch, self.levels)
+        self.finder = HandleLookup(core, self.dispatch, self.pending)
 
     def _build_reading(self) -> None:
         """Build pulls, queries and consumer groups."""
-        self.puller = Puller(
-            self.metrics,
-            self.config,
-            self.clock,
-            self.log,
-            self.dispatch,
-            self.pipeline.flush.request,
-        )
+        self.puller = Puller(self.core, self.dispatch, self.pipeline.flush.request)
         self.removals = Removals(self.log)
+        config, log, routes, states = self.config, self.log, self.routes, self.states.native
         self.querier = Querier(
-            self.config,
-            self.log,
-            self.dispatch,
-            self.removals,
-            self.routes,
-            self.states.native,
-            self.store_id,
+            config, log, self.dispatch, self.removals, routes, states, self.store_id
         )
-        self.groups = Groups(
-            self.routes.full_queue_count, lambda index: self.routes.by_index[index].topic
-        )
-        self.unread = ConsumerLag(self.metrics, self.routes, self.offsets, self.groups)
+        self.groups = Groups(routes.full_queue_count, lambda index: routes.by_index[index].topic)
+        self.unread = ConsumerLag(self.core, self.offsets, self.groups)
 
     def _build_changes(self) -> None:
         """Build puts, cancels and reschedules."""
-        config, clock, log = self.config, self.clock, self.log
+        core, config, log = self.core, self.config, self.log
+        slots = config.slot_messages_max
         self.slot_counts = (
-            SlotCounts(
-                config.slot_messages_max, self.metrics, clock, self.wheel, self._pending_due_ms
-            )
-            if config.slot_messages_max
+            SlotCounts(slots, self.metrics, self.clock, self.wheel, self._pending_due_ms)
+            if slots
             else None
         )
-        self.canceller = Canceller(clock, log, self.finder, self.removals, self.slot_counts)
-        self.many_canceller = builders.make_many_canceller(self)
-        self.rescheduler = builders.make_rescheduler(self)
+        self.canceller = Canceller(core, self.finder, self.removals, self.slot_counts)
+        self.many_canceller = ManyCanceller(core, self.dispatch, self.canceller, self.removals)
+        self.rescheduler = Rescheduler(core, self.finder, self.removals, self.ids, self.slot_counts)
         firsts = Firsts(log, self.ids, self.states.native, self.store_id, config.precision_ms)
-        self.appender: Appender = builders.make_appender(self, firsts)
-        self.putting = Putting(
-            config, clock, log, self.dispatch, self.pipeline.flush, self.appender
+        self.appender = Appender(
+            core,
+            dispatch=self.dispatch,
+            flush=self.pipeline.flush,
+            targets=Targets(core, self.id_prefix),
+            firsts=firsts,
+            admission=Unlimited() if self.slot_counts is None else SlotLimit(self.slot_counts),
         )
-        self.single_put = SinglePut(config, clock, log, self.appender, firsts)
+        self.putting = Putting(core, self.dispatch, self.pipeline.flush, self.appender)
+        self.single_put = SinglePut(core, self.appender, firsts)
         contents = Contents(log, is_on=config.dedupe == "content")
-        self.many_putting = ManyPutting(
-            config, clock, log, self.appender, firsts, contents, self.single_put
+        self.many_putting = ManyPutting(core, self.appender, firsts, contents, self.single_put)
+        self.keyed_records = KeyedRecords(core, self.dispatch)
+        self.replacing = Replacing(
+            core, self.keyed_records, self.id_prefix, self.rescheduler, self.appender
         )
-        self.keyed_records = KeyedRecords(
-            self.dispatch, log, self.routes, self.store_id, config, clock
-        )
-        self.replacing = builders.make_replacing(self)
-        self.unique_putting = builders.make_unique_putting(self)
+        self.unique_putting = UniquePutting(core, self.keyed_records, self.appender)
 
     def _pending_due_ms(self) -> Int64Array:
         """Return the due times of all pending messages, ms since 1970."""
@@ -265,29 +286,13 @@ class Engine(Owner):
 
     def _build_features(self, *, threads: bool) -> None:
         """Build ingest, retention, introspection and recurring messages."""
-        config, clock, log = self.config, self.clock, self.log
-        self.ledger_side_file = LedgerSideFile(
-            log,
-            self.routes,
-            self.disk,
-            self.puller,
-            self.store_id,
-            self.checkpoint,
-            self.directory,
-        )
-        self.ingester = Ingester(
-            self.dispatch,
-            self.routes,
-            log,
-            config,
-            self.ledger_side_file,
-            clock,
-            self.appender,
-        )
-        self.retention = builders.make_retention(self)
+        core, config, log = self.core, self.config, self.log
+        self.ledger_side_file = LedgerSideFile(core, self.puller, self.checkpoint, self.directory)
+        self.ingester = Ingester(core, self.dispatch, self.ledger_side_file, self.appender)
+        self.retention = self._make_retention()
         self.backlog = Backlog(
             config,
-            clock,
+            self.clock,
             self.states,
             self.open_slot,
             self.timer_log,
@@ -299,11 +304,74 @@ class Engine(Owner):
             self.fair_queue,
             self.level_pending.due_ms,
         )
-        self.calendar = builders.make_calendar(self)
+        self.calendar = Calendar(
+            core, self.retention, self.pending, self.level_pending, self.directory
+        )
         self.lease_kinds = LeaseKinds(self.states)
-        self.group_backlogs = builders.make_group_backlogs(self)
-        self.explainer = builders.make_explainer(self)
-        self.recurring = builders.make_recurring(self, threads=threads)
+        self.group_backlogs = GroupBacklogs(
+            core,
+            self.offsets,
+            self.lease_progress,
+            self.puller,
+            self.backlog,
+            self.pending,
+            self.retention,
+            self.lease_kinds,
+        )
+        self.explainer = self._make_explainer()
+        self.recurring = RecurringCalls(
+            core,
+            self.finder,
+            self.pending,
+            self.canceller,
+            self.definitions,
+            self.appender,
+            threads=threads,
+        )
+
+    def _make_retention(self) -> Retention:
+        """Build retention, with the components that move or protect messages."""
+        core, timer_log, wheel, open_slot = self.core, self.timer_log, self.wheel, self.open_slot
+        dependents = TimerRetention(
+            core,
+            self.dispatch,
+            self.levels,
+            timer_log,
+            self.checkpoint,
+            self.pipeline.flush,
+            Relocator(core, timer_log, wheel, open_slot, self.far),
+            ExpiredSegments(core, timer_log, wheel, open_slot, self.checkpoint),
+        )
+        return Retention(
+            self.metrics,
+            self.signals,
+            self.config,
+            self.clock,
+            self.disk,
+            self.log,
+            dependents,
+            self.unread.lowest,
+            [LedgerCarrier(self.ingester, self.routes).carry],
+        )
+
+    def _make_explainer(self) -> Explainer:
+        """Build `explain`."""
+        config, clock, log, routes = self.config, self.clock, self.log, self.routes
+        records = MessageRecords(
+            config, clock, log, self.dispatch, routes, self.states, self.store_id
+        )
+        timers = TimerLocator(
+            config=config,
+            timer_log=self.timer_log,
+            far=self.far,
+            wheel=self.wheel,
+            open_slot=self.open_slot,
+            pending=self.pending,
+            fair_queue=self.fair_queue,
+        )
+        return Explainer(
+            config, clock, log, routes, records, self.levels, self.level_pending, timers
+        )
 
     def consumer_context(self, call: Callable[..., Any]) -> ConsumerContext:
         """Return what consumers use; `call` runs a function as a call of the store."""
@@ -320,16 +388,11 @@ class Engine(Owner):
             return Consumer(context, topic, group, None, filters, None, leases=True)
 
         return Leases(
-            self.routes,
-            self.timer_route,
+            self.core,
             self.lease_progress,
-            self.store_id,
             self.id_prefix,
             self.canceller,
             self.rescheduler,
-            self.log,
-            self.config,
-            self.clock,
             self.appender,
             self.groups,
             make_consumer,
@@ -347,6 +410,68 @@ class Engine(Owner):
 
         reader = DeadLetterReader(self.store_id, self.routes.topics, pull)
         return Requeuer(self.store_id, self.id_prefix, self.log, self.appender, reader)
+
+    # --- connecting ---
+
+    def _connect_storage(self) -> None:
+        """Connect the components that the first checkpoint of an opening needs."""
+        signals, checkpoint, metrics = self.signals, self.checkpoint, self.metrics
+        signals.states_needed.subscribe(self.states.ensure)
+        signals.ids_needed.subscribe(self.ids.ensure)
+        signals.appending.subscribe(checkpoint.wait)
+        signals.half_left.subscribe(self.dispatch.wake)
+        signals.synced.subscribe(partial(metrics.took, "sync_ms"))
+        signals.checkpoint_marking.subscribe(self.lease_progress.commit, self.definitions.save)
+        signals.checkpoint_completed.subscribe(
+            lambda: metrics.took("checkpoint_ms", checkpoint.took_ns), self.directory.check_held
+        )
+
+    def _connect_services(self) -> None:
+        """Connect all other components."""
+        signals, pipeline, groups = self.signals, self.pipeline, self.groups
+        flush, dispatch, log = pipeline.flush, self.dispatch, self.log
+        timer_index = int(self.timer_route.native.index)
+
+        def timer_queue_advanced(touched: set[int]) -> None:
+            if timer_index in touched:
+                pipeline.enqueue_get.wake()
+
+        def wake_groups_of_failed_store() -> None:
+            if log.failed is not None:
+                groups.wake_all()
+
+        signals.service_failed.subscribe(self.fail_by)
+        signals.states_needed.subscribe(self.calendar.ensure)
+        signals.durable.subscribe(
+            dispatch.note_synced,
+            flush.note_synced,
+            self.schedule.durable,
+            self.puller.durable,
+            wake_groups_of_failed_store,
+        )
+        signals.requests_dispatched.subscribe(pipeline.enqueue_get.take_dispatched)
+        signals.queues_advanced.subscribe(
+            timer_queue_advanced,
+            self.schedule.arrived,
+            self.puller.long_polls.arrived,
+            groups.arrived,
+        )
+        signals.checkpoint_due.subscribe(flush.wake)
+        signals.checkpoint_completed.subscribe(
+            pipeline.enqueue_put.wake, self.retention.wake, self.ledger_side_file.completed
+        )
+        signals.requests_ready.subscribe(pipeline.enqueue_put.wake)
+        signals.requests_linked.subscribe(pipeline.enqueue_get.wake)
+        signals.wheel_changed.subscribe(pipeline.dequeue_get.wake, pipeline.dequeue_put.wake)
+        signals.slots_blocked.subscribe(flush.request_checkpoint)
+        signals.units_ready.subscribe(pipeline.dequeue_get_message.wake)
+        signals.units_loaded.subscribe(pipeline.dequeue_get.wake, pipeline.dequeue_put.wake)
+        signals.linking_awaited.subscribe(pipeline.dequeue_get.wake)
+        signals.records_placed.subscribe(dispatch.wake, flush.request)
+        signals.open_slot_shrunk.subscribe(
+            pipeline.dequeue_get.wake, pipeline.enqueue_put.open_slot_has_less
+        )
+        signals.queue_dropped.subscribe(self.unread.dropped)
 
     # --- running ---
 
@@ -372,12 +497,9 @@ class Engine(Owner):
 
     def wake_all(self) -> None:
         """Wake every service and every waiting pull."""
-        self.dispatch.wake()
-        self.pipeline.wake_all()
-        self.schedule.wake()
-        self.retention.wake()
+        for service in self.services:
+            service.wake()
         self.puller.clock_changed()
-        self.recurring.planner.wake()
         self.groups.wake_all(self.clock.monotonic_ns)
 
     def fail_by(self, name: str, error: BaseException) -> None:
@@ -410,6 +532,68 @@ class Engine(Owner):
         self.log.fail(as_failure(error, self.directory.root))
         self.close()
 
+    # --- closing ---
+
     def close(self) -> None:
-        """Stop the services, complete the last checkpoint, and release the lock."""
-        shutdown.close(self)
+        """Stop the services, complete the last checkpoint, and release the lock in any case."""
+        self.recurring.planner.stop()
+        self.puller.close()
+        self.retention.stop()
+        self.schedule.stop()
+        self.pipeline.stop()
+        self.dispatch.stop()
+        is_clean = False
+        try:
+            if self.log.failed is None:
+                self._complete()
+                is_clean = True
+                reach("close_levels_written")
+        except CorruptError as error:
+            self.record_damage(error)
+            raise
+        finally:
+            try:
+                self._close_files(is_clean=is_clean)
+            finally:  # also if closing the files fails
+                self.directory.release()
+
+    def _complete(self) -> None:
+        """Make everything durable, and write the files that a broker reads."""
+        core, tree = self.core, self.directory.tree
+        read_back(core, self.wheel, self.open_slot)
+        self.pipeline.link_rest(self.dispatch, self.linker)
+        self.retention.finish()
+        empty_far_wheel(core, self.linker)
+        self.checkpoint.run(is_clean=True)
+        reach("close_checkpointed")
+        compaction = ChainCompactor(
+            core, self.wheel, self.timer_log, self.far, self.open_slot, self.pending
+        )
+        compaction.relink()
+        reach("close_relinked")
+        compaction.bury()  # even if no broker can open it: no later closing finds them all
+        reach("close_buried")
+        self.checkpoint.record_wheel_writes()
+        write_for_brokers(core, tree, self.dispatch, self.checkpoint)
+        reach("close_written_for_brokers")
+        write_level_offsets(core, tree, self.levels)
+
+    def _close_files(self, *, is_clean: bool) -> None:
+        for service in self.services:
+            service.end(self.directory.root)
+        self.checkpoint.close()
+        self.log.close()
+        self.routes.close()
+        if self.dispatch.index is not None:
+            self.dispatch.index.close()
+        self.timer_log.segments.close()
+        self.far.close()
+        self.states.close()
+        # A broker would never deliver messages that are not on the wheel. It would deliver messages
+        # again that were delivered out of order, after a level's cursor.
+        linked, put = self.timer_log.linked_offset, self.timer_route.native.next_offset
+        is_complete = linked == put and not self.levels.has_gaps and not self.far.count
+        self.wheel.close(as_broker_wants=is_clean and is_complete)
+        if is_clean:
+            reach("close_wheel_restored")
+            self.directory.mark_closed()

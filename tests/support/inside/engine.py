@@ -33,6 +33,7 @@ from timerstore._engine.log import log_recovery, retention
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import NOTHING, Retention
 from timerstore._engine.log.staging import Staging
+from timerstore._engine.log.timer_states import TimerStates
 
 # --- backups ---
 from timerstore._engine.maintenance import backup, restore_backup
@@ -98,7 +99,6 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pending import _as_due as as_due
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator, TimerRetention
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import DirtyPages, Wheel, WheelChecks
 
 # --- puts ---

@@ -2,7 +2,7 @@
 
 from tests.support.inside.attribute import Attribute
 from timerstore._engine.leases import backoff
-from timerstore._engine.log import commit_log, log_recovery
+from timerstore._engine.log import commit_log, log_recovery, timer_states
 from timerstore._engine.queues import message_ids
 from timerstore._engine.read import consumer, queue_reader
 from timerstore._engine.snapshot import position, view
@@ -13,7 +13,6 @@ from timerstore._engine.timer import (
     far_wheel,
     level_delivery,
     open_slot,
-    timer_states,
 )
 from timerstore._engine.write import cancel, ingester, ledger, replace
 from timerstore.net import client_options, server_connection

@@ -114,7 +114,7 @@ class Inside:
 
     @property
     def states(self) -> Any:
-        """The state of each timer: timer/timer_states.py."""
+        """The state of each timer: log/timer_states.py."""
         return self._store._engine.states
 
     @property

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.state_sector import CHUNK_IDS
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
+from timerstore._engine.log.timer_states import BLOCK_IDS, TimerStates
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import pending_ids
-from timerstore._engine.timer.timer_states import BLOCK_IDS, TimerStates
 
 OURS, STRANGER = 7, 9
 ID = st.one_of(

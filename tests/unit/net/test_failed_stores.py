@@ -24,7 +24,6 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
-from timerstore._engine import shutdown
 from timerstore._engine.engine import Engine
 from timerstore.net import store_server
 from timerstore.net.attempt_limits import ClientTimes
@@ -228,13 +227,13 @@ def test_another_takes_over_after_a_close_that_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     owner, other = pair
-    failed, close_files = _owned(owner), shutdown._close_files
+    failed, close_files = _owned(owner), Engine._close_files
 
     def failing(engine: Engine, *, is_clean: bool) -> None:
         close_files(engine, is_clean=is_clean)
         raise FailedError("close: Input/output error")
 
-    monkeypatch.setattr(shutdown, "_close_files", failing)
+    monkeypatch.setattr(Engine, "_close_files", failing)
     WAYS["a write"](failed)
     assert other.put("t", b"1").topic == "t"
     monkeypatch.undo()

@@ -1,6 +1,33 @@
 """Signals: notifications from one component to others that it does not know.
 
-`_engine/signals.py` says which component subscribes to which signal; nothing else subscribes.
+Engine connects these, and nothing else connects components. `store_failed` leaves the engine:
+OpenStore subscribes to it.
+
+    signal                sender                subscribers
+    --------------------  --------------------  --------------------------------------------------
+    states_needed         CommitLog             States, Calendar
+    ids_needed            CommitLog             Ids
+    appending             CommitLog             Checkpoint
+    half_left             CommitLog             Dispatch
+    synced                CommitLog             Metrics
+    durable               CommitLog             Dispatch, Flush, ScheduleDeliver, Puller, Groups
+    store_failed          CommitLog             OpenStore, for its servers
+    requests_dispatched   Dispatch              EnqueueGet
+    queues_advanced       Dispatch              EnqueueGet, ScheduleDeliver, LongPollTable, Groups
+    checkpoint_due        Checkpoint            Flush
+    checkpoint_marking    Checkpoint            LeaseProgress, Definitions
+    checkpoint_completed  Checkpoint            Metrics, Directory, EnqueuePut, Retention, ledger
+    requests_ready        EnqueueGet            EnqueuePut
+    requests_linked       EnqueuePut            EnqueueGet
+    wheel_changed         EnqueuePut            DequeueGet, DequeuePut
+    slots_blocked         EnqueuePut            Flush
+    units_ready           DequeueGet            DequeueGetMessage
+    units_loaded          DequeueGetMessage     DequeueGet, DequeuePut
+    linking_awaited       DequeuePut            DequeueGet
+    records_placed        DequeuePut, Schedule  Dispatch, Flush
+    open_slot_shrunk      DequeuePut            DequeueGet, EnqueuePut
+    queue_dropped         Retention             ConsumerLag
+    service_failed        every Service         Engine
 
 Thread safety: subscribe while a store is built, before any thread runs. A signal may be sent by any
     thread; subscribers run in the sender's thread, in the order in which they subscribed.

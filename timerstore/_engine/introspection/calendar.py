@@ -32,17 +32,14 @@ from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.due_times import moment_ms
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import Retention
+from timerstore._engine.log.timer_states import BLOCK_BYTES, BLOCK_IDS
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes
-from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.timer.level_pending import Entries, Gaps, LevelPending
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, TimerStates
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, MessageError, quoted
 from timerstore.reports import Histogram
 
@@ -121,28 +118,24 @@ class Calendar(Owner):
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
-        states: TimerStates,
+        core: Core,
         retention: Retention,
         pending: PendingReader,
         level_pending: LevelPending,
         directory: Directory,
-        log: CommitLog,
-        routes: Routes,
     ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log = log
-        self._routes = routes
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
         self._fill_lock = Lock()
         self._grow_lock = Lock()
         self._kept: tuple[Any, ...] = ()  # memory that C has pointers to
         self._is_filled = False
         self._batch_messages = self._log.group_bytes_max // _RECORD_BYTES_MIN + _FILL_BATCH
         begin_bytes = self._cells_for(self._batch_messages) * CELL.itemsize
-        self._is_too_big = begin_bytes > config.histogram_bytes_max
-        self._states = states
+        self._is_too_big = begin_bytes > core.config.histogram_bytes_max
+        self._states = core.states
         self._retention = retention
         self._pending = pending
         self._level_pending = level_pending

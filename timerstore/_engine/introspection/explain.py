@@ -23,6 +23,7 @@ from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TO
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed
@@ -35,7 +36,6 @@ from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -112,7 +112,6 @@ class MessageRecords:
 
     def __init__(
         self,
-        *,
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
@@ -249,7 +248,6 @@ class TimerLocator:
 
     def __init__(
         self,
-        *,
         config: StoreConfig,
         timer_log: TimerLog,
         far: FarWheel,
@@ -333,7 +331,6 @@ class Explainer:
 
     def __init__(
         self,
-        *,
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,

@@ -5,11 +5,11 @@ Thread safety: any thread.
 
 from timerstore._engine.format.far_table import UNIT_BYTES as FAR_UNIT_BYTES
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.timer_states import BLOCK_BYTES, BLOCK_IDS, TimerStates
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.timer_arrays import DUE
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, TimerStates
 from timerstore._engine.timer.wheel import SLOT_BYTES, Wheel
 
 _UNIT_BYTES = 20

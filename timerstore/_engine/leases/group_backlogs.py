@@ -31,15 +31,14 @@ from timerstore._engine.format.lease import (
     retry_topic,
 )
 from timerstore._engine.leases.lease_timers import Key, LeaseKinds
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import Retention
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import real_routes, record_fields
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.timer.level_delivery import pending_by_topic
 from timerstore._engine.timer.pending import Backlog, PendingReader
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError, MessageError
 from timerstore.messages import parse_properties
 from timerstore.reports import GroupBacklog
@@ -60,9 +59,7 @@ class GroupBacklogs(Owner):
 
     def __init__(
         self,
-        clock: Clock,
-        log: CommitLog,
-        routes: Routes,
+        core: Core,
         offsets: Offsets,
         progress: LeaseProgress,
         puller: Puller,
@@ -71,9 +68,9 @@ class GroupBacklogs(Owner):
         retention: Retention,
         kinds: LeaseKinds,
     ) -> None:
-        self._clock = clock
-        self._log = log
-        self._routes = routes
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
         self._offsets = offsets
         self._progress = progress
         self._puller = puller

@@ -11,9 +11,9 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, renewal_mark
+from timerstore._engine.log.timer_states import TimerStates, which_wait
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
-from timerstore._engine.timer.timer_states import TimerStates, which_wait
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.receipts import out_ms

@@ -65,8 +65,8 @@ from timerstore._engine.leases.receive_request import (
     receipt_of,
 )
 from timerstore._engine.leases.shared_receive import BegunReceive, SharedReceive, Source
-from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.core import Core
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
@@ -76,8 +76,6 @@ from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.reschedule import Rescheduler, Rewrite, Sync
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     GoneError,
     LeaseLostError,
@@ -117,16 +115,11 @@ class Leases(Owner):
 
     def __init__(
         self,
-        routes: Routes,
-        timer_route: Route,
+        core: Core,
         lease_progress: LeaseProgress,
-        store_id: int,
         id_prefix: str,
         canceller: Canceller,
         rescheduler: Rescheduler,
-        log: CommitLog,
-        config: StoreConfig,
-        clock: Clock,
         putting: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
@@ -134,33 +127,33 @@ class Leases(Owner):
         kinds: LeaseKinds,
         lookup: HandleLookup,
     ) -> None:
-        self._clock = clock
+        self._clock = core.clock
         self._ends = ends
-        self._log = log
-        self._config = config
+        self._log = core.log
+        self._config = core.config
         self._putting = putting
         self._groups = groups
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
         self._leasing = LeaseAppender(
-            store_id, id_prefix, lease_progress, clock, putting, self._opening, kinds
+            core.store_id, id_prefix, lease_progress, core.clock, putting, self._opening, kinds
         )
         self._kinds = kinds
         self._lock = Lock()
         self._readers: dict[tuple[str, str], LeaseReader] = {}
         self._turns: dict[tuple[tuple[str, ...], str], TopicTurns] = {}  # by topics and group
-        self._routes = routes
-        self._timer_route = timer_route
+        self._routes = core.routes
+        self._timer_route = core.timer_route
         self._lease_progress = lease_progress
-        self._store_id = store_id
+        self._store_id = core.store_id
         self._canceller = canceller
         self._rescheduler = rescheduler
-        self._timers = LeaseTimers(routes, config, self._opening)
+        self._timers = LeaseTimers(core.routes, core.config, self._opening)
         self._shared_receive = SharedReceive(
             self._prepare, lambda source, terms: self._lease(source, terms, [])
         )
         self._unclaimed = UnclaimedLeases()
-        self._renewals = Renewals(self._opening, clock, lookup)
+        self._renewals = Renewals(self._opening, core.clock, lookup)
 
     # --- receiving ---
 

@@ -24,6 +24,7 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.maintenance.expected_states import Packed
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
@@ -37,7 +38,6 @@ from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_log import TimerLog, pieces
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig

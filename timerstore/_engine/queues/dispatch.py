@@ -22,17 +22,14 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, address, ffi, lib
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import UNIT_BYTES
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.routes import Routes
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError
 
 # --- dispatch ---
@@ -52,31 +49,19 @@ class Dispatch(Service):
 
     name = "dispatch"
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        signals: Signals,
-        clock: Clock,
-        log: CommitLog,
-        routes: Routes,
-        level_delays: str,
-        precision_ms: int,
-        interval_s: float,
-        start: int,
-        index: Index | None = None,
-    ) -> None:
-        super().__init__(metrics, signals)
-        self._clock = clock
-        self._log = log
-        self._routes = routes
+    def __init__(self, core: Core, start: int, index: Index | None = None) -> None:
+        super().__init__(core.metrics, core.signals)
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
         self._lock = Lock()
-        self._interval_s = interval_s
+        self._interval_s = core.config.flush_interval_ms / 1000
         self._was_idle = True
         self._is_scheduled = False  # a step follows within the interval, without a wake-up
         self.dispatched = start
         self._step_begin = start  # `dispatched` before the last step
         self.index = index
-        delays = parse_level_delays(level_delays)
+        delays = parse_level_delays(core.config.level_delays)
         self._level_delays = ffi.new("int64_t[]", delays)
         self._level_count = len(delays)
         self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
@@ -84,7 +69,7 @@ class Dispatch(Service):
         self._offsets = np.empty(_BATCH, np.int64)
         self._native_requests = ffi.new("ts_request[]", _BATCH)
         self._requests: Any = ffi.new("ts_requests *", {"at": self._native_requests})
-        self._requests.precision_ms = precision_ms
+        self._requests.precision_ms = core.config.precision_ms
         self._next = ffi.new("int64_t *")
 
     def step(self) -> bool:

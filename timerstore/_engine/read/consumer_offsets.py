@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import consumer_offset_json, json_text, queue_unit
@@ -35,6 +34,7 @@ from timerstore._engine.format.lease import (
 )
 from timerstore._engine.format.store_paths import Tree, backup_of
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.groups import Groups
 from timerstore._engine.storage.disk import Disk
@@ -203,9 +203,9 @@ _NOTHING = 2**62
 class ConsumerLag:
     """The unread messages of the groups of one store."""
 
-    def __init__(self, metrics: Metrics, routes: Routes, offsets: Offsets, groups: Groups) -> None:
-        self._metrics = metrics
-        self._routes = routes
+    def __init__(self, core: Core, offsets: Offsets, groups: Groups) -> None:
+        self._metrics = core.metrics
+        self._routes = core.routes
         self._offsets = offsets
         self._groups = groups
 

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import ConsumeQueue
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import Filter
@@ -31,8 +30,6 @@ from timerstore._engine.read.waiting import (
     WaitingPull,
     wait_in_thread,
 )
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import FullError, GoneError, TimerStoreError
 from timerstore.messages import MessageBatch, PullResult, PullStatus
 
@@ -51,36 +48,28 @@ _PROPERTIES_MAX = 1024  # messages read to decide which polls to wake; with more
 class Puller(Owner):
     """Pulls from the queues of one store."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        dispatch: Dispatch,
-        request_sync: Callable[[], None],
-    ) -> None:
-        self._clock = clock
-        self._log = log
+    def __init__(self, core: Core, dispatch: Dispatch, request_sync: Callable[[], None]) -> None:
+        self._clock = core.clock
+        self._log = core.log
         self._dispatch = dispatch
-        self._shows_written = config.visibility == "written"
+        self._shows_written = core.config.visibility == "written"
         self._next_sync_ns = 0
-        self._reader = QueueReader(config, log)
+        self._reader = QueueReader(core.config, core.log)
         self._request_sync = request_sync
         self.long_polls = LongPollTable(
-            metrics,
+            core.metrics,
             lambda: self._reader.visible_end,
             request_sync,
             self._properties,
-            log.native,
-            wakes_on_arrival=config.long_poll_enabled,
+            core.log.native,
+            wakes_on_arrival=core.config.long_poll_enabled,
         )
         self._wait_context = WaitContext(
-            clock,
+            core.clock,
             self.long_polls,
-            log.check_alive,
+            core.log.check_alive,
             self._ask_sync,
-            None if config.long_poll_enabled else config.short_poll_ms * 1_000_000,
+            None if core.config.long_poll_enabled else core.config.short_poll_ms * 1_000_000,
         )
 
     def durable(self) -> None:

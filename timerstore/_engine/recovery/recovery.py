@@ -33,6 +33,7 @@ from timerstore._engine.log.log_recovery import (
 )
 from timerstore._engine.log.scanned_records import delivered_level_places
 from timerstore._engine.log.staging import StagedBytes, check_version, read_staged
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.message_ids import Ids
 from timerstore._engine.queues.routes import Routes
@@ -51,7 +52,6 @@ from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel, has_length, is_left_open
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig

@@ -9,12 +9,12 @@ from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.log_recovery import first_offsets
 from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer import chain_compaction, timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 from timerstore.errors import CorruptError
 

@@ -18,19 +18,17 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import IDLE_S_MAX, Service
-from timerstore._engine.base.signal import Signals
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.queues.core import Core
 from timerstore._engine.recurring.definition import Rule, rule_of
 from timerstore._engine.storage.disk import Disk
-from timerstore.clock import Clock
 from timerstore.errors import MessageError
 from timerstore.messages import parse_properties
 
@@ -206,20 +204,16 @@ class Planner(Service):
 
     def __init__(
         self,
-        metrics: Metrics,
-        signals: Signals,
-        clock: Clock,
-        log: CommitLog,
+        core: Core,
         definitions: Definitions,
-        delay_ms_max: int,
         put_runs: Callable[[Definition, list[int]], None],
     ) -> None:
         """`put_runs` puts the next runs of a definition, given their times, and records them."""
-        super().__init__(metrics, signals)
-        self._clock = clock
-        self._log = log
+        super().__init__(core.metrics, core.signals)
+        self._clock = core.clock
+        self._log = core.log
         self._definitions = definitions
-        self._delay_ms_max = delay_ms_max
+        self._delay_ms_max = core.config.delay_ms_max
         self._put_runs = put_runs
         self.lock = Lock()
         self._wake_ms: int | None = None

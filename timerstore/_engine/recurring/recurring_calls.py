@@ -21,13 +21,11 @@ import numpy as np
 from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import PriorityQueueId, stored_queue_id
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.recurring import (
     Definitions,
@@ -40,12 +38,9 @@ from timerstore._engine.recurring import (
 from timerstore._engine.recurring.planner import PROPERTY
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.places import Destination, TrackedPlaces
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, TimerStoreError, kind_of
 from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
@@ -71,37 +66,24 @@ class RecurringCalls(Owner):
 
     def __init__(
         self,
-        states: TimerStates,
-        config: StoreConfig,
-        signals: Signals,
+        core: Core,
         finder: HandleLookup,
         pending: PendingReader,
         canceller: Canceller,
-        log: CommitLog,
         definitions: Definitions,
-        metrics: Metrics,
-        clock: Clock,
         appender: Appender,
         *,
         threads: bool,
     ) -> None:
         self._threads = threads
         self._is_started = False
-        self._clock = clock
+        self._clock = core.clock
         self._appender = appender
-        self._log = log
+        self._log = core.log
         self._definitions = definitions
-        self.planner = Planner(
-            metrics,
-            signals,
-            clock,
-            log,
-            definitions,
-            config.delay_ms_max,
-            self._put_runs,
-        )
-        self._states = states
-        self._config = config
+        self.planner = Planner(core, definitions, self._put_runs)
+        self._states = core.states
+        self._config = core.config
         self._finder = finder
         self._pending = pending
         self._canceller = canceller

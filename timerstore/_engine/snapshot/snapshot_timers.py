@@ -29,6 +29,7 @@ from timerstore._engine.log.scanned_records import (
     delivered_level_places,
     has_impossible_offset,
 )
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, route_needed
 from timerstore._engine.snapshot.position import SnapshotPosition
@@ -37,7 +38,6 @@ from timerstore._engine.timer import level_delivery, timer_recovery
 from timerstore._engine.timer.level_pending import LevelPending
 from timerstore._engine.timer.pending import Backlog, PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
 from timerstore.reports import PendingTimer

@@ -10,15 +10,15 @@ from timerstore._engine.format import delay_offset_json, timer_metrics_json
 from timerstore._engine.format.delay_offset_json import DelayOffsets
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, Tree, backup_of
 from timerstore._engine.format.timer_metrics_json import TimerMetrics, TopicCount
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
-from timerstore.errors import CorruptError
+from timerstore._engine.timer.linker import Linker
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.wheel import Wheel
+from timerstore.errors import CorruptError, TimerStoreError
 
 # --- broker export ---
 
@@ -26,26 +26,36 @@ from timerstore.errors import CorruptError
 _FILE_BYTES = 4096
 
 
-def write_for_brokers(
-    disk: Disk,
-    tree: Tree,
-    config: StoreConfig,
-    clock: Clock,
-    log: CommitLog,
-    dispatch: Dispatch,
-    checkpoint: Checkpoint,
-) -> None:
+def read_back(core: Core, wheel: Wheel, open_slot: OpenSlot) -> None:
+    """Set the wheel's read slot back to the current time: a broker continues from there."""
+    now_slot = max(1, core.clock.now_ms // core.config.precision_ms)
+    with wheel.lock:
+        if wheel.read_back(now_slot, open_slot.outstanding):
+            open_slot.follow_back(wheel.read_slot, wheel.back_count)
+
+
+def empty_far_wheel(core: Core, linker: Linker) -> None:
+    """Move the messages of the far wheel to the wheel, unless the wheel or the disk is full."""
+    try:
+        linker.tidier.drop_overflow()
+        if core.config.far_wheel == "own" or linker.empty_far_wheel():
+            linker.end_log(core.timer_route)
+    except TimerStoreError as error:
+        linker.refuse(error)
+
+
+def write_for_brokers(core: Core, tree: Tree, dispatch: Dispatch, checkpoint: Checkpoint) -> None:
     """Write RocketMQ's checkpoints and counts as of the last completed checkpoint.
 
     The files are durable on return.
     """
+    disk, now_ms = core.disk, core.clock.now_ms
     mark = checkpoint.completed
     assert mark is not None, "a checkpoint was completed before"
     disk.make_directory(tree.config)
-    now_ms = clock.now_ms
     old = _timer_check(disk, tree)
     fields = (
-        mark.replay_slot * config.precision_ms,
+        mark.replay_slot * core.config.precision_ms,
         mark.timer_log_end,
         mark.timer_queue_offset,
         mark.timer_queue_offset,
@@ -56,7 +66,7 @@ def write_for_brokers(
     data = ffi.new("uint8_t[]", _FILE_BYTES)
     lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), data)
     disk.write_small(tree.timer_check, bytes(ffi.buffer(data)))
-    store_ms = int(log.native.last_store_ms)
+    store_ms = int(core.log.native.last_store_ms)
     data = ffi.new("uint8_t[]", _FILE_BYTES)
     # After a crash, a broker deletes the index files that are newer than this.
     index_ms = 0 if dispatch.index is None else dispatch.index.end_ms
@@ -101,13 +111,12 @@ def _timer_check(disk: Disk, tree: Tree) -> list[int]:
 # On-disk format: format/delay_offset_json.py
 
 
-def write_level_offsets(
-    disk: Disk, tree: Tree, clock: Clock, routes: Routes, cursors: LevelCursors
-) -> None:
+def write_level_offsets(core: Core, tree: Tree, cursors: LevelCursors) -> None:
     """Write the next offset to deliver of each level; durable on return."""
+    disk = core.disk
     offsets = {
         route.queue_id + 1: cursors.cursor(route.queue_id)
-        for route in routes.by_index
+        for route in core.routes.by_index
         if route.topic == SCHEDULE_TOPIC and route.queue.count
     }
     if not offsets and not disk.exists(tree.delay_offset_json):
@@ -120,5 +129,5 @@ def write_level_offsets(
     except CorruptError:
         before = DelayOffsets()  # the cursors have all of its information
     disk.make_directory(tree.config)
-    after = before.with_offsets(offsets, clock.now_ms)
+    after = before.with_offsets(offsets, core.clock.now_ms)
     disk.write_small(tree.delay_offset_json, delay_offset_json.write(after))

@@ -24,13 +24,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 
 PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
@@ -43,10 +42,9 @@ class ChainCompactor:
 
     def __init__(
         self,
+        core: Core,
         wheel: Wheel,
         timer_log: TimerLog,
-        log: CommitLog,
-        states: TimerStates,
         far: FarWheel,
         open_slot: OpenSlot,
         pending: PendingReader,
@@ -57,8 +55,8 @@ class ChainCompactor:
         self._is_kept: Bytes = np.empty(0, np.uint8)  # by index of the pending copies
         self._wheel = wheel
         self._timer_log = timer_log
-        self._log = log
-        self._states = states
+        self._log = core.log
+        self._states = core.states
         self._far = far
 
     def relink(self) -> int:

@@ -22,27 +22,24 @@ from typing import NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signal import Signals
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.counts_json import Pending
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.timer_states import DirtyChunks
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.message_ids import Ids, IdsCopy
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.storage.disk import File
 from timerstore._engine.timer.far_log import Chains
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import DirtyChunks, TimerStates
 from timerstore._engine.timer.wheel import DirtyPages, Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, TimerStoreError, as_failure
 
 # --- checkpoint counts ---
@@ -118,23 +115,16 @@ class Checkpoint(Owner):
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
-        disk: Disk,
+        core: Core,
         tree: Tree,
-        log: CommitLog,
         far: FarWheel,
         timer_log: TimerLog,
         open_slot: OpenSlot,
         wheel: Wheel,
-        states: TimerStates,
-        routes: Routes,
         levels: LevelCursors,
         ids: Ids,
         dispatch: Dispatch,
         copy_recurring: Callable[[], list[Definition]],
-        signals: Signals,
-        store_id: int,
         last: Watermark | None,
     ) -> None:
         """Open the watermark's file.
@@ -142,19 +132,21 @@ class Checkpoint(Owner):
         `copy_recurring` is called in the critical section that notes the log's end. It returns the
         recurring definitions of that point. `last` is the watermark that recovery started from.
         """
-        self._config = config
-        self._clock = clock
-        self._disk = disk
+        self._config = core.config
+        self._clock = core.clock
+        self._disk = core.disk
         self._tree = tree
-        self._store_id = store_id
-        self._signals = signals
+        self._store_id = core.store_id
+        self._signals = core.signals
         self._lock = Lock()
-        self._file: File | None = disk.open(tree.watermark, create=True)
-        disk.sync_directory(tree.side)
+        self._file: File | None = core.disk.open(tree.watermark, create=True)
+        core.disk.sync_directory(tree.side)
         self._sequence = last.sequence if last is not None else 0
         self._entries: list[counts_json.Counts] = []
         if last is not None:
-            old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end, last.sequence)
+            old = counts_json.read_counts(
+                core.disk.read_small(tree.counts), last.log_end, last.sequence
+            )
             self._entries = [] if old is None else [old]
         self.completed: Watermark | None = None
         self.begun = self.completed_number = 0  # since opening
@@ -162,13 +154,13 @@ class Checkpoint(Owner):
         self.recurring: list[Definition] = []  # as of the last completed checkpoint
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
-        self._log = log
+        self._log = core.log
         self._far = far
         self._timer_log = timer_log
         self._open_slot = open_slot
         self._wheel = wheel
-        self._states = states
-        self._routes = routes
+        self._states = core.states
+        self._routes = core.routes
         self._levels = levels
         self._ids = ids
         self._dispatch = dispatch

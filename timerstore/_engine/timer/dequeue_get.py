@@ -23,17 +23,14 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
-from timerstore._engine.base.signal import Signals
+from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import CHAINED, Loaded
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 
 _BATCH = 16_384
 _SLOTS = 16  # slots that are read concurrently when many are due
@@ -57,20 +54,16 @@ class DequeueGet(Service):
 
     def __init__(
         self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        clock: Clock,
+        core: Core,
         wheel: Wheel,
         timer_log: TimerLog,
         far: FarWheel,
         open_slot: OpenSlot,
         out: Handoff[Loaded],
-        start_ns: int,
     ) -> None:
-        super().__init__(metrics, signals)
-        self._config = config
-        self._clock = clock
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
+        self._clock = core.clock
         self._wheel = wheel
         self._timer_log = timer_log
         self._far = far
@@ -86,12 +79,12 @@ class DequeueGet(Service):
         # The last `loaded_slot` that was passed on, and the wheel's `back_count` of that time.
         self._passed = open_slot.loaded_slot, 0
         self._ahead_slots = min(
-            _AHEAD_MS // config.precision_ms, _AHEAD_SLOTS, wheel.slot_count // 8
+            _AHEAD_MS // core.config.precision_ms, _AHEAD_SLOTS, wheel.slot_count // 8
         )
         # With sleeps of at most this length, each slot is checked for a burst before it is due.
-        reach_s = self._ahead_slots * config.precision_ms / 1000
+        reach_s = self._ahead_slots * core.config.precision_ms / 1000
         self._idle_s_max = min(IDLE_S_MAX, max(_BURST_CHECK_S, reach_s / 2))
-        self._start_ns = start_ns + config.start_delay_ms * 1_000_000
+        self._start_ns = core.clock.monotonic_ns + core.config.start_delay_ms * 1_000_000
 
     @property
     def is_waiting(self) -> bool:

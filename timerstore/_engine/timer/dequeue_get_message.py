@@ -12,15 +12,11 @@ Raises: CorruptError if a unit points at something other than a timer.
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import Handoff, Service
-from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DUE, Loaded
-from timerstore._engine.timer.timer_states import TimerStates
-from timerstore.config import StoreConfig
 
 
 class DequeueGetMessage(Service):
@@ -28,23 +24,13 @@ class DequeueGetMessage(Service):
 
     name = "dequeue-get-message"
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        log: CommitLog,
-        states: TimerStates,
-        open_slot: OpenSlot,
-        store_id: int,
-        source: Handoff[Loaded],
-    ) -> None:
-        super().__init__(metrics, signals)
-        self._config = config
-        self._log = log
-        self._states = states
+    def __init__(self, core: Core, open_slot: OpenSlot, source: Handoff[Loaded]) -> None:
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
+        self._log = core.log
+        self._states = core.states
         self._open_slot = open_slot
-        self._store_id = store_id
+        self._store_id = core.store_id
         self._source = source
 
     def step(self) -> bool:

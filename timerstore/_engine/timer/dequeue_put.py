@@ -25,19 +25,15 @@ import numpy as np
 
 from timerstore._engine.base import failpoints
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import IDLE_S_MAX, Service
-from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.fair_queue import FairQueue, Taken
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DRAFT, Int64Array, Records, slots_of
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig, parse_topic_rates
+from timerstore.config import parse_topic_rates
 
 _BATCH = 16_384
 _CALL = 4096  # entries in one call of C, 1 ms: after each call other threads may take the GIL
@@ -64,13 +60,7 @@ class DequeuePut(Service):
 
     def __init__(
         self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        routes: Routes,
-        timer_route: Route,
+        core: Core,
         open_slot: OpenSlot,
         linker: Linker,
         enqueue_start: int,
@@ -82,13 +72,13 @@ class DequeuePut(Service):
             there on may precede loaded entries, so no entry is delivered before they are linked.
         is_reading_idle: returns whether every slot that may be read has been read.
         """
-        super().__init__(metrics, signals)
-        self._config = config
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
         self._linker = linker
-        self._clock = clock
-        self._log = log
-        self._routes = routes
-        self._timer_route = timer_route
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
+        self._timer_route = core.timer_route
         self._open_slot = open_slot
         self._scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
         self._drafts = np.empty(_CHUNK, DRAFT)
@@ -98,11 +88,11 @@ class DequeuePut(Service):
         self._unlinked: list[_Progress] = []
         self._is_blocked = False  # at the last look, due entries waited for linking
         self._processed = 0  # entries of the current step that are finished
-        if enqueue_start < timer_route.queue.count:
-            self._unlinked.append(_Progress(timer_route.queue.count, 0))
+        if enqueue_start < core.timer_route.queue.count:
+            self._unlinked.append(_Progress(core.timer_route.queue.count, 0))
         self._is_reading_idle = is_reading_idle
-        rates = parse_topic_rates(config.topic_rates)
-        self.fair_queue = FairQueue(clock, log, routes, rates, self.wake)
+        rates = parse_topic_rates(core.config.topic_rates)
+        self.fair_queue = FairQueue(core, rates, self.wake)
         self._taken: list[Taken] = []  # the entries of a batch from the fair queue: its end
 
     @property

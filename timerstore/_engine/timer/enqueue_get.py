@@ -13,15 +13,11 @@ from collections import deque
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import Handoff, Service
-from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.timer_arrays import REQUEST, Records
-from timerstore.config import StoreConfig
 
 _BATCH = 8192
 _HANDED_MAX = 4  # batches of dispatch that are kept: 4 MB
@@ -32,24 +28,13 @@ class EnqueueGet(Service):
 
     name = "enqueue-get"
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        log: CommitLog,
-        dispatch: Dispatch,
-        route: Route,
-        store_id: int,
-        start: int,
-        out: Handoff[Records],
-    ) -> None:
-        super().__init__(metrics, signals)
-        self._config = config
-        self._log = log
+    def __init__(self, core: Core, dispatch: Dispatch, start: int, out: Handoff[Records]) -> None:
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
+        self._log = core.log
         self._dispatch = dispatch
-        self._route = route
-        self._store_id = store_id
+        self._route = core.timer_route
+        self._store_id = core.store_id
         self._out = out
         self.queue_offset = start  # next to read
         self._handed: deque[Records] = deque()  # from dispatch: the next requests, or later ones

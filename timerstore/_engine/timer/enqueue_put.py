@@ -13,13 +13,11 @@ Raises: FullError before anything is linked; it is retried.
 See also: docs/decisions/0003-timing-wheel.md
 """
 
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
-from timerstore._engine.base.signal import Signals
+from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.linker import BLOCKED, Linker
 from timerstore._engine.timer.timer_arrays import Records
-from timerstore.clock import Clock
 
 
 class EnqueuePut(Service):
@@ -28,16 +26,10 @@ class EnqueuePut(Service):
     name = "enqueue-put"
 
     def __init__(
-        self,
-        metrics: Metrics,
-        signals: Signals,
-        clock: Clock,
-        linker: Linker,
-        checkpoint: Checkpoint,
-        source: Handoff[Records],
+        self, core: Core, linker: Linker, checkpoint: Checkpoint, source: Handoff[Records]
     ) -> None:
-        super().__init__(metrics, signals)
-        self._clock = clock
+        super().__init__(core.metrics, core.signals)
+        self._clock = core.clock
         self._linker = linker
         self._checkpoint = checkpoint
         self._source = source

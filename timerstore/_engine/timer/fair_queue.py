@@ -30,12 +30,10 @@ import numpy.typing as npt
 
 from timerstore._engine.base.native import Lock, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.timer_states import which_wait
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import real_routes
-from timerstore._engine.queues.routes import Routes
 from timerstore._engine.timer.timer_arrays import Records
-from timerstore._engine.timer.timer_states import which_wait
-from timerstore.clock import Clock
 from timerstore.errors import GoneError
 
 BURST_MESSAGES = 65_536
@@ -88,18 +86,11 @@ class _TopicQueue:
 class FairQueue(Owner):
     """The fair queue of one store."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        log: CommitLog,
-        routes: Routes,
-        rates: Mapping[str, float],
-        on_rate: Callable[[], None],
-    ) -> None:
+    def __init__(self, core: Core, rates: Mapping[str, float], on_rate: Callable[[], None]) -> None:
         """Create an empty queue. `on_rate` is called after a rate was changed."""
-        self._clock = clock
-        self._log = log
-        self._routes = routes
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
         self._lock = Lock()
         self._rates = dict(rates)  # by topic, messages a second
         self._queues: dict[str, _TopicQueue] = {}

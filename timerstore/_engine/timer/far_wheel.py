@@ -38,12 +38,12 @@ from timerstore._engine.format import far_table
 from timerstore._engine.format.far_table import ROW, FarTable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
 from timerstore._engine.timer.far_log import Chain, Chains, FarLog
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.errors import CorruptError, FailedError, FullError
 

@@ -11,13 +11,9 @@ Invariants:
 Raises: FullError in a checkpoint is retried. The first failed sync is final.
 """
 
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 
 _MS = 1_000_000
 _SHARE = 10  # the interval between checkpoints is at least this many times their duration
@@ -28,29 +24,19 @@ class Flush(Service):
 
     name = "flush"
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        checkpoint: Checkpoint,
-        *,
-        at_once: bool,
-    ) -> None:
-        super().__init__(metrics, signals)
-        self._config = config
-        self._clock = clock
-        self._log = log
+    def __init__(self, core: Core, checkpoint: Checkpoint, *, at_once: bool) -> None:
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
         self._checkpoint = checkpoint
         self._at_once = at_once  # stepped by hand: every step syncs
         self._wanted = False
         self._is_checkpoint_wanted = False
         self._has_synced = False  # since the last checkpoint began
         self._is_coming = False  # the service runs by itself soon
-        self._synced_ns = clock.monotonic_ns
-        self._checkpoint_ns = clock.monotonic_ns
+        self._synced_ns = core.clock.monotonic_ns
+        self._checkpoint_ns = core.clock.monotonic_ns
 
     def request(self) -> None:
         """Request a sync of the records appended so far."""

@@ -26,16 +26,14 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.store_paths import QUEUE_COUNT_MAX, WHEEL_TIMER_TOPIC, whole_number
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import record_fields, route_needed
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import CHAINED, Records
-from timerstore._engine.timer.timer_states import TimerStates
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
 from timerstore.messages import parse_properties
 
@@ -54,27 +52,16 @@ class FoundTimer(NamedTuple):
 class HandleLookup:
     """Finds the messages of one store by their handles."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        log: CommitLog,
-        dispatch: Dispatch,
-        routes: Routes,
-        timer_route: Route,
-        states: TimerStates,
-        pending: PendingReader,
-        store_id: int,
-        precision_ms: int,
-    ) -> None:
-        self._clock = clock
-        self._log = log
+    def __init__(self, core: Core, dispatch: Dispatch, pending: PendingReader) -> None:
+        self._clock = core.clock
+        self._log = core.log
         self._dispatch = dispatch
-        self._routes = routes
-        self._timer_route = timer_route
-        self._states = states
+        self._routes = core.routes
+        self._timer_route = core.timer_route
+        self._states = core.states
         self._pending = pending
-        self._store_id = store_id
-        self._precision_ms = precision_ms
+        self._store_id = core.store_id
+        self._precision_ms = core.config.precision_ms
 
     def find(self, handle: Handle) -> list[FoundTimer]:
         """Return the pending messages that match a handle, in put order.

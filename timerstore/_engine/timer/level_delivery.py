@@ -22,20 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.base.service import IDLE_S_MAX, Service
-from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.counts_json import Pending
 from timerstore._engine.format.delay_levels import parse_level_delays
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Scan
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.level_cursors import QUEUE_MAX, LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import LevelUnits, Routes
 from timerstore._engine.timer.level_pending import LEVEL_DUE, Entries, LevelRun, Runs
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 
 # --- deliver ---
@@ -72,24 +68,15 @@ class ScheduleDeliver(Service):
 
     name = "schedule-deliver"
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        routes: Routes,
-        cursors: LevelCursors,
-    ) -> None:
-        super().__init__(metrics, signals)
-        self._config = config
-        self._clock = clock
-        self._log = log
-        self._routes = routes
+    def __init__(self, core: Core, cursors: LevelCursors) -> None:
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
         self._cursors = cursors
-        self._units = LevelUnits(log, parse_level_delays(config.level_delays))
-        self._start_ns = clock.monotonic_ns + config.start_delay_ms * _MS
+        self._units = LevelUnits(core.log, parse_level_delays(core.config.level_delays))
+        self._start_ns = core.clock.monotonic_ns + core.config.start_delay_ms * _MS
         self._routes_seen = 0
         self._queues: list[Runs] = []
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)

@@ -26,22 +26,20 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import queue_unit, timer_unit
 from timerstore._engine.format.timer_unit import UNIT_BYTES
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.timer_states import TimerStates
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer import far_wheel
 from timerstore._engine.timer.far_wheel import FarTidier, FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot, by_slot
 from timerstore._engine.timer.timer_arrays import DUE, FAR, REQUEST, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, FullError, TimerStoreError
 
 # --- link requests ---
@@ -108,31 +106,21 @@ class Linker(Owner):
     """Links the messages of one store."""
 
     def __init__(
-        self,
-        metrics: Metrics,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        wheel: Wheel,
-        timer_log: TimerLog,
-        far: FarWheel,
-        states: TimerStates,
-        open_slot: OpenSlot,
-        store_id: int,
+        self, core: Core, wheel: Wheel, timer_log: TimerLog, far: FarWheel, open_slot: OpenSlot
     ) -> None:
-        self._metrics = metrics
-        self._config = config
-        self._clock = clock
-        self._log: CommitLog = log
+        self._metrics = core.metrics
+        self._config = core.config
+        self._clock = core.clock
+        self._log: CommitLog = core.log
         self._wheel = wheel
         self._timer_log = timer_log
         self._far = far
-        self._states = states
+        self._states = core.states
         self._open_slot = open_slot
-        self._store_id = store_id
-        self._has_far = config.far_wheel != "off"
+        self._store_id = core.store_id
+        self._has_far = core.config.far_wheel != "off"
         self._lock = Lock()
-        self.tidier = FarTidier(self._lock, log, wheel, far, states, open_slot)
+        self.tidier = FarTidier(self._lock, core.log, wheel, far, core.states, open_slot)
         self.refused: TimerStoreError | None = None
         """The error that kept closing from linking everything."""
         self._link: Any = ffi.new("ts_link *")

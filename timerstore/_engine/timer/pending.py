@@ -19,6 +19,7 @@ from timerstore._engine.format import queue_unit
 from timerstore._engine.format.handle import Handle, encode
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
+from timerstore._engine.log.timer_states import TimerStates, which_wait
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import (
     is_of_topic,
@@ -39,7 +40,6 @@ from timerstore._engine.timer.timer_arrays import (
     slots_of,
 )
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates, which_wait
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig

@@ -10,12 +10,9 @@ Invariants:
 
 from typing import NamedTuple
 
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Handoff
-from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.dequeue_get import DequeueGet
 from timerstore._engine.timer.dequeue_get_message import DequeueGetMessage
@@ -28,10 +25,8 @@ from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Loaded, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
+from timerstore.errors import TimerStoreError
 
 _BOUND = 2  # batches in a handoff
 
@@ -46,11 +41,6 @@ class Pipeline(NamedTuple):
     dequeue_put: DequeuePut
     flush: Flush
 
-    def wake_all(self) -> None:
-        """Wake every service, after the clock was set or disk space was freed."""
-        for service in self:
-            service.wake()
-
     def start(self) -> None:
         """Start the threads, downstream first."""
         for service in reversed(self):
@@ -61,60 +51,38 @@ class Pipeline(NamedTuple):
         for service in self:
             service.stop()
 
+    def link_rest(self, dispatch: Dispatch, linker: Linker) -> None:
+        """Link every message of the timer topic, unless the wheel or the disk is full."""
+        services = (dispatch, self.enqueue_get, self.enqueue_put)
+        try:
+            while sum(service.step() for service in services):
+                pass
+        except TimerStoreError as error:
+            linker.refuse(error)
+
 
 def make_pipeline(
-    *,
-    metrics: Metrics,
-    signals: Signals,
-    config: StoreConfig,
-    clock: Clock,
-    log: CommitLog,
+    core: Core,
     dispatch: Dispatch,
-    routes: Routes,
-    timer_route: Route,
-    states: TimerStates,
     wheel: Wheel,
     timer_log: TimerLog,
     far: FarWheel,
     open_slot: OpenSlot,
     checkpoint: Checkpoint,
     linker: Linker,
-    store_id: int,
     start: int,
+    *,
     threads: bool,
 ) -> Pipeline:
     """Build the six services. `start`: the queue offset to enqueue from."""
     requests: Handoff[Records] = Handoff(_BOUND)
     loaded: Handoff[Loaded] = Handoff(_BOUND)
-    dequeue_get = DequeueGet(
-        metrics,
-        signals,
-        config,
-        clock,
-        wheel,
-        timer_log,
-        far,
-        open_slot,
-        loaded,
-        clock.monotonic_ns,
-    )
+    dequeue_get = DequeueGet(core, wheel, timer_log, far, open_slot, loaded)
     return Pipeline(
-        EnqueueGet(metrics, signals, config, log, dispatch, timer_route, store_id, start, requests),
-        EnqueuePut(metrics, signals, clock, linker, checkpoint, requests),
+        EnqueueGet(core, dispatch, start, requests),
+        EnqueuePut(core, linker, checkpoint, requests),
         dequeue_get,
-        DequeueGetMessage(metrics, signals, config, log, states, open_slot, store_id, loaded),
-        DequeuePut(
-            metrics,
-            signals,
-            config,
-            clock,
-            log,
-            routes,
-            timer_route,
-            open_slot,
-            linker,
-            start,
-            lambda: dequeue_get.is_waiting,
-        ),
-        Flush(metrics, signals, config, clock, log, checkpoint, at_once=not threads),
+        DequeueGetMessage(core, open_slot, loaded),
+        DequeuePut(core, open_slot, linker, start, lambda: dequeue_get.is_waiting),
+        Flush(core, checkpoint, at_once=not threads),
     )

@@ -20,10 +20,10 @@ from timerstore._engine.format import counts_json
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.fold import Fold
 from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 
 

@@ -13,26 +13,23 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.signal import Signals
 from timerstore._engine.format import timer_unit
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
+from timerstore._engine.log.timer_states import which_wait
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors, lowest_pending
 from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DRAFT, DUE, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import TimerStates, which_wait
 from timerstore._engine.timer.wheel import Wheel
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FullError
 
 # --- relocation ---
@@ -70,26 +67,14 @@ class Relocator(Owner):
     """Moves pending messages out of parts of one store's log."""
 
     def __init__(
-        self,
-        metrics: Metrics,
-        clock: Clock,
-        timer_log: TimerLog,
-        routes: Routes,
-        states: TimerStates,
-        wheel: Wheel,
-        open_slot: OpenSlot,
-        far: FarWheel,
-        log: CommitLog,
-        timer_route: Route,
-        store_id: int,
-        precision_ms: int,
+        self, core: Core, timer_log: TimerLog, wheel: Wheel, open_slot: OpenSlot, far: FarWheel
     ) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self._log = log
-        self._timer_route = timer_route
-        self._store_id = store_id
-        self._precision_ms = precision_ms
+        self._metrics = core.metrics
+        self._clock = core.clock
+        self._log = core.log
+        self._timer_route = core.timer_route
+        self._store_id = core.store_id
+        self._precision_ms = core.config.precision_ms
         self._part = (-1, -1)
         self._at = -1  # the part's records below this offset were read
         self._rest: Records = np.empty(0, DUE)  # pending, and not moved yet
@@ -99,8 +84,8 @@ class Relocator(Owner):
         self._scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
         self._slots = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
         self._timer_log = timer_log
-        self._routes = routes
-        self._states = states
+        self._routes = core.routes
+        self._states = core.states
         self._wheel = wheel
         self._open_slot = open_slot
         self._far = far
@@ -296,14 +281,14 @@ class ExpiredSegments:
 
     def __init__(
         self,
+        core: Core,
         timer_log: TimerLog,
         wheel: Wheel,
         open_slot: OpenSlot,
         checkpoint: Checkpoint,
-        precision_ms: int,
     ) -> None:
         self._checkpoint = checkpoint
-        self._precision_ms = precision_ms
+        self._precision_ms = core.config.precision_ms
         self._number = -1
         self._at = 0  # units of the file that were checked
         self._highest = 0  # the highest slot of these
@@ -358,29 +343,26 @@ class TimerRetention:
 
     def __init__(
         self,
-        log: CommitLog,
-        routes: Routes,
+        core: Core,
         dispatch: Dispatch,
         levels: LevelCursors,
         timer_log: TimerLog,
-        timer_route: Route,
         checkpoint: Checkpoint,
         flush: Flush,
         mover: Relocator,
         past: ExpiredSegments,
-        signals: Signals,
     ) -> None:
-        self._log = log
-        self._routes = routes
+        self._log = core.log
+        self._routes = core.routes
         self._dispatch = dispatch
         self._levels = levels
         self._timer_log = timer_log
-        self._timer_route = timer_route
+        self._timer_route = core.timer_route
         self._checkpoint = checkpoint
         self._flush = flush
         self._mover = mover
         self._past = past
-        self._signals = signals
+        self._signals = core.signals
         self._at = 0  # index of the next route to drop units of
         self._dropped: deque[tuple[Route, int, int]] = deque()  # queue offsets [begin, end)
 

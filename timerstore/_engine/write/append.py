@@ -22,7 +22,7 @@ from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
 from timerstore._engine.queues.message_ids import Firsts, Once
 from timerstore._engine.queues.routes import Route
@@ -30,8 +30,6 @@ from timerstore._engine.timer.flush import Flush
 from timerstore._engine.write.flow_control import Admission
 from timerstore._engine.write.places import Destination, Places, TrackedPlaces
 from timerstore._engine.write.targets import Targets
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, FullError, MessageError, quoted
 from timerstore.messages import Int64Array
 from timerstore.receipts import ReceiptOrigin
@@ -45,30 +43,28 @@ class Appender(Owner):
 
     def __init__(
         self,
+        core: Core,
         *,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
         dispatch: Dispatch,
         flush: Flush,
         targets: Targets,
         firsts: Firsts,
         admission: Admission,
     ) -> None:
-        self.config = config
+        self.config = core.config
         self.targets = targets
         self.admission = admission
-        self._clock = clock
-        self._log = log
-        self._native = log.native
-        self._lock = log.lock
+        self._clock = core.clock
+        self._log = core.log
+        self._native = core.log.native
+        self._lock = core.log.lock
         self._dispatch = dispatch
         self._flush = flush
         self._firsts = firsts
-        self._is_sync = config.flush == "sync"
+        self._is_sync = core.config.flush == "sync"
         # A message due later than near_ms needs no dispatch at once: flush or dispatch runs before
         # that. The same holds for soon_ms, if dispatch runs within milliseconds anyway.
-        self._native.near_ms = 1000 + 2 * config.flush_interval_ms
+        self._native.near_ms = 1000 + 2 * core.config.flush_interval_ms
         self._native.soon_ms = SOON_MS
 
     # --- queues and ids ---

@@ -18,12 +18,10 @@ from timerstore._engine.base.native import ffi, lib, pointer, read_handles
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.queue_unit import read as read_units
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch, Removals
-from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
-from timerstore.clock import Clock
 from timerstore.errors import GoneError
 from timerstore.messages import Int64Array
 from timerstore.receipts import PutReceipt, ReceiptOrigin
@@ -77,16 +75,11 @@ class Canceller:
     """Cancels pending messages of one store."""
 
     def __init__(
-        self,
-        clock: Clock,
-        log: CommitLog,
-        finder: HandleLookup,
-        removals: Removals,
-        slot_counts: SlotCounts | None,
+        self, core: Core, finder: HandleLookup, removals: Removals, slot_counts: SlotCounts | None
     ) -> None:
         """`slot_counts`: None without flow control."""
-        self._clock = clock
-        self._log = log
+        self._clock = core.clock
+        self._log = core.log
         self._finder = finder
         self._removals = removals
         self.slot_counts = slot_counts
@@ -176,22 +169,14 @@ class ManyCanceller:
     """Cancels pending messages of one store, many at a time."""
 
     def __init__(
-        self,
-        clock: Clock,
-        log: CommitLog,
-        dispatch: Dispatch,
-        routes: Routes,
-        timer_route: Route,
-        precision_ms: int,
-        canceller: Canceller,
-        removals: Removals,
+        self, core: Core, dispatch: Dispatch, canceller: Canceller, removals: Removals
     ) -> None:
-        self._clock = clock
-        self._log = log
+        self._clock = core.clock
+        self._log = core.log
         self._dispatch = dispatch
-        self._routes = routes
-        self._queue = timer_route.queue
-        self._precision_ms = precision_ms
+        self._routes = core.routes
+        self._queue = core.timer_route.queue
+        self._precision_ms = core.config.precision_ms
         self._canceller = canceller
         self._removals = removals
 

@@ -24,7 +24,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.ledger_json import ChunkHeader, write_chunk, write_state
 from timerstore._engine.format.store_paths import INGEST_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.write.append import Appender
@@ -42,7 +42,6 @@ from timerstore._engine.write.row_batch import (
     RowBatch,
     StagedBatch,
 )
-from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, kind_of, plain, quoted
 from timerstore.messages import Int64Array
@@ -194,29 +193,22 @@ class Ingester(Owner):
     """Ingests rows into one store."""
 
     def __init__(
-        self,
-        dispatch: Dispatch,
-        routes: Routes,
-        log: CommitLog,
-        config: StoreConfig,
-        side_file: LedgerSideFile,
-        clock: Clock,
-        putting: Appender,
+        self, core: Core, dispatch: Dispatch, side_file: LedgerSideFile, putting: Appender
     ) -> None:
-        self._clock = clock
+        self._clock = core.clock
         self._putting = putting
-        self._config = config
-        self._log = log
+        self._config = core.config
+        self._log = core.log
         self._record_bytes_max = min(
             self._config.record_bytes_max, self._log.group_bytes_max - _HEADER_BYTES
         )
-        self._route: Route | None = routes.get(INGEST_TOPIC, 0)
+        self._route: Route | None = core.routes.get(INGEST_TOPIC, 0)
         self.ledger = Ledger()
         self._cache = side_file
         self._opened_offset = self._cache.load(self.ledger)  # end of the ledger queue at opening
         self._doubted: set[str] = set()  # sources whose last header may be missing in the ledger
         self._dispatch = dispatch
-        self._routes = routes
+        self._routes = core.routes
 
     def _resolve(self, source: str) -> None:
         """After an append that an exception interrupted (Ctrl-C), read its result from the log."""

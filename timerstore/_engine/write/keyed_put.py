@@ -27,15 +27,13 @@ from timerstore._engine.format.lease import (
     retry_topic,
 )
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import record_fields, scan_one
-from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.timer.timer_states import TimerStates
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.put_requests import PutRequest
 from timerstore._engine.write.targets import check_queue
-from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
 from timerstore.messages import parse_properties
@@ -180,21 +178,13 @@ class KeyedRecord(NamedTuple):
 class KeyedRecords(Owner):
     """Finds the records of one store that have a key."""
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        log: CommitLog,
-        routes: Routes,
-        store_id: int,
-        config: StoreConfig,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, core: Core, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._log = log
-        self._routes = routes
-        self._store_id = store_id
-        self._config = config
-        self._clock = clock
+        self._log = core.log
+        self._routes = core.routes
+        self._store_id = core.store_id
+        self._config = core.config
+        self._clock = core.clock
 
     def search(self, look: Callable[[int], Found]) -> Found:
         """Return what `look` finds below the end of the log, which it gets.
@@ -282,20 +272,12 @@ class _Looked(NamedTuple):
 class UniquePutting(Owner):
     """Puts unique messages into one store."""
 
-    def __init__(
-        self,
-        records: KeyedRecords,
-        states: TimerStates,
-        store_id: int,
-        log: CommitLog,
-        clock: Clock,
-        appender: Appender,
-    ) -> None:
+    def __init__(self, core: Core, records: KeyedRecords, appender: Appender) -> None:
         self._records = records
-        self._log = log
-        self._clock = clock
-        self._states = states
-        self._store_id = store_id
+        self._log = core.log
+        self._clock = core.clock
+        self._states = core.states
+        self._store_id = core.store_id
         self._appender = appender
         self._locks = KeyLocks()
 

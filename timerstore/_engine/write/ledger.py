@@ -22,11 +22,10 @@ from timerstore._engine.format import ledger_cache, queue_unit
 from timerstore._engine.format.ledger_cache import LedgerCache
 from timerstore._engine.format.ledger_json import Begun, ChunkHeader, Done, SourceState, read
 from timerstore._engine.format.store_paths import INGEST_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.core import Core
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.storage.directory import Directory
-from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.write.row_batch import IngestedVersions
 from timerstore.errors import CorruptError, FormatVersionError, FullError
@@ -246,23 +245,16 @@ class LedgerSideFile(Owner):
     """The side file of one store's ledger."""
 
     def __init__(
-        self,
-        log: CommitLog,
-        routes: Routes,
-        disk: Disk,
-        puller: Puller,
-        store_id: int,
-        checkpoint: Checkpoint,
-        directory: Directory,
+        self, core: Core, puller: Puller, checkpoint: Checkpoint, directory: Directory
     ) -> None:
         self._lock = Lock()
         self._path = directory.tree.ingest_ledger
         self._saved_offset = 0
-        self._log = log
-        self._routes = routes
-        self._disk = disk
+        self._log = core.log
+        self._routes = core.routes
+        self._disk = core.disk
         self._puller = puller
-        self._store_id = store_id
+        self._store_id = core.store_id
         self._checkpoint = checkpoint
 
     def load(self, ledger: Ledger) -> int:

@@ -20,7 +20,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import PriorityQueueId
 from timerstore._engine.base.native import Putter, ffi, lib, pointer
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.message_ids import Firsts
 from timerstore._engine.timer.flush import Flush
@@ -28,8 +28,7 @@ from timerstore._engine.write.append import Appender
 from timerstore._engine.write.checked_batch import id_extra_bytes
 from timerstore._engine.write.put_requests import PutRequest
 from timerstore._engine.write.targets import TopicTarget, check_queue
-from timerstore.clock import Clock, SystemClock
-from timerstore.config import StoreConfig
+from timerstore.clock import SystemClock
 from timerstore.receipts import KeptOrigin, PutBatch, PutReceipt, ReceiptOrigin
 
 # --- put ---
@@ -41,25 +40,17 @@ _put_level = lib.ts_put_level
 class Putting(Owner):
     """Puts single messages into one store."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        dispatch: Dispatch,
-        flush: Flush,
-        appender: Appender,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log = log
+    def __init__(self, core: Core, dispatch: Dispatch, flush: Flush, appender: Appender) -> None:
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
         self._dispatch = dispatch
         self._flush = flush
         self._appender = appender
         self._targets = appender.targets
         self._target_by_topic = appender.targets.by_topic
-        self._is_system_clock = type(clock) is SystemClock
-        self._delay_ms_max = config.delay_ms_max if config.timer_enabled else -1
+        self._is_system_clock = type(core.clock) is SystemClock
+        self._delay_ms_max = core.config.delay_ms_max if core.config.timer_enabled else -1
 
     def make_putter(
         self,
@@ -255,17 +246,10 @@ class KnownId(NamedTuple):
 class SinglePut(Owner):
     """Puts single messages into one store."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        appender: Appender,
-        firsts: Firsts,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log = log
+    def __init__(self, core: Core, appender: Appender, firsts: Firsts) -> None:
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
         self._appender = appender
         self._targets = appender.targets
         self._firsts = firsts

@@ -27,6 +27,7 @@ from timerstore._engine.base.native import ffi
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.message_ids import Firsts, Once
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.checked_batch import (
@@ -42,8 +43,6 @@ from timerstore._engine.write.places import Destination, Places
 from timerstore._engine.write.put import SinglePut
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore._engine.write.targets import check_queue
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, ConflictError, FullError, MessageError
 from timerstore.messages import Int64Array
 from timerstore.receipts import CallerIds, PutBatch, PutReceipt, ReceiptOrigin
@@ -56,17 +55,15 @@ class ManyPutting(Owner):
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
+        core: Core,
         appender: Appender,
         firsts: Firsts,
         contents: Contents,
         single_put: SinglePut,
     ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log = log
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
         self._appender = appender
         self._targets = appender.targets
         self._firsts = firsts

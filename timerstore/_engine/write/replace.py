@@ -27,11 +27,10 @@ from timerstore._engine.base.message_fields import PriorityQueueId
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Removals
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.handle_lookup import FoundTimer
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import delete_properties, leaving
 from timerstore._engine.write.keyed_put import (
@@ -44,8 +43,6 @@ from timerstore._engine.write.keyed_put import (
 )
 from timerstore._engine.write.put_requests import PutRequest
 from timerstore._engine.write.reschedule import Rescheduler
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
 
@@ -70,33 +67,27 @@ class Replacing(Owner):
 
     def __init__(
         self,
+        core: Core,
         records: KeyedRecords,
         id_prefix: str,
-        timer_route: Route,
         rescheduler: Rescheduler,
-        store_id: int,
-        routes: Routes,
-        states: TimerStates,
-        log: CommitLog,
-        config: StoreConfig,
-        clock: Clock,
         appender: Appender,
     ) -> None:
-        self._clock = clock
+        self._clock = core.clock
         self._appender = appender
-        self._config = config
-        self._log = log
-        self._states = states
+        self._config = core.config
+        self._log = core.log
+        self._states = core.states
         self._removals: Removals = rescheduler.removals
         self._locks = KeyLocks()
         self._known: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
         self._known_lock = Lock()
         self._records = records
         self._id_prefix = id_prefix
-        self._timer_route = timer_route
+        self._timer_route = core.timer_route
         self._rescheduler = rescheduler
-        self._store_id = store_id
-        self._routes = routes
+        self._store_id = core.store_id
+        self._routes = core.routes
 
     def put(self, request: PutRequest) -> PutReceipt:
         """Store one message in place of the pending one with its key."""

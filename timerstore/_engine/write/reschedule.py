@@ -25,7 +25,7 @@ from timerstore._engine.base import due_times
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.format.handle import Handle
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Removals
 from timerstore._engine.queues.message_ids import Ids
 from timerstore._engine.queues.record_lookup import record_fields
@@ -33,8 +33,6 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.write.cancel import ANSWERS, delete_properties, leaving
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import GoneError, MessageError, NotPendingError
 from timerstore.receipts import KeptOrigin, PutReceipt, out_ms
 from timerstore.reports import CancelResult
@@ -57,20 +55,17 @@ class Rescheduler:
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
-        log: CommitLog,
-        timer_route: Route,
+        core: Core,
         finder: HandleLookup,
         removals: Removals,
         ids: Ids,
         slot_counts: SlotCounts | None,
     ) -> None:
         """`slot_counts`: None without flow control."""
-        self._config = config
-        self._clock = clock
-        self._log = log
-        self._timer_route = timer_route
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
+        self._timer_route = core.timer_route
         self._finder = finder
         self.removals = removals
         self._ids = ids

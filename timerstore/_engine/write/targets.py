@@ -15,10 +15,8 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.lease import group_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.routes import Route, Routes
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
+from timerstore._engine.queues.core import Core
+from timerstore._engine.queues.routes import Route
 from timerstore.errors import MessageError
 from timerstore.receipts import ReceiptOrigin
 
@@ -71,17 +69,15 @@ class TopicTarget:
 class Targets(Owner):
     """All topics that were put to since the store was opened."""
 
-    def __init__(
-        self, config: StoreConfig, clock: Clock, log: CommitLog, routes: Routes, id_prefix: str
-    ) -> None:
+    def __init__(self, core: Core, id_prefix: str) -> None:
         """`id_prefix`: prefix of the message ids that this opening generates."""
-        self._config = config
-        self._clock = clock
-        self._log = log
-        self._routes = routes
+        self._config = core.config
+        self._clock = core.clock
+        self._log = core.log
+        self._routes = core.routes
         self._id_prefix = id_prefix
         self._lock = Lock()
-        self.level_delays = parse_level_delays(config.level_delays)
+        self.level_delays = parse_level_delays(core.config.level_delays)
         self.by_topic: dict[str, TopicTarget] = {}
         self.hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
         """Topics with one queue, as the C putter reads them."""

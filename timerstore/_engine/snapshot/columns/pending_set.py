@@ -33,6 +33,7 @@ from timerstore._engine.log.scanned_records import (
     Scan,
     has_impossible_offset,
 )
+from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits, is_covered
 from timerstore._engine.snapshot.columns.table_scan import (
@@ -50,7 +51,6 @@ from timerstore._engine.snapshot.log_windows import RowArray
 from timerstore._engine.snapshot.position import PositionReader, Snapshot, refreshed
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import pending_ids
-from timerstore._engine.timer.timer_states import TimerStates
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 from timerstore.messages import Int64Array

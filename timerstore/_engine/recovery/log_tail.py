@@ -6,13 +6,16 @@ from typing import Any
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.lease import group_of
+from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.index_file import Geometry
+from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import record_fields, route_needed, timer_properties
 from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.recovery.recovery import Recovered
-from timerstore._engine.recurring.planner import Definitions
+from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer import timer_recovery
 from timerstore.clock import Clock
 
@@ -23,6 +26,19 @@ class LogTail:
     def __init__(self, recovered: Recovered, clock: Clock) -> None:
         self._recovered = recovered
         self._clock = clock
+
+    def open_index(self, disk: Disk, tree: Tree) -> Index:
+        """Return the key index, extended to cover at least the log that the queues cover."""
+        recovered, config = self._recovered, self._recovered.config
+        geometry = Geometry(config.index_slot_count, config.index_entry_count)
+        lag_bytes = config.checkpoint_log_bytes // 8
+        index = Index(disk, tree, self._clock, geometry, lag_bytes, has_tags=config.index_tags)
+        if recovered.mark is None:  # a broker may have been here
+            index.restart(recovered.store_id, recovered.segments.begin)
+        else:
+            index.recover(recovered.store_id, recovered.segments.begin, recovered.log_end)
+        index.catch_up(recovered.segments, recovered.dispatch_from)
+        return index
 
     def dispatch(self, dispatch: Dispatch) -> None:
         """Dispatch the tail to the queues."""
@@ -53,11 +69,8 @@ class LogTail:
         )
         progress.recover(texts, recovered.store_id)
 
-    def read_definitions(self, definitions: Definitions) -> None:
-        """Restore the recurring messages and their last runs."""
-        definitions.recover(self._batches, self._properties_at)
-
-    def _batches(self) -> Iterator[Scan]:
+    def batches(self) -> Iterator[Scan]:
+        """Yield the records of the tail."""
         recovered = self._recovered
         for batch, _, _ in scan_batches(
             recovered.segments,
@@ -73,7 +86,8 @@ class LogTail:
         recovered = self._recovered
         route_needed(recovered.segments, view, recovered.routes, self._clock.now_ms)
 
-    def _properties_at(self, log_offset: int) -> bytes:
+    def properties_at(self, log_offset: int) -> bytes:
+        """Return the properties of a record of the tail."""
         recovered = self._recovered
         with recovered.segments.view(recovered.log_end) as view:
             return record_fields(recovered.segments, view, log_offset)[2]

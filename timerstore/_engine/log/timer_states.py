@@ -21,11 +21,11 @@ import numpy.typing as npt
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import state_sector
-from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
+from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES, Bytes
 from timerstore._engine.log.fold import is_uncertain
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk, File
-from timerstore._engine.timer.timer_arrays import Bytes, Int64Array
+from timerstore.messages import Int64Array
 
 BLOCK_CHUNKS = 128
 BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS

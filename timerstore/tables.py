@@ -20,7 +20,7 @@ from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore._engine.buckets.backup_copy import find_backups
 from timerstore._engine.buckets.bucket_url import reject_without_bucket
 from timerstore._engine.snapshot.columns import arrow_batches
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES, Column
+from timerstore._engine.snapshot.columns.schemas import TABLES, Column
 from timerstore._engine.snapshot.columns.table_scan import Bounds
 from timerstore._engine.snapshot.live_stats import take_newest
 from timerstore._engine.snapshot.position import Snapshot

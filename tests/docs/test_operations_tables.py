@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.snippets import GUIDES, ROOT
 from timerstore import ConfigError
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.shards.row_columns import COLUMNS, check_columns
 from timerstore.shards.write_options import WriteOptions
 

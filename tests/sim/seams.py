@@ -101,7 +101,7 @@ def replaced_seams(
         (engine.restore_backup, "Disk", disk),
         (engine.restore_backup, "Path", SimPath),
         (engine.open_store, "Path", SimPath),
-        (engine.paths, "Path", SimPath),
+        (engine.anchor, "Path", SimPath),
         (engine.assembly, "os", SimpleNamespace(getpid=lambda: 4242)),
         (engine.recovery, "secrets", chance),
         (engine.assembly, "secrets", chance),

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore._engine.base.message_fields import is_utf8
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES, chosen, read_part, schema_of
+from timerstore._engine.snapshot.columns.arrow_batches import read_part, schema_of
 from timerstore._engine.snapshot.columns.pending_set import facts_for
+from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
 from timerstore._engine.snapshot.columns.table_scan import (
     ON_CORRUPT,
     Bounds,

@@ -24,7 +24,7 @@ Invariants:
 Raises: the text of an error contains everything, because Spark passes on only the text.
 """
 
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.spark.plan import latest_offsets
 from timerstore.spark.session import configure, register
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.errors import ConfigError
 from timerstore.spark.backup_reader import BackupReader, split_backup
 from timerstore.spark.batch import BatchReader

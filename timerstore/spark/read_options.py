@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES, chosen
+from timerstore._engine.snapshot.columns.schemas import TABLES, chosen
 from timerstore._engine.snapshot.columns.table_scan import ON_CORRUPT, Bounds, Wanted
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import ConfigError

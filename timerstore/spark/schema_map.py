@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerstore._engine.snapshot.columns.arrow_batches import Kind, chosen
+from timerstore._engine.snapshot.columns.schemas import Kind, chosen
 from timerstore._engine.snapshot.columns.table_scan import Wanted
 from timerstore.errors import ConfigError
 from timerstore.spark.read_options import ReadOptions

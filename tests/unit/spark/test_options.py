@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.errors import ConfigError
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position

@@ -10,7 +10,8 @@ from tests.support.arrow_rows import rows_of
 from tests.support.bench import Bench, small
 from tests.support.pending_table import timers_of
 from timerstore._engine.snapshot.columns import pending_set
-from timerstore._engine.snapshot.columns.arrow_batches import TABLES, read_part
+from timerstore._engine.snapshot.columns.arrow_batches import read_part
+from timerstore._engine.snapshot.columns.schemas import TABLES
 from timerstore.spark import latest_offsets, plan
 from timerstore.spark.read_options import parse
 

@@ -3,7 +3,8 @@
     position.py -> Snapshot -> log_windows.py (8 MiB at a time) -> C fills rows -> columns
 
 table_scan.py      the options of a scan, also at damage; the rows of one part of one table
-arrow_batches.py   the tables and their columns, as pyarrow.RecordBatch
+schemas.py         the tables and their columns
+arrow_batches.py   the tables as pyarrow.RecordBatch; the only file that needs pyarrow
 pending_set.py     what a scan needs to know of its whole store: which messages are pending
 record_starts.py   where records begin, from consume queues and segment starts
 

@@ -1,7 +1,7 @@
 """TimerStore: one open directory. `open` returns it.
 
-Each call checks its arguments and delegates to a component of the engine. The calls are grouped by
-subject in `_engine/calls`; this module has those that put, ingest, lease and consume.
+Each call checks its arguments and delegates to a component of the engine. This module has the
+calls that put, ingest and consume; `_engine/calls/store_calls.py` has the others.
 
 Thread safety: every call may be made from any thread; `close` waits for running calls.
 See also: docs/architecture.md.
@@ -17,13 +17,7 @@ from timerstore._engine.base.argument_types import check_config
 from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.base.owner import weakly
 from timerstore._engine.calls.open_store import counted as _counted
-from timerstore._engine.calls.store_calls import (
-    ChangeCalls,
-    IntrospectionCalls,
-    LeaseCalls,
-    MaintenanceCalls,
-    ReadCalls,
-)
+from timerstore._engine.calls.store_calls import StoreCalls
 from timerstore._engine.engine import Engine
 from timerstore._engine.format.store_paths import CLUSTER_JSON
 from timerstore._engine.leases import (
@@ -63,11 +57,7 @@ def _begin_nothing(*_given: Any, **_named: Any) -> Any:
 
 
 class TimerStore(
-    ReadCalls,
-    ChangeCalls,
-    IntrospectionCalls,
-    LeaseCalls,
-    MaintenanceCalls,
+    StoreCalls,
     SingleStoreApi[
         PutReceipt,
         PutBatch,

@@ -1,4 +1,4 @@
-"""Read an open store: topics, pulls, queries, committed offsets."""
+"""The calls of an open store but puts: reads, changes, leases, introspection, maintenance."""
 
 import os
 from collections import Counter
@@ -58,11 +58,16 @@ from timerstore.reports import (
     Report,
 )
 
-# --- read calls ---
+Answer = TypeVar("Answer")
 
 
-class ReadCalls(OpenStore):
-    """The calls of a store that read messages."""
+class StoreCalls(OpenStore):
+    """The calls of an open store, except puts."""
+
+    _leases: Leases
+    _requeuer: Requeuer
+
+    # --- reads ---
 
     @counted
     def _do_topics(self) -> dict[str, int]:
@@ -118,13 +123,7 @@ class ReadCalls(OpenStore):
         route = self._pull_arguments(PullRequest(topic, queue_id, 0, 1, 0.0, None, None, shard))[0]
         return self._engine.puller.first_stored(route, whole_ms("time_ms", time_ms))
 
-
-# --- change calls ---
-# Change messages that have not been delivered yet: cancel, reschedule, rate limits.
-
-
-class ChangeCalls(OpenStore):
-    """The calls of a store that change pending messages."""
+    # --- changes ---
 
     @counted
     def _do_cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
@@ -173,32 +172,7 @@ class ChangeCalls(OpenStore):
         rate = due_times.check_rate(per_second)
         self._engine.fair_queue.set_rate(name, rate)
 
-
-def handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
-    """Return the handle of a receipt or of a text. MessageError if no timer can have it."""
-    if isinstance(receipt_or_handle, PutReceipt):
-        check_receipt(receipt_or_handle)
-        if receipt_or_handle.waits_for_level:
-            raise MessageError(
-                "receipt: wanted one of a timer, got one of a message with a fixed level, which "
-                "has no handle and stays as it is"
-            )
-        return of_receipt(receipt_or_handle)
-    return decode(receipt_or_handle)
-
-
-# --- lease calls ---
-# Receive and settle messages of an open store, and read and requeue dead letters.
-
-
-Answer = TypeVar("Answer")
-
-
-class LeaseCalls(OpenStore):
-    """The calls of a store that lease messages."""
-
-    _leases: Leases
-    _requeuer: Requeuer
+    # --- leases ---
 
     @counted
     def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
@@ -287,15 +261,7 @@ class LeaseCalls(OpenStore):
     ) -> int:
         return self._requeuer.requeue(group, letters, topic)
 
-
-# --- introspection calls ---
-# Report the pending messages of an open store, its history of one message, and its metrics.
-
-
-class IntrospectionCalls(OpenStore):
-    """The calls of a store that report its state."""
-
-    _requeuer: Requeuer
+    # --- introspection ---
 
     def _do_pending(
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
@@ -383,21 +349,7 @@ class IntrospectionCalls(OpenStore):
     def _do_congestion(self) -> dict[int, int]:
         return self._engine.backlog.congestion()
 
-
-def _by_group(found: dict[tuple[str, str], GroupBacklog]) -> dict[str, dict[str, int]]:
-    """Return the statistics of all groups: by name, then by topic and group."""
-    return {
-        name: {GROUP_SEPARATOR.join(key): getattr(one, field) for key, one in found.items()}
-        for name, (field, _) in GROUP_GAUGES.items()
-    }
-
-
-# --- maintenance calls ---
-# Maintain an open store: checkpoint, verify, back up, step services by hand.
-
-
-class MaintenanceCalls(OpenStore):
-    """The calls of a store that maintain its files."""
+    # --- maintenance ---
 
     @counted
     def _do_flush(self) -> None:
@@ -448,3 +400,24 @@ class MaintenanceCalls(OpenStore):
             flush,
         )
         return {service.name.replace("-", "_"): service for service in services}
+
+
+def handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
+    """Return the handle of a receipt or of a text. MessageError if no timer can have it."""
+    if isinstance(receipt_or_handle, PutReceipt):
+        check_receipt(receipt_or_handle)
+        if receipt_or_handle.waits_for_level:
+            raise MessageError(
+                "receipt: wanted one of a timer, got one of a message with a fixed level, which "
+                "has no handle and stays as it is"
+            )
+        return of_receipt(receipt_or_handle)
+    return decode(receipt_or_handle)
+
+
+def _by_group(found: dict[tuple[str, str], GroupBacklog]) -> dict[str, dict[str, int]]:
+    """Return the statistics of all groups: by name, then by topic and group."""
+    return {
+        name: {GROUP_SEPARATOR.join(key): getattr(one, field) for key, one in found.items()}
+        for name, (field, _) in GROUP_GAUGES.items()
+    }

@@ -6,7 +6,7 @@ Otherwise they read a snapshot as of the last checkpoint (snapshot_follow.py).
 
 import importlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -32,7 +32,7 @@ from timerstore.cli.params import (
 )
 from timerstore.cli.served import queue_ends
 from timerstore.cli.stopping import Stop, stopping
-from timerstore.cli.text import Fields, body_of, message_fields, message_line, plural
+from timerstore.cli.text import Fields, WriteMessage, body_of, message_fields, message_line, plural
 from timerstore.config import StoreConfig
 from timerstore.errors import LockedError
 from timerstore.messages import PullStatus
@@ -47,8 +47,6 @@ _MAX_HELP = "Read at most so many messages."
 _LATEST_MS = 1 << 62
 _FOLLOWER = "timerstore_follow"
 """The group of `follow` without --group. It never commits, so the store keeps no offset for it."""
-
-WriteMessage = Callable[[Fields], None]
 
 
 def _reading_options(command: Any) -> Any:

@@ -13,9 +13,8 @@ from timerstore._engine.snapshot.live_stats import StoreSummary, take_newest
 from timerstore._engine.snapshot.position import Snapshot, refreshed
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
-from timerstore.cli.reading import WriteMessage
 from timerstore.cli.stopping import Stop
-from timerstore.cli.text import Fields, body_fields, iso, own_properties
+from timerstore.cli.text import Fields, WriteMessage, body_fields, iso, own_properties
 from timerstore.errors import TimerStoreError
 from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
 

@@ -7,7 +7,7 @@ Invariants:
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _MS_MAX = 253_402_300_799_999  # the end of the year 9999, the last that datetime has
 
 Fields = dict[str, Any]
+WriteMessage = Callable[[Fields], None]
 
 
 def time_text(ms: int, *, ahead_of: int | None = None) -> str:

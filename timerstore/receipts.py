@@ -63,6 +63,22 @@ class ReceiptOrigin(NamedTuple):
         stamp = out_ms(due_ms, self.precision_ms) + 1
         return make_handle(self.topic, self.broker_name, stamp, self.message_id(counter), timer_id)
 
+    def keeping(self, message_id: str) -> KeptOrigin:
+        """Return the origin of a message of the topic that has this id."""
+        return KeptOrigin(self.topic, message_id, self.broker_name, self.precision_ms)
+
+    def receipt(
+        self, counter: int, queue_id: int, number: int, log_offset: int, due_ms: int, now_ms: int
+    ) -> PutReceipt:
+        """Return the receipt of an appended record.
+
+        number: of a timer, due at `due_ms`, its id; if `due_ms` is 0, the queue offset of a message
+        that was delivered at `now_ms`.
+        """
+        if due_ms:
+            return PutReceipt(self, counter, number, queue_id, None, log_offset, due_ms)
+        return PutReceipt(self, counter, -1, queue_id, number, log_offset, now_ms)
+
 
 class KeptOrigin(ReceiptOrigin):
     """The origin of one message that keeps an existing id: `id_prefix` is the whole id."""
@@ -96,8 +112,7 @@ class PutReceipt(_ReceiptFields):
     `cancelled`: that first message has been cancelled since.
 
     Receipts are created once for each put. So this is a tuple that computes id and handle on
-    demand. The hot path uses `tuple.__new__(PutReceipt, (origin, counter, ..., cancelled))`, which
-    costs half as much as the constructor.
+    demand.
     """
 
     __slots__ = ()
@@ -204,8 +219,7 @@ class PutBatch:
             return receipt
         origin = self.origin
         if given.ids[k]:
-            kept = KeptOrigin(origin.topic, given.ids[k], *origin[2:])
-            receipt = receipt._replace(origin=kept, counter=0)
+            receipt = receipt._replace(origin=origin.keeping(given.ids[k]), counter=0)
         return receipt._replace(
             queue_id=int(given.queue_ids[k]),
             duplicate=bool(given.duplicate[k]),

@@ -34,7 +34,7 @@ from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.write.put import KnownId
-from timerstore._engine.write.put_many import PriorityPuts
+from timerstore._engine.write.put_many import PriorityBatchWriter
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
 from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.api import SingleStoreApi, StoreApi
@@ -97,16 +97,15 @@ class TimerStore(
     def _own(self, engine: Engine) -> None:
         super()._own(engine)
         self._spreader = Spreader(engine.config, self._clock)
-        self._putting = engine.putting
-        self._many_putting = engine.many_putting
-        self._priority_puts = PriorityPuts(engine.many_putting, engine.log)
-        self._putter = self._putting.make_putter(
+        self._put_writer = engine.put_writer
+        self._batches = PriorityBatchWriter(engine.batch_writer, engine.log)
+        self._putter = self._put_writer.make_putter(
             self.put, self.put_many, self._sync_through, self._call_ended.set, self._calls
         )
         # These never block; the caller waits for the sync. They return None if they stored nothing
         # because the call needs the slow path.
         self._begin_put = self._begin_put_many = _begin_nothing
-        if self._putting.is_quick:  # the same calls with the same results, in C
+        if self._put_writer.is_quick:  # the same calls with the same results, in C
             if type(self).put is StoreApi.put:
                 self.put = self._putter.put  # type: ignore[method-assign]
                 self._begin_put = self._putter.begin_put
@@ -126,28 +125,28 @@ class TimerStore(
 
     @_counted
     def _do_put(self, request: PutRequest) -> PutReceipt:
-        request = request.with_queue_of_priority()
+        if request.priority is not None:
+            request = request.with_queue_of_priority()
         if request.spread is not None:
             request = self._spreader.one(request)
-        request = request.with_checked_flags()
+        if request.replace is not False or request.unique is not False:
+            request = request.with_checked_flags()
         if request.unique:
-            return self._engine.unique_putting.put(request)
+            return self._engine.unique_writer.put(request)
         if request.replace or request.key is not None or request.wait_at_most is not None:
-            return self._engine.replacing.put(request)
-        if request.message_id is not None:
-            return self._many_putting.put_once(request)
-        return self._putting.put(request)
+            return self._engine.replace_writer.put(request)
+        return self._put_writer.put(request)
 
     @_counted
     def _begin_single(self, request: PutRequest) -> PutReceipt | KnownId | None:
         """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
-        return self._engine.single_put.put(request, waits=False)
+        return self._put_writer.begin(request)
 
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_fields.count_bodies(request.bodies))
-        return self._priority_puts.put_many(request)
+        return self._batches.put_many(request)
 
     @_counted
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:

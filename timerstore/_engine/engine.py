@@ -87,11 +87,11 @@ from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.flow_control import SlotLimit, Unlimited
 from timerstore._engine.write.ingester import Ingester, LedgerCarrier
-from timerstore._engine.write.keyed_put import KeyedRecords, UniquePutting
+from timerstore._engine.write.keyed_put import KeyedRecords, UniqueWriter
 from timerstore._engine.write.ledger import LedgerSideFile
-from timerstore._engine.write.put import Putting, SinglePut
-from timerstore._engine.write.put_many import ManyPutting
-from timerstore._engine.write.replace import Replacing
+from timerstore._engine.write.put import PutWriter
+from timerstore._engine.write.put_many import PutBatchWriter
+from timerstore._engine.write.replace import ReplaceWriter
 from timerstore._engine.write.reschedule import Rescheduler
 from timerstore._engine.write.targets import Targets
 from timerstore.clock import Clock
@@ -269,15 +269,16 @@ class Engine(Owner):
             firsts=firsts,
             admission=Unlimited() if self.slot_counts is None else SlotLimit(self.slot_counts),
         )
-        self.putting = Putting(core, self.dispatch, self.pipeline.flush, self.appender)
-        self.single_put = SinglePut(core, self.appender, firsts)
         contents = Contents(log, is_on=config.dedupe == "content")
-        self.many_putting = ManyPutting(core, self.appender, firsts, contents, self.single_put)
+        self.batch_writer = PutBatchWriter(core, self.appender, firsts, contents)
+        self.put_writer = PutWriter(
+            core, self.dispatch, self.pipeline.flush, self.appender, firsts, self.batch_writer
+        )
         self.keyed_records = KeyedRecords(core, self.dispatch)
-        self.replacing = Replacing(
+        self.replace_writer = ReplaceWriter(
             core, self.keyed_records, self.id_prefix, self.rescheduler, self.appender
         )
-        self.unique_putting = UniquePutting(core, self.keyed_records, self.appender)
+        self.unique_writer = UniqueWriter(core, self.keyed_records, self.appender)
 
     def _pending_due_ms(self) -> Int64Array:
         """Return the due times of all pending messages, ms since 1970."""

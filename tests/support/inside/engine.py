@@ -109,14 +109,14 @@ from timerstore._engine.write.ingester import Ingester, LedgerCarrier
 
 # --- ingest of tables ---
 from timerstore._engine.write.ledger import Ledger, LedgerSideFile
-from timerstore._engine.write.put import Putting
-from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.put import PutWriter
+from timerstore._engine.write.put_many import PutBatchWriter
 
 # --- due times drawn from a window ---
 from timerstore._engine.write.put_requests import Spreader
 
 # --- puts with a key ---
-from timerstore._engine.write.replace import Replacing
+from timerstore._engine.write.replace import ReplaceWriter
 
 # --- several shards ---
 from timerstore.shards import background_ingest, shard_calls, shard_pending, sharded

@@ -18,13 +18,13 @@ OPENING_REWRITE_MARK = Attribute(engine.Recovery, "_rewrite_mark")
 
 # --- puts ---
 
-MANY_APPEND_WHOLE = Attribute(engine.ManyPutting, "_append_whole")
+MANY_APPEND_WHOLE = Attribute(engine.PutBatchWriter, "_append_whole")
 IDS_ADD = Attribute(engine.Ids, "_add")
-REPLACING_FIND = Attribute(engine.Replacing, "_find")
-REPLACING_LOOK = Attribute(engine.Replacing, "_look")
-REPLACING_REPLACE = Attribute(engine.Replacing, "_replace")
-REPLACING_WAITING_OF = Attribute(engine.Replacing, "_pending_of")
-REPLACING_DUE_MS = Attribute(engine.Replacing, "_due_ms")
+REPLACING_FIND = Attribute(engine.ReplaceWriter, "_find")
+REPLACING_LOOK = Attribute(engine.ReplaceWriter, "_look")
+REPLACING_REPLACE = Attribute(engine.ReplaceWriter, "_replace")
+REPLACING_WAITING_OF = Attribute(engine.ReplaceWriter, "_pending_of")
+REPLACING_DUE_MS = Attribute(engine.ReplaceWriter, "_due_ms")
 RECURRING_CANCEL_UNTIL = Attribute(engine.RecurringCalls, "_cancel_until")
 INGESTER_GO_ON = Attribute(engine.Ingester, "_go_on")
 

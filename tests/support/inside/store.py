@@ -204,7 +204,7 @@ class Inside:
     @property
     def replacing(self) -> Any:
         """replacing.py."""
-        return self._store._engine.replacing
+        return self._store._engine.replace_writer
 
     @property
     def recurring(self) -> Any:

@@ -43,7 +43,7 @@ def _never(*args: Any, **given: Any) -> NoReturn:
 
 
 def _quick(store: TimerStore, slow: Any = _never) -> Any:
-    return store._putting.make_putter(store.put, slow, _never, _never).put_many
+    return store._put_writer.make_putter(store.put, slow, _never, _never).put_many
 
 
 def _times() -> dict[str, dict[str, Any]]:

@@ -15,8 +15,8 @@ import timerstore
 from tests.support.bench import small
 from tests.support.held_sync import PATIENCE_S, HeldSync
 from timerstore import TimerStore
-from timerstore._engine.write.put import Putting
-from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.put import PutWriter
+from timerstore._engine.write.put_many import PutBatchWriter
 from timerstore.errors import ClosedError, FailedError
 
 Put = Callable[[TimerStore], Any]
@@ -49,8 +49,8 @@ def test_put_is_durable_when_it_returns(
     store: TimerStore, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _is_quick(store)
-    monkeypatch.setattr(Putting, "put", _never)
-    monkeypatch.setattr(ManyPutting, "put_many", _never)
+    monkeypatch.setattr(PutWriter, "put", _never)
+    monkeypatch.setattr(PutBatchWriter, "put_many", _never)
     receipt = put(store)
     log = store._engine.log
     assert log.durable == log.end > receipt.log_offset

@@ -201,6 +201,13 @@ def room_bytes(record_bytes_max: int, topic: bytes) -> int:
     return record_bytes_max - _RECORD_FIXED_BYTES - name_bytes - headroom
 
 
+def surely_fits_bytes(*, properties_bytes_max: int, record_bytes_max: int) -> int:
+    """Return a size of body and caller's properties that passes `check_sizes` for any topic."""
+    longest = b"t" * TOPIC_BYTES_MAX
+    properties_bytes = properties_bytes_max - PROPERTIES_HEADROOM_BYTES - len(longest)
+    return min(properties_bytes, room_bytes(record_bytes_max, longest))
+
+
 def check_sizes(
     body_bytes: int,
     own_properties_bytes: int,

@@ -30,7 +30,7 @@ from timerstore._engine.timer.flush import Flush
 from timerstore._engine.write.flow_control import Admission
 from timerstore._engine.write.places import Destination, Places, TrackedPlaces
 from timerstore._engine.write.targets import Targets
-from timerstore.errors import BusyError, FullError, MessageError, quoted
+from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.messages import Int64Array
 from timerstore.receipts import ReceiptOrigin
 
@@ -61,7 +61,6 @@ class Appender(Owner):
         self._dispatch = dispatch
         self._flush = flush
         self._firsts = firsts
-        self._is_sync = core.config.flush == "sync"
         # A message due later than near_ms needs no dispatch at once: flush or dispatch runs before
         # that. The same holds for soon_ms, if dispatch runs within milliseconds anyway.
         self._native.near_ms = 1000 + 2 * core.config.flush_interval_ms
@@ -86,14 +85,6 @@ class Appender(Owner):
         return first
 
     # --- notifications ---
-
-    def wants_sync(self, flush: object) -> bool:
-        """Return whether a put with this `flush` argument must be durable when it returns."""
-        if flush is None:
-            return self._is_sync
-        if not isinstance(flush, str) or flush not in ("sync", "async"):
-            raise MessageError(f"flush: wanted 'sync' or 'async', got {quoted(flush)}")
-        return flush == "sync"
 
     def appended(self) -> None:
         """Notify the services that records were appended."""

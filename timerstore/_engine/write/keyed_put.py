@@ -32,8 +32,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.write.append import Appender
-from timerstore._engine.write.put_requests import PutRequest
-from timerstore._engine.write.targets import check_queue
+from timerstore._engine.write.put_requests import PutCheck, PutRequest
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
 from timerstore.messages import parse_properties
@@ -58,9 +57,12 @@ class KeyedPut(NamedTuple):
     wait_ms: int | None
     queue_id: int | None
     has_priority_0: bool
+    is_sync: bool
 
 
-def check_keyed_put(request: PutRequest, config: StoreConfig, now_ms: int, more: str) -> KeyedPut:
+def check_keyed_put(
+    request: PutRequest, config: StoreConfig, check: PutCheck, now_ms: int, more: str
+) -> KeyedPut:
     """Check the arguments of a put with a key.
 
     more: the property that the caller adds, as long as it can become.
@@ -71,31 +73,18 @@ def check_keyed_put(request: PutRequest, config: StoreConfig, now_ms: int, more:
             f"put: {_word(request)} needs the key index, which is off (index_enabled)"
         )
     wait_ms = _wait_ms(request.wait_at_most, config)
-    name = message_fields.check_topic(request.topic)
-    due_ms = due_times.due_ms_of(
-        now_ms, request.delay, request.deliver_at, request.deliver_ms, config
-    )
     others = (
         []
         if isinstance(request.keys, str) and not request.keys
         else message_fields.list_of_keys(request.keys)
     )
     keys = [key, *(one for one in others if not isinstance(one, str) or one != key)]
-    text = message_fields.encode_properties(
-        request.tags, keys, request.properties, request.queue_id
-    )
-    raw = message_fields.check_body(request.body, config.message_bytes_max)
-    message_fields.check_sizes(
-        len(raw),
-        len(text) + len(more) + len(key.encode()),
-        name,
-        properties_bytes_max=config.properties_bytes_max,
-        record_bytes_max=config.record_bytes_max,
-    )
-    check_queue(request.queue_id)
+    more_bytes = len(more) + len(key.encode("utf-8", "surrogatepass"))
+    put = check.check(request, now_ms, keys=keys, more_bytes=more_bytes)
+    has_priority_0 = request.priority is not None and request.queue_id is None
     return KeyedPut(
-        request.topic, bytes(raw), key, text, due_ms, wait_ms, request.queue_id,
-        request.priority is not None and request.queue_id is None,
+        request.topic, bytes(put.body), key, put.text, put.due_ms, wait_ms, request.queue_id,
+        has_priority_0, put.is_sync,
     )  # fmt: skip
 
 
@@ -110,10 +99,7 @@ def append_keyed(
     log_offset, number, counter = appender.append(
         route.native, put.body, len(put.body), due_ms, text, now_ms
     )
-    timer_id, queue_offset = (number, None) if due_ms else (-1, number)
-    receipt = PutReceipt(
-        origin, counter, timer_id, route.queue_id, queue_offset, log_offset, due_ms or now_ms
-    )
+    receipt = origin.receipt(counter, route.queue_id, number, log_offset, due_ms, now_ms)
     return receipt, route
 
 
@@ -269,7 +255,7 @@ class _Looked(NamedTuple):
     """Log offsets of timers that are over, and by which the message is done."""
 
 
-class UniquePutting(Owner):
+class UniqueWriter(Owner):
     """Puts unique messages into one store."""
 
     def __init__(self, core: Core, records: KeyedRecords, appender: Appender) -> None:
@@ -279,14 +265,17 @@ class UniquePutting(Owner):
         self._states = core.states
         self._store_id = core.store_id
         self._appender = appender
+        self._check = PutCheck(core.config)
         self._locks = KeyLocks()
 
     def put(self, request: PutRequest) -> PutReceipt:
         """Store a message unless one with its key is not done; return the receipt of that one."""
         appender = self._appender
         now_ms = self._clock.now_ms
-        given = check_keyed_put(request, appender.config, now_ms, f"{UNIQUE_PROPERTY}\x01\x02")
-        is_sync = appender.wants_sync(request.flush)
+        given = check_keyed_put(
+            request, appender.config, self._check, now_ms, f"{UNIQUE_PROPERTY}\x01\x02"
+        )
+        is_sync = given.is_sync
         with self._locks.of(given.topic, given.key):
             undone = self._undone(given)
             if undone is None:

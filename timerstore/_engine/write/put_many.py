@@ -40,18 +40,17 @@ from timerstore._engine.write.checked_batch import (
 )
 from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.places import Destination, Places
-from timerstore._engine.write.put import SinglePut
-from timerstore._engine.write.put_requests import BatchRequest, PutRequest
+from timerstore._engine.write.put_requests import BatchRequest, wants_sync
 from timerstore._engine.write.targets import check_queue
 from timerstore.errors import BusyError, ConflictError, FullError, MessageError
 from timerstore.messages import Int64Array
-from timerstore.receipts import CallerIds, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.receipts import CallerIds, PutBatch, ReceiptOrigin
 
 # --- put many ---
 
 
-class ManyPutting(Owner):
-    """Puts batches, and single messages with ids, into one store."""
+class PutBatchWriter(Owner):
+    """Puts batches into one store."""
 
     def __init__(
         self,
@@ -59,7 +58,6 @@ class ManyPutting(Owner):
         appender: Appender,
         firsts: Firsts,
         contents: Contents,
-        single_put: SinglePut,
     ) -> None:
         self._config = core.config
         self._clock = core.clock
@@ -68,56 +66,6 @@ class ManyPutting(Owner):
         self._targets = appender.targets
         self._firsts = firsts
         self._contents = contents
-        self._single_put = single_put
-
-    # --- one with an id ---
-
-    def put_once(self, request: PutRequest) -> PutReceipt:
-        """Store one message unless its id was put to the topic before; return its receipt."""
-        begun = self._single_put.put(request, waits=True)
-        if isinstance(begun, PutReceipt):
-            if self._appender.wants_sync(request.flush):
-                self._log.sync_through(begun.log_offset + 1)
-        else:
-            call = self._call_of(request)
-            self.check_fits(call)
-            begun = self.put_checked(call, atomic=False)[0]
-        reach("put_once_answered")
-        return begun
-
-    def _call_of(self, request: PutRequest) -> CheckedBatch:
-        """Check a request; return it as a batch of one message."""
-        now_ms, due = self._clock.now_ms, 0
-        level = request.level
-        if level is not None:
-            level = message_fields.check_level(
-                level, request.delay, request.deliver_at, request.deliver_ms
-            )
-        else:
-            due = due_times.due_ms_of(
-                now_ms, request.delay, request.deliver_at, request.deliver_ms, self._config
-            )
-        name, raw_id = (
-            message_fields.check_topic(request.topic),
-            message_fields.check_message_id(request.message_id),
-        )
-        raw = message_fields.check_body(request.body, self._config.message_bytes_max)
-        return CheckedBatch(
-            request.topic,
-            name,
-            message_fields.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
-            np.array([due], np.int64),
-            now_ms,
-            message_fields.encode_properties(
-                request.tags, request.keys, request.properties, request.queue_id
-            ),
-            (None, None),
-            (raw_id, np.array([0, len(raw_id)], np.int64)),
-            level,
-            request.queue_id,
-            self._appender.wants_sync(request.flush),
-            request.is_fixed,
-        )
 
     # --- many ---
 
@@ -135,7 +83,7 @@ class ManyPutting(Owner):
         if level is not None:
             level = message_fields.check_level(level, request.delay, None, request.deliver_ms)
         name = message_fields.check_topic(request.topic)
-        is_sync = self._appender.wants_sync(request.flush)
+        is_sync = wants_sync(request.flush, self._config)
         spans = message_fields.gather_bodies(request.bodies, self._config.message_bytes_max)
         count = len(spans.offsets) - 1
         delay_ms_max = self._config.delay_ms_max
@@ -396,25 +344,25 @@ class ManyPutting(Owner):
 #        contents, the limits of flow control, and whether its topic can have priorities.
 #     2. Messages are stored in the order of the batch, so an error leaves a first part of it
 #        stored.
-# Raises: as ManyPutting. `stored_count` of an error counts the stored messages of all parts.
+# Raises: as PutBatchWriter. `stored_count` of an error counts the stored messages of all parts.
 
 
-class PriorityPuts(Owner):
+class PriorityBatchWriter(Owner):
     """Puts batches into one store."""
 
-    def __init__(self, many_putting: ManyPutting, log: CommitLog) -> None:
-        self._many_putting = many_putting
+    def __init__(self, batches: PutBatchWriter, log: CommitLog) -> None:
+        self._batches = batches
         self._log = log
 
     def put_many(self, request: BatchRequest) -> PutBatch:
         """Store a batch, with one priority for all messages, one for each, or none."""
         given = request.priority
         if given is None:
-            return self._many_putting.put_many(request)
+            return self._batches.put_many(request)
         if is_for_all(given):
             queue_id = queue_of_priority(given, request.queue_id)
-            return self._many_putting.put_many(replace(request, queue_id=queue_id))
-        call = self._many_putting.check(replace(request, queue_id=None))
+            return self._batches.put_many(replace(request, queue_id=queue_id))
+        call = self._batches.check(replace(request, queue_id=None))
         priorities = check_priorities(given, call.row_count, request.queue_id)
         chosen = sorted(set(priorities), reverse=True)
         if len(chosen) < 2:
@@ -426,7 +374,7 @@ class PriorityPuts(Owner):
                 f"the priorities {chosen}"
             )
         whole = call._replace(extra=_with_priorities(call.extra, priorities))
-        self._many_putting.admit(whole, PriorityQueueId(chosen[0]))
+        self._batches.admit(whole, PriorityQueueId(chosen[0]))
         return self._put_parts(whole, np.array(priorities))
 
     def _put_parts(self, call: CheckedBatch, priorities: Int64Array) -> PutBatch:
@@ -437,7 +385,7 @@ class PriorityPuts(Owner):
                 priority = int(priorities[begin])
                 queue_id = PriorityQueueId(priority) if priority else None
                 part = call.part(begin, end)._replace(queue_id=queue_id, is_sync=False)
-                parts.append(self._many_putting.put_checked(part, atomic=False))
+                parts.append(self._batches.put_checked(part, atomic=False))
         except (FullError, BusyError, ConflictError) as error:
             error.stored_count += sum(map(len, parts))
             raise

@@ -9,15 +9,16 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base import due_times
+from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.argument_types import check_flag
 from timerstore._engine.base.message_fields import queue_of_priority
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.write.checked_batch import id_extra_bytes
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, plain, quoted
@@ -77,8 +78,6 @@ class PutRequest:
 
     def with_checked_flags(self) -> "PutRequest":
         """Return the request with `replace` and `unique` as bools; MessageError if one is not."""
-        if self.replace is False and self.unique is False:
-            return self
         flags = {name: check_flag(name, getattr(self, name)) for name in ("replace", "unique")}
         return replace(self, **flags)  # type: ignore[arg-type]
 
@@ -89,6 +88,78 @@ class PutRequest:
             for name, default in _OPTIONS
             if (value := getattr(self, name)) is not default
         }
+
+
+class CheckedPut(NamedTuple):
+    """A put whose arguments were checked."""
+
+    request: PutRequest
+    name: bytes
+    """The topic as in records."""
+    body: message_fields.Body
+    due_ms: int
+    """Epoch ms; 0: now."""
+    now_ms: int
+    text: bytes
+    """Encoded tags, keys, properties and priority."""
+    raw_id: bytes
+    """Empty: the store makes the id."""
+    is_sync: bool
+
+
+class PutCheck:
+    """Checks puts of one message. This is the only place that knows all of their arguments."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._is_sync = config.flush == "sync"
+        self._sizes = {
+            "properties_bytes_max": config.properties_bytes_max,
+            "record_bytes_max": config.record_bytes_max,
+        }
+        self._surely_fits_bytes = message_fields.surely_fits_bytes(**self._sizes)
+
+    def check(
+        self, request: PutRequest, now_ms: int, *, keys: Any = None, more_bytes: int = 0
+    ) -> CheckedPut:
+        """Check all arguments, at the time `now_ms`.
+
+        keys: instead of those of the request. more_bytes: of properties that the caller adds.
+        """
+        config, due_ms = self._config, 0
+        if request.level is not None:
+            message_fields.check_level(
+                request.level, request.delay, request.deliver_at, request.deliver_ms
+            )
+        else:
+            due_ms = due_times.due_ms_of(
+                now_ms, request.delay, request.deliver_at, request.deliver_ms, config
+            )
+        name, queue_id = message_fields.check_topic(request.topic), request.queue_id
+        text = message_fields.encode_properties(
+            request.tags, request.keys if keys is None else keys, request.properties, queue_id
+        )
+        raw_id, own_bytes = b"", len(text) + more_bytes
+        if request.message_id is not None:
+            raw_id = message_fields.check_message_id(request.message_id)
+            own_bytes += id_extra_bytes(len(raw_id), is_remembered=config.dedupe_window_ms > 0)
+        body = message_fields.check_body(request.body, config.message_bytes_max)
+        if len(body) + own_bytes > self._surely_fits_bytes:
+            message_fields.check_sizes(len(body), own_bytes, name, **self._sizes)
+        if queue_id is not None:
+            message_fields.check_queue_id(queue_id)
+        flush = request.flush
+        is_sync = self._is_sync if flush is None else wants_sync(flush, config)
+        return CheckedPut(request, name, body, due_ms, now_ms, text, raw_id, is_sync)
+
+
+def wants_sync(flush: object, config: StoreConfig) -> bool:
+    """Return whether a put with this `flush` argument must be durable when it returns."""
+    if flush is None:
+        return config.flush == "sync"
+    if not isinstance(flush, str) or flush not in ("sync", "async"):
+        raise MessageError(f"flush: wanted 'sync' or 'async', got {quoted(flush)}")
+    return flush == "sync"
 
 
 _OPTIONS = tuple((one.name, one.default) for one in fields(PutRequest)[2:])

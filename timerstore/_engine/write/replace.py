@@ -41,7 +41,7 @@ from timerstore._engine.write.keyed_put import (
     append_keyed,
     check_keyed_put,
 )
-from timerstore._engine.write.put_requests import PutRequest
+from timerstore._engine.write.put_requests import PutCheck, PutRequest
 from timerstore._engine.write.reschedule import Rescheduler
 from timerstore.errors import MessageError
 from timerstore.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
@@ -62,7 +62,7 @@ class _Pending(NamedTuple):
     limit_ms: int  # latest due time; -1: no limit
 
 
-class Replacing(Owner):
+class ReplaceWriter(Owner):
     """Puts messages with a replacement key into one store."""
 
     def __init__(
@@ -79,6 +79,7 @@ class Replacing(Owner):
         self._log = core.log
         self._states = core.states
         self._removals: Removals = rescheduler.removals
+        self._check = PutCheck(core.config)
         self._locks = KeyLocks()
         self._known: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
         self._known_lock = Lock()
@@ -92,12 +93,11 @@ class Replacing(Owner):
     def put(self, request: PutRequest) -> PutReceipt:
         """Store one message in place of the pending one with its key."""
         longest = f"{PROPERTY}\x01{2**63 - 1} {2**63 - 1} \x02"
-        given = check_keyed_put(request, self._config, self._clock.now_ms, longest)
-        is_sync = self._appender.wants_sync(request.flush)
+        given = check_keyed_put(request, self._config, self._check, self._clock.now_ms, longest)
         with self._locks.of(given.topic, given.key):
             receipt, end = self._put(given)
         reach("replace_answered")
-        if is_sync:
+        if given.is_sync:
             self._log.sync_through(end)
         self._appender.appended()
         return receipt
@@ -197,12 +197,11 @@ class Replacing(Owner):
             self._config.precision_ms,
         )
         log_offset = end - len(record)
-        if not due_ms:
+        receipt = origin.receipt(counter, route.queue_id, number, log_offset, due_ms, now_ms)
+        if due_ms:
+            self._remember(given, receipt, route, before.first_ms, limit_ms)
+        else:
             self._forget(given)
-            receipt = PutReceipt(origin, counter, -1, route.queue_id, number, log_offset, now_ms)
-            return receipt, end
-        receipt = PutReceipt(origin, counter, number, route.queue_id, None, log_offset, due_ms)
-        self._remember(given, receipt, route, before.first_ms, limit_ms)
         return receipt, end
 
     def _encode(self, target: Route, body: bytes, text: bytes, now_ms: int) -> bytearray:

@@ -189,9 +189,7 @@ class Rescheduler:
         config, route = self._config, one.real
         origin = KeptOrigin(route.topic, one.message_id, config.broker_name, config.precision_ms)
         log_offset = end - len(record)
-        if due_ms:
-            return PutReceipt(origin, 0, number, route.queue_id, None, log_offset, due_ms)
-        return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
+        return origin.receipt(0, route.queue_id, number, log_offset, due_ms, now_ms)
 
     def _encode(
         self, one: FoundTimer, due_ms: int, rewrite: Rewrite | None

@@ -152,15 +152,28 @@ $(VENV)/.has-chromium: $(VENV)/.has-dev
 		"!!! NOT RUN: tests/browser, the page in a browser: apt install chromium chromium-driver" >&2
 	@touch $@
 
-# This leaves out `more`, `deep` and Spark, so that it takes minutes. The stores of the tests are in
-# memory; TIMERSTORE_TEST_DIRECTORY names another folder. Amounts: tests/support/amounts.py.
+# This leaves out `late`, `more`, `deep` and Spark, so that it takes minutes. The stores of the tests are
+# in memory; TIMERSTORE_TEST_DIRECTORY names another folder. Amounts: tests/support/amounts.py.
+USUAL := not more and not deep and not spark
+OTHERS := --ignore tests/spark --ignore tests/stress --ignore tests/browser --ignore tests/wheel
 .PHONY: test
-test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, some 9 min on two cores; ARGS="tests/unit/write"
-	$(PYTEST) -n 2 --dist worksteal -m "not more and not deep and not spark" \
-		--ignore tests/spark --ignore tests/stress --ignore tests/browser --ignore tests/wheel $(or $(ARGS),tests)
+test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, minutes on two cores; ARGS="tests/unit/write"
+	$(PYTEST) -n 2 --dist worksteal -m "$(USUAL)$(if $(ARGS),, and not late)" $(OTHERS) $(or $(ARGS),tests)
+
+.PHONY: test-late
+test-late: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what follows `make test` in CI: planted bugs, kills, tests of tools
+	$(PYTEST) -n 2 --dist worksteal -m "late and $(USUAL)" $(OTHERS) $(or $(ARGS),tests)
+
+TIMES := build/test-times.xml
+
+.PHONY: test-times
+test-times: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## tests/TIMES.md: the seconds of `make test` by folder
+	@mkdir -p build
+	$(PYTEST) -n 2 --dist worksteal -m "$(USUAL) and not late" $(OTHERS) --junitxml $(TIMES) tests
+	@$(RUN) -m tests.support.times $(TIMES)
 
 .PHONY: test-all
-test-all: test docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
+test-all: test test-late docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
 	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel tests
 	@$(MAKE) --no-print-directory test-disk
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \

@@ -67,6 +67,26 @@ def _logging_as_it_was() -> Iterator[None]:
     logging.disable(before)
 
 
+LATE = (
+    "tests/crash",
+    "tests/sim/test_mutants.py",
+    "tests/unit/benchmarks",
+    "tests/unit/support",
+)
+"""Tests that `make test` leaves to `make test-late`: they test tests and tools, or kill processes."""
+SMOKE = ("tests/crash/test_kill.py", "few-0")
+"""A file of these, and a text in the name of its one case that `make test` runs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark late tests."""
+    root = Path(__file__).parent.parent
+    for item in items:
+        path = item.path.relative_to(root).as_posix()
+        if path.startswith(LATE) and not (path == SMOKE[0] and SMOKE[1] in item.name):
+            item.add_marker(pytest.mark.late)
+
+
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections: they are many, so that full collections
     would be rare, and closed stores would pile up.

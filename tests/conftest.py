@@ -73,8 +73,8 @@ LATE = (
     "tests/unit/benchmarks",
     "tests/unit/support",
 )
-"""Tests that `make test` leaves to `make test-late`: they test tests and tools, or kill processes."""
-SMOKE = ("tests/crash/test_kill.py", "few-0")
+"""What `make test` leaves to `make test-late`: tests of tests and tools, and kills of processes."""
+SMOKE = ("tests/crash/test_kill.py", "few]")
 """A file of these, and a text in the name of its one case that `make test` runs."""
 
 

@@ -1,4 +1,4 @@
-"""The seconds of `make test` by folder, beside the budget of each: `make test-times`.
+"""The seconds of `make test` by folder, and the budget of each: `make test-times`.
 
 Reads a report of pytest in JUnit's form, and writes tests/TIMES.md.
 """
@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 TABLE = Path(__file__).parent.parent / "TIMES.md"
 HEAD = """# Where the time of `make test` goes
 
-Written by `make test-times`, on two cores. A folder's tests should fit its budget; it names no limit that a test fails.
+Written by `make test-times`, on two cores. The tests of a folder should fit its budget,
+which no test checks.
 
 | folder | tests | seconds of one core | budget |
 |---|---|---|---|

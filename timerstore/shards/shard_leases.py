@@ -30,9 +30,9 @@ from timerstore._engine.format.lease import read_receipt
 from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive, WaitingTopics
 from timerstore._engine.leases.lease_reader import recalled
 from timerstore._engine.leases.receive_request import (
+    ReceiveChecks,
     ReceiveRequest,
     Topics,
-    check_receive,
     check_topics,
 )
 from timerstore._engine.read.waiting import MultiWait, begin_parts, wait_in_thread
@@ -61,6 +61,7 @@ class ShardLeases(Owner):
         call_some: CallSome,
     ) -> None:
         self._config = config
+        self._checks = ReceiveChecks(config)
         self._stores = stores
         self._call = call
         self._call_some = call_some
@@ -84,7 +85,7 @@ class ShardLeases(Owner):
     def _checked(self, request: ReceiveRequest) -> ReceiveRequest:
         """Check a request before any shard leases a message."""
         topics = check_topics(request.topic, request.group)
-        terms = check_receive(self._config, request)
+        terms = self._checks.terms(request)
         topic = topics if len(topics) > 1 else topics[0]
         return replace(request, topic=topic, max_count=terms.max_count, wait=terms.wait_s)
 

@@ -54,13 +54,13 @@ from timerstore._engine.leases.leased_message import (
 from timerstore._engine.leases.receive_request import (
     LeaseCall,
     ReceiptOrMessage,
+    ReceiveChecks,
     ReceiveRequest,
     ReceiveTerms,
     Settled,
     Topics,
     check_error,
     check_lease,
-    check_receive,
     check_topics,
     receipt_of,
 )
@@ -128,6 +128,7 @@ class Leases(Owner):
         lookup: HandleLookup,
     ) -> None:
         self._clock = core.clock
+        self._checks = ReceiveChecks(core.config)
         self._ends = ends
         self._log = core.log
         self._config = core.config
@@ -219,7 +220,7 @@ class Leases(Owner):
         return self._unclaimed.claim(messages)
 
     def _prepare(self, request: ReceiveRequest) -> tuple[Source, ReceiveTerms]:
-        terms = check_receive(self._config, request)
+        terms = self._checks.terms(request)
         self._log.check_alive()
         return self._source(request.topic, request.group, terms.filters), terms
 

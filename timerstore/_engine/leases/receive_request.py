@@ -25,6 +25,7 @@ from timerstore.errors import MessageError, plain, quoted, typed
 COUNT_MAX = 10_000
 ATTEMPTS_MAX = 1_000_000
 TOPICS_MAX = 1_000
+_TERMS_MAX = 256  # checked arguments that are kept
 
 Topics = str | Sequence[str]
 """A topic, or several."""
@@ -32,7 +33,7 @@ Topics = str | Sequence[str]
 
 @dataclass(slots=True)
 class ReceiveRequest:
-    """The arguments of StoreApi.receive, as the caller gave them; `check_receive` checks them."""
+    """The arguments of StoreApi.receive, as the caller gave them; ReceiveChecks checks them."""
 
     topic: Topics
     group: str
@@ -46,8 +47,12 @@ class ReceiveRequest:
     bytes_max: int = field(default=0, kw_only=True)  # of a server: of one answer; 0: no limit
 
     def __post_init__(self) -> None:
-        self.topic, self.group = plain(self.topic), plain(self.group)
-        self.tags, self.sql = plain(self.tags), plain(self.sql)
+        if type(self.topic) is not str:
+            self.topic = plain(self.topic)
+        if type(self.group) is not str:
+            self.group = plain(self.group)
+        if self.tags is not None or self.sql is not None:
+            self.tags, self.sql = plain(self.tags), plain(self.sql)
 
     @classmethod
     def from_options(
@@ -102,6 +107,33 @@ def _name_problems(call: str, options: Mapping[str, object], known: frozenset[st
     if not unknown:
         return []
     return [f"{call}: wanted some of {', '.join(sorted(known))}, got {', '.join(unknown)}"]
+
+
+class ReceiveChecks:
+    """Checks requests, those with the same arguments once."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._terms: dict[Any, ReceiveTerms] = {}
+
+    def terms(self, request: ReceiveRequest) -> ReceiveTerms:
+        """Return the checked arguments of a request, except topic and group."""
+        given = (
+            request.lease, request.max_count, request.wait, request.tags, request.sql,
+            request.max_attempts, request.backoff, request.bytes_max,
+        )  # fmt: skip
+        key = given, tuple(map(type, given))  # 1 and True are equal
+        try:
+            terms = self._terms.get(key)
+        except TypeError:  # something that has no hash, such as a list of delays
+            return check_receive(self._config, request)
+        if terms is None:
+            terms = check_receive(self._config, request)
+            if type(request.backoff) is not tuple:  # whose numbers have types, too
+                if len(self._terms) >= _TERMS_MAX:
+                    self._terms.clear()
+                self._terms[key] = terms
+        return terms
 
 
 def check_receive(config: StoreConfig, request: ReceiveRequest) -> ReceiveTerms:

@@ -196,6 +196,10 @@ test-docs: docs $(VENV)/.has-chromium ## each page of the documentation site in 
 test-pythons: $(VENV)/.has-run ## a slice of the tests on every CPython that is found
 	@$(RUN) -m tests.support.pythons $(ARGS)
 
+.PHONY: test-django
+test-django: $(VENV)/.has-run ## the backend of Django Tasks on Python 3.12 and 3.13, also with Django's own tests
+	@$(RUN) -m tests.support.django_pythons $(ARGS)
+
 .PHONY: test-wheel
 test-wheel: $(VENV)/.has-dev $(VENV)/.has-wheels $(BUILT) ## this machine's wheels, each installed where no compiler is, and used
 	@$(RUN) -m tests.support.wheels --once --only manylinux_2_17_$$(uname -m)

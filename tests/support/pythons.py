@@ -42,8 +42,8 @@ def find(version: str) -> str | None:
     return None
 
 
-def run(version: str, python: str, asked: list[str]) -> bool:
-    """Build the package for a version, and run the slice; return whether it passed."""
+def prepare(version: str, python: str) -> str:
+    """Build the package for a version, in an environment of its own, and return its Python."""
     home = ENVIRONMENTS / version
     mine = str(home / "bin" / "python")
     if not Path(mine).exists():
@@ -53,6 +53,12 @@ def run(version: str, python: str, asked: list[str]) -> bool:
     subprocess.run([mine, "-W", "error", "native/build.py"], check=True, cwd=ROOT)
     editable = ["--no-build-isolation", "--editable", ".[dev]"]
     subprocess.run([*pip, *editable], check=True, cwd=ROOT)
+    return mine
+
+
+def run(version: str, python: str, asked: list[str]) -> bool:
+    """Run the slice on a version, and return whether it passed."""
+    mine = prepare(version, python)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [mine, "-m", "pytest", "-q", "-n", "2", "-m", "not more and not deep"]
     command += asked or [*(f"tests/unit/{one}" for one in SLICE), "tests/cli"]

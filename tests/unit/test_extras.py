@@ -82,6 +82,7 @@ USES = (
     Use("cron", "cronsim", "store().put_every('orders', b'x', cron='* * * * *')"),
     Use("prometheus", "prometheus_client", "import timerstore.telemetry.prometheus"),
     command("prometheus", "prometheus_client", "serve P --socket P.s --metrics 127.0.0.1:0"),
+    Use("django", "django", "import timerstore.contrib.django"),
     Use("otel", "opentelemetry", "import timerstore.telemetry.opentelemetry"),
 )  # fmt: skip
 

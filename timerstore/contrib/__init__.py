@@ -1,0 +1,1 @@
+"""Parts of other frameworks that keep their tasks in a store."""

@@ -241,8 +241,7 @@ class Retention(Service):
             return False
         if self._expiry is None or self._expiry[0] != end:
             with self._segments.view(self._log.written) as view:
-                while (got := lib.ts_record_store_ms(view, end, self._store_ms)) < 0:
-                    self._segments.serve(view, got, self.name)
+                self._segments.call(view, self.name, lib.ts_record_store_ms, end, self._store_ms)
             self._expiry = end, int(self._store_ms[0])
         return self._expiry[1] + self._config.retention_ms <= self._clock.now_ms
 

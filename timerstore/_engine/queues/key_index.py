@@ -202,10 +202,10 @@ class Index(Owner):
         following = ffi.new("int64_t *")
         with segments.view(end) as view:
             while self.position < end:
-                count = lib.ts_index_keys(view, self.position, following, _BATCH, self.gather())
-                if count < 0:
-                    segments.serve(view, count, "index")
-                    continue
+                segments.call(
+                    view, "index", lib.ts_index_keys,
+                    self.position, following, _BATCH, self.gather(),
+                )  # fmt: skip
                 self.take(int(following[0]))
 
     # --- saving ---

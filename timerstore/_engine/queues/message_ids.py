@@ -122,7 +122,7 @@ class Ids(Owner):
                     len(found),
                     ffi.from_buffer("ts_id[]", found),
                 )
-                if count < 0:
+                if count < 0:  # C may have passed records without ids: repeat from `following`
                     segments.serve(view, count, "message ids")
                     continue
                 self._add(found[:count])
@@ -480,8 +480,10 @@ class Firsts:
         done = 0
         with self._log.segments.view(self._log.written) as view:
             while done < len(which):
-                got = lib.ts_first_messages(
+                done += self._log.segments.call(
                     view,
+                    "message ids",
+                    lib.ts_first_messages,
                     self._states,
                     self._store_id,
                     self._precision_ms,
@@ -491,8 +493,5 @@ class Firsts:
                     ffi.from_buffer("int32_t[]", which[done:]),
                     len(which) - done,
                     ffi.cast("ts_first_message *", address(firsts[done:])),
+                    at_least=1,
                 )
-                if got > 0:
-                    done += got
-                else:
-                    self._log.segments.serve(view, got, "message ids")

@@ -335,16 +335,15 @@ class LevelUnits(Owner):
         done, units = 0, ffi.from_buffer("uint8_t[]", data)
         with self._log.segments.view(self._log.written) as view:
             while done < count:
-                got = lib.ts_old_units_repair(
+                done += self._log.segments.call(
                     view,
+                    "level",
+                    lib.ts_old_units_repair,
                     route.native,
                     units + done * UNIT_BYTES,
                     count - done,
                     offset + done,
                     self._delays,
                     self._level_count,
+                    at_least=1,
                 )
-                if got > 0:
-                    done += got
-                else:
-                    self._log.segments.serve(view, got, "level")

@@ -420,19 +420,17 @@ class Querier(Owner):
         segments = self._log.segments
         with segments.view(self._log.written) as view:
             while done < len(offsets):
-                done_now = lib.ts_index_check(
+                done += segments.call(
                     view,
+                    "query",
+                    lib.ts_index_check,
                     query,
                     ffi.from_buffer("int64_t[]", offsets) + done,
                     len(offsets) - done,
                     ffi.cast("ts_found *", ffi.from_buffer(rows)) + kept,
                     matched,
                 )
-                if done_now < 0:
-                    segments.serve(view, done_now, "query")
-                else:
-                    done += done_now
-                    kept += matched[0]
+                kept += matched[0]
         return rows[:kept]
 
     # --- by offset message id ---

@@ -97,18 +97,17 @@ class QueueReader(Owner):
         native_times = ffi.from_buffer("int64_t[]", times)
         with self._log.segments.view(self._log.written) as view:
             while done < count:
-                count_read = lib.ts_units_store_ms(
+                done += self._log.segments.call(
                     view,
+                    "offset_at",
+                    lib.ts_units_store_ms,
                     route.native,
                     native_units + done * UNIT_BYTES,
                     count - done,
                     begin + done,
                     native_times + done,
+                    at_least=1,
                 )
-                if count_read > 0:
-                    done += count_read
-                else:
-                    self._log.segments.serve(view, count_read, "offset_at")
         return times
 
 

@@ -8,6 +8,7 @@ Raises: CorruptError if a segment is missing. FailedError if a mapped file was t
 See also: segment_files.py for names, bytes and durability.
 """
 
+from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,6 +237,18 @@ class Segments(SegmentFiles):
         native.segments = self._table
         native.first_segment = self._table_first
         native.segment_count = self._table_size
+
+    def call(
+        self, view: Any, what: str, function: Callable[..., int], *arguments: Any, at_least: int = 0
+    ) -> int:
+        """Call C, and map the segments that it needs, until it succeeds; return its result.
+
+        what: names the operation in an error.
+        at_least: the smallest result of a success. A smaller one raises its error, as `serve` does.
+        """
+        while (got := function(view, *arguments)) < at_least:
+            self.serve(view, got, what)
+        return got
 
     def serve(self, native: Any, status: int, what: str) -> None:
         """Handle a negative status of a call of C: map the segment it needs, or raise its error.

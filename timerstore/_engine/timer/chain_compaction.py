@@ -104,11 +104,10 @@ class ChainCompactor:
         at, pos = ffi.new("int64_t *", self._replay_slot), ffi.new("int64_t *", -1)
         units = ffi.new("int64_t *", 0)
         with timer_log.segments.view(timer_log.end) as view:
-            while True:
-                got = lib.ts_wheel_count(view, self._wheel.native, at, pos, NO_SLOT, units)
-                if got >= 0:
-                    return int(units[0])
-                timer_log.segments.serve(view, got, "timer log")
+            timer_log.segments.call(
+                view, "timer log", lib.ts_wheel_count, self._wheel.native, at, pos, NO_SLOT, units
+            )
+        return int(units[0])
 
     def _living(self) -> Int64Array:
         """Return the log offset of the newest copy of each pending message, ascending."""
@@ -130,22 +129,21 @@ class ChainCompactor:
         timer_log = self._timer_log
         walk = ffi.new("ts_chain_walk *")
         with timer_log.segments.view(timer_log.end) as view:
-            while True:
-                got = lib.ts_wheel_compact_chain(
-                    view,
-                    self._wheel.native,
-                    slot,
-                    self._replay_slot,
-                    ffi.from_buffer("int64_t[]", living),
-                    ffi.from_buffer("uint8_t[]", self._is_kept),
-                    len(living),
-                    ffi.from_buffer("ts_patch[]", patches),
-                    capacity,
-                    walk,
-                )
-                if got >= 0:
-                    return patches[:got]
-                timer_log.segments.serve(view, got, "timer log")
+            count = timer_log.segments.call(
+                view,
+                "timer log",
+                lib.ts_wheel_compact_chain,
+                self._wheel.native,
+                slot,
+                self._replay_slot,
+                ffi.from_buffer("int64_t[]", living),
+                ffi.from_buffer("uint8_t[]", self._is_kept),
+                len(living),
+                ffi.from_buffer("ts_patch[]", patches),
+                capacity,
+                walk,
+            )
+        return patches[:count]
 
 
 def settle(wheel: Wheel, timer_log: TimerLog, replay_slot: int, end: int) -> None:
@@ -165,8 +163,9 @@ def recount(wheel: Wheel, timer_log: TimerLog, replay_slot: int, end: int) -> No
     with timer_log.segments.view(end) as view:
         for slot in _slots(wheel, replay_slot):
             walk = ffi.new("ts_chain_walk *")
-            while (status := lib.ts_wheel_recount(view, wheel.native, slot, walk)) < 0:
-                timer_log.segments.serve(view, status, "timer log")
+            timer_log.segments.call(
+                view, "timer log", lib.ts_wheel_recount, wheel.native, slot, walk
+            )
 
 
 def _slots(wheel: Wheel, replay_slot: int) -> Iterator[int]:
@@ -191,8 +190,10 @@ def _held(wheel: Wheel, timer_log: TimerLog, replay_slot: int) -> Int64Array:
         for slot in _slots(wheel, replay_slot):
             walk, got = ffi.new("ts_chain_walk *"), 1
             while got:
-                got = lib.ts_wheel_chain_positions(
+                got = timer_log.segments.call(
                     view,
+                    "timer log",
+                    lib.ts_wheel_chain_positions,
                     wheel.native,
                     slot,
                     begin,
@@ -200,10 +201,7 @@ def _held(wheel: Wheel, timer_log: TimerLog, replay_slot: int) -> Int64Array:
                     _BATCH,
                     walk,
                 )
-                if got < 0:
-                    timer_log.segments.serve(view, got, "timer log")
-                else:
-                    found.append(positions[:got].copy())
+                found.append(positions[:got].copy())
     return np.sort(np.concatenate(found))
 
 
@@ -218,8 +216,10 @@ def _loose(
     with timer_log.segments.view(timer_log.end) as view:
         while at < timer_log.end:
             patches = np.empty(_BATCH, PATCH)
-            got = lib.ts_timer_log_unchained(
+            count = timer_log.segments.call(
                 view,
+                "timer log",
+                lib.ts_timer_log_unchained,
                 wheel.native,
                 at,
                 following,
@@ -229,11 +229,8 @@ def _loose(
                 ffi.from_buffer("ts_patch[]", patches),
                 _BATCH,
             )
-            if got < 0:
-                timer_log.segments.serve(view, got, "timer log")
-                continue
             at = int(following[0])
-            yield patches[:got]
+            yield patches[:count]
 
 
 def _write(timer_log: TimerLog, patches: Records) -> None:

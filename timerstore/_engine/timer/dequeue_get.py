@@ -216,20 +216,19 @@ class DequeueGet(Service):
         self._native_slots[at], self._positions[at] = slot, position
 
     def _read(self, view: Any) -> int:
-        while True:
-            got = lib.ts_wheel_load_many(
-                view,
-                self._wheel.native,
-                self._native_slots,
-                self._positions,
-                len(self._slots),
-                _BATCH - self._count,
-                ffi.from_buffer("ts_chained[]", self._chained) + self._count,
-            )
-            if got >= 0:
-                self._unread = max(0, self._unread - got)
-                return int(got)
-            self._timer_log.segments.serve(view, got, "timer log")
+        count = self._timer_log.segments.call(
+            view,
+            "timer log",
+            lib.ts_wheel_load_many,
+            self._wheel.native,
+            self._native_slots,
+            self._positions,
+            len(self._slots),
+            _BATCH - self._count,
+            ffi.from_buffer("ts_chained[]", self._chained) + self._count,
+        )
+        self._unread = max(0, self._unread - count)
+        return count
 
     def _drop_finished(self) -> list[int]:
         """Remove and return the slots that are read completely."""

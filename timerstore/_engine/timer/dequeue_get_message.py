@@ -53,8 +53,10 @@ class DequeueGetMessage(Service):
             end = int(last["log_offset"]) + int(last["size"])
         with self._log.segments.view(self._log.written_through(end)) as view:
             while done < len(chained):
-                got = lib.ts_due_load(
+                done += self._log.segments.call(
                     view,
+                    "dequeue-get-message",
+                    lib.ts_due_load,
                     self._states.native,
                     self._store_id,
                     self._config.precision_ms,
@@ -63,11 +65,7 @@ class DequeueGetMessage(Service):
                     len(chained) - done,
                     ffi.from_buffer("ts_due[]", due) + kept,
                 )
-                if got < 0:
-                    self._log.segments.serve(view, got, "dequeue-get-message")
-                else:
-                    done += got
-                    kept += int(view.need)
+                kept += int(view.need)
         reach("dequeue_messages_loaded")
         self._open_slot.push(due[:kept], loaded_slot, back_count)
         self._drop(chained["slot"], due["slot"][:kept])

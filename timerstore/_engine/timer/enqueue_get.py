@@ -88,8 +88,10 @@ class EnqueueGet(Service):
         with self._log.segments.view(end) as view:
             done = 0
             while done < count:
-                got = lib.ts_timer_requests(
+                done += self._log.segments.call(
                     view,
+                    "enqueue-get",
+                    lib.ts_timer_requests,
                     ffi.from_buffer("uint8_t[]", units) + 20 * done,
                     count - done,
                     self.queue_offset + done,
@@ -98,8 +100,4 @@ class EnqueueGet(Service):
                     self._config.precision_ms,
                     ffi.from_buffer("ts_request[]", requests) + done,
                 )
-                if got < 0:
-                    self._log.segments.serve(view, got, "enqueue-get")
-                else:
-                    done += got
         return requests

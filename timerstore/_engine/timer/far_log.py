@@ -111,11 +111,11 @@ class FarLog(Owner):
         number = ffi.new("int64_t *", newest)
         while number[0] >= 0:
             part = np.empty(batch, FAR)
-            got = lib.ts_far_walk(view, slot, number, batch, ffi.from_buffer("ts_far_unit[]", part))
-            if got < 0:
-                self.segments.serve(view, got, "far wheel")
-            else:
-                yield part[:got]
+            native = ffi.from_buffer("ts_far_unit[]", part)
+            count = self.segments.call(
+                view, "far wheel", lib.ts_far_walk, slot, number, batch, native
+            )
+            yield part[:count]
 
 
 # --- far chains ---

@@ -77,8 +77,10 @@ def requests_of_due_entries(
         requests = np.empty(len(living), REQUEST)
         done = 0
         while done < len(living):
-            got = lib.ts_due_requests(
+            done += segments.call(
                 view,
+                "relink",
+                lib.ts_due_requests,
                 ffi.from_buffer("ts_due[]", living) + done,
                 len(living) - done,
                 states.native,
@@ -86,10 +88,6 @@ def requests_of_due_entries(
                 precision_ms,
                 ffi.from_buffer("ts_request[]", requests) + done,
             )
-            if got < 0:
-                segments.serve(view, got, "relink")
-            else:
-                done += got
     requests["flags"] = lib.TS_FLAG_AGAIN
     return requests, rows
 

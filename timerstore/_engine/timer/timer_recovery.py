@@ -39,11 +39,7 @@ def cut_back(wheel: Wheel, timer_log: TimerLog, mark: Watermark) -> None:
     timer_log.load(mark.timer_log_end)
     segments = timer_log.segments
     with segments.view(segments.extent) as view:
-        while True:
-            status = lib.ts_wheel_cut(view, wheel.native, mark.timer_log_end)
-            if status >= 0:
-                break
-            segments.serve(view, status, "timer log")
+        segments.call(view, "timer log", lib.ts_wheel_cut, wheel.native, mark.timer_log_end)
     wheel.write(wheel.copy_dirty())
     reach("recover_wheel_written")
     timer_log.cut(mark.timer_log_end)

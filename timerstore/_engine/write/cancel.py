@@ -270,21 +270,20 @@ class ManyCanceller:
     def _find(self, named: Any, names: bytearray, texts: Any, drafts: Any) -> int:
         """Draft the cancels of as many messages as fit into `texts`; return their count."""
         with self._log.segments.view(self._log.written) as view:
-            while True:
-                got = lib.ts_cancels_find(
-                    view,
-                    self._routes.native,
-                    self._precision_ms,
-                    ffi.from_buffer("ts_handle[]", named),
-                    ffi.from_buffer("uint8_t[]", names),
-                    len(named),
-                    ffi.from_buffer("uint8_t[]", texts),
-                    len(texts),
-                    ffi.from_buffer("ts_cancel_draft[]", drafts),
-                )
-                if got > 0:
-                    return int(got)
-                self._log.segments.serve(view, got, "cancel")
+            return self._log.segments.call(
+                view,
+                "cancel",
+                lib.ts_cancels_find,
+                self._routes.native,
+                self._precision_ms,
+                ffi.from_buffer("ts_handle[]", named),
+                ffi.from_buffer("uint8_t[]", names),
+                len(named),
+                ffi.from_buffer("uint8_t[]", texts),
+                len(texts),
+                ffi.from_buffer("ts_cancel_draft[]", drafts),
+                at_least=1,
+            )
 
     def _place(self, drafts: Any, texts: Any) -> int:
         """Cancel the pending messages of these; return the log offset that must be durable."""

@@ -12,19 +12,19 @@ from tests.support.inside.engine import (
     CommitLog,
     Ledger,
     LedgerSideFile,
-    log_recovery,
+    log_checks,
 )
 from tests.support.inside.methods import INGESTER_GO_ON, MANY_APPEND_WHOLE
 
 
 @mutant("P-5", "an atomic group torn by a power cut counts partly")
 def _half_group() -> Patches:
-    original = log_recovery.scan_batches
+    original = log_checks.scan_batches
 
     def scan_batches(*args: Any, **_given: Any) -> Any:
         return original(*args)
 
-    yield swap(log_recovery, "scan_batches", scan_batches)
+    yield swap(log_checks, "scan_batches", scan_batches)
 
 
 @mutant("P-20", "an atomic batch is stored message by message")

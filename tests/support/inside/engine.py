@@ -29,7 +29,7 @@ from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
 
 # --- the commit log ---
-from timerstore._engine.log import log_recovery, retention
+from timerstore._engine.log import retention
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import NOTHING, Retention
 from timerstore._engine.log.staging import Staging

@@ -2,8 +2,8 @@
 
 from tests.support.inside.attribute import Attribute
 from timerstore._engine.leases import backoff
-from timerstore._engine.log import commit_log, log_recovery, timer_states
-from timerstore._engine.queues import message_ids
+from timerstore._engine.log import commit_log, timer_states
+from timerstore._engine.queues import message_ids, record_lookup
 from timerstore._engine.read import consumer, queue_reader
 from timerstore._engine.snapshot import position, view
 from timerstore._engine.storage import disk, segments
@@ -104,7 +104,7 @@ BURST_UNITS = Attribute(dequeue_get, "_BURST_UNITS")
 BURST_UNITS_PER_S = Attribute(dequeue_get, "_BURST_UNITS_PER_S")
 """Units that dequeue-get reads in a second, at least."""
 
-RECOVER_BATCH = Attribute(log_recovery, "_BATCH")
+RECOVER_BATCH = Attribute(record_lookup, "_SCAN_BATCH")
 """Records that recovery scans in one call."""
 
 IDS_CAPACITY_MIN = Attribute(message_ids, "_CAPACITY_MIN")

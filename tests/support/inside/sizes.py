@@ -5,8 +5,14 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from timerstore._engine.introspection import calendar
-from timerstore._engine.log import commit_log, log_recovery
-from timerstore._engine.queues import dispatch, index_file, key_index, message_ids
+from timerstore._engine.log import commit_log
+from timerstore._engine.queues import (
+    dispatch,
+    index_file,
+    key_index,
+    message_ids,
+    record_lookup,
+)
 from timerstore._engine.read import consumer, queue_reader
 from timerstore._engine.storage import segment_files, segments
 from timerstore._engine.timer import (
@@ -44,7 +50,7 @@ SMALL: Sizes = {
     pending: {"_BATCH": 5, "_FEW": 2},
     fair_queue: {"BURST_MESSAGES": 3, "_LOOK": 2},
     calendar: {"_FILL_BATCH": 2},
-    log_recovery: {"_BATCH": 9},
+    record_lookup: {"_SCAN_BATCH": 9},
     segment_files: {"_REWRITE_BYTES": 500},
     segments: {"_MAPS_MAX": 2},
     append: {"_BATCH": 3},

@@ -17,16 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base.message_fields import is_utf8
-from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.base.native import lib
 from timerstore._engine.format.handle import check_receipt, decode
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.record_lookup import scan_batches, scan_into
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.timer.fair_queue import FairQueue
@@ -163,27 +162,12 @@ class MessageRecords:
 
     def _row(self, offset: int) -> Records:
         segments = self._log.segments
-        record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
+        row, precision_ms = np.empty(1, SCAN_DTYPE), self._config.precision_ms
         with segments.view(self._log.written) as view:
-            while True:
-                count = lib.ts_scan(
-                    view,
-                    self._routes.native,
-                    self._config.precision_ms,
-                    offset,
-                    following,
-                    1,
-                    ffi.from_buffer("ts_scanned[]", record),
-                )
-                if count == lib.TS_NEED_ROUTE:
-                    self._serve_route(view)
-                elif count < 0:
-                    segments.serve(view, count, "explain")
-                else:
-                    return record[:count]
-
-    def _serve_route(self, view: Any) -> None:
-        route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
+            found, _ = scan_into(
+                row, segments, view, self._routes, self._clock, precision_ms, offset, "explain"
+            )
+        return found
 
     def _from_log(self, identity: int) -> Records:
         """Return the records with this hash by reading the whole log."""
@@ -191,8 +175,8 @@ class MessageRecords:
             part[part["identity"] == np.uint64(identity)].copy()
             for part, _, _ in scan_batches(
                 self._log.segments,
-                lambda: self._routes.native,
-                self._serve_route,
+                self._routes,
+                self._clock,
                 self._config.precision_ms,
                 self._log.segments.begin,
                 self._log.written,

@@ -9,19 +9,14 @@ Raises: CorruptError on damage that is not a torn tail.
 See also: docs/exactly-once.md.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.segments import Segments
 from timerstore.errors import CorruptError
-
-assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "scanned_records.py and native/api disagree"
-
-_BATCH = 65_536
 
 
 def restore_staged(segments: Segments, base: int, data: bytes, log_end: int) -> bool:
@@ -42,80 +37,6 @@ def restore_staged(segments: Segments, base: int, data: bytes, log_end: int) -> 
         return False
     segments.write(log_end, data[log_end - base :])
     return True
-
-
-def scan_batches(
-    segments: Segments,
-    routes: Callable[[], Any],
-    serve_route: Callable[[Any], None],
-    precision_ms: int,
-    begin: int,
-    limit: int,
-    *,
-    whole_groups: bool = False,
-) -> Iterator[tuple[Scan, int, int]]:
-    """Read the records in [begin, limit) in batches.
-
-    Each batch has the records, the end so far, and the reason why the log ends there (enum
-    ts_fault), which is TS_FAULT_NONE for all batches but the last.
-
-    `whole_groups`: if the log ends within an atomic group (native/format/group.h), the last end is
-    the begin of that group, although its first records were yielded.
-    """
-    offset = begin
-    following = ffi.new("int64_t *")
-    with segments.view(limit) as view:
-        while True:
-            part = np.empty(_BATCH, SCAN_DTYPE)
-            count = lib.ts_scan(
-                view,
-                routes(),
-                precision_ms,
-                offset,
-                following,
-                _BATCH,
-                ffi.from_buffer("ts_scanned[]", part),
-            )
-            if count == lib.TS_NEED_ROUTE:
-                serve_route(view)
-                continue
-            if count < 0:
-                segments.serve(view, count, "scan")
-                continue
-            offset = int(following[0])
-            if view.fault != lib.TS_FAULT_NONE:
-                if whole_groups and view.group_end > offset:
-                    offset = int(view.group_start)
-                yield part[:count], offset, int(view.fault)
-                return
-            yield part[:count], offset, int(view.fault)
-
-
-def scan(
-    segments: Segments,
-    routes: Callable[[], Any],
-    serve_route: Callable[[Any], None],
-    precision_ms: int,
-    begin: int,
-) -> tuple[Scan, int, int]:
-    """Read every record from `begin` on: records, end, and the reason for the end (enum ts_fault).
-
-    An atomic group is included as a whole or not at all.
-    """
-    parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
-    end, fault = begin, 0
-    for part, end, fault in scan_batches(  # noqa: B007 - the last values are used
-        segments,
-        routes,
-        serve_route,
-        precision_ms,
-        begin,
-        segments.extent,
-        whole_groups=True,
-    ):
-        parts.append(part.copy())
-    found = np.concatenate(parts)
-    return found[found["log_offset"] < end], end, fault
 
 
 def refuse_damage_inside(segments: Segments, end: int, fault: int) -> None:

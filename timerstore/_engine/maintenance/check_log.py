@@ -408,10 +408,9 @@ class _Remake(Owner):
         with segments.view(end) as view:
             while following[0] < end:
                 keys.count = 0
-                got = lib.ts_index_keys(view, following[0], following, KEYS_MAX, keys)
-                if got < 0:
-                    segments.serve(view, got, "check")
-                elif not self._add(keys.at, int(keys.count)):
+                at = following[0]
+                segments.call(view, "check", lib.ts_index_keys, at, following, KEYS_MAX, keys)
+                if not self._add(keys.at, int(keys.count)):
                     return
         self._finish()
         if self._at < len(self._files) - 1:
@@ -500,7 +499,7 @@ class LogUnits(Owner):
         self._files = files
         # Routes of a folder that does not exist: they find no file and make none.
         self.routes = Routes(Disk(), Tree(tree.side / "none"), config.queue_segment_bytes)
-        self._units = RecordUnits(self.routes, config.level_delays)
+        self._units = RecordUnits(config.level_delays)
 
     def of(self, piece: SurveyedRecords, limit: int = 2**62) -> Iterator[UnitRun]:
         """Return the units of records below a log offset, which is the edge of a record. They come
@@ -520,7 +519,7 @@ class LogUnits(Owner):
         begin = piece.begin
         try:
             while begin < view.end:
-                count = self._units.make(view, begin)
+                count = self._units.make(view, self.routes.native, begin)
                 if count == lib.TS_NEED_ROUTE:
                     self._make_routes(view, piece)
                     begin = self._units.reached

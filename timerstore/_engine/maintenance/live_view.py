@@ -19,7 +19,6 @@ from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import wheel_slot
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.maintenance.check_log import runs_of
 from timerstore._engine.maintenance.check_timer import read_far_table
@@ -35,7 +34,7 @@ from timerstore._engine.maintenance.store_view import (
     WheelCopy,
     place,
 )
-from timerstore._engine.queues.record_lookup import RecordUnits, route_needed
+from timerstore._engine.queues.record_lookup import RecordUnits, scan_batches
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError, TimerStoreError
@@ -63,7 +62,7 @@ class LiveView(Owner):
         self._segments = engine.log.segments
         self.timer_log = engine.timer_log.segments
         self.log_begin = self._segments.begin
-        self._units = RecordUnits(engine.routes, self.config.level_delays)
+        self._units = RecordUnits(self.config.level_delays)
 
     def derived(self, how: str = "") -> str:  # noqa: ARG002
         """Return no advice: an open store does not repair its derived files."""
@@ -179,8 +178,8 @@ class LiveView(Owner):
         """Return the units that these records require."""
         while begin < end:
             with self._segments.view(end) as view:
-                while (count := self._units.make(view, begin)) < 0:
-                    self._segments.serve(view, count, "check")
+                routes = self.engine.routes.native
+                count = self._segments.call(view, "check", self._units.make, routes, begin)
             for index, offsets, units in self._units.by_queue(count):
                 yield from runs_of(self.engine.routes.by_index[index], offsets, units)
             if self._units.reached == begin:
@@ -211,15 +210,8 @@ class LiveView(Owner):
 
 def scan_log(engine: LiveStore, begin: int, end: int) -> Iterator[tuple[Scan, int, int]]:
     """Read the records of [begin, end) up to the first damage: see `scan_batches`."""
-    segments, routes = engine.log.segments, engine.routes
-    return scan_batches(
-        segments,
-        lambda: routes.native,
-        lambda view: route_needed(segments, view, routes, engine.clock.now_ms),
-        engine.config.precision_ms,
-        begin,
-        end,
-    )
+    precision_ms = engine.config.precision_ms
+    return scan_batches(engine.log.segments, engine.routes, engine.clock, precision_ms, begin, end)
 
 
 def read_side(disk: Disk, tree: Tree) -> SideFiles:

@@ -29,7 +29,7 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
-from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.record_lookup import call_with_routes
 from timerstore.errors import CorruptError
 
 # --- dispatch ---
@@ -199,28 +199,25 @@ class Dispatch(Service):
         self._requests.store_id = self._log.native.store_id
         self._requests.states = self._log.native.states
         with self._log.segments.view(end) as view:
-            while True:
-                count = lib.ts_dispatch(
-                    view,
-                    self._routes.native,
-                    self._level_delays,
-                    self._level_count,
-                    self.dispatched,
-                    self._next,
-                    _BATCH,
-                    address(self._units),
-                    ffi.from_buffer("int32_t[]", self._indexes),
-                    ffi.from_buffer("int64_t[]", self._offsets),
-                    ffi.NULL if self.index is None else self.index.gather(),
-                    self._log.append_hints,
-                    self._requests,
-                )
-                if count >= 0:
-                    return int(count)
-                if count == lib.TS_NEED_ROUTE:
-                    route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
-                else:
-                    self._log.segments.serve(view, count, "dispatch")
+            return call_with_routes(
+                self._log.segments,
+                view,
+                self._routes,
+                self._clock,
+                "dispatch",
+                lib.ts_dispatch,
+                self._level_delays,
+                self._level_count,
+                self.dispatched,
+                self._next,
+                _BATCH,
+                address(self._units),
+                ffi.from_buffer("int32_t[]", self._indexes),
+                ffi.from_buffer("int64_t[]", self._offsets),
+                ffi.NULL if self.index is None else self.index.gather(),
+                self._log.append_hints,
+                self._requests,
+            )
 
     def _append(self, count: int, touched: set[int]) -> None:
         """Append the units to their queues, and add the indexes of these routes to `touched`."""

@@ -1,4 +1,4 @@
-"""Find the topic and queue of a record, and make routes that C needs for it."""
+"""Read records of the log with their routes, and make the routes that C needs for them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,11 +19,15 @@ from timerstore._engine.format.store_paths import (
     whole_number,
 )
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.log_recovery import scan_batches
-from timerstore._engine.log.scanned_records import SCAN_DTYPE
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
+from timerstore.clock import Clock
 from timerstore.messages import parse_properties
+
+assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "scanned_records.py and native/api disagree"
+
+_SCAN_BATCH = 65_536
 
 # --- record lookup ---
 
@@ -32,46 +36,13 @@ def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes
     """Return topic, queue number and property text of the record at a log offset."""
     out = ffi.new("int64_t[2]")
     sizes = ffi.new("int32_t[4]")
-    while True:
-        status = lib.ts_record_at(
-            view, log_offset, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3
-        )
-        if status == 0:
-            break
-        segments.serve(view, status, "record")
+    segments.call(
+        view, "record", lib.ts_record_at,
+        log_offset, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3,
+    )  # fmt: skip
     record = segments.read(log_offset, int(sizes[3]))
     topic = record[out[0] : out[0] + sizes[0]]
     return topic, int(sizes[2]), record[out[1] : out[1] + sizes[1]]
-
-
-def scan_one(
-    segments: Segments,
-    view: Any,
-    routes: Routes,
-    precision_ms: int,
-    now_ms: int,
-    log_offset: int,
-) -> Any:
-    """Return the record at a log offset as a scan would, as one row of SCAN_DTYPE."""
-    out, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
-    while True:
-        count = lib.ts_scan(
-            view,
-            routes.native,
-            precision_ms,
-            log_offset,
-            following,
-            1,
-            ffi.from_buffer("ts_scanned[]", out),
-        )
-        if count == lib.TS_NEED_ROUTE:
-            route_needed(segments, view, routes, now_ms)
-        elif count < 0:
-            segments.serve(view, count, "record")
-        elif count == 0:
-            raise_status(lib.TS_CORRUPT, "record", f"{segments.directory} offset {log_offset}")
-        else:
-            return out[0]
 
 
 def queues_named(topic: bytes, queue_id: int, text: bytes) -> list[tuple[str, int]]:
@@ -103,6 +74,89 @@ def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> 
         )
     for name, number in named:
         routes.make(name, number, now_ms)
+
+
+def call_with_routes(
+    segments: Segments,
+    view: Any,
+    routes: Routes,
+    clock: Clock,
+    what: str,
+    function: Callable[..., int],
+    *arguments: Any,
+) -> int:
+    """Call C with a table of routes until it succeeds, like `Segments.call`; return its result.
+
+    Provides the segments and makes the routes that it needs.
+    """
+    while (got := function(view, routes.native, *arguments)) < 0:
+        if got == lib.TS_NEED_ROUTE:
+            route_needed(segments, view, routes, clock.now_ms)
+        else:
+            segments.serve(view, got, what)
+    return got
+
+
+def scan_into(
+    rows: Scan,
+    segments: Segments,
+    view: Any,
+    routes: Routes,
+    clock: Clock,
+    precision_ms: int,
+    begin: int,
+    what: str,
+) -> tuple[Scan, int]:
+    """Read the records from a log offset on into `rows`: those read, and the offset after them.
+
+    `view.fault` is the reason why the log ends there (enum ts_fault), if it does.
+    """
+    following = ffi.new("int64_t *")
+    count = call_with_routes(
+        segments, view, routes, clock, what, lib.ts_scan,
+        precision_ms, begin, following, len(rows), ffi.from_buffer("ts_scanned[]", rows),
+    )  # fmt: skip
+    return rows[:count], int(following[0])
+
+
+def scan_one(
+    segments: Segments, view: Any, routes: Routes, clock: Clock, precision_ms: int, log_offset: int
+) -> Any:
+    """Return the record at a log offset as a scan would, as one row of SCAN_DTYPE."""
+    row = np.empty(1, SCAN_DTYPE)
+    found, _ = scan_into(row, segments, view, routes, clock, precision_ms, log_offset, "record")
+    if not len(found):
+        raise_status(lib.TS_CORRUPT, "record", f"{segments.directory} offset {log_offset}")
+    return found[0]
+
+
+def scan_batches(
+    segments: Segments,
+    routes: Routes,
+    clock: Clock,
+    precision_ms: int,
+    begin: int,
+    limit: int,
+    *,
+    whole_groups: bool = False,
+) -> Iterator[tuple[Scan, int, int]]:
+    """Read the records in [begin, limit) in batches.
+
+    Each batch has the records, the end so far, and the reason why the log ends there (enum
+    ts_fault), which is TS_FAULT_NONE for all batches but the last.
+
+    `whole_groups`: if the log ends within an atomic group (native/format/group.h), the last end is
+    the begin of that group, although its first records were yielded.
+    """
+    end, fault = begin, lib.TS_FAULT_NONE
+    with segments.view(limit) as view:
+        while fault == lib.TS_FAULT_NONE:
+            rows = np.empty(_SCAN_BATCH, SCAN_DTYPE)
+            part, end = scan_into(rows, segments, view, routes, clock, precision_ms, end, "scan")
+            fault = int(view.fault)
+            if fault != lib.TS_FAULT_NONE and whole_groups and view.group_end > end:
+                end = int(view.group_start)
+            yield part, end, fault
 
 
 def real_routes(
@@ -163,7 +217,7 @@ def timer_properties(
     segments: Segments,
     routes: Routes,
     precision_ms: int,
-    now_ms: int,
+    clock: Clock,
     begin: int,
     end: int,
     is_wanted: Callable[[str], bool],
@@ -175,14 +229,7 @@ def timer_properties(
     """
     if begin >= end or not any(is_wanted(route.topic) for route in routes.by_index):
         return
-    for part, _, _ in scan_batches(
-        segments,
-        lambda: routes.native,
-        lambda view: route_needed(segments, view, routes, now_ms),
-        precision_ms,
-        begin,
-        end,
-    ):
+    for part, _, _ in scan_batches(segments, routes, clock, precision_ms, begin, end):
         wanted = [k for k, route in enumerate(routes.by_index) if is_wanted(route.topic)]
         rows = part[(part["kind"] == lib.TS_KIND_TIMER) & np.isin(part["route"], wanted)]
         with segments.view(end) as view:
@@ -208,8 +255,7 @@ UnitRows = npt.NDArray[np.uint8]
 class RecordUnits(Owner):
     """Makes the units of one log, batch by batch."""
 
-    def __init__(self, routes: Routes, level_delays: str) -> None:
-        self._routes = routes
+    def __init__(self, level_delays: str) -> None:
         delays = parse_level_delays(level_delays)
         self._delays, self._delay_count = ffi.new("int64_t[]", delays), len(delays)
         self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
@@ -221,12 +267,12 @@ class RecordUnits(Owner):
         """The log offset after the last record of the last batch."""
         return int(self._following[0])
 
-    def make(self, view: Any, begin: int) -> int:
+    def make(self, view: Any, routes: Any, begin: int) -> int:
         """Make the units of the records from a log offset on; return how many, or a status of C."""
         return int(
             lib.ts_dispatch(
                 view,
-                self._routes.native,
+                routes,
                 self._delays,
                 self._delay_count,
                 begin,

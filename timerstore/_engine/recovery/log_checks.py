@@ -7,7 +7,6 @@ Raises: CorruptError, naming the segment file and the offset.
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,11 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import FAULTS
 from timerstore._engine.format.store_paths import BACKUP_JSON, Tree
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.log.log_recovery import restore_staged, scan
-from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
+from timerstore._engine.log.log_recovery import restore_staged
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan, has_impossible_offset
 from timerstore._engine.log.staging import StagedBytes
 from timerstore._engine.log.survey import next_record
-from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.record_lookup import scan_batches
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
@@ -157,14 +156,19 @@ class LogScan:
         return scanned, end, fault
 
     def _scan(self, begin: int) -> tuple[Scan, int, int]:
+        """Read every record from `begin` on; include an atomic group as a whole or not at all."""
         self._segments.reserve_edges(begin)
-        return scan(
+        parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
+        end, fault = begin, 0
+        for part, end, fault in scan_batches(  # noqa: B007 - the last values are used
             self._segments,
-            lambda: self._routes.native,
-            self._make_route,
+            self._routes,
+            self._clock,
             self._precision_ms,
             begin,
-        )
-
-    def _make_route(self, view: Any) -> None:
-        route_needed(self._segments, view, self._routes, self._clock.now_ms)
+            self._segments.extent,
+            whole_groups=True,
+        ):
+            parts.append(part.copy())
+        found = np.concatenate(parts)
+        return found[found["log_offset"] < end], end, fault

@@ -1,18 +1,16 @@
 """Read the tail of the log after the watermark, to restore memory and side files at opening."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.lease import group_of
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.index_file import Geometry
 from timerstore._engine.queues.key_index import Index
-from timerstore._engine.queues.record_lookup import record_fields, route_needed, timer_properties
+from timerstore._engine.queues.record_lookup import record_fields, scan_batches, timer_properties
 from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.recovery.recovery import Recovered
 from timerstore._engine.storage.disk import Disk
@@ -62,7 +60,7 @@ class LogTail:
             recovered.segments,
             recovered.routes,
             recovered.config.precision_ms,
-            self._clock.now_ms,
+            self._clock,
             recovered.dispatch_from,
             recovered.log_end,
             lambda topic: group_of(topic) is not None,
@@ -74,17 +72,13 @@ class LogTail:
         recovered = self._recovered
         for batch, _, _ in scan_batches(
             recovered.segments,
-            lambda: recovered.routes.native,
-            self._add_route,
+            recovered.routes,
+            self._clock,
             recovered.config.precision_ms,
             recovered.dispatch_from,
             recovered.log_end,
         ):
             yield batch
-
-    def _add_route(self, view: Any) -> None:
-        recovered = self._recovered
-        route_needed(recovered.segments, view, recovered.routes, self._clock.now_ms)
 
     def properties_at(self, log_offset: int) -> bytes:
         """Return the properties of a record of the tail."""

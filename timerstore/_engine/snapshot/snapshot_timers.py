@@ -22,7 +22,6 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.fold import fold, has_foreign_records
-from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.log.scanned_records import (
     SCAN_DTYPE,
     Scan,
@@ -31,7 +30,7 @@ from timerstore._engine.log.scanned_records import (
 )
 from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, route_needed
+from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, scan_batches
 from timerstore._engine.snapshot.position import SnapshotPosition
 from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer import level_delivery, timer_recovery
@@ -225,8 +224,8 @@ class SnapshotTimers(Owner):
         reached = begin
         for part, reached, _ in scan_batches(  # noqa: B007 - the last one counts
             segments,
-            lambda: view.routes.native,
-            lambda records: route_needed(segments, records, view.routes, self._clock.now_ms),
+            view.routes,
+            self._clock,
             view.config.precision_ms,
             begin,
             end,

@@ -14,8 +14,11 @@ from pathlib import Path
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import Tree
-from timerstore._engine.log.log_recovery import scan_batches
-from timerstore._engine.queues.record_lookup import RecordUnits, route_needed
+from timerstore._engine.queues.record_lookup import (
+    RecordUnits,
+    call_with_routes,
+    scan_batches,
+)
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.snapshot.position import FollowedPosition, SnapshotPosition
 from timerstore._engine.snapshot.snapshot_log import (
@@ -57,7 +60,7 @@ class SnapshotView(Owner):
         self.routes.load()
         # Units of fixed levels are compared with the log only if the table of delays is known.
         self._trusts_levels = config is None
-        self._units = RecordUnits(self.routes, self.config.level_delays)
+        self._units = RecordUnits(self.config.level_delays)
         self._distrusted: int | None = None  # version of the queue files that do not fit the log
         self._tail_units = 0  # in memory
         self._tail_units_max: int | None = None  # None: not known until the next read of the tail
@@ -164,8 +167,8 @@ class SnapshotView(Owner):
         end = begin
         for _, end, _ in scan_batches(  # noqa: B007 - the last one counts
             segments,
-            lambda: self.routes.native,
-            lambda view: route_needed(segments, view, self.routes, self._clock.now_ms),
+            self.routes,
+            self._clock,
             self.config.precision_ms,
             begin,
             limit,
@@ -224,20 +227,18 @@ class SnapshotView(Owner):
         segments = self.log.segments
         with segments.view(self.log.end) as view:
             while self._tail_end < self.log.end:
-                count = self._units.make(view, self._tail_end)
-                if count == lib.TS_NEED_ROUTE:
-                    route_needed(segments, view, self.routes, self._clock.now_ms)
-                elif count < 0:
-                    segments.serve(view, count, "queues")
-                else:
-                    self._add(count)
-                    if self._units.reached <= self._tail_end:
-                        raise CorruptError(
-                            "the log ends before its known end",
-                            where=f"{segments.directory} offset {self._tail_end}",
-                            wanted=f"records up to {self.log.end}",
-                        )
-                    self._tail_end = self._units.reached
+                make, begin = self._units.make, self._tail_end
+                count = call_with_routes(
+                    segments, view, self.routes, self._clock, "queues", make, begin
+                )
+                self._add(count)
+                if self._units.reached <= begin:
+                    raise CorruptError(
+                        "the log ends before its known end",
+                        where=f"{segments.directory} offset {begin}",
+                        wanted=f"records up to {self.log.end}",
+                    )
+                self._tail_end = self._units.reached
 
     def _add(self, count: int) -> None:
         """Add the units of the last batch to their queues."""

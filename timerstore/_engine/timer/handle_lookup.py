@@ -19,18 +19,18 @@ See also: docs/exactly-once.md, docs/file-format.md,
 
 import logging
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.store_paths import QUEUE_COUNT_MAX, WHEEL_TIMER_TOPIC, whole_number
-from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.key_index import Index
-from timerstore._engine.queues.record_lookup import record_fields, route_needed
+from timerstore._engine.queues.record_lookup import record_fields, scan_batches
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import CHAINED, Records
@@ -133,15 +133,7 @@ class HandleLookup:
                 return [int(at) for part in found for at in part if begin <= at < end]
             except CorruptError as error:
                 _pass_index(error)
-        wanted = f"{topic}+{message_id}".encode()
-        identity = lib.ts_identity(wanted, len(wanted))
-        return [
-            int(at)
-            for part in self._scan()
-            for at in part["log_offset"][
-                (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
-            ]
-        ]
+        return [int(at) for part in self._scan(topic, message_id) for at in part["log_offset"]]
 
     def is_waiting(self, timer_id: int) -> bool:
         """Return whether the message with this timer id is pending."""
@@ -224,8 +216,10 @@ class HandleLookup:
         segments = self._log.segments
         with segments.view(self._log.write_out()) as view:
             while at[0] < len(part):
-                status = lib.ts_chained_find(
+                is_found = segments.call(
                     view,
+                    "handle",
+                    lib.ts_chained_find,
                     ffi.from_buffer("ts_chained[]", part),
                     len(part),
                     topic,
@@ -238,9 +232,7 @@ class HandleLookup:
                     at,
                     timer_id,
                 )
-                if status < 0:
-                    segments.serve(view, status, "handle")
-                elif status > 0:
+                if is_found:
                     yield int(timer_id[0]), int(part["log_offset"][at[0]])
                     at[0] += 1
 
@@ -279,35 +271,31 @@ class HandleLookup:
 
     def _in_log(self, handle: Handle) -> dict[int, int]:
         """Return the same without an index, by reading the whole log."""
-        wanted = f"{handle.topic}+{handle.message_id}".encode()
-        identity = lib.ts_identity(wanted, len(wanted))
         with self._log.lock:
             end = self._log.end
         self._dispatch.through(end)
         found: dict[int, int] = {}
-        for part in self._scan():
-            is_copy = (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
-            is_copy &= part["out_ms"] == handle.out_ms
-            ids = self._states.ids_of(part[is_copy], self._store_id).tolist()
-            for record, timer_id in zip(part[is_copy], ids, strict=True):
+        for part in self._scan(handle.topic, handle.message_id):
+            copies = part[part["out_ms"] == handle.out_ms]
+            ids = self._states.ids_of(copies, self._store_id).tolist()
+            for record, timer_id in zip(copies, ids, strict=True):
                 if self._states.get(timer_id) != lib.TS_NONE:  # skip old copies of rolled messages
                     found[timer_id] = int(record["log_offset"])
         return found
 
-    def _scan(self) -> Iterator[Any]:
-        segments = self._log.segments
+    def _scan(self, topic: str, message_id: str) -> Iterator[Scan]:
+        """Yield the timers with a message's identity (a hash), by reading the whole log."""
+        wanted = f"{topic}+{message_id}".encode()
+        identity = lib.ts_identity(wanted, len(wanted))
         for part, _, _ in scan_batches(
-            segments,
-            lambda: self._routes.native,
-            self._serve_route,
+            self._log.segments,
+            self._routes,
+            self._clock,
             self._precision_ms,
-            segments.begin,
+            self._log.segments.begin,
             self._log.written,
         ):
-            yield part
-
-    def _serve_route(self, view: Any) -> None:
-        route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
+            yield part[(part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)]
 
 
 def _pass_index(error: CorruptError) -> None:

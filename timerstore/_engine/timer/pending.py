@@ -25,7 +25,7 @@ from timerstore._engine.queues.record_lookup import (
     is_of_topic,
     real_routes,
     record_fields,
-    route_needed,
+    scan_into,
 )
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.fair_queue import FairQueue
@@ -208,18 +208,17 @@ class PendingReader:
         with timer_log.segments.view(timer_log.end) as view:
             while True:
                 part = np.empty(size, CHAINED)
-                got = lib.ts_wheel_load(
+                count = timer_log.segments.call(
                     view,
+                    "timer log",
+                    lib.ts_wheel_load,
                     self._wheel.native,
                     slot,
                     pos,
                     size,
                     ffi.from_buffer("ts_chained[]", part),
                 )
-                if got < 0:
-                    timer_log.segments.serve(view, got, "timer log")
-                    continue
-                yield part[:got]
+                yield part[:count]
                 size = _BATCH
                 if pos[0] < 0:
                     return
@@ -241,8 +240,10 @@ class PendingReader:
         kept = done = 0
         with log.segments.view(log.write_out()) as view:
             while done < len(chained):
-                got = lib.ts_due_load(
+                done += log.segments.call(
                     view,
+                    "pending",
+                    lib.ts_due_load,
                     self._states.native,
                     self._store_id,
                     self._config.precision_ms,
@@ -251,11 +252,7 @@ class PendingReader:
                     len(chained) - done,
                     ffi.from_buffer("ts_due[]", due) + kept,
                 )
-                if got < 0:
-                    log.segments.serve(view, got, "pending")
-                else:
-                    done += got
-                    kept += int(view.need)
+                kept += int(view.need)
         return due[:kept]
 
     def _backlog(self, begin: int) -> Iterator[Records]:
@@ -271,8 +268,10 @@ class PendingReader:
             done = 0
             with self._log.segments.view(self._log.written) as view:
                 while done < count:
-                    got = lib.ts_timer_requests(
+                    done += self._log.segments.call(
                         view,
+                        "pending",
+                        lib.ts_timer_requests,
                         ffi.from_buffer("uint8_t[]", units) + 20 * done,
                         count - done,
                         begin + done,
@@ -281,10 +280,6 @@ class PendingReader:
                         self._config.precision_ms,
                         ffi.from_buffer("ts_request[]", requests) + done,
                     )
-                    if got < 0:
-                        self._log.segments.serve(view, got, "pending")
-                    else:
-                        done += got
             begin += count
             waits = which_wait(self._states.native, requests["id"])
             yield _as_due(requests[waits & (requests["flags"] == 0)])
@@ -404,24 +399,12 @@ class Backlog:
     def store_ms(self, offset: int) -> int:
         """Return when the record at a log offset was stored, or now if there is no record yet."""
         segments = self._log.segments
-        record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
+        row = np.empty(1, SCAN_DTYPE)
         with segments.view(self._log.write_out()) as view:
-            while True:
-                count = lib.ts_scan(
-                    view,
-                    self._routes.native,
-                    self._precision_ms,
-                    offset,
-                    following,
-                    1,
-                    ffi.from_buffer("ts_scanned[]", record),
-                )
-                if count == lib.TS_NEED_ROUTE:
-                    route_needed(segments, view, self._routes, self._clock.now_ms)
-                elif count < 0:
-                    segments.serve(view, count, "stats")
-                else:
-                    return int(record["store_ms"][0]) if count else self._clock.now_ms
+            found, _ = scan_into(
+                row, segments, view, self._routes, self._clock, self._precision_ms, offset, "stats"
+            )
+        return int(found["store_ms"][0]) if len(found) else self._clock.now_ms
 
     def dequeue(self) -> Lag:
         """Return the lag of delivery: linked messages that are due and not delivered yet.

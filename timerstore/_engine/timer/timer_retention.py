@@ -21,7 +21,7 @@ from timerstore._engine.log.timer_states import which_wait
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors, lowest_pending
-from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.record_lookup import route_needed, scan_into
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.far_wheel import FarWheel
@@ -116,31 +116,25 @@ class Relocator(Owner):
 
     def _scan(self, end: int) -> tuple[Scan, int]:
         """Read the next records. Return them, and the log offset after them."""
-        segments, following = self._log.segments, ffi.new("int64_t *")
+        segments = self._log.segments
         with segments.view(end) as view:
-            while True:
-                count = lib.ts_scan(
-                    view,
-                    self._routes.native,
-                    self._precision_ms,
-                    self._at,
-                    following,
-                    _BATCH,
-                    ffi.from_buffer("ts_scanned[]", self._scanned),
-                )
-                if count == lib.TS_NEED_ROUTE:
-                    route_needed(segments, view, self._routes, self._clock.now_ms)
-                elif count < 0:
-                    segments.serve(view, count, "retention")
-                else:
-                    break
-        if view.fault != lib.TS_FAULT_NONE and following[0] < end:
+            found, following = scan_into(
+                self._scanned,
+                segments,
+                view,
+                self._routes,
+                self._clock,
+                self._precision_ms,
+                self._at,
+                "retention",
+            )
+        if view.fault != lib.TS_FAULT_NONE and following < end:
             fault = FAULTS.get(view.fault, "damaged")
             raise CorruptError(
                 f"retention: {fault}, so the pending messages here are unknown",
-                where=f"{segments.directory} offset {following[0]}",
+                where=f"{segments.directory} offset {following}",
             )
-        return self._scanned[:count], int(following[0])
+        return found, following
 
     def _pending(self, found: Scan) -> Records:
         """Return those of these records that are the newest copies of pending messages."""

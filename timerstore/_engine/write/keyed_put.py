@@ -209,8 +209,8 @@ class KeyedRecords(Owner):
         segments = self._log.segments
         with segments.view(self._log.written) as view:
             return scan_one(
-                segments, view, self._routes, self._config.precision_ms,
-                self._clock.now_ms, record.log_offset,
+                segments, view, self._routes, self._clock, self._config.precision_ms,
+                record.log_offset,
             )  # fmt: skip
 
     def route(self, row: Any) -> Route:

@@ -41,7 +41,8 @@ EXITS = {
 }
 """A new error needs a row here, and in timerstore/cli/exits.py if its code is not 2."""
 
-_OPTIONAL = ("timerstore.spark", "timerstore.cli.__main__")  # spark needs pyspark
+_OPTIONAL = ("timerstore.spark", "timerstore.contrib.")
+"""Packages that need one which may not be installed. They have no errors of their own."""
 
 
 def _below(one: type[TimerStoreError]) -> Iterator[type[TimerStoreError]]:
@@ -50,8 +51,12 @@ def _below(one: type[TimerStoreError]) -> Iterator[type[TimerStoreError]]:
         yield from _below(child)
 
 
+def _is_optional(package: str) -> None:
+    assert package.startswith(_OPTIONAL), package
+
+
 def _public_errors() -> dict[str, type[TimerStoreError]]:
-    for module in pkgutil.walk_packages(timerstore.__path__, "timerstore."):
+    for module in pkgutil.walk_packages(timerstore.__path__, "timerstore.", _is_optional):
         if not module.name.startswith(_OPTIONAL) and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     return {

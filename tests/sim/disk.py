@@ -209,6 +209,9 @@ class SimDisk(Disk):
         node = self.names.get(path.parent, {}).get(path.name)
         return self.number, -zlib.crc32(path.encode()) if node is None else node.number
 
+    def identities(self, folder: Any, names: Any) -> Any:
+        return [self.identity(folder / name) for name in names]
+
     def list(self, path: Any) -> list[str]:
         self.call("list", path)
         return sorted(self.names.get(path, ()))

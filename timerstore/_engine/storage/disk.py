@@ -228,6 +228,28 @@ class Disk(Owner):
         return status.st_dev, status.st_ino
 
     @_spared
+    def identities(self, folder: Path, names: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Return device and inode of files in a folder; None if there is none with the name.
+
+        The folder is opened once.
+        """
+        found: list[tuple[int, int] | None] = []
+        name = ""
+        try:
+            with self._directory(folder) as fd:
+                for name in names:
+                    try:
+                        status = os.stat(name, dir_fd=fd)
+                    except FileNotFoundError as error:
+                        check_of_system(error)
+                        found.append(None)
+                    else:
+                        found.append((status.st_dev, status.st_ino))
+        except OSError as error:
+            raise os_error(error, "stat", folder / name) from error
+        return found
+
+    @_spared
     def modified_ms(self, path: Path) -> int | None:
         """Return when a file or directory was modified, ms since 1970; None if it is absent."""
         try:

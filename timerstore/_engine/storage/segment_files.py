@@ -282,15 +282,19 @@ class SegmentFiles(Owner):
     def check_files_in_place(self) -> None:
         """Raise FailedError if an open file is no longer the one that has its name."""
         with self._lock:
-            files = self._open | self._reserved
-        for number, file in files.items():
-            if number not in self.numbers:
-                continue
-            try:
-                is_same = self._disk.identity(file.path) == file.identity()
-            except FailedError:
-                is_same = False
-            if not is_same and number in self.numbers:  # retention may have removed it since
+            files = {
+                n: file for n, file in (self._open | self._reserved).items() if n in self.numbers
+            }
+        if not files:
+            return
+        names = [file.path.name for file in files.values()]
+        try:
+            found = self._disk.identities(self.directory, names)
+        except FailedError:  # the folder is gone
+            found = [None] * len(names)
+        for (number, file), identity in zip(files.items(), found, strict=True):
+            # Retention may have removed it since.
+            if identity != file.identity() and number in self.numbers:
                 raise FailedError(
                     "the file was moved, or replaced by another, while it was open", where=file.path
                 )

@@ -6,8 +6,8 @@
 frames.py, wire_messages.py, wire_values.py, wire_errors.py   the protocol (docs/protocol.md)
 call_table.py                                    the calls that travel, one row each
 store_server.py, acceptor.py, connections.py, server_connection.py, call_runner.py   the server
-fair_pool.py                                     its threads
-start_server.py, listening.py, access.py, server_limits.py    its arguments
+server_thread.py, fair_pool.py                   its threads
+start_server.py, listening.py, access.py, secret_files.py, server_limits.py    its arguments
 client_options.py, connector.py, attempt_limits.py, repeating.py     both clients
 channel.py, byte_stream.py, tls_stream.py, surviving_lock.py  the connection of the one for threads
 remote_store.py, remote_consumer.py                           the client for threads

@@ -10,11 +10,10 @@ import pwd
 import socket
 import struct
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import AccessError, ConfigError, ProtocolError, quoted
+from timerstore.net.secret_files import read_secrets
 from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 
 _OWN_MODE = 0o600
@@ -117,28 +116,14 @@ def _common_group(users: frozenset[int]) -> int:
 
 def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token in a file: its text without blanks around it."""
-    file = absolute_path("token_file", path)
-    try:
-        mode = file.stat().st_mode
-        text = file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"token_file: cannot read {file} ({error})") from error
-    if mode & 0o077:
-        raise ConfigError(
-            f"token_file: wanted a file that only its owner can read (chmod 600), got mode "
-            f"{mode & 0o777:o}; at {file}"
-        )
+    file, text = read_secrets("token_file", path)
+    text = text.strip()
     low, high = _TOKEN_CHARACTERS
     if not low <= len(text) <= high:
         raise ConfigError(
             f"token_file: wanted a token of {low} to {high} characters, got {len(text)}; at {file}"
         )
     return text
-
-
-def tls_files(cert: str | os.PathLike[str], key: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Return the paths of a certificate chain and its key."""
-    return absolute_path("tls_cert", cert), absolute_path("tls_key", key)
 
 
 def uid_of(one: socket.socket) -> int | None:

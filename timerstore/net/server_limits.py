@@ -1,9 +1,21 @@
 """The limits of a server: on everything that a client can make grow."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from timerstore.errors import ConfigError, quoted
 from timerstore.net.frames import FRAME_BYTES_MAX
+
+
+def check_limits(one: Any) -> None:
+    """Raise ConfigError unless each field of a dataclass is a whole number from 1 on."""
+    problems = [
+        f"{limit.name}: wanted a whole number from 1 on, got {quoted(value)}"
+        for limit in fields(one)
+        if type(value := getattr(one, limit.name)) is not int or value < 1
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +56,7 @@ class ServerLimits:
     message has at most 20 KiB."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{one.name}: wanted a whole number from 1 on, got {quoted(value)}"
-            for one in fields(self)
-            if type(value := getattr(self, one.name)) is not int or value < 1
-        ]
-        if problems:
-            raise ConfigError(problems)
+        check_limits(self)
 
     @property
     def calls_in_threads_max(self) -> int:

@@ -13,11 +13,12 @@ from typing import Any
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore.aio import WORKERS_MAX
 from timerstore.errors import ConfigError, quoted
-from timerstore.net.access import ServerAccess, SocketRules, read_token, socket_rules, tls_files
+from timerstore.net.access import ServerAccess, SocketRules, read_token, socket_rules
 from timerstore.net.endpoints import is_loopback, parse_host_port
 from timerstore.net.listening import listen_tcp, listen_unix
+from timerstore.net.secret_files import tls_context, tls_files
 from timerstore.net.server_limits import ServerLimits
-from timerstore.net.store_server import Listener, StoreServer, tls_context
+from timerstore.net.store_server import Listener, StoreServer
 from timerstore.store import TimerStore
 
 

@@ -16,7 +16,7 @@ from timerstore._engine.base import message_fields
 from timerstore._engine.base.argument_types import check_config
 from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.base.owner import weakly
-from timerstore._engine.calls.open_store import counted as _counted
+from timerstore._engine.calls.open_store import api_call
 from timerstore._engine.calls.store_calls import StoreCalls
 from timerstore._engine.engine import Engine
 from timerstore._engine.format.store_paths import CLUSTER_JSON
@@ -123,7 +123,7 @@ class TimerStore(
 
     # --- putting ---
 
-    @_counted
+    @api_call
     def _do_put(self, request: PutRequest) -> PutReceipt:
         if request.priority is not None:
             request = request.with_queue_of_priority()
@@ -137,18 +137,18 @@ class TimerStore(
             return self._engine.replace_writer.put(request)
         return self._put_writer.put(request)
 
-    @_counted
+    @api_call
     def _begin_single(self, request: PutRequest) -> PutReceipt | KnownId | None:
         """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
         return self._put_writer.begin(request)
 
-    @_counted
+    @api_call
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_fields.count_bodies(request.bodies))
         return self._batches.put_many(request)
 
-    @_counted
+    @api_call
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
         """Store all rows of a version of a source exactly once; they are durable on return.
 
@@ -164,14 +164,14 @@ class TimerStore(
         """
         return self._engine.ingester.ingest(source, version, batches)
 
-    @_counted
+    @api_call
     def ingested(self, source: str) -> IngestedVersions:
         """Return the versions of a source that are complete and durable."""
         return self._engine.ingester.ingested(source)
 
     # --- consuming as a group ---
 
-    @_counted
+    @api_call
     def _do_consumer(
         self,
         topic: str,
@@ -200,15 +200,15 @@ class TimerStore(
 
     # --- recurring messages ---
 
-    @_counted
+    @api_call
     def _do_put_every(self, request: RecurringRequest) -> Recurring:
         return self._engine.recurring.put_every(request.with_queue_of_priority())
 
-    @_counted
+    @api_call
     def _do_recurring(self) -> list[Recurring]:
         return self._engine.recurring.describe_all()
 
-    @_counted
+    @api_call
     def _do_cancel_every(self, name: str) -> bool:
         return self._engine.recurring.cancel_every(name)
 

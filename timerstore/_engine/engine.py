@@ -49,8 +49,8 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.dispatch import Dispatch, Removals
-from timerstore._engine.queues.message_ids import Firsts
+from timerstore._engine.queues.dispatch import Dispatch, PendingDeletes
+from timerstore._engine.queues.message_ids import OriginalMessages
 from timerstore._engine.read.consumer import Consumer, ConsumerContext
 from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets
 from timerstore._engine.read.filter import make_filter
@@ -240,7 +240,7 @@ class Engine(Owner):
     def _build_reading(self) -> None:
         """Build pulls, queries and consumer groups."""
         self.puller = Puller(self.core, self.dispatch, self.pipeline.flush.request)
-        self.removals = Removals(self.log)
+        self.removals = PendingDeletes(self.log)
         config, log, routes, states = self.config, self.log, self.routes, self.states.native
         self.querier = Querier(
             config, log, self.dispatch, self.removals, routes, states, self.store_id
@@ -252,15 +252,15 @@ class Engine(Owner):
         """Build puts, cancels and reschedules."""
         core, config, log = self.core, self.config, self.log
         slots = config.slot_messages_max
-        self.slot_counts = (
-            SlotCounts(slots, self.metrics, self.clock, self.wheel, self._pending_due_ms)
-            if slots
-            else None
-        )
+        self.slot_counts = None
+        if slots:
+            due_ms = self._pending_due_ms
+            self.slot_counts = SlotCounts(slots, self.metrics, self.clock, self.wheel, due_ms)
         self.canceller = Canceller(core, self.finder, self.removals, self.slot_counts)
         self.many_canceller = ManyCanceller(core, self.dispatch, self.canceller, self.removals)
         self.rescheduler = Rescheduler(core, self.finder, self.removals, self.ids, self.slot_counts)
-        firsts = Firsts(log, self.ids, self.states.native, self.store_id, config.precision_ms)
+        states, store_id = self.states.native, self.store_id
+        firsts = OriginalMessages(log, self.ids, states, store_id, config.precision_ms)
         self.appender = Appender(
             core,
             dispatch=self.dispatch,
@@ -420,7 +420,7 @@ class Engine(Owner):
         signals.states_needed.subscribe(self.states.ensure)
         signals.ids_needed.subscribe(self.ids.ensure)
         signals.appending.subscribe(checkpoint.wait)
-        signals.half_left.subscribe(self.dispatch.wake)
+        signals.staging_half_full.subscribe(self.dispatch.wake)
         signals.synced.subscribe(partial(metrics.took, "sync_ms"))
         signals.checkpoint_marking.subscribe(self.lease_progress.commit, self.definitions.save)
         signals.checkpoint_completed.subscribe(

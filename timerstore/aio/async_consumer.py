@@ -21,7 +21,7 @@ from typing import Protocol, Self, TypeVar
 from timerstore._engine.base.owner import AsyncClosing
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.pull_request import wait_problems
-from timerstore._engine.read.waiting import Waits
+from timerstore._engine.read.waiting import Waitable
 from timerstore.errors import ClosedError, MessageError
 from timerstore.messages import Message
 
@@ -35,7 +35,7 @@ class Host(Protocol):
     async def _run(self, call: Callable[[], Answer]) -> Answer:
         """Make a call in a thread of the pool."""
 
-    async def _wait(self, waiting: Waits[Got, Answer]) -> Answer:
+    async def _wait(self, waiting: Waitable[Got, Answer]) -> Answer:
         """Wait without a thread."""
 
     def _check_process(self) -> None:

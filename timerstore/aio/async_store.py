@@ -24,7 +24,7 @@ from timerstore._engine.base.owner import AsyncClosing, Making
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest, Topics, lease_s
 from timerstore._engine.leases.shared_receive import BegunReceive
-from timerstore._engine.read.waiting import WaitingPull, Waits
+from timerstore._engine.read.waiting import Waitable, WaitingPull
 from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls
@@ -312,7 +312,7 @@ class AsyncTimerStore(AsyncClosing):
 
     async def _wait(
         self,
-        waiting: Waits[Got, Answer],
+        waiting: Waitable[Got, Answer],
         *,
         unwanted: Callable[[Got], None] | None = None,
     ) -> Answer:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.read.waiting import Waits
+from timerstore._engine.read.waiting import Waitable
 from timerstore.errors import TimerStoreError
 
 _NEVER_S = 1e9  # three decades
@@ -41,22 +41,22 @@ class LoopWaiters(Owner):
         self._loop = loop
         self._by_loop = by_loop
         self._check_open = check_open
-        self._waits: dict[Waits[Any, Any], None] = {}
+        self._waits: dict[Waitable[Any, Any], None] = {}
         self._woken: deque[asyncio.Future[None]] = deque()
         self._is_called = False
         by_loop[loop] = self
         self._loop_end = weakref.ref(loop.call_later(_NEVER_S, _LoopEnd(self._loop_released)))
 
-    def add(self, waiting: Waits[Any, Any]) -> None:
+    def add(self, waiting: Waitable[Any, Any]) -> None:
         """Register a call that is about to wait."""
         self._waits[waiting] = None
 
-    def leave(self, waiting: Waits[Any, Any]) -> None:
+    def leave(self, waiting: Waitable[Any, Any]) -> None:
         """Remove a call that wakes up from the wait queues, unless the end of its loop did so."""
         if waiting in self._waits:
             waiting.leave()
 
-    def end(self, waiting: Waits[Any, Any]) -> None:
+    def end(self, waiting: Waitable[Any, Any]) -> None:
         """End a call's waiting for good, unless the end of its loop did so."""
         if waiting not in self._waits:
             return

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from tests.support.inside.engine import CommitLog, Contents, Firsts, Ids
+from tests.support.inside.engine import CommitLog, Contents, Ids, OriginalMessages
 from tests.support.inside.methods import IDS_ADD
 
 
@@ -37,28 +37,28 @@ def _window_too_long() -> Patches:
 
 @mutant("P-17", "a duplicate is answered before the first put is durable", needs="put_once")
 def _first_not_synced() -> Patches:
-    original = Firsts.read
+    original = OriginalMessages.read
 
     def read(self: Any, *given: Any) -> Any:
         self._log.write_out()
         with swap(CommitLog, "sync_through", nothing):
             return original(self, *given)
 
-    yield swap(Firsts, "read", read)
+    yield swap(OriginalMessages, "read", read)
 
 
 @mutant(
     "P-18", "a duplicate's receipt does not show that the first was cancelled", needs="put_once"
 )
 def _cancelled_not_said() -> Patches:
-    original = Firsts.read
+    original = OriginalMessages.read
 
     def read(self: Any, *given: Any) -> Any:
         found = original(self, *given)
         found["is_cancelled"] = 0
         return found
 
-    yield swap(Firsts, "read", read)
+    yield swap(OriginalMessages, "read", read)
 
 
 @mutant(
@@ -77,11 +77,11 @@ def _other_contents_swallowed() -> Patches:
     "P-53", "a repeated message is taken for another after it was rescheduled", needs="put_once"
 )
 def _moved_is_compared() -> Patches:
-    original = Firsts.read
+    original = OriginalMessages.read
 
     def read(self: Any, *given: Any) -> Any:
         found = original(self, *given)
         found["is_moved"] = 0
         return found
 
-    yield swap(Firsts, "read", read)
+    yield swap(OriginalMessages, "read", read)

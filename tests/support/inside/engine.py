@@ -49,7 +49,7 @@ from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.level_cursors import LevelCursors
 
 # --- message ids ---
-from timerstore._engine.queues.message_ids import Firsts, Ids
+from timerstore._engine.queues.message_ids import Ids, OriginalMessages
 
 # --- reading ---
 from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets

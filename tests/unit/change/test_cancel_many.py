@@ -142,7 +142,7 @@ def test_results_are_exact_after_a_full_disk(bench: Bench, monkeypatch: pytest.M
     receipts = waiting(bench, 6)
     placing = placing_of_cancels(inside(bench.store).many_canceller)
     place, log = placing.value, inside(bench.store).log
-    serve = log.serve
+    provide = log.provide
 
     def full(*_arguments: object) -> None:
         raise FullError("no room")
@@ -155,11 +155,11 @@ def test_results_are_exact_after_a_full_disk(bench: Bench, monkeypatch: pytest.M
         finally:
             log.native.append_limit = kept
 
-    monkeypatch.setattr(log, "serve", full)
+    monkeypatch.setattr(log, "provide", full)
     monkeypatch.setattr(*placing, cut)
     with pytest.raises(FullError):
         bench.store.cancel_many(receipts)
-    monkeypatch.setattr(log, "serve", serve)
+    monkeypatch.setattr(log, "provide", provide)
     monkeypatch.setattr(*placing, place)
     assert bench.store.cancel_many(receipts) == [AGAIN] * 2 + [CANCELLED] * 4
 

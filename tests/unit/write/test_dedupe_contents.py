@@ -16,7 +16,7 @@ from tests.support.retaining import SIZES, fill
 from timerstore import CancelResult, ConflictError, CorruptError, MessageError
 from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.message_fields import ENGINE_NAMES, is_of_engine
-from timerstore._engine.queues.message_ids import Firsts
+from timerstore._engine.queues.message_ids import OriginalMessages
 
 HOUR = 3_600_000
 FULL: dict[str, Any] = {"tags": "a", "keys": ["k", "l"], "properties": {"x": "1", "y": "2"}}
@@ -187,7 +187,7 @@ def test_native_and_python_know_the_same_properties_of_the_engine(bench: Bench, 
     spans = np.array([0, 1], np.int64)
     rows = ColumnBatch(b"x", spans, np.zeros(1, np.int64), f"{name}\x01v\x02".encode())
     parts = inside(bench.store)
-    firsts = Firsts(
+    firsts = OriginalMessages(
         parts.log, parts.ids, parts.states.native, parts.store_id, bench.store.config.precision_ms
     )
     once = firsts.once(b"t", 1, NOW)

@@ -8,7 +8,7 @@ OpenStore subscribes to it.
     states_needed         CommitLog             States, Calendar
     ids_needed            CommitLog             Ids
     appending             CommitLog             Checkpoint
-    half_left             CommitLog             Dispatch
+    staging_half_full             CommitLog             Dispatch
     synced                CommitLog             Metrics
     durable               CommitLog             Dispatch, Flush, ScheduleDeliver, Puller, Groups
     store_failed          CommitLog             OpenStore, for its servers
@@ -64,7 +64,7 @@ class Signals(Owner):
         self.durable = Signal()  # more of the log is durable, or the log has failed
         self.store_failed = Signal()  # once, on the thread that found out
         self.synced = Signal()  # the duration of a sync, ns
-        self.half_left = Signal()  # a full staging half waits to be written
+        self.staging_half_full = Signal()  # a full staging half waits to be written
         self.states_needed = Signal()  # reserve memory for timer ids up to this one
         self.ids_needed = Signal()  # reserve memory for this many message ids
         self.appending = Signal()  # a caller is about to append; may block to bound the log

@@ -51,7 +51,7 @@ def _block_in_child() -> None:
 os.register_at_fork(after_in_child=_block_in_child)
 
 
-def counted(
+def api_call(
     method: Callable[Concatenate[Store, Arguments], Answer],
 ) -> Callable[Concatenate[Store, Arguments], Answer]:
     """Make a method a call that `close` waits for, and that raises once the store is closed.
@@ -136,7 +136,7 @@ class OpenStore(Closing):
         """The clock that the store uses."""
         return self._clock
 
-    @counted
+    @api_call
     def _call(self, function: Callable[..., Answer], *args: Any) -> Answer:
         """Run a step of a consumer, or of a pull that has begun, as a call of the store."""
         return function(*args)
@@ -194,7 +194,7 @@ class OpenStore(Closing):
             self._fail_if_final(error)
             raise
 
-    @counted
+    @api_call
     def _sync_begun(self, offset: int) -> None:
         """Make the log durable up to `offset`, for callers of `_begin_put`."""
         self._log.sync_through(offset)

@@ -12,7 +12,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR, server_metrics
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.version import __version__
-from timerstore._engine.calls.open_store import OpenStore, counted
+from timerstore._engine.calls.open_store import OpenStore, api_call
 from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
 from timerstore._engine.introspection.calendar import buckets_of
 from timerstore._engine.introspection.explain import name_of
@@ -69,17 +69,17 @@ class StoreCalls(OpenStore):
 
     # --- reads ---
 
-    @counted
+    @api_call
     def _do_topics(self) -> dict[str, int]:
         return self._engine.routes.topics()
 
     # --- pulling ---
 
-    @counted
+    @api_call
     def _do_pull(self, request: PullRequest) -> PullResult:
         return self._engine.puller.pull(*self._pull_arguments(request))
 
-    @counted
+    @api_call
     def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
         return self._engine.puller.batch(*self._pull_arguments(request))
 
@@ -103,7 +103,7 @@ class StoreCalls(OpenStore):
         wanted = check_pull(route, offset, max_count, wait, request.tags, request.sql)
         return route, offset, max_count, wait, wanted
 
-    @counted
+    @api_call
     def _do_query(
         self, topic: str, key: str, begin_ms: int | None, end_ms: int | None, max_count: int
     ) -> list[Message]:
@@ -113,19 +113,19 @@ class StoreCalls(OpenStore):
 
     # --- offsets ---
 
-    @counted
+    @api_call
     def _do_committed(self, topic: str, group: str) -> dict[int, int]:
         topic, group = check_name("topic", topic), check_name("group", group)
         return self._engine.offsets.committed(topic, group)
 
-    @counted
+    @api_call
     def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:
         route = self._pull_arguments(PullRequest(topic, queue_id, 0, 1, 0.0, None, None, shard))[0]
         return self._engine.puller.first_stored(route, whole_ms("time_ms", time_ms))
 
     # --- changes ---
 
-    @counted
+    @api_call
     def _do_cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         result, end = self._engine.canceller.cancel(handle_of(receipt_or_handle))
         self._sync_cancels(end)
@@ -137,7 +137,7 @@ class StoreCalls(OpenStore):
             self._log.sync_through(end)
         self._engine.appender.appended()
 
-    @counted
+    @api_call
     def _do_cancel_many(
         self, receipts_or_handles: Iterable[PutReceipt | str]
     ) -> list[CancelResult]:
@@ -151,7 +151,7 @@ class StoreCalls(OpenStore):
         self._sync_cancels(end)
         return results
 
-    @counted
+    @api_call
     def _do_reschedule(
         self,
         receipt_or_handle: PutReceipt | str,
@@ -165,7 +165,7 @@ class StoreCalls(OpenStore):
         self._engine.appender.appended()
         return receipt
 
-    @counted
+    @api_call
     def _do_pace(self, topic: str, per_second: float | None) -> None:
         self._log.check_alive()
         name = message_fields.check_topic(topic).decode()
@@ -174,7 +174,7 @@ class StoreCalls(OpenStore):
 
     # --- leases ---
 
-    @counted
+    @api_call
     def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         return self._leases.receive(request)
 
@@ -182,7 +182,7 @@ class StoreCalls(OpenStore):
         self._check_open()
         return self._leases.begin(request, self._call)
 
-    @counted
+    @api_call
     def _receive_each(self, requests: Sequence[ReceiveRequest]) -> list[BegunReceive | Exception]:
         """Make `receive` calls of tasks with one sync (timerstore.aio)."""
         return self._failing_if_final(self._leases.receive_each(requests, self._call))
@@ -191,7 +191,7 @@ class StoreCalls(OpenStore):
         """Return the messages of `_receive_each` that the caller may return (timerstore.aio)."""
         return self._leases.claim(messages)
 
-    @counted
+    @api_call
     def _give_back_unclaimed(self, messages: Sequence[LeasedMessage]) -> None:
         """Give back messages of callers that were cancelled (timerstore.aio)."""
         self._leases.give_back_unclaimed(messages)
@@ -199,34 +199,34 @@ class StoreCalls(OpenStore):
     def _calls_ended(self) -> None:
         self._leases.give_back_unclaimed()
 
-    @counted
+    @api_call
     def _give_back(self, receipts: Sequence[str]) -> int:
         """Give back messages that no consumer saw (timerstore.net)."""
         return self._leases.give_back(receipts)
 
-    @counted
+    @api_call
     def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
         return self._leases.ack_one(receipt)
 
-    @counted
+    @api_call
     def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
         return self._leases.ack(receipts)
 
-    @counted
+    @api_call
     def _do_nack(
         self, receipt: str | LeasedMessage, delay: timedelta | float | None, error: str | None
     ) -> AckResult:
         return self._leases.nack(receipt, delay, error)
 
-    @counted
+    @api_call
     def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
 
-    @counted
+    @api_call
     def _do_renew(self, receipt: str | LeasedMessage, lease: timedelta | float) -> int:
         return self._leases.renew(receipt, lease)
 
-    @counted
+    @api_call
     def _settle_each(self, calls: Sequence[LeaseCall]) -> list[Settled | Exception]:
         """Make calls of tasks that settle or extend leases, with one sync (timerstore.aio)."""
         return self._failing_if_final(self._leases.settle_each(calls))
@@ -238,7 +238,7 @@ class StoreCalls(OpenStore):
                 self._fail_if_final(one)
         return answers
 
-    @counted
+    @api_call
     def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:
         return self._leases.bury(receipt, error)
 
@@ -247,12 +247,12 @@ class StoreCalls(OpenStore):
         letters = self._requeuer.letters(*check_names(group, topic))
         return self._steps_of(letters)
 
-    @counted
+    @api_call
     def _do_backlog(self, topic: str, group: str) -> GroupBacklog:
         topic, group = check_name("topic", topic), check_name("group", group)
         return self._engine.group_backlogs.one(topic, group, self._requeuer.count)
 
-    @counted
+    @api_call
     def _do_requeue(
         self,
         group: str,
@@ -278,7 +278,7 @@ class StoreCalls(OpenStore):
         # Both are lazy: they read nothing before the first step, which is a call of its own.
         return self._steps_of(merge(timers, on_level, key=lambda one: one.due_ms))
 
-    @counted
+    @api_call
     def _do_histogram(
         self, begin: datetime | int | None, end: datetime | int | None, by: str, topic: str | None
     ) -> Histogram:
@@ -287,14 +287,14 @@ class StoreCalls(OpenStore):
             check_name("topic", topic)
         return self._engine.calendar.read(buckets_of(self._clock.now_ms, begin, end, by), topic)
 
-    @counted
+    @api_call
     def _do_explain(
         self, message: PutReceipt | Message | PendingTimer | str, topic: str | None
     ) -> Explanation:
         self._log.check_alive()
         return self._engine.explainer.explain(name_of(message, topic))
 
-    @counted
+    @api_call
     def _do_stats(self) -> dict[str, Any]:
         engine = self._engine
         enqueue, dequeue = engine.backlog.enqueue(), engine.backlog.dequeue()
@@ -340,29 +340,29 @@ class StoreCalls(OpenStore):
             "timer_log_end_bytes": engine.timer_log.end,
         }
 
-    @counted
+    @api_call
     def _do_timing_distribution(self) -> dict[int | None, int]:
         with self._engine.retention.still():
             return self._engine.backlog.distribution()
 
-    @counted
+    @api_call
     def _do_congestion(self) -> dict[int, int]:
         return self._engine.backlog.congestion()
 
     # --- maintenance ---
 
-    @counted
+    @api_call
     def _do_flush(self) -> None:
         self._log.sync_through(self._log.end)
         self._engine.checkpoint.run()
 
-    @counted
+    @api_call
     def _do_verify(self) -> Report:
         engine = self._engine
         with engine.retention.still():
             return check_store(engine)
 
-    @counted
+    @api_call
     def _do_backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int], None] | None
     ) -> BackupReport:

@@ -42,7 +42,7 @@ from timerstore._engine.leases.leased_message import DeadLetter, body_of, column
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.write.append import Appender
-from timerstore._engine.write.places import Destination, TrackedPlaces
+from timerstore._engine.write.appended_rows import Destination, TrackedRows
 from timerstore.errors import MessageError
 from timerstore.messages import Message, MessageBatch
 from timerstore.receipts import unique_key
@@ -269,7 +269,7 @@ class _Copy(NamedTuple):
     text: bytes
 
 
-class _RequeuedRows(TrackedPlaces):
+class _RequeuedRows(TrackedRows):
     """The places of requeued messages; records their dead letters when they are assigned."""
 
     def __init__(self, copies: Sequence[_Copy], requeued: set[Place]) -> None:
@@ -277,7 +277,7 @@ class _RequeuedRows(TrackedPlaces):
         self._copies = copies
         self._requeued = requeued
 
-    def placed(self, begin: int, end: int) -> None:
+    def on_appended(self, begin: int, end: int) -> None:
         """Record the dead letters; the caller has the append lock."""
         self._requeued.update(one.place for one in self._copies[begin:end])
 

@@ -53,7 +53,7 @@ from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.write.append import Appender
-from timerstore._engine.write.places import Destination, TrackedPlaces
+from timerstore._engine.write.appended_rows import Destination, TrackedRows
 from timerstore.clock import Clock
 from timerstore.errors import FlowControlError, MessageError
 from timerstore.messages import Message
@@ -96,7 +96,7 @@ class _Row(NamedTuple):
     text: bytes
 
 
-class _RecordedPlaces(TrackedPlaces):
+class _RecordedPlaces(TrackedRows):
     """The places of leases; records the group's progress when they are assigned."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _RecordedPlaces(TrackedPlaces):
         self._source = source.read_topic
         self._group = source.group
 
-    def placed(self, begin: int, end: int) -> None:
+    def on_appended(self, begin: int, end: int) -> None:
         """Record the progress; the caller has the append lock."""
         offsets = {
             row.lease.source_queue: row.lease.source_offset + 1 for row in self._rows[begin:end]
@@ -269,7 +269,7 @@ class LeaseAppender:
         route: Route,
         terms: ReceiveTerms,
         until_ms: int,
-        places: TrackedPlaces,
+        places: TrackedRows,
         k: int,
     ) -> LeasedMessage:
         message, lease = row.message, row.lease

@@ -179,7 +179,7 @@ class CommitLog(Owner):
                 if got >= 0:
                     return got, out[0], out[1]
                 need = int(native.need)
-            self.serve(got, need, what)
+            self.provide(got, need, what)
 
     def append_now(self, call: Callable[..., int], *arguments: Any) -> tuple[int, int, int] | None:
         """Append as `append` does, unless that needs to wait; then append nothing, return None."""
@@ -199,7 +199,7 @@ class CommitLog(Owner):
         """
         self._signals.appending()
 
-    def serve(self, status: int, need: int, what: str) -> None:
+    def provide(self, status: int, need: int, what: str) -> None:
         """Provide the resource that an append needs, or raise the error that `status` stands for.
 
         `need`: bytes, or a number of timer states or message ids. `what`: names the operation in
@@ -207,9 +207,9 @@ class CommitLog(Owner):
         """
         if status == lib.TS_NEED_SPACE:
             self.wait_for_checkpoint()
-        self.serve_in_batch(status, need, what)
+        self.provide_in_batch(status, need, what)
 
-    def serve_in_batch(self, status: int, need: int, what: str) -> None:
+    def provide_in_batch(self, status: int, need: int, what: str) -> None:
         """Like `serve`, for a batch whose caller has already called `wait_for_checkpoint`."""
         if status == lib.TS_NEED_SPACE:
             self.make_room(need)
@@ -232,7 +232,7 @@ class CommitLog(Owner):
             left = self.segments.segment_bytes - end % self.segments.segment_bytes
             if self.native.filled + size > self.native.staging_bytes:
                 self._swap(roll=False)
-                self._signals.half_left()
+                self._signals.staging_half_full()
             if size + _BLANK_BYTES <= left:
                 self._reserve(min(end + size + self._config.staging_bytes, end + left))
                 return

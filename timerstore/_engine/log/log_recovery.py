@@ -61,7 +61,7 @@ def _starts_validly(segments: Segments, begin: int) -> bool:
             )
             if status != lib.TS_NEED_SEGMENT:
                 return bool(status == 0)
-            segments.serve(view, status, "recovery")
+            segments.provide(view, status, "recovery")
 
 
 def settle_end(segments: Segments, trusted: int, end: int) -> None:

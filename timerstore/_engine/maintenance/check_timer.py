@@ -195,7 +195,7 @@ class _ChainCheck(Owner):
                 if got == 0:
                     self._add(index, "its chain is empty", "a unit or more", 0)
                     return -1
-                self._segments.serve(view, got, "check")
+                self._segments.provide(view, got, "check")
             except TimerStoreError as error:
                 self._findings.raised(f"slot {time}{self._hint}", self._where(index), error)
                 return -1

@@ -284,7 +284,7 @@ class RemovalsReading:
         return {timer_id for at, timer_id in list(self._removals) if at >= self.visible_end}
 
 
-class Removals:
+class PendingDeletes:
     """The recent removals of one store."""
 
     def __init__(self, log: CommitLog) -> None:

@@ -123,7 +123,7 @@ class Ids(Owner):
                     ffi.from_buffer("ts_id[]", found),
                 )
                 if count < 0:  # C may have passed records without ids: repeat from `following`
-                    segments.serve(view, count, "message ids")
+                    segments.provide(view, count, "message ids")
                     continue
                 self._add(found[:count])
 
@@ -378,10 +378,10 @@ assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first_message"), (
     "native/api and message_ids.py disagree"
 )
 
-FirstRows = npt.NDArray[np.void]
+OriginalRows = npt.NDArray[np.void]
 
 
-class Once(NamedTuple):
+class DedupeLookup(NamedTuple):
     """Parameters for putting the rows of one call at most once."""
 
     topic: bytes
@@ -395,7 +395,7 @@ class Once(NamedTuple):
         return b"TS_ONCE\x01%d\x02" % self.once_ms
 
 
-class Firsts:
+class OriginalMessages:
     """Finds first messages by id in one store."""
 
     def __init__(
@@ -407,21 +407,21 @@ class Firsts:
         self._store_id = store_id
         self._precision_ms = precision_ms
 
-    def once(self, topic: bytes, count: int, now_ms: int) -> Once | None:
+    def once(self, topic: bytes, count: int, now_ms: int) -> DedupeLookup | None:
         """Return the parameters for rows with ids, None if ids are not remembered."""
         if not self.ids.is_on:
             return None
         topic_hash = int(lib.ts_identity(topic, len(topic)))
-        return Once(topic, topic_hash, now_ms, np.full(count, 2**63 - 1, np.int64))
+        return DedupeLookup(topic, topic_hash, now_ms, np.full(count, 2**63 - 1, np.int64))
 
-    def known(self, rows: ColumnBatch, once: Once, now_ms: int) -> Int64Array:
+    def known(self, rows: ColumnBatch, once: DedupeLookup, now_ms: int) -> Int64Array:
         """Return the log offset of each row's first message, -1 if it is unknown."""
         found = np.empty(rows.count, np.int64)
         with self._log.lock:
             self.look(rows, once, now_ms, found)
         return found
 
-    def look(self, rows: ColumnBatch, once: Once, now_ms: int, found: Int64Array) -> int:
+    def look(self, rows: ColumnBatch, once: DedupeLookup, now_ms: int, found: Int64Array) -> int:
         """Write these log offsets to `found`, and return the number of known ones.
 
         The caller holds the append lock.
@@ -439,7 +439,7 @@ class Firsts:
             )
         )
 
-    def add(self, rows: ColumnBatch, once: Once, log_offsets: Int64Array) -> None:
+    def add(self, rows: ColumnBatch, once: DedupeLookup, log_offsets: Int64Array) -> None:
         """Remember all rows. The caller holds the append lock and has checked the space."""
         lib.ts_ids_add(
             self.ids.native,
@@ -452,8 +452,12 @@ class Firsts:
         )
 
     def read(
-        self, rows: ColumnBatch, once: Once, which: npt.NDArray[np.intp], log_offsets: Int64Array
-    ) -> FirstRows:
+        self,
+        rows: ColumnBatch,
+        once: DedupeLookup,
+        which: npt.NDArray[np.intp],
+        log_offsets: Int64Array,
+    ) -> OriginalRows:
         """Return the first messages at these log offsets, which `known` returned for these rows.
 
         They are durable on return. `is_same` is 0 for a message with another id of the same hash.
@@ -476,7 +480,9 @@ class Firsts:
             self._log.sync_through(self._log.end)  # so that the delete record is durable too
         return firsts
 
-    def _read(self, rows: ColumnBatch, once: Once, which: Any, firsts: FirstRows) -> None:
+    def _read(
+        self, rows: ColumnBatch, once: DedupeLookup, which: Any, firsts: OriginalRows
+    ) -> None:
         done = 0
         with self._log.segments.view(self._log.written) as view:
             while done < len(which):

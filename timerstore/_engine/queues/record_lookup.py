@@ -93,7 +93,7 @@ def call_with_routes(
         if got == lib.TS_NEED_ROUTE:
             route_needed(segments, view, routes, clock.now_ms)
         else:
-            segments.serve(view, got, what)
+            segments.provide(view, got, what)
     return got
 
 
@@ -192,7 +192,7 @@ def real_routes(
             if got == lib.TS_NEED_ROUTE:
                 route_needed(log.segments, view, routes, int(log.native.last_store_ms))
             elif got < 0:
-                log.segments.serve(view, got, "record")
+                log.segments.provide(view, got, "record")
             else:
                 done += got
     return found

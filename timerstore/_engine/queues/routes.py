@@ -301,7 +301,7 @@ def check_tags(log: CommitLog, view: Any, route: Route, units: bytes, offset: in
         elif got == lib.TS_CORRUPT and (done or view.fault == lib.TS_FAULT_NONE):
             return done
         else:
-            log.segments.serve(view, got, "pull")
+            log.segments.provide(view, got, "pull")
     return len(units) // UNIT_BYTES
 
 

@@ -39,7 +39,7 @@ from timerstore._engine.format.store_paths import (
     whole_number,
 )
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.dispatch import Dispatch, Removals, RemovalsReading
+from timerstore._engine.queues.dispatch import Dispatch, PendingDeletes, RemovalsReading
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.page import PULLED
 from timerstore._engine.read.queue_reader import QueueReader
@@ -102,7 +102,7 @@ class FoundMessages:
                 if size == lib.TS_NEED_SPACE:
                     room = int(view.need)
                 else:
-                    segments.serve(view, size, "query")
+                    segments.provide(view, size, "query")
         row = pulled[0]
         name = bytes(ffi.buffer(topic, size)).decode("ascii")
         return self._message(found, row, name, body, properties)
@@ -266,7 +266,7 @@ class Querier(Owner):
         config: StoreConfig,
         log: CommitLog,
         dispatch: Dispatch,
-        removals: Removals,
+        removals: PendingDeletes,
         routes: Routes,
         states: Any,
         store_id: int,

@@ -207,7 +207,7 @@ class _Reading:
                     where=self._route.queue.where(self.next_offset + at),
                 )
             else:
-                self._log.segments.serve(view, count_read, "pull")
+                self._log.segments.provide(view, count_read, "pull")
         return done
 
     def _makes_room(self, need: int) -> bool:

@@ -44,7 +44,7 @@ Fetched = TypeVar("Fetched")
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 
-class Waits(Protocol[Fetched, Answer_co]):
+class Waitable(Protocol[Fetched, Answer_co]):
     """A call that may wait: a pull (below), a consumer's poll (waiting.py) or several."""
 
     @property
@@ -192,7 +192,7 @@ class WaitingPull(Owner, Generic[Answer]):
             self.leave()
 
 
-def wait_in_thread(waiting: Waits[Fetched, Answer_co], fetched: Fetched) -> Answer_co:
+def wait_in_thread(waiting: Waitable[Fetched, Answer_co], fetched: Fetched) -> Answer_co:
     """Wait in this thread, after a first look that returned `fetched`."""
     try:
         while not waiting.is_done(fetched):
@@ -349,7 +349,7 @@ class WaitingPoll(Owner):
 
 
 One = TypeVar("One")
-Part = TypeVar("Part", bound=Waits[Any, Any])
+Part = TypeVar("Part", bound=Waitable[Any, Any])
 
 
 def begin_parts(begins: Iterable[Callable[[], Part]]) -> list[Part]:
@@ -368,7 +368,7 @@ def begin_parts(begins: Iterable[Callable[[], Part]]) -> list[Part]:
 class MultiWait(Owner, Generic[One]):
     """A call that may wait for any of its parts; its answer is a list."""
 
-    def __init__(self, parts: Sequence[Waits[Any, Any]], take: Callable[[], list[One]]) -> None:
+    def __init__(self, parts: Sequence[Waitable[Any, Any]], take: Callable[[], list[One]]) -> None:
         self._parts = parts
         self._take = take
         self.within: Callable[[Callable[[], list[One]]], list[One]] = lambda take: take()
@@ -391,7 +391,7 @@ class MultiWait(Owner, Generic[One]):
 
     def enter(self, wake: Callable[[], None]) -> bool:
         """Begin to wait; return False if there is something to read or no time left."""
-        entered: list[Waits[Any, Any]] = []
+        entered: list[Waitable[Any, Any]] = []
         try:
             for one in self._parts:
                 if not one.enter(wake):

@@ -39,14 +39,14 @@ from timerstore._engine.recurring.planner import PROPERTY
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.appended_rows import Destination, TrackedRows
 from timerstore._engine.write.cancel import Canceller
-from timerstore._engine.write.places import Destination, TrackedPlaces
 from timerstore.errors import MessageError, TimerStoreError, kind_of
 from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
 
 
-class _RunPlaces(TrackedPlaces):
+class _RunPlaces(TrackedRows):
     """Places of runs. The progress of their definition is recorded as they get their places."""
 
     def __init__(self, definitions: Definitions, definition: Definition, runs: list[int]) -> None:
@@ -55,8 +55,8 @@ class _RunPlaces(TrackedPlaces):
         self._definition = definition
         self._runs = runs
 
-    def placed(self, begin: int, end: int) -> None:  # noqa: ARG002 - rows come in order
-        """As TrackedPlaces."""
+    def on_appended(self, begin: int, end: int) -> None:  # noqa: ARG002 - rows come in order
+        """As TrackedRows."""
         name, run_count = self._definition.name, self._definition.run_count
         self._definitions.record_runs(name, run_count + end, self._runs[end - 1])
 

@@ -247,10 +247,10 @@ class Segments(SegmentFiles):
         at_least: the smallest result of a success. A smaller one raises its error, as `serve` does.
         """
         while (got := function(view, *arguments)) < at_least:
-            self.serve(view, got, what)
+            self.provide(view, got, what)
         return got
 
-    def serve(self, native: Any, status: int, what: str) -> None:
+    def provide(self, native: Any, status: int, what: str) -> None:
         """Handle a negative status of a call of C: map the segment it needs, or raise its error.
 
         After a return the caller repeats the call.

@@ -256,7 +256,7 @@ class DequeuePut(Service):
                     self._put_back_unroutable(due[:got], delivery)
                 return int(got)
             if delivery.is_placing:
-                self._log.serve_in_batch(got, int(delivery.need), self.name)
+                self._log.provide_in_batch(got, int(delivery.need), self.name)
             elif got == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, self._routes, now_ms)
             elif got == lib.TS_NEED_SPACE:
@@ -265,7 +265,7 @@ class DequeuePut(Service):
             elif got == lib.TS_INVALID:
                 return 0
             else:
-                self._log.segments.serve(view, got, "dequeue-put")
+                self._log.segments.provide(view, got, "dequeue-put")
 
     def _put_back_unroutable(self, due: Records, delivery: Any) -> None:
         """Return unroutable entries to the open slot.
@@ -273,7 +273,7 @@ class DequeuePut(Service):
         These are messages of a broker without space for the properties of a roll. The last drafts
         that were placed are those of the last entries.
         """
-        drafts = self._drafts[delivery.first : delivery.placed]
+        drafts = self._drafts[delivery.first : delivery.on_appended]
         is_unroutable = (drafts["size"] == 0) & (drafts["flags"] != lib.TS_FLAG_GONE)
         self._put_back(due[len(due) - len(drafts) :][is_unroutable])
 

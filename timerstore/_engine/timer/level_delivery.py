@@ -226,7 +226,7 @@ class ScheduleDeliver(Service):
             elif count == lib.TS_INVALID:
                 raise_status(count, "a level message was released before it was due")
             else:
-                self._log.segments.serve(view, count, self.name)
+                self._log.segments.provide(view, count, self.name)
 
     def _place(self, entries: Entries, runs: list[tuple[Runs, LevelRun]], now_ms: int) -> None:
         """Append the copies, and mark their places as delivered in the same critical section."""
@@ -244,7 +244,7 @@ class ScheduleDeliver(Service):
                         part = slice(placed, placed + got)
                         self._cursors.done(entries["place"][part][is_final[part]])
                 if got < 0:
-                    self._log.serve_in_batch(got, need, self.name)
+                    self._log.provide_in_batch(got, need, self.name)
                 else:
                     placed += got
         finally:

@@ -218,7 +218,7 @@ class Relocator(Owner):
             elif count == lib.TS_NEED_SPACE:
                 self._scratch = ffi.new("uint8_t[]", 2 * int(view.need))
             else:
-                self._log.segments.serve(view, count, "retention")
+                self._log.segments.provide(view, count, "retention")
 
     def _place(self, count: int) -> None:
         """Append each copy whose id is still pending."""
@@ -240,7 +240,7 @@ class Relocator(Owner):
                     need = int(self._log.native.need)
                     self._queue_end = int(self._timer_route.native.next_offset)
                 if got < 0:
-                    self._log.serve_in_batch(got, need, "retention")
+                    self._log.provide_in_batch(got, need, "retention")
                 else:
                     placed += got
         finally:

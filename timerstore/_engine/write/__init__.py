@@ -10,5 +10,6 @@ contents.py        compares messages that repeat an id
 append.py          appends checked records for every writer
 targets.py         topics, queues and levels that puts go to
 flow_control.py    admission of puts, with or without a limit per slot
-checked_batch.py   columns of a batch; row_batch.py: of rows to ingest; places.py: where they are
+checked_batch.py   columns of a batch; row_batch.py: of rows to ingest
+appended_rows.py   where the rows of a batch are in the log
 """

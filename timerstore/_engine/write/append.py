@@ -24,11 +24,11 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
-from timerstore._engine.queues.message_ids import Firsts, Once
+from timerstore._engine.queues.message_ids import DedupeLookup, OriginalMessages
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.flush import Flush
+from timerstore._engine.write.appended_rows import AppendedRows, Destination, TrackedRows
 from timerstore._engine.write.flow_control import Admission
-from timerstore._engine.write.places import Destination, Places, TrackedPlaces
 from timerstore._engine.write.targets import Targets
 from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.messages import Int64Array
@@ -48,7 +48,7 @@ class Appender(Owner):
         dispatch: Dispatch,
         flush: Flush,
         targets: Targets,
-        firsts: Firsts,
+        firsts: OriginalMessages,
         admission: Admission,
     ) -> None:
         self.config = core.config
@@ -136,7 +136,7 @@ class Appender(Owner):
         to: Destination,
         rows: ColumnBatch,
         due_ms: Int64Array,
-        places: Places,
+        places: AppendedRows,
         now_ms: int | None = None,
     ) -> None:
         """Append rows whose ids are not remembered, and notify the services.
@@ -156,8 +156,8 @@ class Appender(Owner):
         rows: ColumnBatch,
         due: Int64Array,
         now_ms: int,
-        places: Places,
-        once: Once | None,
+        places: AppendedRows,
+        once: DedupeLookup | None,
         *,
         begin: int = 0,
         end: int | None = None,
@@ -183,13 +183,13 @@ class Appender(Owner):
         to: Destination,
         rows: ColumnBatch,
         now_ms: int,
-        places: Places,
-        once: Once | None,
+        places: AppendedRows,
+        once: DedupeLookup | None,
         begin: int,
         end: int,
     ) -> None:
         done = begin
-        is_plain = once is None and to.level is None and not isinstance(places, TrackedPlaces)
+        is_plain = once is None and to.level is None and not isinstance(places, TrackedRows)
         while done < end:
             until = min(end, done + _BATCH)
             if is_plain:
@@ -206,13 +206,19 @@ class Appender(Owner):
             if status:
                 self.appended()  # the services may have to make space
                 try:
-                    self._log.serve(status, need, "put")
+                    self._log.provide(status, need, "put")
                 except (FullError, BusyError) as error:
                     error.stored_count = done
                     raise
 
     def _append_in_batches(
-        self, to: Destination, rows: ColumnBatch, begin: int, end: int, now_ms: int, places: Places
+        self,
+        to: Destination,
+        rows: ColumnBatch,
+        begin: int,
+        end: int,
+        now_ms: int,
+        places: AppendedRows,
     ) -> tuple[int, int, int]:
         """Append as many rows as there is space for; return their count, the status, and its need.
 
@@ -236,8 +242,8 @@ class Appender(Owner):
         begin: int,
         end: int,
         now_ms: int,
-        places: Places,
-        once: Once | None,
+        places: AppendedRows,
+        once: DedupeLookup | None,
     ) -> int:
         """Append rows under the append lock; return their count, or a negative status.
 
@@ -273,12 +279,12 @@ class Appender(Owner):
         if got > 0:
             places.now_ms[begin : begin + got] = now_ms
             self._count_on_level(to, places, begin, begin + got, now_ms)
-            if isinstance(places, TrackedPlaces):
-                places.placed(begin, begin + got)
+            if isinstance(places, TrackedRows):
+                places.on_appended(begin, begin + got)
         return got
 
     def _count_on_level(
-        self, to: Destination, places: Places, begin: int, end: int, now_ms: int
+        self, to: Destination, places: AppendedRows, begin: int, end: int, now_ms: int
     ) -> None:
         """Count the rows as pending on their level; call it under the append lock."""
         if to.level is not None:
@@ -297,8 +303,8 @@ class Appender(Owner):
         due_ms: Int64Array,
         head_route: Route | None = None,
         head: bytes = b"",
-        places: Places | None = None,
-        once: Once | None = None,
+        places: AppendedRows | None = None,
+        once: DedupeLookup | None = None,
     ) -> int:
         """Append a part of the rows as one group, after a head record if there is one.
 
@@ -326,8 +332,8 @@ class Appender(Owner):
         head_route: Route | None,
         head: bytes,
         *,
-        places: Places | None,
-        once: Once | None,
+        places: AppendedRows | None,
+        once: DedupeLookup | None,
     ) -> int:
         head_native = ffi.NULL if head_route is None else head_route.native
         head_text = ffi.NULL if head_route is None else head
@@ -367,7 +373,7 @@ class Appender(Owner):
             if self._all_known(rows, places, once):
                 return 0
 
-    def _all_known(self, rows: ColumnBatch, places: Places, once: Once) -> bool:
+    def _all_known(self, rows: ColumnBatch, places: AppendedRows, once: DedupeLookup) -> bool:
         """Return whether the rows are those of a group that was put before.
 
         False: the known ids only have the hashes of this group's, so the append is tried again.

@@ -19,7 +19,7 @@ from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.queue_unit import read as read_units
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.dispatch import Dispatch, Removals
+from timerstore._engine.queues.dispatch import Dispatch, PendingDeletes
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore.errors import GoneError
@@ -75,7 +75,11 @@ class Canceller:
     """Cancels pending messages of one store."""
 
     def __init__(
-        self, core: Core, finder: HandleLookup, removals: Removals, slot_counts: SlotCounts | None
+        self,
+        core: Core,
+        finder: HandleLookup,
+        removals: PendingDeletes,
+        slot_counts: SlotCounts | None,
     ) -> None:
         """`slot_counts`: None without flow control."""
         self._clock = core.clock
@@ -169,7 +173,7 @@ class ManyCanceller:
     """Cancels pending messages of one store, many at a time."""
 
     def __init__(
-        self, core: Core, dispatch: Dispatch, canceller: Canceller, removals: Removals
+        self, core: Core, dispatch: Dispatch, canceller: Canceller, removals: PendingDeletes
     ) -> None:
         self._clock = core.clock
         self._log = core.log
@@ -305,7 +309,7 @@ class ManyCanceller:
                     end = self._log.end
                     self._note(drafts[done : done + got])
             if got < 0:
-                self._log.serve(got, need, "cancel")
+                self._log.provide(got, need, "cancel")
             else:
                 done += got
         return end

@@ -23,7 +23,7 @@ from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.message_ids import FirstRows
+from timerstore._engine.queues.message_ids import OriginalRows
 from timerstore._engine.queues.record_lookup import record_fields
 from timerstore._engine.write.checked_batch import CheckedBatch
 from timerstore.errors import ConflictError, quoted
@@ -70,7 +70,7 @@ class Contents(Owner):
         if wanted:
             raise _conflict(call, row, wanted, got)
 
-    def check(self, call: CheckedBatch, which: npt.NDArray[np.intp], firsts: FirstRows) -> None:
+    def check(self, call: CheckedBatch, which: npt.NDArray[np.intp], firsts: OriginalRows) -> None:
         """Raise ConflictError if a row of `which` differs from the first message with its id."""
         if not self._is_on:
             return
@@ -80,7 +80,7 @@ class Contents(Owner):
             self._check_first(call, int(which[k]), firsts[k], is_due=bool(is_due[k]))
 
     def _has_due_time(
-        self, call: CheckedBatch, which: npt.NDArray[np.intp], firsts: FirstRows
+        self, call: CheckedBatch, which: npt.NDArray[np.intp], firsts: OriginalRows
     ) -> npt.NDArray[np.bool_]:
         """Return which firsts have the due time of their row, or one that is not compared.
 

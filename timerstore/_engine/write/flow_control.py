@@ -18,7 +18,7 @@ import numpy as np
 
 from timerstore._engine.base.column_batch import BatchPart
 from timerstore._engine.timer.slot_counts import Due, SlotCounts
-from timerstore._engine.write.places import Places
+from timerstore._engine.write.appended_rows import AppendedRows
 from timerstore.messages import Int64Array
 
 
@@ -40,7 +40,7 @@ class Admission(Protocol):
         """Reserve places for rows [begin, end) of a batch."""
 
     def settle_rows(
-        self, due_ms: Int64Array, places: Places, begin: int, stored: int, end: int
+        self, due_ms: Int64Array, places: AppendedRows, begin: int, stored: int, end: int
     ) -> None:
         """Release the places of rows in [begin, end) that were not appended.
 
@@ -69,7 +69,7 @@ class Unlimited:
         """As Admission."""
 
     def settle_rows(
-        self, due_ms: Int64Array, places: Places, begin: int, stored: int, end: int
+        self, due_ms: Int64Array, places: AppendedRows, begin: int, stored: int, end: int
     ) -> None:
         """As Admission."""
 
@@ -103,7 +103,7 @@ class SlotLimit:
         self.slot_counts.add(due_ms[begin:end])
 
     def settle_rows(
-        self, due_ms: Int64Array, places: Places, begin: int, stored: int, end: int
+        self, due_ms: Int64Array, places: AppendedRows, begin: int, stored: int, end: int
     ) -> None:
         """As Admission."""
         if stored < end:

@@ -34,7 +34,7 @@ from timerstore._engine.base.native import Putter, ffi, lib, pointer
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.message_ids import Firsts
+from timerstore._engine.queues.message_ids import OriginalMessages
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.checked_batch import CheckedBatch
@@ -61,7 +61,7 @@ class PutWriter(Owner):
         dispatch: Dispatch,
         flush: Flush,
         appender: Appender,
-        firsts: Firsts,
+        firsts: OriginalMessages,
         batches: PutBatchWriter,
     ) -> None:
         self._config = core.config
@@ -97,7 +97,7 @@ class PutWriter(Owner):
             log=int(ffi.cast("uintptr_t", self._log.native)),
             slow=slow,
             slow_many=slow_many,
-            topics=self._targets.hot_topics,
+            topics=self._targets.fastpath_topics,
             wake_dispatch=self._dispatch.wake,
             is_dispatch_silent=self._dispatch.is_unset,
             wake_flush=self._flush.wake,

@@ -28,8 +28,9 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.message_ids import Firsts, Once
+from timerstore._engine.queues.message_ids import DedupeLookup, OriginalMessages
 from timerstore._engine.write.append import Appender
+from timerstore._engine.write.appended_rows import AppendedRows, Destination
 from timerstore._engine.write.checked_batch import (
     CheckedBatch,
     caller_ids,
@@ -39,7 +40,6 @@ from timerstore._engine.write.checked_batch import (
     id_bytes,
 )
 from timerstore._engine.write.contents import Contents
-from timerstore._engine.write.places import Destination, Places
 from timerstore._engine.write.put_requests import BatchRequest, wants_sync
 from timerstore._engine.write.targets import check_queue
 from timerstore.errors import BusyError, ConflictError, FullError, MessageError
@@ -56,7 +56,7 @@ class PutBatchWriter(Owner):
         self,
         core: Core,
         appender: Appender,
-        firsts: Firsts,
+        firsts: OriginalMessages,
         contents: Contents,
     ) -> None:
         self._config = core.config
@@ -139,7 +139,7 @@ class PutBatchWriter(Owner):
             level = self._targets.level_of(target, to.real, call.level)
             to, text = Destination(to.real, level), text + level.text
         rows = call.rows(text, self._appender.take_ids(count))
-        places = Places(count)
+        places = AppendedRows(count)
         try:
             if atomic and count > 1:
                 self._append_whole(to, rows, counted, call.now_ms, places, once)
@@ -167,7 +167,7 @@ class PutBatchWriter(Owner):
         level_delays = self._targets.level_delays
         return call.now_ms + level_delays[min(call.level, len(level_delays)) - 1]
 
-    def _admit_unknown(self, call: CheckedBatch, once: Once | None) -> Int64Array:
+    def _admit_unknown(self, call: CheckedBatch, once: DedupeLookup | None) -> Int64Array:
         """Ask for the admission of messages whose ids are not known.
 
         Return the due times that flow control counts; 0 for messages that were put before.
@@ -183,7 +183,7 @@ class PutBatchWriter(Owner):
         return due
 
     def _check_contents(
-        self, call: CheckedBatch, rows: ColumnBatch, once: Once, known: Int64Array
+        self, call: CheckedBatch, rows: ColumnBatch, once: DedupeLookup, known: Int64Array
     ) -> None:
         """Raise ConflictError if a message repeats an id with other contents.
 
@@ -227,8 +227,8 @@ class PutBatchWriter(Owner):
         to: Destination,
         rows: ColumnBatch,
         call: CheckedBatch,
-        places: Places,
-        once: Once | None,
+        places: AppendedRows,
+        once: DedupeLookup | None,
     ) -> PutBatch:
         """Return the receipts. A message that was put before has the receipt of the first put."""
         others: Any = None
@@ -267,8 +267,8 @@ class PutBatchWriter(Owner):
         to: Destination,
         rows: ColumnBatch,
         call: CheckedBatch,
-        places: Places,
-        once: Once,
+        places: AppendedRows,
+        once: DedupeLookup,
         others: Any,
     ) -> None:
         """Append rows whose id only has the hash of a known one, unless an older record has it."""
@@ -324,8 +324,8 @@ class PutBatchWriter(Owner):
         rows: ColumnBatch,
         due: Int64Array,
         now_ms: int,
-        places: Places,
-        once: Once | None,
+        places: AppendedRows,
+        once: DedupeLookup | None,
     ) -> None:
         part = rows.measure(
             self._log.native, to.route.native, 0, rows.count, self._log.group_bytes_max, now_ms

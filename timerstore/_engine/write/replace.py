@@ -28,7 +28,7 @@ from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.dispatch import Removals
+from timerstore._engine.queues.dispatch import PendingDeletes
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.write.append import Appender
@@ -78,7 +78,7 @@ class ReplaceWriter(Owner):
         self._config = core.config
         self._log = core.log
         self._states = core.states
-        self._removals: Removals = rescheduler.removals
+        self._removals: PendingDeletes = rescheduler.removals
         self._check = PutCheck(core.config)
         self._locks = KeyLocks()
         self._known: OrderedDict[tuple[str, str], _Pending] = OrderedDict()

@@ -26,7 +26,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.dispatch import Removals
+from timerstore._engine.queues.dispatch import PendingDeletes
 from timerstore._engine.queues.message_ids import Ids
 from timerstore._engine.queues.record_lookup import record_fields
 from timerstore._engine.queues.routes import Route
@@ -57,7 +57,7 @@ class Rescheduler:
         self,
         core: Core,
         finder: HandleLookup,
-        removals: Removals,
+        removals: PendingDeletes,
         ids: Ids,
         slot_counts: SlotCounts | None,
     ) -> None:
@@ -225,7 +225,7 @@ class Rescheduler:
                 elif size == lib.TS_INVALID:
                     raise_status(size, f"properties: {len(kept)} bytes leave no room for our own")
                 else:
-                    log.segments.serve(view, size, "reschedule")
+                    log.segments.provide(view, size, "reschedule")
 
 
 def _kept_properties(text: bytes) -> tuple[bytes, int | None]:

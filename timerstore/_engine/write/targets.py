@@ -79,7 +79,7 @@ class Targets(Owner):
         self._lock = Lock()
         self.level_delays = parse_level_delays(core.config.level_delays)
         self.by_topic: dict[str, TopicTarget] = {}
-        self.hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
+        self.fastpath_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
         """Topics with one queue, as the C putter reads them."""
 
     def get(self, topic: str) -> TopicTarget:
@@ -194,12 +194,12 @@ class Targets(Owner):
     def _set_hot(self, target: TopicTarget) -> None:
         """Give the topic to the C putter if it has one queue, else take it away."""
         if target.only is None:
-            self.hot_topics.pop(target.topic, None)
+            self.fastpath_topics.pop(target.topic, None)
         else:
             address = int(ffi.cast("uintptr_t", target.only.native))
             levels = target.levels.setdefault(0, {})
             hot = (address, target.origin, target.body_bytes_max, levels)
-            self.hot_topics[target.topic] = hot
+            self.fastpath_topics[target.topic] = hot
 
 
 def _is_used(route: Route) -> bool:

@@ -24,7 +24,7 @@ class Destination(NamedTuple):
         return self.real if self.level is None else self.level.route
 
 
-class Places(Owner):
+class AppendedRows(Owner):
     """Places of the rows of one batch in the log, by row.
 
     log_offsets: of the row's record, or of the first message with its id; -1: not appended.
@@ -48,11 +48,11 @@ class Places(Owner):
         return found
 
 
-class TrackedPlaces(Places, ABC):
+class TrackedRows(AppendedRows, ABC):
     """Places of rows whose appending is recorded somewhere in the same critical section."""
 
     @abstractmethod
-    def placed(self, begin: int, end: int) -> None:
+    def on_appended(self, begin: int, end: int) -> None:
         """Record that rows [begin, end) have their places.
 
         Called in the critical section of the append lock that gave them their places, so that no

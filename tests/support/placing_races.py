@@ -67,18 +67,18 @@ def before_space(bench: Bench, service: str, *acts: Act) -> Iterator[list[str]]:
     The log has no space when the service places its plan. Each act runs before space is made.
     """
     log, left, run = inside(bench.store).log, list(acts), list[str]()
-    serve = log.serve_in_batch
+    provide = log.provide_in_batch
 
     def between(status: int, need: int, what: str) -> None:
         if what == service and left:
             run.append(what)
             left.pop(0)()
-        serve(status, need, what)
+        provide(status, need, what)
         if what == service and left:
             log.native.append_limit = 0  # no space for the next attempt either
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log, "serve_in_batch", between)
+        patch.setattr(log, "provide_in_batch", between)
         log.native.append_limit = 0
         yield run
     assert len(run) == len(acts), "the service never placed anything"

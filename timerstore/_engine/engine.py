@@ -40,7 +40,7 @@ from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.handle import make_prefix
 from timerstore._engine.introspection.calendar import Calendar
-from timerstore._engine.introspection.explain import Explainer, MessageRecords, TimerLocator
+from timerstore._engine.introspection.explain import MessageRecords, TimerLocator, WheelExplainer
 from timerstore._engine.leases.dead_letters import DeadLetterReader, Requeuer
 from timerstore._engine.leases.group_backlogs import GroupBacklogs
 from timerstore._engine.leases.lease_timers import LeaseKinds
@@ -77,7 +77,7 @@ from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.level_pending import LevelPending
 from timerstore._engine.timer.linker import Linker
-from timerstore._engine.timer.pending import Backlog, PendingReader
+from timerstore._engine.timer.pending import Backlog, PendingCounts, WheelPending
 from timerstore._engine.timer.pipeline import make_pipeline
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
@@ -221,18 +221,8 @@ class Engine(Owner):
         )
         self.fair_queue = self.pipeline.dequeue_put.fair_queue
         self.schedule = ScheduleDeliver(core, self.levels)
-        self.pending = PendingReader(
-            config,
-            self.open_slot,
-            self.timer_log,
-            self.wheel,
-            log,
-            self.states,
-            routes,
-            self.far,
-            self.dispatch,
-            self.timer_route,
-            self.store_id,
+        self.pending = WheelPending(
+            core, self.dispatch, self.wheel, self.timer_log, self.far, self.open_slot
         )
         self.level_pending = LevelPending(config, log, routes, self.dispatch, self.levels)
         self.finder = HandleLookup(core, self.dispatch, self.pending)
@@ -287,23 +277,15 @@ class Engine(Owner):
 
     def _build_features(self, *, threads: bool) -> None:
         """Build ingest, retention, introspection and recurring messages."""
-        core, config, log = self.core, self.config, self.log
+        core, config = self.core, self.config
         self.ledger_side_file = LedgerSideFile(core, self.puller, self.checkpoint, self.directory)
         self.ingester = Ingester(core, self.dispatch, self.ledger_side_file, self.appender)
         self.retention = self._make_retention()
         self.backlog = Backlog(
-            config,
-            self.clock,
-            self.states,
-            self.open_slot,
-            self.timer_log,
-            self.dispatch,
-            log,
-            self.routes,
-            self.timer_route,
-            self.pending,
-            self.fair_queue,
-            self.level_pending.due_ms,
+            core, self.dispatch, self.timer_log, self.open_slot, self.pending, self.fair_queue
+        )
+        self.pending_counts = PendingCounts(
+            self.clock, config.precision_ms, self.pending, self.level_pending.due_ms
         )
         self.calendar = Calendar(
             core, self.retention, self.pending, self.level_pending, self.directory
@@ -355,7 +337,7 @@ class Engine(Owner):
             [LedgerCarrier(self.ingester, self.routes).carry],
         )
 
-    def _make_explainer(self) -> Explainer:
+    def _make_explainer(self) -> WheelExplainer:
         """Build `explain`."""
         config, clock, log, routes = self.config, self.clock, self.log, self.routes
         records = MessageRecords(
@@ -370,9 +352,7 @@ class Engine(Owner):
             pending=self.pending,
             fair_queue=self.fair_queue,
         )
-        return Explainer(
-            config, clock, log, routes, records, self.levels, self.level_pending, timers
-        )
+        return WheelExplainer(self.core, records, self.levels, self.level_pending, timers)
 
     def consumer_context(self, call: Callable[..., Any]) -> ConsumerContext:
         """Return what consumers use; `call` runs a function as a call of the store."""

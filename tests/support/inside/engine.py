@@ -95,7 +95,7 @@ from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import DueQueue, OpenSlot
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.pending import _as_due as as_due
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator, TimerRetention

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.inside.attribute import Attribute
 from timerstore._engine.timer import dequeue_put, fair_queue
 from timerstore._engine.timer.delay_queue import DelayQueue
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import WheelPending
 
 
 def placing_of_cancels(many_canceller: Any) -> Attribute:
@@ -13,7 +13,7 @@ def placing_of_cancels(many_canceller: Any) -> Attribute:
     return Attribute(many_canceller, "_place")
 
 
-PENDING_DUE = Attribute(PendingReader, "_due")
+PENDING_DUE = Attribute(WheelPending, "_due")
 """The method by which the reader of pending messages reads due times."""
 
 

@@ -220,14 +220,14 @@ def test_requeue_of_one_several_a_topic_and_all(bench: Bench) -> None:
 def test_requeue_continues_when_the_disk_has_space_again(bench: Bench) -> None:
     bury(bench, b"a", b"b")
     bench.turn()
-    serve = inside(bench.store).log.serve
+    serve = inside(bench.store).log.provide
 
     def no_space(status: int, need: int, what: str) -> None:
         serve(status, need, what)
         full()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inside(bench.store).log, "serve", no_space)
+        patch.setattr(inside(bench.store).log, "provide", no_space)
         inside(bench.store).log.native.append_limit = 0
         with pytest.raises(FullError):
             bench.store.requeue("g")

@@ -351,7 +351,7 @@ def test_stored_messages_of_a_failed_batch_are_its_first(bench: Bench) -> None:
     """The disk is full at the second part; the rest is repeated as the documentation says."""
     put(bench, 9)
     log = inside(bench.store).log
-    serve = log.serve
+    serve = log.provide
 
     def no_space(status: int, need: int, what: str) -> None:
         serve(status, need, what)
@@ -359,7 +359,7 @@ def test_stored_messages_of_a_failed_batch_are_its_first(bench: Bench) -> None:
 
     bodies, priorities = [b"0-a", b"0-b", b"9-c" + bytes(3000), b"0-d"], [0, 0, 9, 0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log, "serve", no_space)
+        patch.setattr(log, "provide", no_space)
         log.native.append_limit = log.end + 2000
         with pytest.raises(FullError) as caught:
             bench.store.put_many("t", bodies, priority=priorities)

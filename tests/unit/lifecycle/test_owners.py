@@ -29,13 +29,15 @@ COPIES: dict[str, Callable[[Any], object]] = {
 }
 # It owns a lock of its own and nothing else; worlds of the simulator are pickled with it.
 EXEMPT = {"timerstore.testing.ManualClock"}
-WITHOUT_PYSPARK = "timerstore.spark"
+OPTIONAL = {"timerstore.spark": "pyspark", "timerstore.contrib.django": "django"}
+"""Packages that need another one, which may not be installed."""
 FOUND = [one for one in owners() if one.where not in EXEMPT]
 
 
 def class_of(found: Found) -> type[Any]:
-    if found.module.startswith(WITHOUT_PYSPARK):
-        pytest.importorskip("pyspark")
+    for package, needed in OPTIONAL.items():
+        if found.module.startswith(package):
+            pytest.importorskip(needed)
     named: type[Any] = getattr(import_module(found.module), found.name)
     return named
 

@@ -264,8 +264,8 @@ def test_read_only_disk_rejects_every_write(tmp_path: Path) -> None:
             ask()
     assert trace(tmp_path) == before
     reads = {
-        "anchor", "exists", "is_directory", "check_no_link", "file_bytes", "identity", "list",
-        "used_percent", "modified_ms", "read_small", "small_bytes_max", "add_cache",
+        "anchor", "exists", "is_directory", "check_no_link", "file_bytes", "identities", "identity",
+        "list", "used_percent", "modified_ms", "read_small", "small_bytes_max", "add_cache",
             "spared",
     }  # fmt: skip
     everything = {name for name in vars(Disk) if not name.startswith("_")}

@@ -343,11 +343,11 @@ class StoreCalls(OpenStore):
     @api_call
     def _do_timing_distribution(self) -> dict[int | None, int]:
         with self._engine.retention.still():
-            return self._engine.backlog.distribution()
+            return self._engine.pending_counts.distribution()
 
     @api_call
     def _do_congestion(self) -> dict[int, int]:
-        return self._engine.backlog.congestion()
+        return self._engine.pending_counts.congestion()
 
     # --- maintenance ---
 

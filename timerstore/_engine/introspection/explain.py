@@ -9,6 +9,7 @@ Raises: GoneError if the message keeps moving, or retention removes its records.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -20,10 +21,11 @@ from timerstore._engine.base.message_fields import is_utf8
 from timerstore._engine.base.native import lib
 from timerstore._engine.format.handle import check_receipt, decode
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.log.timer_states import TimerStates
-from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.core import Core
+from timerstore._engine.queues.dispatch import DispatchedQueues
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import scan_batches, scan_into
 from timerstore._engine.queues.routes import Routes
@@ -32,7 +34,7 @@ from timerstore._engine.timer.fair_queue import FairQueue
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.level_pending import LevelPending
 from timerstore._engine.timer.open_slot import OpenSlot
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
@@ -113,8 +115,8 @@ class MessageRecords:
         self,
         config: StoreConfig,
         clock: Clock,
-        log: CommitLog,
-        dispatch: Dispatch,
+        log: LogReader,
+        dispatch: DispatchedQueues,
         routes: Routes,
         states: TimerStates,
         store_id: int,
@@ -237,7 +239,7 @@ class TimerLocator:
         far: FarWheel,
         wheel: Wheel,
         open_slot: OpenSlot,
-        pending: PendingReader,
+        pending: WheelPending,
         fair_queue: FairQueue,
     ) -> None:
         self._config = config
@@ -310,19 +312,18 @@ class TimerLocator:
 _TRIES = 100
 
 
-class Explainer:
+class Explainer(ABC):
     """Explains messages of one store."""
 
     def __init__(
         self,
         config: StoreConfig,
         clock: Clock,
-        log: CommitLog,
+        log: LogReader,
         routes: Routes,
         records: MessageRecords,
         levels: LevelCursors,
         level_pending: LevelPending,
-        timers: TimerLocator,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -331,7 +332,6 @@ class Explainer:
         self._records = records
         self._levels = levels
         self._level_pending = level_pending
-        self._timers = timers
 
     def explain(self, name: Name) -> Explanation:
         """Return where a message is, why it is not delivered yet, and its history."""
@@ -429,6 +429,43 @@ class Explainer:
             queue_offset=offset,
         )
 
+    @abstractmethod
+    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+        """Explain a message that waits for its time."""
+
+    # --- in words ---
+
+    def _when(self, due_ms: int) -> str:
+        ahead_ms = due_ms - self._clock.now_ms
+        if ahead_ms > 0:
+            return f"it is due {self._at(due_ms)}, in {ahead_ms / 1000:.3f} s"
+        since = self._at(due_ms).removeprefix("at ")
+        return f"it has been due for {-ahead_ms / 1000:.3f} s, since {since}"
+
+    def _at(self, time_ms: Any) -> str:
+        try:
+            at = datetime.fromtimestamp(int(time_ms) / 1000, UTC)
+        except (OverflowError, ValueError):
+            return f"at {int(time_ms)} ms"
+        return f"at {at:%Y-%m-%d %H:%M:%S}.{int(time_ms) % 1000:03d} UTC"
+
+
+class WheelExplainer(Explainer):
+    """Explains messages of an open store, with their places on the wheels."""
+
+    def __init__(
+        self,
+        core: Core,
+        records: MessageRecords,
+        levels: LevelCursors,
+        level_pending: LevelPending,
+        timers: TimerLocator,
+    ) -> None:
+        super().__init__(
+            core.config, core.clock, core.log, core.routes, records, levels, level_pending
+        )
+        self._timers = timers
+
     def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         row, timers = rows[-1], self._timers
         timer_id, due_ms = self._records.timer_id(row), int(row["due_ms"])
@@ -493,19 +530,3 @@ class Explainer:
         if rate is None:
             return f"; its topics take turns, {before} of its own go before it"
         return f"; its topic has {rate:g} a second, {before} go before it"
-
-    # --- in words ---
-
-    def _when(self, due_ms: int) -> str:
-        ahead_ms = due_ms - self._clock.now_ms
-        if ahead_ms > 0:
-            return f"it is due {self._at(due_ms)}, in {ahead_ms / 1000:.3f} s"
-        since = self._at(due_ms).removeprefix("at ")
-        return f"it has been due for {-ahead_ms / 1000:.3f} s, since {since}"
-
-    def _at(self, time_ms: Any) -> str:
-        try:
-            at = datetime.fromtimestamp(int(time_ms) / 1000, UTC)
-        except (OverflowError, ValueError):
-            return f"at {int(time_ms)} ms"
-        return f"at {at:%Y-%m-%d %H:%M:%S}.{int(time_ms) % 1000:03d} UTC"

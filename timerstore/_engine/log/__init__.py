@@ -4,6 +4,7 @@
        end                                             written          durable     log offsets
 
 commit_log.py        append, write out, sync: one thread syncs for all waiting threads
+log_reader.py        what a reader needs of this log or of a snapshot of one
 staging.py           the two halves of the side file that takes appended records
 log_recovery.py      find the end of the log after a crash
 survey.py            read every readable record, also past damage

@@ -142,6 +142,11 @@ class CommitLog(Owner):
         """Log offset of the next record."""
         return int(self.native.base + self.native.filled)
 
+    @property
+    def last_store_ms(self) -> int:
+        """Store time of the newest record, ms since 1970."""
+        return int(self.native.last_store_ms)
+
     def check_alive(self) -> None:
         """Raise FailedError if the log has failed, or if a file of the store was truncated."""
         try:

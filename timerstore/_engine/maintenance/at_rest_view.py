@@ -46,7 +46,7 @@ from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.reports import Problem
 
 # --- log reader ---
-# `LogReader`: read a commit log at rest past any damage, and separate damage from a torn tail.
+# `AtRestLog`: read a commit log at rest past any damage, and separate damage from a torn tail.
 #
 # Below the end that is known to be durable every byte must read. Bytes past it that do not read are
 # a tail that was not durable. A broker's store has no watermark: there, bytes that whole records
@@ -57,7 +57,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of bytes that were read, and of all bytes."""
 
 
-class LogReader:
+class AtRestLog:
     """Reads one log. The results are complete when `records` has ended."""
 
     def __init__(
@@ -228,7 +228,7 @@ class AtRestView(Owner):
         self.knows_delays = config is not None
         self._progress = progress
         self._files = list_files(self.disk, self.tree.commit_log)
-        self._log = LogReader(self.disk, self._files, self.mark, found.durable_end)
+        self._log = AtRestLog(self.disk, self._files, self.mark, found.durable_end)
         self._units = LogUnits(self.tree, self._files, config or self.config)
         self._queue_file: tuple[Path, File | None] = (Path(), None)
         self._missing: set[Path] = set()
@@ -378,7 +378,7 @@ class AtRestView(Owner):
             far.segments.close()
 
 
-def damage_of(log: LogReader) -> Iterator[Problem]:
+def damage_of(log: AtRestLog) -> Iterator[Problem]:
     """Return every range of the log that does not read."""
     for gap in log.damaged:
         wanted = f"records, log offsets {gap.begin} to {gap.end}"

@@ -41,7 +41,7 @@ from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore._engine.log.staging import read_staged
 from timerstore._engine.log.survey import Files, Gap, list_files
-from timerstore._engine.maintenance.at_rest_view import LogReader, Progress, StoreFiles, find_store
+from timerstore._engine.maintenance.at_rest_view import AtRestLog, Progress, StoreFiles, find_store
 from timerstore._engine.maintenance.check_log import LogUnits
 from timerstore._engine.maintenance.restore_backup import check_ends, write_bootstrap
 from timerstore._engine.maintenance.store_view import Findings, UnitRun
@@ -97,7 +97,7 @@ class _Queues:
 class _Plan:
     """The records that fill each damaged range."""
 
-    def __init__(self, log: LogReader, queues: _Queues, topics: list[str]) -> None:
+    def __init__(self, log: AtRestLog, queues: _Queues, topics: list[str]) -> None:
         self._log = log
         self._ranges = [g for g in log.damaged if log.begin <= g.begin and g.end <= log.end]
         self._free = {gap.begin: gap.end - gap.begin for gap in self._ranges}
@@ -190,7 +190,7 @@ def repair_directory(
     findings = Findings()
     files = files._replace(staged=_staged(disk, findings, found, files))
     units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
-    log = LogReader(disk, files, found.mark, found.durable_end)
+    log = AtRestLog(disk, files, found.mark, found.durable_end)
     for piece in log.records(found.config.precision_ms, progress):
         for run in units.of(piece):
             queues.add(run)
@@ -237,7 +237,7 @@ def _fits(staged: bytes, there: bytearray) -> bool:
 class _Copy:
     """Copies readable ranges and fills damaged ones."""
 
-    def __init__(self, disk: Disk, log: LogReader, plan: _Plan, target: Tree) -> None:
+    def __init__(self, disk: Disk, log: AtRestLog, plan: _Plan, target: Tree) -> None:
         self._disk = disk
         self._log = log
         self._plan = plan
@@ -281,7 +281,7 @@ class _Copy:
 
 
 def _write_rest(
-    disk: Disk, findings: Findings, found: StoreFiles, log: LogReader, target: Tree
+    disk: Disk, findings: Findings, found: StoreFiles, log: AtRestLog, target: Tree
 ) -> None:
     """Write the files of config/, sizes, ends of queues and ids, which the log does not have."""
     disk.make_directory(target.config)
@@ -347,7 +347,7 @@ def _numbers(
         return {}, None
 
 
-def _tell(findings: Findings, log: LogReader, plan: _Plan) -> None:
+def _tell(findings: Findings, log: AtRestLog, plan: _Plan) -> None:
     """Report for each range its lost messages, as the gaps in queues show them."""
     waiting = delivered = 0
     for gap in log.damaged:

@@ -36,7 +36,7 @@ from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_log import TimerLog, pieces
 from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
@@ -190,7 +190,7 @@ class LiveStore(Protocol):
     timer_route: Route
     store_id: int
     checkpoint: Checkpoint
-    pending: PendingReader
+    pending: WheelPending
     log: CommitLog
     routes: Routes
     dispatch: Dispatch

@@ -17,7 +17,7 @@ Raises: CorruptError if the log cannot be read. FullError is retried.
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, address, ffi, lib
 from timerstore._engine.base.service import Service
 from timerstore._engine.format.delay_levels import parse_level_delays
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import call_with_routes
 from timerstore.errors import CorruptError
+from timerstore.messages import Int64Array
 
 # --- dispatch ---
 
@@ -42,6 +43,33 @@ _REQUEST_BYTES = ffi.sizeof("ts_request")
 
 SOON_MS = 50
 """A message that is due within so many ms of its put is dispatched at once if a pull waits."""
+
+
+class KeyFinder(Protocol):
+    """Finds records by key."""
+
+    def find(
+        self, topic: bytes, key: bytes, begin_ms: int = ..., end_ms: int = ...
+    ) -> Iterator[Int64Array]:
+        """Yield log offsets of messages that may have the key; see Index.find."""
+        ...
+
+
+class DispatchedQueues(Protocol):
+    """What a reader needs of dispatch: the queues and the index up to a log offset."""
+
+    @property
+    def index(self) -> KeyFinder | None:
+        """Finds records by key; None: the store has no index."""
+        ...
+
+    def through(self, offset: int) -> None:
+        """Return when the records below a log offset are in their queues and in the index."""
+        ...
+
+    def rebuild(self, store_id: int) -> None:
+        """Rebuild a damaged index."""
+        ...
 
 
 class Dispatch(Service):
@@ -287,7 +315,7 @@ class RemovalsReading:
 class PendingDeletes:
     """The recent removals of one store."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: LogReader) -> None:
         self._log = log
         self._recent: deque[Removal] = deque()  # by log offset; not needed below `durable`
         self._readers: list[list[Removal]] = []

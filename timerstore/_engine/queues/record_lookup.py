@@ -18,7 +18,7 @@ from timerstore._engine.format.store_paths import (
     can_have_queue,
     whole_number,
 )
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
@@ -160,7 +160,7 @@ def scan_batches(
 
 
 def real_routes(
-    log: CommitLog,
+    log: LogReader,
     routes: Routes,
     log_offsets: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int32],
@@ -190,7 +190,7 @@ def real_routes(
                 ffi.from_buffer("int32_t[]", found) + done,
             )
             if got == lib.TS_NEED_ROUTE:
-                route_needed(log.segments, view, routes, int(log.native.last_store_ms))
+                route_needed(log.segments, view, routes, log.last_store_ms)
             elif got < 0:
                 log.segments.provide(view, got, "record")
             else:

@@ -30,7 +30,7 @@ from timerstore._engine.format.store_paths import (
     is_topic,
     queue_number,
 )
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError, MessageError, quoted
@@ -280,7 +280,7 @@ def old_unit_count(route: Route, offset: int, count: int) -> int:
     return max(0, min(count, route.queue.old_count - offset))
 
 
-def check_tags(log: CommitLog, view: Any, route: Route, units: bytes, offset: int) -> int:
+def check_tags(log: LogReader, view: Any, route: Route, units: bytes, offset: int) -> int:
     """Return how many units from the first on have the tags code of their messages.
 
     offset: the queue offset of the first unit.
@@ -315,7 +315,7 @@ def wrong_tags(route: Route, offset: int) -> CorruptError:
 class LevelUnits(Owner):
     """Reads units of the level topic."""
 
-    def __init__(self, log: CommitLog, delays: Sequence[int]) -> None:
+    def __init__(self, log: LogReader, delays: Sequence[int]) -> None:
         self._log = log
         self._delays = ffi.new("int64_t[]", list(delays))
         self._level_count = len(delays)

@@ -38,8 +38,8 @@ from timerstore._engine.format.store_paths import (
     topic_component,
     whole_number,
 )
-from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.dispatch import Dispatch, PendingDeletes, RemovalsReading
+from timerstore._engine.log.log_reader import LogReader
+from timerstore._engine.queues.dispatch import DispatchedQueues, PendingDeletes, RemovalsReading
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.page import PULLED
 from timerstore._engine.read.queue_reader import QueueReader
@@ -72,7 +72,7 @@ class FoundRecord(NamedTuple):
 class FoundMessages:
     """Reads messages by the log offset of their record."""
 
-    def __init__(self, config: StoreConfig, log: CommitLog, routes: Routes) -> None:
+    def __init__(self, config: StoreConfig, log: LogReader, routes: Routes) -> None:
         self._config = config
         self._log = log
         self._routes = routes
@@ -264,8 +264,8 @@ class Querier(Owner):
     def __init__(
         self,
         config: StoreConfig,
-        log: CommitLog,
-        dispatch: Dispatch,
+        log: LogReader,
+        dispatch: DispatchedQueues,
         removals: PendingDeletes,
         routes: Routes,
         states: Any,

@@ -19,7 +19,7 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.queue_unit import read as read_units
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.routes import Route, check_tags, wrong_tags
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.page import Buffers, Page
@@ -38,7 +38,7 @@ _NO_BUFFERS = Buffers()  # for pages without rows
 class QueueReader(Owner):
     """Reads the messages in the queues of one store."""
 
-    def __init__(self, config: StoreConfig, log: CommitLog) -> None:
+    def __init__(self, config: StoreConfig, log: LogReader) -> None:
         self._config = config
         self._log = log
         self.buffers = Buffers()
@@ -117,7 +117,7 @@ class _Reading:
     def __init__(
         self,
         reader: QueueReader,
-        log: CommitLog,
+        log: LogReader,
         config: StoreConfig,
         route: Route,
         offset: int,

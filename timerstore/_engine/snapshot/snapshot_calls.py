@@ -140,8 +140,7 @@ class SnapshotCalls(Closing):
 
     def _make_view(self) -> None:
         view = SnapshotView(self._root, self._given, self._clock)
-        log: Any = view.log
-        timers, reader = SnapshotTimers(view, self._clock), QueueReader(view.config, log)
+        timers, reader = SnapshotTimers(view, self._clock), QueueReader(view.config, view.log)
         self._timers, self._reader, self._view = timers, reader, view
 
     # --- running calls ---

@@ -4,10 +4,8 @@ Invariants: each result is as of one position. An iterator has the position of i
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from heapq import merge
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,15 +13,15 @@ import numpy as np
 from timerstore._engine.format import queue_unit
 from timerstore._engine.introspection.calendar import buckets_of
 from timerstore._engine.introspection.explain import Explainer, MessageRecords, Name, name_of
-from timerstore._engine.queues.dispatch import RemovalsReading
+from timerstore._engine.queues.dispatch import PendingDeletes
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull_request import range_problems
 from timerstore._engine.read.query import Querier, Query, check_query
 from timerstore._engine.snapshot.columns.table_scan import Part, Wanted, units
 from timerstore._engine.snapshot.log_windows import RowArray
 from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
-from timerstore._engine.snapshot.snapshot_log import FILLER_SIZE
-from timerstore._engine.snapshot.snapshot_timers import NOTHING, SnapshotTimers
+from timerstore._engine.snapshot.snapshot_log import FILLER_SIZE, SettledQueues
+from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
 from timerstore.clock import Clock
@@ -45,16 +43,15 @@ class SnapshotExplainer(Explainer):
     """Explains messages of one store."""
 
     def __init__(self, view: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
-        log: Any = view.log
         super().__init__(
             config=view.config,
             clock=clock,
-            log=log,
+            log=view.log,
             routes=view.routes,
             records=MessageRecords(
                 config=view.config,
                 clock=clock,
-                log=log,
+                log=view.log,
                 dispatch=timers.dispatch,
                 routes=view.routes,
                 states=timers.states,
@@ -62,7 +59,6 @@ class SnapshotExplainer(Explainer):
             ),
             levels=timers.cursors,
             level_pending=timers.level_pending,
-            timers=NOTHING,
         )
         self._view = view
 
@@ -180,18 +176,15 @@ class _SnapshotQuerier(Querier):
 
 def query(view: SnapshotView, timers: SnapshotTimers, asked: Query) -> list[Message]:
     """Return the newest messages with a key in order of the log, pending ones included."""
-
-    @contextmanager
-    def reading(visible_end: Any) -> Iterator[RemovalsReading]:
-        yield RemovalsReading(visible_end(), [])
-
-    dispatch: Any = SimpleNamespace(
-        through=lambda _offset: None, index=QueueSearch(view), rebuild=lambda _store_id: None
-    )
-    log: Any = view.log
-    removals: Any = SimpleNamespace(reading=reading)
+    dispatch = SettledQueues(QueueSearch(view))
     querier = _SnapshotQuerier(
-        view.config, log, dispatch, removals, view.routes, timers.states.native, timers.store_id
+        view.config,
+        view.log,
+        dispatch,
+        PendingDeletes(view.log),
+        view.routes,
+        timers.states.native,
+        timers.store_id,
     )
     querier.on_level = frozenset(timers.level_pending.entries()["log_offset"].tolist())
     return querier.query(asked)
@@ -261,12 +254,12 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
     @answered
     def _do_timing_distribution(self) -> dict[int | None, int]:
         self._timers.catch_up()
-        return self._timers.backlog.distribution()
+        return self._timers.counts.distribution()
 
     @answered
     def _do_congestion(self) -> dict[int, int]:
         self._timers.catch_up()
-        return self._timers.backlog.congestion()
+        return self._timers.counts.congestion()
 
     @answered
     def _do_query(

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from timerstore._engine.base.owner import Owner
@@ -23,6 +22,7 @@ from timerstore._engine.format.store_paths import (
 )
 from timerstore._engine.format.topics_json import Topics
 from timerstore._engine.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from timerstore._engine.queues.dispatch import KeyFinder
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.snapshot.log_windows import is_segment_name
 from timerstore._engine.storage.disk import Disk, File, ReadOnlyDisk
@@ -154,7 +154,7 @@ class SnapshotLog(Owner):
     def __init__(self, segments: SnapshotSegments) -> None:
         self.segments = segments
         self.lock = threading.RLock()
-        self.native = SimpleNamespace(last_store_ms=0)
+        self.last_store_ms = 0
         self.failed = None
         self.end = 0
 
@@ -367,3 +367,16 @@ class SnapshotRoutes(Routes):
 
     def _make_queue(self, directory: Path) -> SnapshotQueue:
         return SnapshotQueue(self._read_only, directory, self._queue_segment_bytes)
+
+
+class SettledQueues:
+    """Takes the part of dispatch in a snapshot, whose queues do not move."""
+
+    def __init__(self, index: KeyFinder | None = None) -> None:
+        self.index = index
+
+    def through(self, offset: int) -> None:
+        """Return: the queues reach as far as the log."""
+
+    def rebuild(self, store_id: int) -> None:
+        """Return: there is no index to rebuild."""

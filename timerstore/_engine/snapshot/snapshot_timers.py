@@ -12,8 +12,7 @@ Thread safety: one thread at a time.
 Invariants: states, cursors of levels and pending counts are those of the log up to `_at`.
 """
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -32,20 +31,17 @@ from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, scan_batches
 from timerstore._engine.snapshot.position import SnapshotPosition
+from timerstore._engine.snapshot.snapshot_log import SettledQueues
 from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer import level_delivery, timer_recovery
 from timerstore._engine.timer.level_pending import LevelPending
-from timerstore._engine.timer.pending import Backlog, PendingReader
+from timerstore._engine.timer.pending import PendingCounts, PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
 from timerstore.reports import PendingTimer
 
 _TRIES = 5
-
-
-NOTHING: Any = None
-"""Stands for a component that a snapshot does not have and that its readers do not use."""
 
 
 class SnapshotTimers(Owner):
@@ -64,27 +60,14 @@ class SnapshotTimers(Owner):
         self.store_id = view.position.store.store_id or 0
         self._at = -1
         timer_route = timer_recovery.timer_route(view.routes)
-        # A snapshot's queues do not move, and it has no index.
-        self.dispatch = cast("Any", SimpleNamespace(through=lambda _offset: None, index=None))
+        self.dispatch = SettledQueues()
         self.pending = SnapshotPending(self, view, timer_route, self.store_id)
-        log: Any = view.log
-        self._log = log
+        self._log = view.log
         self.level_pending = LevelPending(
-            view.config, log, view.routes, self.dispatch, self.cursors
+            view.config, view.log, view.routes, self.dispatch, self.cursors
         )
-        self.backlog = Backlog(
-            view.config,
-            self._clock,
-            self.states,
-            NOTHING,
-            NOTHING,
-            self.dispatch,
-            log,
-            view.routes,
-            timer_route,
-            self.pending,
-            NOTHING,
-            self.level_pending.due_ms,
+        self.counts = PendingCounts(
+            self._clock, view.config.precision_ms, self.pending, self.level_pending.due_ms
         )
 
     def catch_up(self) -> None:
@@ -248,16 +231,11 @@ class SnapshotPending(PendingReader):
     def __init__(
         self, timers: SnapshotTimers, view: SnapshotView, timer_route: Any, store_id: int
     ) -> None:
-        log: Any = view.log
         super().__init__(
             view.config,
-            NOTHING,
-            NOTHING,
-            NOTHING,
-            log,
+            view.log,
             timers.states,
             view.routes,
-            NOTHING,
             timers.dispatch,
             timer_route,
             store_id,

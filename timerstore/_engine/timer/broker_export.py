@@ -66,7 +66,7 @@ def write_for_brokers(core: Core, tree: Tree, dispatch: Dispatch, checkpoint: Ch
     data = ffi.new("uint8_t[]", _FILE_BYTES)
     lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), data)
     disk.write_small(tree.timer_check, bytes(ffi.buffer(data)))
-    store_ms = int(core.log.native.last_store_ms)
+    store_ms = core.log.last_store_ms
     data = ffi.new("uint8_t[]", _FILE_BYTES)
     # After a crash, a broker deletes the index files that are newer than this.
     index_ms = 0 if dispatch.index is None else dispatch.index.end_ms

@@ -27,7 +27,7 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
@@ -47,7 +47,7 @@ class ChainCompactor:
         timer_log: TimerLog,
         far: FarWheel,
         open_slot: OpenSlot,
-        pending: PendingReader,
+        pending: WheelPending,
     ) -> None:
         self._pending = pending
         self._replay_slot = open_slot.replay_slot(wheel.read_slot)

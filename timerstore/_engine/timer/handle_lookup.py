@@ -32,7 +32,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import record_fields, scan_batches
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_arrays import CHAINED, Records
 from timerstore.errors import CorruptError, GoneError
 from timerstore.messages import parse_properties
@@ -52,7 +52,7 @@ class FoundTimer(NamedTuple):
 class HandleLookup:
     """Finds the messages of one store by their handles."""
 
-    def __init__(self, core: Core, dispatch: Dispatch, pending: PendingReader) -> None:
+    def __init__(self, core: Core, dispatch: Dispatch, pending: WheelPending) -> None:
         self._clock = core.clock
         self._log = core.log
         self._dispatch = dispatch

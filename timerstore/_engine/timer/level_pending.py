@@ -17,8 +17,8 @@ import numpy.typing as npt
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.delay_levels import parse_level_delays, real_queue
-from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.log.log_reader import LogReader
+from timerstore._engine.queues.dispatch import DispatchedQueues
 from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
 from timerstore._engine.queues.routes import LevelUnits, Route, Routes
@@ -143,9 +143,9 @@ class LevelPending(Owner):
     def __init__(
         self,
         config: StoreConfig,
-        log: CommitLog,
+        log: LogReader,
         routes: Routes,
-        dispatch: Dispatch,
+        dispatch: DispatchedQueues,
         cursors: LevelCursors,
     ) -> None:
         self._level_units = LevelUnits(log, parse_level_delays(config.level_delays))

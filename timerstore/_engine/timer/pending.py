@@ -8,6 +8,7 @@ Invariants:
     1. Every message that was pending when a call began, and still is, is returned once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -17,10 +18,11 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.handle import Handle, encode
-from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.log.timer_states import TimerStates, which_wait
-from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.core import Core
+from timerstore._engine.queues.dispatch import Dispatch, DispatchedQueues
 from timerstore._engine.queues.record_lookup import (
     is_of_topic,
     real_routes,
@@ -55,33 +57,25 @@ _FEW = 64
 _NO_ROLL = 2**62  # a `loaded_slot` so high that no entry counts as one that rolls
 
 
-class PendingReader:
+class PendingReader(ABC):
     """Reads the pending messages of one store."""
 
     def __init__(
         self,
         config: StoreConfig,
-        open_slot: OpenSlot,
-        timer_log: TimerLog,
-        wheel: Wheel,
-        log: CommitLog,
+        log: LogReader,
         states: TimerStates,
         routes: Routes,
-        far: FarWheel,
-        dispatch: Dispatch,
+        dispatch: DispatchedQueues,
         timer_route: Route,
         store_id: int,
     ) -> None:
         self._config = config
         self._timer_route = timer_route
         self._store_id = store_id
-        self._open_slot = open_slot
-        self._timer_log = timer_log
-        self._wheel = wheel
         self._log = log
         self._states = states
         self._routes = routes
-        self._far = far
         self._dispatch = dispatch
 
     def read(
@@ -125,6 +119,104 @@ class PendingReader:
                 if not len(found):
                     return None
                 entry = found[0]
+
+    @abstractmethod
+    def parts(self) -> Iterator[Records]:
+        """Yield every pending message as a due entry, in parts, unordered.
+
+        A message that rolls during the call may occur twice.
+        """
+
+    def entries(self) -> Records:
+        """Return every pending message as a due entry, in order of (due time, id)."""
+        parts = list(self.parts())
+        entries: Records = np.concatenate(parts) if parts else np.empty(0, DUE)
+        # A message that is rolling may be in its old slot and in its new one.
+        entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]
+        newest = np.append(np.diff(entries["id"]) != 0, True)[: len(entries)]
+        entries = entries[newest]
+        in_order: Records = entries[np.lexsort((entries["id"], entries["due_ms"]))]
+        return in_order
+
+    def _backlog(self, begin: int) -> Iterator[Records]:
+        """Yield pending records of the timer topic from a queue offset on, as due entries."""
+        with self._log.lock:
+            end = self._log.end
+        self._dispatch.through(end)
+        queue = self._timer_route.queue
+        while begin < queue.count:
+            units = queue.read(begin, _BATCH)
+            count = len(units) // 20
+            requests = np.empty(count, REQUEST)
+            done = 0
+            with self._log.segments.view(self._log.written) as view:
+                while done < count:
+                    done += self._log.segments.call(
+                        view,
+                        "pending",
+                        lib.ts_timer_requests,
+                        ffi.from_buffer("uint8_t[]", units) + 20 * done,
+                        count - done,
+                        begin + done,
+                        self._states.native,
+                        self._store_id,
+                        self._config.precision_ms,
+                        ffi.from_buffer("ts_request[]", requests) + done,
+                    )
+            begin += count
+            waits = which_wait(self._states.native, requests["id"])
+            yield _as_due(requests[waits & (requests["flags"] == 0)])
+
+    def describe(self, entry: Records) -> PendingTimer:
+        """Describe a due entry.
+
+        Raises:
+            GoneError: retention has removed its record.
+        """
+        log = self._log
+        with log.segments.view(log.written) as view:
+            _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))
+        properties = parse_properties(text)
+        topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
+        timer_id = int(entry["id"])
+        out_ms = int(properties.get("TIMER_OUT_MS", "0"))
+        handle = encode(Handle(topic, self._config.broker_name, out_ms + 1, key, timer_id))
+        return PendingTimer(
+            message_id=key,
+            topic=topic,
+            queue_id=int(properties.get("REAL_QID", "0")),
+            due_ms=int(entry["due_ms"]),
+            timer_id=timer_id,
+            log_offset=int(entry["log_offset"]),
+            handle=handle,
+        )
+
+
+class WheelPending(PendingReader):
+    """Reads the pending messages of an open store, most of them from its wheel."""
+
+    def __init__(
+        self,
+        core: Core,
+        dispatch: DispatchedQueues,
+        wheel: Wheel,
+        timer_log: TimerLog,
+        far: FarWheel,
+        open_slot: OpenSlot,
+    ) -> None:
+        super().__init__(
+            core.config,
+            core.log,
+            core.states,
+            core.routes,
+            dispatch,
+            core.timer_route,
+            core.store_id,
+        )
+        self._open_slot = open_slot
+        self._timer_log = timer_log
+        self._wheel = wheel
+        self._far = far
 
     def parts(self) -> Iterator[Records]:
         """Yield every pending message as a due entry, in parts, unordered.
@@ -189,17 +281,6 @@ class PendingReader:
         )
         return _as_due(units[:count])
 
-    def entries(self) -> Records:
-        """Return every pending message as a due entry, in order of (due time, id)."""
-        parts = list(self.parts())
-        entries: Records = np.concatenate(parts) if parts else np.empty(0, DUE)
-        # A message that is rolling may be in its old slot and in its new one.
-        entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]
-        newest = np.append(np.diff(entries["id"]) != 0, True)[: len(entries)]
-        entries = entries[newest]
-        in_order: Records = entries[np.lexsort((entries["id"], entries["due_ms"]))]
-        return in_order
-
     def chain(self, slot: int) -> Iterator[Records]:
         """Yield a slot's units, newest first, in parts."""
         timer_log = self._timer_log
@@ -255,59 +336,6 @@ class PendingReader:
                 kept += int(view.need)
         return due[:kept]
 
-    def _backlog(self, begin: int) -> Iterator[Records]:
-        """Yield pending records of the timer topic from a queue offset on, as due entries."""
-        with self._log.lock:
-            end = self._log.end
-        self._dispatch.through(end)
-        queue = self._timer_route.queue
-        while begin < queue.count:
-            units = queue.read(begin, _BATCH)
-            count = len(units) // 20
-            requests = np.empty(count, REQUEST)
-            done = 0
-            with self._log.segments.view(self._log.written) as view:
-                while done < count:
-                    done += self._log.segments.call(
-                        view,
-                        "pending",
-                        lib.ts_timer_requests,
-                        ffi.from_buffer("uint8_t[]", units) + 20 * done,
-                        count - done,
-                        begin + done,
-                        self._states.native,
-                        self._store_id,
-                        self._config.precision_ms,
-                        ffi.from_buffer("ts_request[]", requests) + done,
-                    )
-            begin += count
-            waits = which_wait(self._states.native, requests["id"])
-            yield _as_due(requests[waits & (requests["flags"] == 0)])
-
-    def describe(self, entry: Records) -> PendingTimer:
-        """Describe a due entry.
-
-        Raises:
-            GoneError: retention has removed its record.
-        """
-        log = self._log
-        with log.segments.view(log.written) as view:
-            _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))
-        properties = parse_properties(text)
-        topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
-        timer_id = int(entry["id"])
-        out_ms = int(properties.get("TIMER_OUT_MS", "0"))
-        handle = encode(Handle(topic, self._config.broker_name, out_ms + 1, key, timer_id))
-        return PendingTimer(
-            message_id=key,
-            topic=topic,
-            queue_id=int(properties.get("REAL_QID", "0")),
-            due_ms=int(entry["due_ms"]),
-            timer_id=timer_id,
-            log_offset=int(entry["log_offset"]),
-            handle=handle,
-        )
-
 
 def _gathered(parts: list[Records]) -> Iterator[Records]:
     """Yield the same units in larger parts, because most slots have only a few."""
@@ -349,36 +377,67 @@ class Lag(NamedTuple):
     ms: int
 
 
+class PendingCounts:
+    """Counts the pending messages of one store by due time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        precision_ms: int,
+        pending: PendingReader,
+        on_levels: Callable[[], Int64Array],
+    ) -> None:
+        """`on_levels` returns the due times of pending messages on delay levels."""
+        self._clock = clock
+        self._precision_ms = precision_ms
+        self._pending = pending
+        self._on_levels = on_levels
+
+    def distribution(self) -> dict[int | None, int]:
+        """Return how many messages are due in each interval of BOUNDS_S.
+
+        The key is the upper bound in seconds, or None for messages that are due later. Messages on
+        delay levels are included.
+        """
+        due_ms = np.concatenate([self._pending.entries()["due_ms"], self._on_levels()])
+        ahead_ms = due_ms - self._clock.now_ms
+        places = np.searchsorted(np.array(BOUNDS_S) * 1000, ahead_ms, side="left")
+        counts = np.bincount(places, minlength=len(BOUNDS_S) + 1).tolist()
+        return dict(zip((*BOUNDS_S, None), counts, strict=True))
+
+    def congestion(self) -> dict[int, int]:
+        """Return the number of pending messages by the start of their slot in ms, ascending.
+
+        Slots without pending messages are left out. Messages on delay levels have no slot.
+        """
+        due_ms = np.ascontiguousarray(self._pending.entries()["due_ms"])
+        slots, counts = np.unique(slots_of(due_ms, self._precision_ms), return_counts=True)
+        return dict(zip((slots * self._precision_ms).tolist(), counts.tolist(), strict=True))
+
+
 class Backlog:
     """Measures the timer of one store."""
 
     def __init__(
         self,
-        config: StoreConfig,
-        clock: Clock,
-        states: TimerStates,
-        open_slot: OpenSlot,
-        timer_log: TimerLog,
+        core: Core,
         dispatch: Dispatch,
-        log: CommitLog,
-        routes: Routes,
-        timer_route: Route,
-        pending: PendingReader,
+        timer_log: TimerLog,
+        open_slot: OpenSlot,
+        pending: WheelPending,
         fair_queue: FairQueue,
-        on_levels: Callable[[], Int64Array],
     ) -> None:
-        self._precision_ms = config.precision_ms
-        self._clock = clock
-        self._timer_route = timer_route
+        self._precision_ms = core.config.precision_ms
+        self._clock = core.clock
+        self._timer_route = core.timer_route
+        self._states = core.states
+        self._log = core.log
+        self._routes = core.routes
         self._pending = pending
         self._fair_queue = fair_queue
-        self._on_levels = on_levels  # due times of pending messages on delay levels
-        self._states = states
         self._open_slot = open_slot
         self._timer_log = timer_log
         self._dispatch = dispatch
-        self._log = log
-        self._routes = routes
 
     def enqueue(self) -> Lag:
         """Return the lag of linking: records of the timer topic that are not linked yet.
@@ -427,24 +486,3 @@ class Backlog:
         yield from self._pending.unloaded(now_ms // self._precision_ms)
         yield from self._open_slot.by(now_ms)
         yield from self._fair_queue.held()
-
-    def distribution(self) -> dict[int | None, int]:
-        """Return how many messages are due in each interval of BOUNDS_S.
-
-        The key is the upper bound in seconds, or None for messages that are due later. Messages on
-        delay levels are included.
-        """
-        due_ms = np.concatenate([self._pending.entries()["due_ms"], self._on_levels()])
-        ahead_ms = due_ms - self._clock.now_ms
-        places = np.searchsorted(np.array(BOUNDS_S) * 1000, ahead_ms, side="left")
-        counts = np.bincount(places, minlength=len(BOUNDS_S) + 1).tolist()
-        return dict(zip((*BOUNDS_S, None), counts, strict=True))
-
-    def congestion(self) -> dict[int, int]:
-        """Return the number of pending messages by the start of their slot in ms, ascending.
-
-        Slots without pending messages are left out. Messages on delay levels have no slot.
-        """
-        due_ms = np.ascontiguousarray(self._pending.entries()["due_ms"])
-        slots, counts = np.unique(slots_of(due_ms, self._precision_ms), return_counts=True)
-        return dict(zip((slots * self._precision_ms).tolist(), counts.tolist(), strict=True))

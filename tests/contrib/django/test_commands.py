@@ -16,6 +16,7 @@ from django.utils import timezone
 from tests.contrib.django import sample_tasks
 from tests.support.django_bench import DjangoBench
 from timerstore.contrib.django import TaskCancelledError
+from timerstore.contrib.django.task_topics import task_topic
 
 NAME = "tests.contrib.django.sample_tasks"
 
@@ -145,6 +146,18 @@ def test_options_of_the_worker_are_checked(
     options: dict[str, Any] = {"skip_checks": True}
     with project.configured(QUEUES=queues), pytest.raises(CommandError, match=said):
         call_command("timerstore_worker", *words, **options)
+
+
+def test_messages_of_other_programs_are_left_out(project: DjangoBench) -> None:
+    topic = task_topic("default", "default")
+    for delay in (None, 60, None):
+        project.bench.store.put(topic, b"[]", priority=4, delay=delay)
+    assert project.lease() is not None
+    assert project.run_due() == 1
+    assert _told()[1] == "default  1  0  1  0  1"
+    assert [_told(one) for one in ("pending", "running", "failed")] == [[], [], []]
+    with pytest.raises(CommandError, match="not one of the failed tasks"):
+        _told("retry", "x" * 32)
 
 
 def test_error_of_the_store_is_one_of_the_command(

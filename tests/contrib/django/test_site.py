@@ -142,6 +142,26 @@ def test_worker_does_not_wait_longer_than_the_stop_timeout(busy_site: Site) -> N
 
 
 @pytest.mark.more
+def test_task_of_a_killed_worker_fails_when_its_lease_ends(busy_site: Site) -> None:
+    busy_site.serve()
+    busy_site.web()
+    worker = busy_site.worker()
+    sleeping = busy_site.get("/sleep/100")["id"]
+    wait_until((busy_site.folder / "shop" / "sleeps").exists, "no task runs")
+    worker.kill()
+    worker.wait()
+    busy_site.worker()
+
+    def has_failed() -> bool:
+        return bool(busy_site.get(f"/result/{sleeping}")["status"] == "FAILED")
+
+    wait_until(has_failed, "it does not fail", within_s=80)
+    [line] = busy_site.told("timerstore_tasks", "failed")
+    assert sleeping in line
+    assert "WorkerLostError: worker" in line
+
+
+@pytest.mark.more
 def test_process_that_dies_is_started_again(busy_site: Site) -> None:
     busy_site.serve()
     busy_site.web()

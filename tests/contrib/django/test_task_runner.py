@@ -201,6 +201,18 @@ def test_lease_is_renewed_while_the_task_runs(
     assert _refreshed(result).return_value == 1
 
 
+def test_old_database_connections_are_closed_around_a_task(
+    project: DjangoBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_tasks, "ran", steps := [])
+    monkeypatch.setattr(
+        "timerstore.contrib.django.task_runner.close_old_connections", lambda: steps.append("close")
+    )
+    sample_tasks.add.enqueue(1, 2)
+    project.run_due()
+    assert steps == ["close", (1, 2), "close"]
+
+
 def test_signals_of_an_attempt(project: DjangoBench, caplog: pytest.LogCaptureFixture) -> None:
     found = []
 

@@ -9,7 +9,7 @@ Invariants:
     1. A task begins at most MAX_ATTEMPTS times: each beginning is durable before the task is
        called.
     2. The outcome is durable before the message is settled.
-    3. An attempt whose lease is lost saves no outcome: the task belongs to another worker.
+    3. An attempt that knows that its lease is lost saves no outcome: another worker has the task.
 Raises: errors of the store that cannot pass.
 """
 
@@ -82,7 +82,7 @@ class TaskRunner:
             if record.status == READY:
                 self._attempt(record, message)
         except LeaseLostError as error:
-            _log.error("task %s: its lease is lost, its outcome is not saved: %s", record.id, error)
+            _log.error("task %s: its lease is lost, so another worker has it: %s", record.id, error)
         else:
             self._settle(record, message)
 

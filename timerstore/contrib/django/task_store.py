@@ -9,11 +9,11 @@ Raises: as the calls of the store.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import timerstore
+from timerstore import CancelResult
 from timerstore.contrib.django.store_connections import Store
 from timerstore.contrib.django.task_record import TaskCancelledError, TaskRecord
 from timerstore.contrib.django.task_topics import (
@@ -68,7 +68,10 @@ class TaskStore:
         """Return the present state of a task, or None if there is none or it was dropped."""
         if _ID.fullmatch(str(result_id)) is None:  # `query` raises an error for some of them
             return None
-        return self._saved(result_id) or self._enqueued(result_id)
+        saved = self._saved(result_id)
+        if saved is not None:
+            return saved
+        return next((record for _, record in _tasks_in(self._messages(result_id))), None)
 
     def state_of(self, enqueued: TaskRecord) -> TaskRecord:
         """Return the present state of a task."""
@@ -78,16 +81,10 @@ class TaskStore:
         found = self.store.query(self._results_topic, result_id, max_count=1)
         return TaskRecord.from_bytes(found[0].body) if found else None
 
-    def _enqueued(self, result_id: str) -> TaskRecord | None:
-        message = self._message(result_id)
-        return None if message is None else TaskRecord.from_bytes(message.body)
-
-    def _message(self, result_id: str) -> Any:
-        """Return the message of a task."""
+    def _messages(self, result_id: str) -> Iterator[Any]:
+        """Return the message of a task; there is none after a cancel."""
         for topic in self._topics():
-            for message in self.store.query(topic, result_id, max_count=1):
-                return message
-        return None
+            yield from self.store.query(topic, result_id, max_count=1)
 
     def _topics(self) -> list[str]:
         """Return the topics of all queues that ever had a task."""
@@ -99,55 +96,67 @@ class TaskStore:
 
     def counts(self) -> Iterator[QueueCounts]:
         """Return how many tasks of each queue are in each state."""
+        deferred = self.store.stats()["pending_by_topic"]
         for topic in self._topics():
-            deferred = sum(1 for _ in self.store.pending(topic=topic))
             log = self.store.backlog(topic, self.group)
             yield QueueCounts(
-                queue_of(topic), deferred, log.ready, log.leased, log.in_backoff, log.dead_letters
+                queue_of(topic),
+                deferred.get(topic, 0),
+                log.ready,
+                log.leased,
+                log.in_backoff,
+                log.dead_letters,
             )
 
     def deferred(self) -> Iterator[TaskRecord]:
         """Return the tasks that wait for their `run_after`, ordered by it in each queue."""
         for topic in self._topics():
-            for timer in self.store.pending(topic=topic):
-                for message in self.store.query(topic, timer.message_id, max_count=1):
-                    yield TaskRecord.from_bytes(message.body)
+            yield from self._pending(topic)
 
     def begun(self) -> Iterator[TaskRecord]:
         """Return the tasks that a worker has, and those that wait for their next attempt."""
         for topic in self._topics():
-            leases = lease_topic(self.alias, topic)
-            for timer in self.store.pending(topic=leases):
-                for message in self.store.query(leases, timer.message_id, max_count=1):
-                    yield self.state_of(TaskRecord.from_bytes(message.body))
+            yield from map(self.state_of, self._pending(lease_topic(self.alias, topic)))
+
+    def _pending(self, topic: str) -> Iterator[TaskRecord]:
+        for timer in self.store.pending(topic=topic):
+            for _, record in _tasks_in(self.store.query(topic, timer.message_id, max_count=1)):
+                yield record
 
     def failed(self) -> Iterator[TaskRecord]:
         """Return the tasks that have failed, oldest first in each queue."""
-        for letter in self.store.dead_letters(self.group):
-            yield self.state_of(TaskRecord.from_bytes(letter.body))
+        for _, record in _tasks_in(self.store.dead_letters(self.group)):
+            yield self.state_of(record)
 
-    def cancel(self, record: TaskRecord) -> timerstore.CancelResult:
-        """Cancel a task that waits for its `run_after`; it then counts as failed.
+    def cancel(self, record: TaskRecord) -> bool:
+        """Cancel a task that waits for its `run_after`; it then has failed.
 
-        The result is true at the time of the call: a task that is due already is not cancelled.
+        Return whether it waited. A task that is due already is not changed.
         """
-        message = self._message(record.id)
-        if message is None or not message.handle:
-            return timerstore.CancelResult.ALREADY_DELIVERED
-        outcome: timerstore.CancelResult = self.store.cancel(message.handle)
-        if outcome == timerstore.CancelResult.CANCELLED:
-            record.fail(TaskCancelledError("cancelled before its time"), attempts_max=0)
-            self.save(record)
-        return outcome
+        for message in self._messages(record.id):
+            if message.handle and self.store.cancel(message.handle) == CancelResult.CANCELLED:
+                record.fail(TaskCancelledError("cancelled before its time"), attempts_max=0)
+                self.save(record)
+                return True
+        return False
 
     def repeat(self, result_id: str) -> bool:
         """Enqueue a failed task again, as if it had had no attempt. Return whether it had failed.
 
-        The state is saved first: a worker may have the task before this returns.
+        Its state is saved first, as a worker may have the task before this returns.
         """
-        for letter in self.store.dead_letters(self.group):
-            record = TaskRecord.from_bytes(letter.body)
+        for letter, record in _tasks_in(self.store.dead_letters(self.group)):
             if record.id == result_id:
                 self.save(record)
                 return bool(self.store.requeue(self.group, letter))
         return False
+
+
+def _tasks_in(messages: Iterable[Any]) -> Iterator[tuple[Any, TaskRecord]]:
+    """Return messages and their tasks, without messages that another program put there."""
+    for message in messages:
+        try:
+            record = TaskRecord.from_bytes(message.body)
+        except ValueError:  # the worker logs it, and makes it a dead letter
+            continue
+        yield message, record

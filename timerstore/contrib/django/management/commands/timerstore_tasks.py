@@ -6,7 +6,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from timerstore import CancelResult
 from timerstore.contrib.django.management.backend_option import add_backend_option, backend_of
 from timerstore.contrib.django.task_record import READY, RUNNING, TaskRecord
 from timerstore.contrib.django.task_store import QueueCounts, TaskStore
@@ -73,8 +72,7 @@ class Command(BaseCommand):
         record = tasks.find(result_id)
         if record is None:
             raise CommandError(f"no task {result_id}")
-        outcome = tasks.cancel(record)
-        if outcome != CancelResult.CANCELLED:
+        if not tasks.cancel(record):
             raise CommandError(
                 f"{result_id}: wanted a task that waits for its time, found {record.status}"
             )

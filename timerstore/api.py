@@ -330,9 +330,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         shard: int | None = None,
     ) -> WaitingPull[PullResult]:
-        """Begin a `pull` whose waiting is done by the caller, as an event loop does
-        (timerstore.aio).
-        """
+        """Begin a `pull` whose waiting is done by the caller, as `begin_receive`."""
         return self._do_begin_pull(
             PullRequest(topic, queue_id, offset, max_count, wait, tags, sql, shard)
         )
@@ -471,7 +469,14 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         )
 
     def begin_receive(self, topic: str | Sequence[str], group: str, **options: Any) -> Waiting:
-        """Begin a `receive` whose waiting is done by the caller (timerstore.aio)."""
+        """Begin a `receive` whose waiting is done by the caller, with its arguments.
+
+        An embedded store returns what timerstore.aio waits for. A connected store returns an object
+        for any event loop: `fileno()` is a descriptor that becomes readable when the answer is
+        there, `take()` returns the answer, or None as long as there is none, and `cancel()` gives
+        up; messages that were leased for it go to others. Call `take` every few seconds, too. It
+        raises ConnectionLostError if the connection is lost: begin again.
+        """
         return self._do_begin_receive(ReceiveRequest.from_options(topic, group, options))
 
     def lease_consumer(

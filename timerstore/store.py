@@ -243,6 +243,7 @@ def open(  # noqa: A001
     config: StoreConfig | None = None,
     *,
     shared: Literal[True],
+    return_leases: bool = False,
 ) -> ConnectedStore: ...
 
 
@@ -276,6 +277,7 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     threads: bool = True,
     read_only: bool = False,
     shared: bool = False,
+    return_leases: bool = False,
 ) -> TimerStore | ReadOnlyStore | ConnectedStore:
     """Open the store in a directory, or create it if the directory does not exist.
 
@@ -301,6 +303,8 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     with the same exceptions. All processes must give the same `config`; sizes of files may be left
     at their defaults.
 
+    return_leases: with `shared=True`, as for `connect`.
+
     Raises:
         ConfigError: an argument is invalid, the directory is one of shards (use `open_shards`),
             `read_only=True` and there is no store, or `shared=True` and the process that has the
@@ -313,12 +317,18 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
         raise ConfigError(f"read_only: wanted True or False, got {read_only!r}")
     if type(shared) is not bool:
         raise ConfigError(f"shared: wanted True or False, got {shared!r}")
+    if type(return_leases) is not bool:
+        raise ConfigError(f"return_leases: wanted True or False, got {return_leases!r}")
+    if return_leases and not shared:
+        raise ConfigError("return_leases: it goes with shared=True only")
     if shared:
         if clock is not None or not threads or read_only:
             raise ConfigError("shared: it goes with neither clock, threads=False nor read_only")
         check_config(config, clock)
-        store: ConnectedStore = load_net("shared_store").open_shared(_root_of(path), config)
-        return store
+        opened: ConnectedStore = load_net("shared_store").open_shared(
+            _root_of(path), config, return_leases=return_leases
+        )
+        return opened
     if read_only:
         check_config(config, clock)
         return ReadOnlyStore(_root_of(path), config, clock=clock)
@@ -357,7 +367,8 @@ def connect(
     `retry_for`; otherwise it raises ConnectionLostError. One attempt to connect has the same limit.
 
     return_leases: True to have the server deliver leased messages again as soon as this connection
-    ends, instead of when their leases end. A short break of the connection does so, too.
+    ends, instead of when their leases end. A short break of the connection does so, too. If the
+    server itself ends, the leases stay: this client may settle them through the next one.
 
     Raises:
         ConfigError: an argument is invalid, or msgspec is not installed.

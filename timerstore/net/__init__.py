@@ -10,7 +10,9 @@ server_thread.py, fair_pool.py                   its threads
 start_server.py, listening.py, access.py, secret_files.py, server_limits.py    its arguments
 client_options.py, connector.py, attempt_limits.py, repeating.py     both clients
 channel.py, byte_stream.py, tls_stream.py, surviving_lock.py  the connection of the one for threads
+channel_parts.py                                              what both connections have in common
 remote_store.py, remote_consumer.py                           the client for threads
+remote_wait.py, readable_event.py                its calls for the event loops of others
 async_channel.py, async_remote_store.py, async_remote_consumer.py   the client for asyncio
 shared_store.py                                  a store that the first process serves to others
 not_remote.py                                    the calls that cannot travel, with reasons

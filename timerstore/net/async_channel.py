@@ -24,7 +24,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.net.call_table import CallSpec
-from timerstore.net.channel import (
+from timerstore.net.channel_parts import (
     RECEIVED_BYTES_MAX,
     NotSentError,
     call_payload,

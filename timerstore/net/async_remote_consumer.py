@@ -15,7 +15,7 @@ from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS
-from timerstore.net.channel import NotSentError
+from timerstore.net.channel_parts import NotSentError
 from timerstore.net.packed_arguments import packed_options
 from timerstore.net.remote_consumer import (
     LONGEST_WAIT_S,

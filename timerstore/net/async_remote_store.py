@@ -37,7 +37,7 @@ from timerstore.net.attempt_limits import (
     check_without_tls,
 )
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
-from timerstore.net.channel import NotSentError
+from timerstore.net.channel_parts import NotSentError
 from timerstore.net.client_options import checked_options
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.not_remote import missing_name

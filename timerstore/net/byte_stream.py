@@ -78,6 +78,14 @@ class SocketStream(Owner):
         left_s = min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_WAIT_S)
         return bool(poll.poll(math.ceil(left_s * 1000)))
 
+    def has_bytes(self) -> bool:
+        """Return whether `receive` would find bytes, or the end of the connection, now."""
+        if (number := self._raw.fileno()) < 0:
+            return False
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        return bool(poll.poll(0))
+
     def fileno(self) -> int:
         """Return the number of the socket; -1 if it is closed."""
         return self._raw.fileno()

@@ -278,15 +278,19 @@ class CallRunner(Owner):
                 raise
             return here()
 
-    async def end(self) -> None:
-        """Close the consumers, and give back the leases if the client asked for it."""
+    async def end(self, *, returns_leases: bool) -> None:
+        """Close the consumers, and give back the leases if the client asked for it.
+
+        `returns_leases`: False if the server ends. The client has not ended: it settles or renews
+        its leases through the next server.
+        """
         targets = list(self._targets.values())
         self._targets.clear()
         for one in targets:
             with suppress(TimerStoreError):  # as the store may be closed
                 if isinstance(one, AsyncConsumer):
                     await self._or_here(one.close(), one.blocking.close)
-        if self._leases:
+        if self._leases and returns_leases:
             await self._return_leases(list(self._leases))
 
 

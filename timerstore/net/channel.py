@@ -32,22 +32,32 @@ from timerstore._engine.base.owner import Owner
 from timerstore.errors import (
     ClosedError,
     ConnectionLostError,
-    MessageError,
     ProtocolError,
     ReentrantCallError,
     TimerStoreError,
 )
 from timerstore.net.byte_stream import SocketStream
 from timerstore.net.call_table import CallSpec
+from timerstore.net.channel_parts import (
+    RECEIVED_BYTES_MAX,
+    NotSentError,
+    call_payload,
+    check_welcome,
+    error_of_connection,
+    no_answer,
+    not_a_server,
+    wait_of,
+    window_ended,
+)
 from timerstore.net.endpoints import Endpoint, connected_socket, silent_server
 from timerstore.net.frames import FRAME_BYTES_MAX, frame, split_frames
 from timerstore.net.giving_back import calls_that_give_back, has_to_be_given_back
+from timerstore.net.readable_event import ReadableEvent
 from timerstore.net.surviving_lock import SurvivingLock
 from timerstore.net.tls_stream import TlsStream
 from timerstore.net.wire_errors import error_of
 from timerstore.net.wire_messages import (
     NO_CALL,
-    PROTOCOL_VERSION,
     Abandon,
     Answer,
     Call,
@@ -61,21 +71,19 @@ from timerstore.net.wire_messages import (
 )
 
 _LOOK_S = 1.0
-RECEIVED_BYTES_MAX = 1 << 30  # of one frame, from a server that this client trusts
-
-
-class NotSentError(Exception):
-    """The call was not sent: it can be made on another connection."""
+_GLANCE_S = 0.001  # for the rest of an answer whose first bytes have come
 
 
 class _Slot(Owner):
     """A call that waits for its answer."""
 
-    __slots__ = ("begin_s", "is_waiting", "reply", "unsent", "wakeup")
+    __slots__ = ("begin_s", "event", "is_waiting", "reply", "unsent", "wakeup")
 
-    def __init__(self) -> None:
+    def __init__(self, event: ReadableEvent | None = None) -> None:
+        """`event`: set with the answer, for a call that no thread waits for."""
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
+        self.event = event
         self.begin_s = time.monotonic()
         self.reply: Answer | Failure | TimerStoreError | None = None
         self.unsent: _Unsent | None = None  # its frame; it may be sent already
@@ -83,6 +91,9 @@ class _Slot(Owner):
 
     def wake(self) -> None:
         """Let its thread look again. It may be woken more often than it waits."""
+        if self.event is not None:
+            self.event.set()
+            return
         try:  # `suppress` takes longer than the rest
             self.wakeup.release()
         except RuntimeError:
@@ -98,71 +109,6 @@ class _Unsent(NamedTuple):
     slot: _Slot | None
     is_late: Callable[[], bool] | None
     """Returns whether it must not be sent any more; None: it may be sent at any time."""
-
-
-def call_payload(call: Call, frame_bytes_max: int) -> bytes:
-    """Return a call as bytes. MessageError if they are too many, or an argument cannot travel."""
-    try:
-        payload = encode_call(call)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise MessageError(
-            f"{call.name}: an argument cannot be sent to a server: {error}"
-        ) from error
-    if len(payload) > frame_bytes_max:
-        raise MessageError(
-            f"{call.name}: its arguments have {len(payload)} bytes, and the server takes at most "
-            f"{frame_bytes_max} in one call"
-        )
-    return payload
-
-
-def wait_of(options: Mapping[str, Any]) -> float:
-    """Return the seconds for which a call waits, in addition to the limit for calls."""
-    wait = options.get("wait")
-    return float(wait) if isinstance(wait, int | float) and wait > 0 else 0.0
-
-
-def no_answer(spec: CallSpec, limit_s: float, where: object) -> ConnectionLostError:
-    """Return the error for a call that was not answered in time."""
-    return ConnectionLostError(
-        f"{spec.name}: the server did not answer in {limit_s:g} s (call_timeout)", where=where
-    )
-
-
-def window_ended(where: object) -> ConnectionLostError:
-    """Return the error of a call that could not be sent again in time."""
-    return ConnectionLostError(
-        "the connection was lost during the call, and the window of deduplication ended before it "
-        "could be sent again",
-        where=where,
-    )
-
-
-def not_a_server(got: bytes) -> ProtocolError:
-    """Return the error of a first message that has not the form of the protocol."""
-    return ProtocolError("the other side is no server of timerstore", got=got)
-
-
-def error_of_connection(reply: Answer | Failure) -> TimerStoreError:
-    """Return the error that a message without a call has for the connection."""
-    if isinstance(reply, Failure):
-        return error_of(reply)
-    return ProtocolError("an answer has the id of no call", got=reply.id)
-
-
-def check_welcome(reply: object) -> Welcome:
-    """Return the server's first message, or raise the error that it contains."""
-    if isinstance(reply, Failure):
-        raise error_of(reply)
-    if not isinstance(reply, Welcome):
-        raise ProtocolError("the server's first message is no welcome", got=type(reply).__name__)
-    if reply.version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            "the server speaks another version of the protocol",
-            wanted=f"version {PROTOCOL_VERSION}",
-            got=f"version {reply.version}",
-        )
-    return reply
 
 
 class Channel(Owner):
@@ -293,6 +239,46 @@ class Channel(Owner):
             raise
         raise error
 
+    def begin(
+        self, spec: CallSpec, args: list[Any], options: Mapping[str, Any], event: ReadableEvent
+    ) -> "BegunCall":
+        """Send a call whose answer no thread waits for. `event` is set when it is there.
+
+        Raises:
+            NotSentError, MessageError: as `request`.
+        """
+        call_id, slot = next(self._ids), _Slot(event)
+        call = Call(call_id, spec.name, args, dict(options))
+        payload = call_payload(call, self.welcome.frame_bytes_max)
+        if self._lost is not None:
+            raise NotSentError(str(self._lost))
+        limit_s = self._call_timeout_s + wait_of(options)
+        begun = BegunCall(self, spec, call_id, slot, limit_s)
+        try:
+            self._slots[call_id] = slot
+            self._send(payload, slot.begin_s + self._call_timeout_s, slot)
+        except BaseException:
+            self._give_up(call_id, slot, spec)
+            raise
+        return begun
+
+    def read_for(self, slot: _Slot) -> None:
+        """Read what has come, as the thread of a call without one. It may be the answer."""
+        reading = self._reading
+        try:
+            while (
+                slot.reply is None
+                and not self._has_reader
+                and (self._chunks or self._stream.has_bytes())
+                and reading.acquire(blocking=False)
+            ):
+                self._read_until(slot, time.monotonic() + _GLANCE_S)
+                reading.release()
+                self._let_another_read()
+        except BaseException:
+            reading.release_own()
+            raise
+
     def close_later(self, target: int) -> None:
         """Close a target with the next call. This neither sends nor locks: a finalizer calls it."""
         self._unused_targets.append(target)
@@ -315,14 +301,18 @@ class Channel(Owner):
     def _leave(self, call_id: int) -> None:
         """Remove a call, and let another thread read if none does."""
         self._slots.pop(call_id, None)
+        if not self._let_another_read() and self._lost is not None:
+            self._close_if_unused()
+
+    def _let_another_read(self) -> bool:
+        """Wake a thread that waits for its answer, if none reads. Return whether one was woken."""
         if self._slots and not self._has_reader and self._reading.acquire(blocking=False):
             self._reading.release()
             for one in list(self._slots.values()):
                 if one.is_waiting and one.reply is None:
                     one.wake()
-                    return
-        if self._lost is not None:
-            self._close_if_unused()
+                    return True
+        return False
 
     def _give_up(self, call_id: int, slot: _Slot, spec: CallSpec) -> None:
         """Remove a call that raised an error or was interrupted, and repeat the steps that may have
@@ -504,15 +494,23 @@ class Channel(Owner):
 
     def _close_if_unused(self) -> None:
         """Close the socket of a lost connection, when no thread can wait for its bytes."""
-        if self._lost is not None and not self._slots and not self._has_reader:
+        if self._lost is None or self._has_reader:
+            return
+        if any(one.event is None for one in list(self._slots.values())):
+            return
+        if self._reading.acquire(blocking=False):  # else a call without a thread just reads
             self._stream.close()
+            self._reading.release()
 
     def lose_if_idle(self) -> bool:
         """End a connection that its other end has closed, unless a thread reads it. Return whether
         it ended.
         """
-        if self._slots:
+        begun = list(self._slots.values())
+        if any(one.event is None for one in begun):
             return False
+        for one in begun:
+            self.read_for(one)
         self._lose(ConnectionLostError("the server closed the connection"))
         return True
 
@@ -528,6 +526,49 @@ class Channel(Owner):
     def forget_in_child(self) -> None:
         """Close this process's copy of the socket; the parent goes on with its own."""
         self._stream.close()
+
+
+class BegunCall(Owner):
+    """A call that was sent, and that no thread waits for."""
+
+    def __init__(
+        self, channel: Channel, spec: CallSpec, call_id: int, slot: _Slot, limit_s: float
+    ) -> None:
+        self._channel = channel
+        self._spec = spec
+        self._id = call_id
+        self._slot = slot
+        self._limit_s = limit_s
+
+    def fileno(self) -> int:
+        """Return the socket from which the caller reads the answer; -1 if a thread reads it."""
+        return -1 if self._channel._has_reader else self._channel.fileno()
+
+    def has_ended(self) -> bool:
+        """Return whether the answer is there, or its time is over, after reading what has come."""
+        slot = self._slot
+        if slot.reply is None:
+            self._channel.read_for(slot)
+        return slot.reply is not None or time.monotonic() >= slot.begin_s + self._limit_s
+
+    def result(self) -> Any:
+        """Return the result of a call that has ended, or raise its error."""
+        channel, slot = self._channel, self._slot
+        if slot.reply is None:
+            late = no_answer(self._spec, self._limit_s, channel.endpoint)
+            error: Exception | None = channel._unanswered(late, slot)
+            self.give_up()
+        else:
+            channel._leave(self._id)
+            slot.unsent = None  # it refers to the slot, whose descriptor stays open until then
+            found, error = _result(self._spec, slot.reply)
+        if error is not None:
+            raise error
+        return found
+
+    def give_up(self) -> None:
+        """End the call. What it receives from now on is given back."""
+        self._channel._give_up(self._id, self._slot, self._spec)
 
 
 def _start_reader(found: "weakref.ref[Channel]", stream: SocketStream) -> None:

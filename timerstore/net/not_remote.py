@@ -1,7 +1,7 @@
 """What a connected store does not have, with reasons and alternatives.
 
 Invariants: every public name of TimerStore is a name of RemoteStore and of AsyncRemoteStore, or is
-listed here; a test compares them.
+listed here; a test compares them. `begin_pull` and `begin_receive` are missing for asyncio only.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from timerstore.errors import MessageError
 
 NOT_REMOTE: Mapping[str, str] = MappingProxyType(
     {
-        "begin_pull": "its waiting is done by the server: `pull(wait=...)`",
+        "begin_pull": "an asyncio client awaits `pull(wait=...)`",
         "begin_pull_batch": "its waiting is done by the server: `pull_batch(wait=...)`",
-        "begin_receive": "its waiting is done by the server: `receive(wait=...)`",
+        "begin_receive": "an asyncio client awaits `receive(wait=...)`",
         "ingest": "it reads rows lazily in the process of the store; `put_many(message_ids=...)`",
         "ingested": "as `ingest`",
         "services": "they run in the process of the store",

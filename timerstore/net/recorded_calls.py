@@ -19,7 +19,7 @@ from timerstore.reports import PendingTimer
 
 
 class RecordedCalls(
-    SingleStoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, NoReturn]
+    SingleStoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
 ):
     """Passes each call on as a value."""
 
@@ -35,13 +35,13 @@ class RecordedCalls(
         args, options = pack_call("explain", (message, topic))
         return self._perform("explain", args, options)
 
-    def _do_begin_pull(self, _request: object) -> NoReturn:
+    def _do_begin_pull(self, _request: Any) -> Any:
         raise not_remote("begin_pull")
 
     def _do_begin_pull_batch(self, _request: object) -> NoReturn:
         raise not_remote("begin_pull_batch")
 
-    def _do_begin_receive(self, _request: object) -> NoReturn:
+    def _do_begin_receive(self, _request: Any) -> Any:
         raise not_remote("begin_receive")
 
 

@@ -19,7 +19,8 @@ from timerstore.errors import ClosedError, ConnectionLostError, MessageError, Ti
 from timerstore.messages import Message
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS
-from timerstore.net.channel import Channel, NotSentError
+from timerstore.net.channel import Channel
+from timerstore.net.channel_parts import NotSentError
 from timerstore.net.packed_arguments import packed_options
 from timerstore.net.surviving_lock import SurvivingLock
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from timerstore._engine.base.owner import close_at_exit
 from timerstore._engine.leases import DeadLetter, LeaseConsumer, LeasedMessage
-from timerstore._engine.leases.receive_request import Topics
+from timerstore._engine.leases.receive_request import ReceiveRequest, Topics
+from timerstore._engine.read.pull_request import PullRequest
 from timerstore.errors import (
     ConnectionLostError,
     TimerStoreError,
@@ -24,12 +25,14 @@ from timerstore.errors import (
 )
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
-from timerstore.net.channel import Channel, NotSentError
+from timerstore.net.channel import Channel
+from timerstore.net.channel_parts import NotSentError
 from timerstore.net.client_options import checked_options
 from timerstore.net.connector import Connector
 from timerstore.net.not_remote import missing_name
 from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_consumer import RemoteConsumer, wait_seconds
+from timerstore.net.remote_wait import RemoteWait
 from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.reports import PendingTimer
 
@@ -75,6 +78,24 @@ class RemoteStore(RecordedCalls):
             except (NotSentError, TimerStoreError) as error:
                 if (pause_s := attempt.pause_s(error, limit)) is None:
                     raise
+            time.sleep(pause_s)
+
+    def _do_begin_receive(self, request: ReceiveRequest) -> RemoteWait:
+        return self._begun("receive", request)
+
+    def _do_begin_pull(self, request: PullRequest) -> Any:
+        return self._begun("pull", request)
+
+    def _begun(self, name: str, request: object) -> RemoteWait:
+        """Begin a call whose answer the caller takes. It is not sent again by itself."""
+        args, options = pack_call(name, (request,))
+        limit = self._limit()
+        while True:
+            channel = self._connector.channel(limit.deadline_s)
+            try:
+                return RemoteWait(channel, STORE_CALLS[name], args, options)
+            except NotSentError as error:
+                pause_s = limit.pause_s(error)
             time.sleep(pause_s)
 
     def _limit(self, wait: object = 0) -> RetryLimit:

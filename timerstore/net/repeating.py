@@ -30,7 +30,7 @@ from timerstore.errors import (
 )
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CallSpec, Repeat
-from timerstore.net.channel import NotSentError
+from timerstore.net.channel_parts import NotSentError
 from timerstore.net.wire_values import (
     FLOAT64_COLUMN,
     INT64_COLUMN,

@@ -190,7 +190,7 @@ class ServerConnection(asyncio.Protocol):
         await self._running.ended()
         if self._runner is not None:
             await self._runner.give_back(self._answers.unsent)
-            await self._runner.end()
+            await self._runner.end(returns_leases=not self._is_finishing)
         self._connections.remove(self)
         self._has_ended.set()
 

@@ -63,9 +63,11 @@ class SharedConnector(Connector):
 
     longest_pause_s = 0.1  # an owner that died is replaced within a second
 
-    def __init__(self, path: Path, config: StoreConfig | None) -> None:
+    def __init__(
+        self, path: Path, config: StoreConfig | None, *, return_leases: bool = False
+    ) -> None:
         self._socket_path = Tree(path).side / SOCKET_NAME
-        hello = Hello(PROTOCOL_VERSION, [CONFIG_FEATURE])
+        hello = Hello(PROTOCOL_VERSION, [CONFIG_FEATURE], None, return_leases)
         super().__init__(Endpoint(self._socket_path), hello, None, _TIMES)
         self._path = path
         self._config = config
@@ -244,8 +246,10 @@ class SharedStore(RemoteStore):
         return self._shared.is_owner
 
 
-def open_shared(path: Path, config: StoreConfig | None) -> SharedStore:
+def open_shared(
+    path: Path, config: StoreConfig | None, *, return_leases: bool = False
+) -> SharedStore:
     """Implement timerstore.open with `shared=True`."""
-    connector = SharedConnector(path, config)
+    connector = SharedConnector(path, config, return_leases=return_leases)
     connector.connect()
     return SharedStore(connector)

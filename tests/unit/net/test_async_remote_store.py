@@ -375,9 +375,7 @@ def test_calls_that_cannot_travel_are_message_errors(
     served: ServedBench, remote: RemoteStore
 ) -> None:
     with pytest.raises(MessageError, match="done by the server"):
-        remote.begin_pull("t", 0, 0)
-    with pytest.raises(MessageError, match="done by the server"):
-        remote.begin_receive("t", "g")
+        remote.begin_pull_batch("t", 0, 0)
 
 
 class _HeldAnswers:

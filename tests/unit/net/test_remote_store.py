@@ -570,6 +570,19 @@ def test_leases_are_returned_if_the_client_asked_for_it(served: ServedBench) -> 
     assert other.ack(extended) is AckResult.SETTLED
 
 
+def test_leases_stay_if_the_server_ends(served: ServedBench) -> None:
+    """Its clients go to the next one."""
+    one = served.connect(return_leases=True)
+    one.put("t", b"x")
+    served.bench.turn()
+    (message,) = one.receive("t", "g", lease=3600)
+    served.server.close()
+    served.server = timerstore.net.serve(served.bench.store, socket=served.path)
+    served.bench.turn()
+    assert one.receive("t", "g") == []
+    assert one.ack(message) is AckResult.ACKED
+
+
 def test_leases_are_kept_otherwise(served: ServedBench, remote: RemoteStore) -> None:
     remote.put("t", b"x")
     served.bench.turn()

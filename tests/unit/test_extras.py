@@ -78,6 +78,8 @@ USES = (
     job("spark", "click", "audit"),
     job("spark", "matplotlib", "forecast", after="pyspark"),
     job("connect", "grpc", "audit --remote sc://localhost:1", after="pyspark"),
+    Use("celery", "celery", "import timerstore.contrib.celery"),
+    Use("celery", "kombu", "import timerstore.contrib.celery"),
     Use("sql", "lark", "store().pull('orders', 0, 0, sql='a > 1')"),
     Use("cron", "cronsim", "store().put_every('orders', b'x', cron='* * * * *')"),
     Use("prometheus", "prometheus_client", "import timerstore.telemetry.prometheus"),

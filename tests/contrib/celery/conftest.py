@@ -1,0 +1,17 @@
+"""A server of a small store, and connections of kombu to it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("celery", reason="celery is not installed: pip install timerstore[celery]")
+
+from tests.contrib.celery.kombu_bench import KombuBench
+
+
+@pytest.fixture
+def kombu_bench(tmp_path: Path) -> Iterator[KombuBench]:
+    one = KombuBench(tmp_path)
+    yield one
+    one.close()

@@ -1,0 +1,19 @@
+"""What the transport does not have, with reasons. The guide page has the same table."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+NOT_OFFERED: Mapping[str, str] = MappingProxyType(
+    {
+        "transactions of AMQP": "a put is durable when it returns, so there is nothing to commit",
+        "headers exchanges": "Celery does not use them; a topic exchange does the same by its keys",
+        "per-queue TTL": "the store has no time after which it drops a message; Celery's `expires` "
+        "works, in the worker",
+        "mirrored queues": "one process owns a store; replicate its disk",
+        "gevent and eventlet": "the client uses locks of threads, which they replace",
+        "requeue of a broadcast message": "it has no lease: each consumer reads it once",
+        "the result backend rpc://": "it makes a queue for each client, which is a topic of the "
+        "store; use another one",
+    }
+)
+"""By name: the reason."""

@@ -176,6 +176,8 @@ test-times: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## tests/TIMES.md: the se
 test-all: test test-late docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
 	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel tests
 	@$(MAKE) --no-print-directory test-disk
+	@if command -v redis-server >/dev/null; then $(MAKE) --no-print-directory test-frameworks; else \
+		echo "!!! NOT RUN: test-frameworks; it needs redis-server" >&2; fi
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
 		"JRE and runs it." >&2; fi
@@ -249,6 +251,10 @@ jdk:
 rocketmq-if-possible:
 	@{ $(HAS_JDK) && $(MAKE) --no-print-directory $(ROCKETMQ); } || echo "!!! NOT TESTED WITH A REAL" \
 		"BROKER: no JDK 17 and Maven that work. \`make test-interop\` installs them and runs all." >&2
+
+.PHONY: test-frameworks
+test-frameworks: $(VENV)/.has-dev $(BUILT) ## the integration tests of kombu and Celery, with timerstore://; needs redis-server
+	@$(RUN) -m tests.support.frameworks $(ARGS)
 
 .PHONY: test-stress
 test-stress: $(VENV)/.has-dev $(BUILT) ## real threads and real time

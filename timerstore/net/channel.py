@@ -253,17 +253,16 @@ class Channel(Owner):
         if self._lost is not None:
             raise NotSentError(str(self._lost))
         limit_s = self._call_timeout_s + wait_of(options)
-        begun = BegunCall(self, spec, call_id, slot, limit_s)
         try:
             self._slots[call_id] = slot
             self._send(payload, slot.begin_s + self._call_timeout_s, slot)
         except BaseException:
             self._give_up(call_id, slot, spec)
             raise
-        return begun
+        return BegunCall(self, spec, call_id, slot, limit_s)
 
     def read_for(self, slot: _Slot) -> None:
-        """Read what has come, as the thread of a call without one. It may be the answer."""
+        """Read received bytes for a call without a thread. They may be its answer."""
         reading = self._reading
         try:
             while (
@@ -494,9 +493,8 @@ class Channel(Owner):
 
     def _close_if_unused(self) -> None:
         """Close the socket of a lost connection, when no thread can wait for its bytes."""
-        if self._lost is None or self._has_reader:
-            return
-        if any(one.event is None for one in list(self._slots.values())):
+        is_used = any(one.event is None for one in list(self._slots.values()))
+        if self._lost is None or self._has_reader or is_used:
             return
         if self._reading.acquire(blocking=False):  # else a call without a thread just reads
             self._stream.close()
@@ -506,10 +504,9 @@ class Channel(Owner):
         """End a connection that its other end has closed, unless a thread reads it. Return whether
         it ended.
         """
-        begun = list(self._slots.values())
-        if any(one.event is None for one in begun):
-            return False
-        for one in begun:
+        for one in list(self._slots.values()):
+            if one.event is None:
+                return False
             self.read_for(one)
         self._lose(ConnectionLostError("the server closed the connection"))
         return True
@@ -545,10 +542,9 @@ class BegunCall(Owner):
         return -1 if self._channel._has_reader else self._channel.fileno()
 
     def has_ended(self) -> bool:
-        """Return whether the answer is there, or its time is over, after reading what has come."""
+        """Read received bytes; return whether the answer is there, or its time is over."""
         slot = self._slot
-        if slot.reply is None:
-            self._channel.read_for(slot)
+        self._channel.read_for(slot)
         return slot.reply is not None or time.monotonic() >= slot.begin_s + self._limit_s
 
     def result(self) -> Any:
@@ -556,12 +552,12 @@ class BegunCall(Owner):
         channel, slot = self._channel, self._slot
         if slot.reply is None:
             late = no_answer(self._spec, self._limit_s, channel.endpoint)
-            error: Exception | None = channel._unanswered(late, slot)
+            late = channel._unanswered(late, slot)
             self.give_up()
-        else:
-            channel._leave(self._id)
-            slot.unsent = None  # it refers to the slot, whose descriptor stays open until then
-            found, error = _result(self._spec, slot.reply)
+            raise late
+        channel._leave(self._id)
+        slot.unsent = None  # it refers to the slot, whose descriptor stays open until then
+        found, error = _result(self._spec, slot.reply)
         if error is not None:
             raise error
         return found

@@ -165,7 +165,7 @@ def test_other_schedules_are_refused_with_the_reason(app: Any, found: Any, reaso
         ({"args": [BeatLazyFunc(int)]}, "BeatLazyFunc is called for each run"),
     ],
 )
-def test_what_differs_from_run_to_run_is_refused(
+def test_option_that_differs_from_run_to_run_is_refused(
     app: Any, kombu_bench: KombuBench, entry: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ImproperlyConfigured, match=reason):

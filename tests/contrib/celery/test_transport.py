@@ -170,7 +170,7 @@ def test_consumer_takes_no_more_than_its_prefetch_count(kombu_bench: KombuBench)
 def test_leases_are_renewed_until_they_are_settled(
     kombu_bench: KombuBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.contrib.celery.leases._RENEW_S", 0.0)
+    monkeypatch.setattr("timerstore.contrib.celery.held_leases._RENEW_S", 0.0)
     connection, received = kombu_bench.connect(), Received(settles=False)
     _put(connection, 1)
     with connection.Consumer([WORK], callbacks=[received]):

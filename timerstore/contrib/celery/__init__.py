@@ -6,13 +6,13 @@
 
 address.py        broker URLs, and the store that one names
 broker.py         the store of a URL, shared by all connections of a process
-leases.py         leases that are renewed while tasks run, and settled
+held_leases.py    leases that are renewed while tasks run, and settled
 prefetch.py       the messages that a channel's consumers have (kombu's QoS)
 bindings.py       exchanges and queues, as messages of a topic
 broadcasts.py     queues that read the topic of an exchange from its end
 wire.py           tasks as messages of a store, and names as topics
 consuming.py      the waits of a channel, for the event loop
-channel.py, transport.py    the interface of kombu
+store_channel.py, transport.py    the interface of kombu
 control.py        `revoke` and `inspect scheduled` on the store
 scheduler.py      `celery beat -S timerstore.contrib.celery:Scheduler`
 not_offered.py    what the transport does not have, with reasons

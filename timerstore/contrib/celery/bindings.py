@@ -74,7 +74,7 @@ class Bindings:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read what was added to the topic."""
+        """Read the newer messages of the topic."""
         with self._lock:
             if not self._is_there:
                 self._is_there = BINDINGS_TOPIC in self._store.topics()

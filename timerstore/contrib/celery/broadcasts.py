@@ -29,7 +29,7 @@ def tag_of(routing_key: str) -> str:
     return f"k{escaped(routing_key)}"
 
 
-class Source:
+class ExchangeSource:
     """The topic of an exchange, from an offset on."""
 
     def __init__(self, broker: Broker, exchange: str, kind: str) -> None:
@@ -87,17 +87,17 @@ class BroadcastQueue:
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
         self._broker = broker
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ExchangeSource] = {}
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[ExchangeSource]:
         """What it reads."""
         return list(self._sources.values())
 
     def bind(self, exchange: str, kind: str, routing_key: str) -> None:
         """Read the messages that an exchange gets from now on."""
         if exchange not in self._sources:
-            self._sources[exchange] = Source(self._broker, exchange, kind)
+            self._sources[exchange] = ExchangeSource(self._broker, exchange, kind)
         self._sources[exchange].bind(routing_key)
 
     def unbind(self, exchange: str) -> None:

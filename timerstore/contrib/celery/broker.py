@@ -14,7 +14,7 @@ from typing import Any
 
 from timerstore.contrib.celery.address import Address, address_of, open_store
 from timerstore.contrib.celery.bindings import Bindings
-from timerstore.contrib.celery.leases import Leases
+from timerstore.contrib.celery.held_leases import HeldLeases
 
 _lock = threading.Lock()
 _open: "dict[tuple[Address, str], Broker]" = {}
@@ -39,7 +39,7 @@ class Broker:
         self._process_id = os.getpid()
         self.store = open_store(address, options, tls)
         self.bindings = Bindings(self.store)
-        self.leases = Leases(self.store, self._close_if_unused)
+        self.leases = HeldLeases(self.store, self._close_if_unused)
         self._user_count = 0
         self._is_open = True
 

@@ -10,9 +10,9 @@ Invariants: a `receive` asks for no more messages than the consumers take.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from timerstore.contrib.celery.broadcasts import BroadcastQueue, Source
+from timerstore.contrib.celery.broadcasts import BroadcastQueue, ExchangeSource
 from timerstore.contrib.celery.broker import Broker
-from timerstore.contrib.celery.leases import LEASE_S
+from timerstore.contrib.celery.held_leases import LEASE_S
 from timerstore.contrib.celery.wire import GROUP
 from timerstore.errors import ConnectionLostError
 
@@ -26,7 +26,7 @@ class Consuming:
         self._store = broker.store
         self._max_attempts = max_attempts
         self._tasks: tuple[tuple[str, ...], Any] | None = None  # topics, and the wait for them
-        self._reads: dict[Source, tuple[BroadcastQueue, Any]] = {}
+        self._reads: dict[ExchangeSource, tuple[BroadcastQueue, Any]] = {}
 
     def want(
         self, topics: Sequence[str], free_count: int, queues: Sequence[BroadcastQueue]
@@ -57,7 +57,7 @@ class Consuming:
 
     @property
     def waits(self) -> Iterator[Any]:
-        """What has begun; each has a descriptor."""
+        """The waits that have begun; each has a descriptor."""
         if self._tasks is not None:
             yield self._tasks[1]
         for _, wait in self._reads.values():

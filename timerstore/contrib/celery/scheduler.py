@@ -24,7 +24,7 @@ from celery import beat
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import crontab, schedule
 
-from timerstore.contrib.celery.channel import Channel
+from timerstore.contrib.celery.store_channel import StoreChannel
 from timerstore.contrib.celery.wire import EVERY_PROPERTY, pack, priority_of, topic_of
 
 _OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
@@ -41,7 +41,7 @@ _FIELDS = (
 _log = logging.getLogger(__name__)
 
 
-class Definition(NamedTuple):
+class BeatDefinition(NamedTuple):
     """The arguments of `put_every` for an entry."""
 
     name: str
@@ -60,7 +60,7 @@ class Scheduler(beat.Scheduler):
         self.define()
 
     def tick(self, *_args: Any, **_options: Any) -> float:
-        """Write what was changed in this process; return the seconds until the next look."""
+        """Write changes of this process; return the seconds until the next look."""
         if not self.schedules_equal(self.old_schedulers, self.schedule):
             try:
                 self.define()
@@ -92,7 +92,7 @@ class Scheduler(beat.Scheduler):
             recorder.close()
         self.old_schedulers = dict(self.schedule)
 
-    def _made(self, recorder: "Recorder", entry: beat.ScheduleEntry) -> list[Definition]:
+    def _made(self, recorder: "Recorder", entry: beat.ScheduleEntry) -> list[BeatDefinition]:
         """Return the definitions of an entry: one for each queue that gets its task."""
         terms = terms_of(entry)
         options = dict(entry.options)
@@ -111,8 +111,8 @@ class Scheduler(beat.Scheduler):
         return [_definition(entry, *one, terms, expires_s) for one in recorder.recorded]
 
 
-class Recorder(Channel):
-    """A channel that keeps what is published."""
+class Recorder(StoreChannel):
+    """A channel that keeps the published messages."""
 
     def __init__(self, connection: Any, **options: Any) -> None:
         super().__init__(connection, **options)
@@ -165,7 +165,7 @@ def _definition(
     message: dict[str, Any],
     terms: Mapping[str, Any],
     expires_s: Any,
-) -> Definition:
+) -> BeatDefinition:
     """Return a definition whose body is the same for each process and each start of beat."""
     message["headers"]["origin"] = "beat"
     message["properties"]["delivery_tag"] = ""
@@ -178,7 +178,7 @@ def _definition(
     topic, body = topic_of(queue), pack(message)
     text = json.dumps([entry.name, topic, body.decode(), options], default=str, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Definition(f"{_slug(entry.name, 20)}.{digest}", topic, body, options)
+    return BeatDefinition(f"{_slug(entry.name, 20)}.{digest}", topic, body, options)
 
 
 def _slug(name: str, length: int) -> str:

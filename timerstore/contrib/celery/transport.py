@@ -18,8 +18,8 @@ import timerstore
 from timerstore.contrib.celery.address import address_of
 from timerstore.contrib.celery.broadcasts import BroadcastQueue
 from timerstore.contrib.celery.broker import Broker
-from timerstore.contrib.celery.channel import Channel
 from timerstore.contrib.celery.not_offered import NOT_OFFERED
+from timerstore.contrib.celery.store_channel import StoreChannel
 from timerstore.errors import (
     BusyError,
     ClosedError,
@@ -37,7 +37,7 @@ _LOOK_S = 5.0
 class Transport(virtual.Transport):
     """kombu's transport."""
 
-    Channel = Channel
+    Channel = StoreChannel
     can_parse_url = True
     driver_type = "timerstore"
     driver_name = "timerstore"
@@ -128,10 +128,10 @@ class Transport(virtual.Transport):
         return [wait for one in list(self.channels) for wait in one.consuming.waits]
 
     def take(self) -> int:
-        """Deliver what has come to all channels; return the number of messages. Commands come
+        """Deliver the messages that have come; return their number. Commands come
         first: one may revoke a task that came at the same time.
         """
-        channels: list[Channel] = list(self.channels)
+        channels: list[StoreChannel] = list(self.channels)
         count = sum(one.take_broadcasts() for one in channels)
         return count + sum(one.take_tasks() for one in channels)
 

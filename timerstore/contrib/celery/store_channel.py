@@ -18,7 +18,7 @@ from timerstore.contrib.celery.bindings import BROADCAST, Binding
 from timerstore.contrib.celery.broadcasts import ROUTING_KEY_PROPERTY, BroadcastQueue, tag_of
 from timerstore.contrib.celery.broker import Broker
 from timerstore.contrib.celery.consuming import Consuming
-from timerstore.contrib.celery.leases import LEASE_S
+from timerstore.contrib.celery.held_leases import LEASE_S
 from timerstore.contrib.celery.not_offered import NOT_OFFERED
 from timerstore.contrib.celery.prefetch import Prefetch, broadcast_tag
 from timerstore.contrib.celery.wire import (
@@ -38,7 +38,7 @@ _PAGE = 500
 _log = logging.getLogger(__name__)
 
 
-class Channel(virtual.Channel):
+class StoreChannel(virtual.Channel):
     """kombu's channel."""
 
     QoS = Prefetch

@@ -29,7 +29,7 @@ _REPEAT_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Leases:
+class HeldLeases:
     """The leases of the users of one store in this process."""
 
     def __init__(self, store: Store, on_settled: Callable[[], None]) -> None:

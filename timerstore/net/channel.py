@@ -551,12 +551,11 @@ class BegunCall(Owner):
         """Return the result of a call that has ended, or raise its error."""
         channel, slot = self._channel, self._slot
         if slot.reply is None:
-            late = no_answer(self._spec, self._limit_s, channel.endpoint)
-            late = channel._unanswered(late, slot)
+            why = channel._unanswered(no_answer(self._spec, self._limit_s, channel.endpoint), slot)
             self.give_up()
-            raise late
+            raise why
         channel._leave(self._id)
-        slot.unsent = None  # it refers to the slot, whose descriptor stays open until then
+        slot.unsent = None  # it refers to the slot: without it, the event is closed at once
         found, error = _result(self._spec, slot.reply)
         if error is not None:
             raise error

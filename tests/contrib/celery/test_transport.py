@@ -18,6 +18,7 @@ import timerstore.net
 from tests.contrib.celery.kombu_bench import KombuBench, Received, assert_no_more, drain
 from tests.support.bench import small
 from tests.support.certificates import TOKEN, make_secrets
+from timerstore.contrib.celery import broker as broker_module
 from timerstore.contrib.celery import transport as transport_module
 from timerstore.contrib.celery.bindings import Binding, Bindings
 from timerstore.contrib.celery.broker import Broker
@@ -257,6 +258,18 @@ def test_absent_server_is_a_connection_error_that_names_the_address(
     assert all(str(kombu_bench.socket) in one for one in said)
     kombu_bench.open()
     assert connection.connect()
+
+
+def test_new_connection_of_an_open_store_asks_for_its_server(
+    kombu_bench: KombuBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerstore.contrib.celery.address._RETRY_FOR_S", 0.05)
+    kombu_bench.connect().connect()
+    kombu_bench.stop()
+    with pytest.raises(UnavailableError):
+        kombu_bench.connect().connect()
+    assert [one._user_count for one in broker_module._open.values()] == [1]
+    kombu_bench.open()
 
 
 def test_failed_channel_leaves_no_channel_id(kombu_bench: KombuBench) -> None:

@@ -77,6 +77,15 @@ class Transport(virtual.Transport):
             self._broker = Broker.of(self.client)
         return self._broker
 
+    def establish_connection(self) -> Any:
+        """Open the store, or ask the server of the open one whether it is there."""
+        try:
+            self.broker.store.topics()
+            return super().establish_connection()
+        except BaseException:
+            self._release()
+            raise
+
     def close_connection(self, connection: Any) -> None:
         """Close the channels, and the store if it has no other users in this process."""
         if self._loop is not None:
@@ -84,6 +93,9 @@ class Transport(virtual.Transport):
             self._loop = None
         super().close_connection(connection)
         self.broadcasts.clear()
+        self._release()
+
+    def _release(self) -> None:
         if self._broker is not None:
             self._broker.release()
             self._broker = None

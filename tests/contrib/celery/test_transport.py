@@ -145,6 +145,22 @@ def test_message_is_a_dead_letter_after_max_attempts(kombu_bench: KombuBench) ->
     assert len(list(kombu_bench.store.dead_letters("celery"))) == 1
 
 
+def test_messages_after_one_whose_consumer_fails_go_to_others(kombu_bench: KombuBench) -> None:
+    connection, received = kombu_bench.connect(), Received()
+    other = kombu_bench.connect()
+    _put(connection, 1, 2, 3)
+
+    def fail(_body: object, _message: object) -> None:
+        raise ZeroDivisionError
+
+    with connection.Consumer([WORK], callbacks=[fail]), pytest.raises(ZeroDivisionError):
+        connection.drain_events(timeout=20)
+    with other.Consumer([WORK], callbacks=[received]):
+        drain(other, received, 2)
+    assert set(received.bodies) <= {1, 2, 3}
+    assert {2, 3} <= set(received.bodies)
+
+
 def test_closed_channel_returns_what_was_not_settled(kombu_bench: KombuBench) -> None:
     connection, received = kombu_bench.connect(), Received(settles=False)
     _put(connection, 1, 2)

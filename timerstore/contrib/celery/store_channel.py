@@ -241,17 +241,19 @@ class StoreChannel(virtual.Channel):
     def take_tasks(self) -> int:
         """Deliver the tasks that have come; return their number."""
         found = self.consuming.take_tasks()
-        without: list[str] = []
-        kept: list[str] = []
-        for one in found:
-            (without if queue_of(one.topic) in self._no_ack else kept).append(one.receipt)
-        if kept:
-            self.broker.leases.add(kept)
-        if without:
-            self.broker.store.ack_many(without)
-        for one in found:
-            if (message := self._unpacked(one)) is not None:
-                self.connection._deliver(message, queue_of(one.topic))
+        left = {one.receipt: queue_of(one.topic) for one in found}
+        if no_ack := [receipt for receipt, queue in left.items() if queue in self._no_ack]:
+            self.broker.store.ack_many(no_ack)
+        if len(left) > len(no_ack):
+            self.broker.leases.add(left.keys() - set(no_ack))
+        try:
+            for one in found:
+                queue = left.pop(one.receipt)
+                if (message := self._unpacked(one)) is not None:
+                    self.connection._deliver(message, queue)
+        finally:
+            if left:  # a consumer raised an error, so the others do not get theirs
+                self.broker.leases.give_back(left.keys() - set(no_ack))
         return len(found)
 
     def _unpacked(self, found: Any) -> dict[str, Any] | None:

@@ -77,7 +77,8 @@ def due_ms(headers: Mapping[str, Any], now: datetime) -> int | None:
         at = datetime.fromisoformat(eta)
     except (TypeError, ValueError) as error:
         raise MessageError(f"eta: wanted a time in ISO 8601, got {eta!r}") from error
-    at = maybe_make_aware(at, current_app.timezone)  # as a worker reads a time without an offset
+    if at.tzinfo is None:  # as a worker reads it
+        at = maybe_make_aware(at, current_app.timezone)
     return math.ceil(at.timestamp() * 1000) if at > now else None
 
 

@@ -145,7 +145,7 @@ def test_message_is_a_dead_letter_after_max_attempts(kombu_bench: KombuBench) ->
     assert len(list(kombu_bench.store.dead_letters("celery"))) == 1
 
 
-def test_messages_after_one_whose_consumer_fails_go_to_others(kombu_bench: KombuBench) -> None:
+def test_error_of_a_consumer_returns_the_messages_behind_it(kombu_bench: KombuBench) -> None:
     connection, received = kombu_bench.connect(), Received()
     other = kombu_bench.connect()
     _put(connection, 1, 2, 3)

@@ -29,15 +29,13 @@ COPIES: dict[str, Callable[[Any], object]] = {
 }
 # It owns a lock of its own and nothing else; worlds of the simulator are pickled with it.
 EXEMPT = {"timerstore.testing.ManualClock"}
-OPTIONAL = {"timerstore.spark": "pyspark", "timerstore.contrib.django": "django"}
-"""Packages that need another one, which may not be installed."""
+WITHOUT_PYSPARK = "timerstore.spark"
 FOUND = [one for one in owners() if one.where not in EXEMPT]
 
 
 def class_of(found: Found) -> type[Any]:
-    for package, needed in OPTIONAL.items():
-        if found.module.startswith(package):
-            pytest.importorskip(needed)
+    if found.module.startswith(WITHOUT_PYSPARK):
+        pytest.importorskip("pyspark")
     named: type[Any] = getattr(import_module(found.module), found.name)
     return named
 

@@ -147,8 +147,8 @@ class Runner:
     async def give_back(self, receipts: Sequence[str]) -> None:
         self.given_back += receipts
 
-    async def end(self) -> None:
-        pass
+    async def end(self, *, returns_leases: bool) -> None:
+        assert returns_leases
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.sim.disk import Fault, SimDisk
 from tests.sim.paths import SimPath
 from tests.sim.pool import SteppedPool
 from tests.support.inside import engine
-from tests.support.inside.parts import held_directories
+from tests.support.inside.parts import held_directories, open_stores
 from tests.support.inside.sizes import (
     LEAST_HANDED_ON,
     LITTLE_HANDED_ON,
@@ -116,6 +116,7 @@ def replaced_seams(
         (engine.shard_ingest, "Disk", disk),
     )
     saved = [(module, name, getattr(module, name)) for module, name, _ in replacements]
+    others = set(open_stores())
     with replaced(SMALL if is_small else USUAL), replaced(_handed_on(seed)):
         try:
             for module, name, value in replacements:
@@ -130,3 +131,6 @@ def replaced_seams(
             for module, name, value in saved:
                 setattr(module, name, value)
             failpoints.hook = None
+            # The interpreter's end must not close those of dead processes: their arrays have the
+            # replaced sizes, and C would write past the end of them.
+            open_stores().intersection_update(others)

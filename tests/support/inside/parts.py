@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
+from timerstore._engine.base import owner
 from timerstore._engine.format import backup_json, counts_json
 from timerstore._engine.log.survey import _Segment
 from timerstore._engine.read import queue_reader
@@ -25,6 +26,11 @@ def release_unclosed(store: Any) -> None:
 def held_directories() -> dict[Any, Any]:
     """The directories that this process has locked, by device and inode."""
     return directory._held
+
+
+def open_stores() -> Any:
+    """The stores that are closed when the interpreter ends, if they still exist: a set of them."""
+    return owner._open
 
 
 def spreader_of(store: Any) -> Any:

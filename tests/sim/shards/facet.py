@@ -183,3 +183,7 @@ class Facet:
     def extend(self, receipt: str, **named: Any) -> str:
         with self._named():
             return _split(self.whole.extend(in_shard(self.shard, receipt), **named), self.shard)
+
+    def renew(self, receipt: str, **named: Any) -> int:
+        with self._named():
+            return self.whole.renew(in_shard(self.shard, receipt), **named)

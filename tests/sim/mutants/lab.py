@@ -5,14 +5,15 @@ from typing import Any
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, set_states, swap
 from tests.support.inside.engine import (
-    Appender,
     Canceller,
     CommitLog,
     Puller,
+    PutCheck,
     Segments,
     dequeue_put,
     lib,
     linker,
+    put_many,
     recovery,
 )
 from tests.support.inside.methods import CHECKPOINT_TAKE, CHECKPOINT_WRITE
@@ -47,7 +48,13 @@ def _no_dedupe() -> Patches:
 
 @mutant("L-3", "a put returns before it is synced")
 def _ack_early() -> Patches:
-    yield swap(Appender, "wants_sync", lambda _self, _flush: False)
+    original = PutCheck.check
+
+    def check(self: Any, *given: Any, **named: Any) -> Any:
+        return original(self, *given, **named)._replace(is_sync=False)
+
+    yield swap(PutCheck, "check", check)
+    yield swap(put_many, "wants_sync", lambda *_args: False)
 
 
 @mutant("L-4", "a slot is reused a lap later, whatever it holds")
@@ -86,8 +93,9 @@ def _slot_in_progress() -> Patches:
 def _pull_beyond() -> Patches:
     original = Puller.__init__
 
-    def init(self: Any, metrics: Any, config: Any, clock: Any, log: Any, *rest: Any) -> None:
-        original(self, metrics, replace(config, visibility="written"), clock, log, *rest)
+    def init(self: Any, core: Any, *rest: Any) -> None:
+        config = replace(core.config, visibility="written")
+        original(self, core._replace(config=config), *rest)
 
     yield swap(Puller, "__init__", init)
 

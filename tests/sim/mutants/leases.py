@@ -96,7 +96,7 @@ def _requeued_again() -> Patches:
 
 @mutant("LE-11", "a buried message is acknowledged, and is no dead letter", needs="receive")
 def _buried_nowhere() -> Patches:
-    def bury(self: Any, target: Any) -> AckResult:
+    def bury(self: Any, target: Any, _error: Any) -> AckResult:
         answer: AckResult = self.ack_one(target)
         return AckResult.BURIED if answer is AckResult.ACKED else answer
 

@@ -3,6 +3,7 @@
 See also: docs/decisions/0009-leases-replace-and-recurring.md
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
@@ -52,7 +53,8 @@ def _one_after_the_other() -> Patches:
     def replace(self: Any, given: Any, before: Any, now_ms: int) -> Any:
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
         canceller: Any = Canceller
-        canceller(self._clock, self._log, None, self._removals, None).cancel_handle(before.named)
+        core = SimpleNamespace(clock=self._clock, log=self._log)
+        canceller(core, None, self._removals, None).cancel_handle(before.named)
         self._log.write_out()
         given = given._replace(due_ms=due_ms, wait_ms=None)
         with swap(*REPLACING_DUE_MS, lambda *_args: (due_ms, limit_ms)):

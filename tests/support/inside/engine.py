@@ -102,6 +102,7 @@ from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator,
 from timerstore._engine.timer.wheel import DirtyPages, Wheel, WheelChecks
 
 # --- puts ---
+from timerstore._engine.write import put_many
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
@@ -113,7 +114,7 @@ from timerstore._engine.write.put import PutWriter
 from timerstore._engine.write.put_many import PutBatchWriter
 
 # --- due times drawn from a window ---
-from timerstore._engine.write.put_requests import Spreader
+from timerstore._engine.write.put_requests import PutCheck, Spreader
 
 # --- puts with a key ---
 from timerstore._engine.write.replace import ReplaceWriter

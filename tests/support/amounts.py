@@ -23,7 +23,6 @@ AMOUNTS = {
     "simulator schedules": Amount(120, 600),
     "schedules run twice": Amount(2, 12),
     "workloads of two operations": Amount(1, 60),
-    "planted bugs": Amount(40, 152),
     "planted bugs of two operations": Amount(1, 3),
     # tests/crash
     "kill -9 lives": Amount(24, 290),

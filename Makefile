@@ -77,6 +77,10 @@ check-wheels: $(VENV)/.has-wheels ## check the wheels in dist, also those of ano
 release-check: $(VENV)/.has-run ## all that a release needs, in a fresh clone, as a table; ARGS="--only check wheels"
 	@$(RUN) -m tests.support.release_check $(ARGS)
 
+.PHONY: definitions
+definitions: $(VENV)/.has-dev ## compile the messages of timerstore/rocketmq; the result is in git
+	@$(RUN) -m tests.support.rocketmq_definitions
+
 # --- documentation site -------------------------------------------------------------------------
 # The configuration is in a folder of its own: MkDocs takes none from the folder of the pages.
 

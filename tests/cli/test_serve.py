@@ -83,7 +83,7 @@ def test_serve_shows_a_snapshot_when_another_process_owns_the_store(store: Path)
 def test_serve_errors_say_what_to_do(ts: CommandLine, store: Path, tmp_path: Path) -> None:
     answer = ts("serve", store)
     assert answer.code == Exit.ERROR
-    assert "wanted --socket, --tcp or --ui" in answer.err
+    assert "wanted --socket, --tcp, --grpc or --ui" in answer.err
     assert "init" in ts("serve", tmp_path / "nowhere", "--ui").err
     assert "give a token" in ts("serve", store, "--ui", "--host", "0.0.0.0").err
     assert "wanted 16 to 256" in ts("serve", store, "--ui", "--token", "short").err

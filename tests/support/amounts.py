@@ -49,6 +49,7 @@ AMOUNTS = {
     "cron rules": Amount(2, 4),
     "ends": Amount(1, 4),
     "faults of a copy": Amount(6, 17),
+    "hostile requests of a method": Amount(40, 4000),
     "odd values of a flag": Amount(2, 7),
     "options of commands": Amount(20, 58),
     "points of a kill": Amount(12, 34),

@@ -17,6 +17,8 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 OF_DEVELOPERS = {"bench", "demo", "dev", "docs", "peers", "wheels"}
 OF_USERS = EXTRAS.keys() - OF_DEVELOPERS - {"all"}
 
+MODULES = {"opentelemetry-api": "opentelemetry", "grpcio": "grpc", "protobuf": "google"}
+"""Modules that are not named as their packages."""
 MODULES_MAX = 370
 """Modules that `import timerstore` loads after numpy: 350 on 2026-11-28, of them 308 of ours."""
 LATER = {"ssl", "timerstore.shards", "timerstore.net", "timerstore.aio", "timerstore.cli",
@@ -64,6 +66,9 @@ USES = (
         "import asyncio, timerstore.aio; asyncio.run(timerstore.aio.connect('unix:///nowhere'))"),
     command("net", "msgspec", "ls unix:///nowhere"),
     command("net", "msgspec", "serve P --socket P.s"),
+    Use("rocketmq", "grpc",
+        "import timerstore.rocketmq; timerstore.rocketmq.serve(store(), address='127.0.0.1:0')"),
+    command("rocketmq", "grpc", "serve P --grpc 127.0.0.1:0"),
     Use("serve", "starlette", "import timerstore.dashboard; timerstore.dashboard.serve(store())"),
     Use("serve", "uvicorn", "import timerstore.dashboard; timerstore.dashboard.serve(store())"),
     command("serve", "uvicorn", "serve P --ui"),
@@ -149,9 +154,9 @@ def test_all_has_every_extra_for_users() -> None:
 
 
 def packages(*extras: str) -> set[str]:
-    """Return the modules of the packages of some extras, of which one is not the package's name."""
+    """Return the modules of the packages of some extras."""
     names = {re.match(r"[A-Za-z0-9_-]+", line)[0] for one in extras for line in EXTRAS[one]}  # type: ignore[index]
-    return {name.replace("-", "_").replace("opentelemetry_api", "opentelemetry") for name in names}
+    return {MODULES.get(name, name).replace("-", "_") for name in names}
 
 
 def loaded(code: str, imported: str = "timerstore") -> set[str]:

@@ -21,6 +21,7 @@ from timerstore.cli.params import (
     tls_ca_option,
 )
 from timerstore.cli.service_manager import notify
+from timerstore.cli.serving_rocketmq import RocketmqOptions, rocketmq_options
 from timerstore.cli.stopping import stopping
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError
@@ -41,10 +42,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Serve programs on a unix socket: mode 0600, or 0660 with --user or --group.",
 )  # fmt: skip
 @click.option("--tcp", metavar="HOST:PORT", help="Serve programs on TCP; port 0: a free one.")
-@click.option("--tls-cert", type=_FILE, help="Certificate chain of --tcp, in PEM.")
+@click.option("--tls-cert", type=_FILE, help="Certificate chain of --tcp and --grpc, in PEM.")
 @click.option("--tls-key", type=_FILE, help="Key of --tls-cert, in PEM.")
 @click.option("--token-file", type=_FILE, help="File with the secret that clients of --tcp send.")
-@click.option("--insecure", is_flag=True, help="Allow --tcp without TLS and without a token.")
+@click.option(
+    "--insecure", is_flag=True,
+    help="Allow --tcp without TLS and without a token, and --grpc without TLS and without keys.",
+)  # fmt: skip
 @click.option(
     "--user", "users", multiple=True, metavar="NAME|ID",
     help="Another user that may connect to --socket (repeatable). The file of the socket gets the "
@@ -54,11 +58,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--group", metavar="NAME|ID",
     help="The group of the file of --socket. Without --user, its members may connect.",
 )  # fmt: skip
+@rocketmq_options
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    help="Serve the metrics of --socket and --tcp to Prometheus at /metrics, and the health of the "
-    "store at /health; port 0: a free one.",
+    help="Serve the metrics of --socket, --tcp and --grpc to Prometheus at /metrics, and the "
+    "health of the store at /health; port 0: a free one.",
 )
 @click.option("--ui", is_flag=True, help="Serve the dashboard.")
 @click.option(
@@ -90,6 +95,7 @@ def serve_command(
     insecure: bool,
     users: tuple[str, ...],
     group: str | None,
+    clients: RocketmqOptions,
     metrics: str | None,
     tls_ca: Path | None,
     ui: bool,
@@ -115,26 +121,18 @@ def serve_command(
     as after an error of the disk, the command ends with code 5: start it again.
     """
     has_socket = socket is not None or tcp is not None
-    if not ui and not has_socket:
-        raise click.UsageError("wanted --socket, --tcp or --ui")
-    if has_socket and snapshot:
-        raise click.UsageError("--snapshot: a store that is not open cannot be served to programs")
-    path = _place(path, token_file, tls_ca, only_ui=not has_socket and not snapshot)
-    token_file = None if isinstance(path, StoreUrl) else token_file
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("wanted --tls-cert and --tls-key together")
-    if tcp is None and (tls_cert is not None or token_file is not None or insecure):
-        raise click.UsageError("--tls-cert, --token-file, --insecure: wanted --tcp with them")
-    if socket is None and (users or group is not None):
-        raise click.UsageError("--user, --group: wanted --socket with them")
-    if metrics is not None and not has_socket:
-        raise click.UsageError("--metrics: wanted --socket or --tcp with it")
+    is_served = has_socket or clients.grpc is not None
+    own_token = None if isinstance(path, StoreUrl) else token_file
+    _check_options(clients, socket, tcp, own_token, users, group, metrics, tls=(tls_cert, tls_key),
+                   insecure=insecure, ui=ui, is_served=is_served, snapshot=snapshot)  # fmt: skip
+    path = _place(path, token_file, tls_ca, only_ui=not is_served and not snapshot)
     config = config_of(settings)
     start = _dashboard() if ui else None
     start_metrics = None if metrics is None else _metrics(metrics)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     access: dict[str, Any] = {
-        "socket": socket, "tcp": tcp, "tls": tls, "token_file": token_file, "insecure": insecure,
+        "socket": socket, "tcp": tcp, "tls": None if tcp is None else tls,
+        "token_file": own_token, "insecure": insecure and tcp is not None,
         "users": [_name_or_id(one) for one in users],
         "group": None if group is None else _name_or_id(group),
     }  # fmt: skip
@@ -149,10 +147,12 @@ def serve_command(
         source: Any = path
         if isinstance(path, StoreUrl):
             source = undo.enter_context(connected(path, config))
-        elif has_socket:
+        elif is_served:
             source = undo.enter_context(opened_single(path, config))
-            servers.append(serve(source, **access))  # it ends with the store
-            shown["urls"] = servers[0].urls
+            if has_socket:
+                servers.append(serve(source, **access))  # it ends with the store
+            servers += clients.start(source, tls, insecure=insecure)
+            shown["urls"] = [url for one in servers for url in one.urls]
             if start_metrics is not None:
                 shown["metrics"] = last.enter_context(start_metrics(source)).url
         if start is not None:
@@ -168,6 +168,39 @@ def serve_command(
         notify("READY=1")
         while not stop.wait(_LOOK_S) and not any(one.wait(0) for one in servers):
             pass
+
+
+def _check_options(
+    clients: RocketmqOptions,
+    socket: Path | None,
+    tcp: str | None,
+    token_file: Path | None,
+    users: tuple[str, ...],
+    group: str | None,
+    metrics: str | None,
+    *,
+    tls: tuple[Path | None, Path | None],
+    insecure: bool,
+    ui: bool,
+    is_served: bool,
+    snapshot: bool,
+) -> None:
+    """Raise UsageError for options that have no effect together."""
+    if not ui and not is_served:
+        raise click.UsageError("wanted --socket, --tcp, --grpc or --ui")
+    if is_served and snapshot:
+        raise click.UsageError("--snapshot: a store that is not open cannot be served to programs")
+    if tls.count(None) == 1:
+        raise click.UsageError("wanted --tls-cert and --tls-key together")
+    if tcp is None and token_file is not None:
+        raise click.UsageError("--token-file: wanted --tcp with it")
+    if tcp is None and clients.grpc is None and (tls != (None, None) or insecure):
+        raise click.UsageError("--tls-cert, --insecure: wanted --tcp or --grpc with them")
+    clients.check()
+    if socket is None and (users or group is not None):
+        raise click.UsageError("--user, --group: wanted --socket with them")
+    if metrics is not None and not is_served:
+        raise click.UsageError("--metrics: wanted --socket, --tcp or --grpc with it")
 
 
 def _place(

@@ -1,0 +1,29 @@
+"""Compile the definitions of timerstore/rocketmq: `make definitions`."""
+
+import importlib.resources
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from timerstore.rocketmq.definitions import COMPILED
+
+FOLDER = COMPILED.parent
+
+
+def compiled() -> bytes:
+    """Return the descriptors of all .proto files, and of those that they import."""
+    common = importlib.resources.files("grpc_tools") / "_proto"
+    names = sorted(one.name for one in FOLDER.glob("*.proto"))
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made"
+        subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", f"-I{FOLDER}", f"-I{common}",
+             "--include_imports", f"--descriptor_set_out={made}", *names],
+            check=True,
+        )  # fmt: skip
+        return made.read_bytes()
+
+
+if __name__ == "__main__":
+    COMPILED.write_bytes(compiled())

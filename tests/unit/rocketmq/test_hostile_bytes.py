@@ -1,0 +1,138 @@
+"""Random and mutated bytes as requests: an ordinary error, and the next call works."""
+
+import logging
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import timerstore
+import timerstore.rocketmq
+from tests.support.amounts import both
+from tests.support.bench import small
+from tests.support.rocketmq_bench import RawCaller, resource, seconds
+from timerstore.rocketmq.definitions import MESSAGING, Code, messages, methods
+from timerstore.rocketmq.message_views import timestamp
+from timerstore.rocketmq.topic_routes import endpoints
+
+_DEADLINE_S = 0.55
+"""A poll then waits for 50 ms, whatever time it asks for."""
+_UNARY = [one.name for one in methods(MESSAGING) if not one.is_client_streaming]
+
+
+def valid_requests() -> dict[str, bytes]:
+    """Return a request of each method, with as many fields as possible."""
+    system = messages.SystemProperties(
+        tag="a", keys=["k"], message_id="m", message_type=3, delivery_timestamp=timestamp(1 << 41),
+        priority=1, message_group="g", body_encoding=2,
+    )  # fmt: skip
+    message = messages.Message(
+        topic=resource("t"), body=b"x", user_properties={"p": "1"}, system_properties=system
+    )
+    names = {"topic": resource("t"), "group": resource("g")}
+    address = endpoints("127.0.0.1", 8081)
+    receipt = {"receipt_handle": "bDEg", "message_id": "m", **names}
+    made = {
+        "QueryRoute": {"topic": resource("t"), "endpoints": address},
+        "QueryAssignment": {**names, "endpoints": address},
+        "Heartbeat": {"group": resource("g"), "client_type": 2},
+        "NotifyClientTermination": {"group": resource("g")},
+        "SendMessage": {"messages": [message, message]},
+        "RecallMessage": {"topic": resource("t"), "recall_handle": "djEg"},
+        "ReceiveMessage": {
+            "group": resource("g"),
+            "message_queue": messages.MessageQueue(topic=resource("t")),
+            "filter_expression": messages.FilterExpression(type=2, expression="a > 1"),
+            "batch_size": 5,
+            "auto_renew": True,
+            "invisible_duration": seconds(5),
+            "long_polling_timeout": seconds(0.01),
+            "attempt_id": "a",
+        },
+        "AckMessage": {
+            **names,
+            "entries": [messages.AckMessageEntry(message_id="m", receipt_handle="bDEg")] * 2,
+        },
+        "ChangeInvisibleDuration": {**receipt, "invisible_duration": seconds(5)},
+        "ForwardMessageToDeadLetterQueue": {**receipt, "delivery_attempt": 2},
+    }
+    requests = {one.name: one.request for one in methods(MESSAGING)}
+    return {name: requests[name](**fields).SerializeToString() for name, fields in made.items()}
+
+
+def mutated(raw: bytes, chance: random.Random) -> bytes:
+    """Return a request with some bytes changed, removed, doubled or added."""
+    data = bytearray(raw)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        kind = chance.randrange(4)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del data[at : at + chance.randint(1, 5)]
+        elif kind == 2:
+            data[at:at] = data[at : at + chance.randint(1, 20)]
+        else:
+            data[at:at] = chance.randbytes(chance.randint(1, 8))
+    return bytes(data) if chance.random() < 0.9 else chance.randbytes(chance.randrange(60))
+
+
+def code_of(caller: RawCaller, name: str, raw: bytes) -> int | None:
+    """Return the code of an answer; None if the machine was too slow for it."""
+    try:
+        answer = caller.call(name, raw, timeout=_DEADLINE_S)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:  # type: ignore[attr-defined]
+            raise
+        return None
+    return int((answer[0] if isinstance(answer, list) else answer).status.code)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Any]:
+    with (
+        timerstore.open(tmp_path / "store", small()) as store,  # its clock is the real one
+        timerstore.rocketmq.serve(store, address="127.0.0.1:0") as server,
+    ):
+        yield server
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("count", both("hostile requests of a method"))
+def test_any_bytes_get_an_answer(server: Any, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    caller = RawCaller(server.address)
+    chance = random.Random(count)
+    valid = valid_requests()
+    assert valid.keys() == set(_UNARY)
+    with caplog.at_level(logging.ERROR):
+        for name in _UNARY * count:
+            raw = mutated(valid[name], chance)
+            assert code_of(caller, name, raw) not in (0, Code.INTERNAL_SERVER_ERROR), (name, raw)
+    assert not caplog.records
+    assert caller.send("works").status.code == Code.OK
+    assert [one.body for one in caller.receive("works", long_polling_timeout=seconds(5))] == [b"x"]
+    while server.stats()["net_running_requests"]:
+        threading.Event().wait(0.001)
+    assert server.stats()["net_waiting_requests"] == 0
+    caller.close()
+
+
+def test_any_bytes_of_a_stream_get_an_answer(server: Any) -> None:
+    caller = RawCaller(server.address)
+    chance = random.Random(5)
+    valid = messages.TelemetryCommand(
+        settings=messages.Settings(
+            client_type=2, subscription=messages.Subscription(group=resource("g"))
+        )
+    ).SerializeToString()
+    path = next(one.path for one in methods(MESSAGING) if one.is_client_streaming)
+    make = caller.channel.stream_stream(path, None, messages.TelemetryCommand.FromString)
+    for _ in range(60):
+        raw = mutated(valid, chance)
+        found = list(make(iter([raw]), timeout=20, metadata=tuple(caller.headers.items())))
+        assert {one.status.code for one in found} <= {Code.OK, Code.BAD_REQUEST}, raw
+    caller.close()

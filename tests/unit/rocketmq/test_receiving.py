@@ -1,0 +1,232 @@
+"""ReceiveMessage: leases, filters, polls, repeated calls, and answers that cannot be sent."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+import timerstore.rocketmq
+from tests.support.bench import small
+from tests.support.rocketmq_bench import RawCaller, RocketmqBench, seconds
+from timerstore.errors import MessageError
+from timerstore.rocketmq import known_clients, receiving
+from timerstore.rocketmq.definitions import Code, FilterType, messages
+
+
+def receipts(found: list[Any]) -> list[str]:
+    return [one.system_properties.receipt_handle for one in found]
+
+
+def waits(served: RocketmqBench, count: int) -> None:
+    """Return when as many polls wait."""
+    while served.server.stats()["net_waiting_requests"] != count:
+        threading.Event().wait(0.001)
+
+
+def test_lease_that_ends_delivers_the_message_again(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    caller.send()
+    served.bench.turn()
+    [first] = caller.receive()
+    assert caller.receive() == []
+    served.bench.turn(30_000)
+    [second] = caller.receive()
+    assert second.system_properties.delivery_attempt == 2
+    [late] = caller.ack(*receipts([first]))
+    assert (late.status.code, late.status.message) == (Code.INVALID_RECEIPT_HANDLE, "EXPIRED")
+    assert caller.ack(*receipts([second]))[0].status.code == Code.OK
+
+
+def test_filters_select_messages(served: RocketmqBench, caller: RawCaller) -> None:
+    for tag in ("a", "b", "c"):
+        caller.send(body=tag.encode(), tag=tag)
+    served.bench.turn()
+
+    def bodies(group: str, kind: int, text: str) -> list[bytes]:
+        expression = messages.FilterExpression(type=kind, expression=text)
+        return [one.body for one in caller.receive(group=group, filter_expression=expression)]
+
+    assert bodies("g1", FilterType.TAG, "a || c") == [b"a", b"c"]
+    assert bodies("g2", FilterType.TAG, "*") == [b"a", b"b", b"c"]
+    assert bodies("g3", FilterType.SQL, "TAGS = 'b'") == [b"b"]
+
+
+def test_receipt_is_valid_after_a_restart(served: RocketmqBench, caller: RawCaller) -> None:
+    caller.send()
+    served.bench.turn()
+    found = caller.receive(auto_renew=True)
+    served.server.close()
+    served.bench.reopen()
+    served.serve()
+    assert served.caller().ack(*receipts(found))[0].status.code == Code.OK
+
+
+def test_poll_waits_for_a_message(served: RocketmqBench, caller: RawCaller) -> None:
+    poll = caller.begin(
+        "ReceiveMessage",
+        caller.receive_request(long_polling_timeout=seconds(20)).SerializeToString(),
+    )
+    waits(served, 1)
+    served.caller().send()
+    served.bench.turn()
+    assert [one.message.body for one in poll if one.HasField("message")] == [b"x"]
+
+
+def test_poll_ends_before_the_deadline_of_its_call(tmp_path: Path) -> None:
+    with (
+        timerstore.open(tmp_path / "store", small()) as store,  # its clock is the real one
+        timerstore.rocketmq.serve(store, address="127.0.0.1:0") as server,
+    ):
+        caller = RawCaller(server.address)
+        request = caller.receive_request(long_polling_timeout=seconds(60))
+        answers = caller.call("ReceiveMessage", request, timeout=0.7)
+        assert answers[0].status.code == Code.MESSAGE_NOT_FOUND
+        caller.close()
+
+
+def test_repeated_attempt_gets_the_same_messages(served: RocketmqBench, caller: RawCaller) -> None:
+    for _ in range(3):
+        caller.send()
+    served.bench.turn()
+    first = caller.receive(attempt_id="a", batch_size=2)
+    assert caller.receive(attempt_id="a", batch_size=2) == first
+    caller.ack(receipts(first)[0])
+    assert caller.receive(attempt_id="a", batch_size=2) == first[1:]
+    caller.ack(receipts(first)[1])
+    assert len(caller.receive(attempt_id="a", batch_size=2)) == 1  # the third message
+
+
+def test_messages_of_a_poll_whose_client_is_gone_go_to_the_next(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    poll = caller.begin(
+        "ReceiveMessage",
+        caller.receive_request(long_polling_timeout=seconds(20)).SerializeToString(),
+    )
+    waits(served, 1)
+    poll.cancel()
+    waits(served, 0)
+    other = served.caller()
+    other.send()
+    served.bench.turn()
+    [one] = other.receive()
+    assert one.system_properties.delivery_attempt == 1
+
+
+def test_goodbye_ends_polls_and_leases(served: RocketmqBench, caller: RawCaller) -> None:
+    caller.send()
+    served.bench.turn()
+    assert len(caller.receive(auto_renew=True)) == 1
+    poll = caller.begin(
+        "ReceiveMessage",
+        caller.receive_request("u", long_polling_timeout=seconds(20)).SerializeToString(),
+    )
+    waits(served, 1)
+    assert caller.call("NotifyClientTermination").status.code == Code.OK
+    assert [one.status.code for one in poll] == [Code.MESSAGE_NOT_FOUND]
+    other = served.caller()
+    found: list[Any] = []
+    while not found:  # the lease ends after the answer
+        served.bench.turn()
+        found = other.receive()
+    assert found[0].system_properties.delivery_attempt == 2
+
+
+def test_goodbye_does_not_end_explicit_leases(served: RocketmqBench, caller: RawCaller) -> None:
+    caller.send()
+    served.bench.turn()
+    found = caller.receive()
+    caller.call("NotifyClientTermination")
+    assert served.caller().ack(*receipts(found))[0].status.code == Code.OK
+
+
+class Stream:
+    """A Telemetry stream that is open until `end`."""
+
+    def __init__(self, caller: RawCaller) -> None:
+        self._ends = threading.Event()
+        self._answers = caller.telemetry(self._requests())
+        next(self._answers)
+
+    def _requests(self) -> Any:
+        yield messages.TelemetryCommand(settings=messages.Settings(client_type=2))
+        self._ends.wait()
+
+    def end(self) -> None:
+        self._ends.set()
+        list(self._answers)
+
+
+def test_leases_end_when_the_stream_of_their_client_is_gone(
+    served: RocketmqBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_clients, "ABSENT_S", 0.01)
+    push, other = served.caller(), served.caller()
+    stream = Stream(push)
+    push.send()
+    served.bench.turn()
+    assert len(push.receive(auto_renew=True)) == 1
+    assert other.receive() == []
+    stream.end()
+    found: list[Any] = []
+    while not found:
+        served.bench.turn()
+        found = other.receive()
+    assert served.server.stats()["net_returned_leases"] == 1
+
+
+def test_short_break_of_a_stream_ends_no_lease(
+    served: RocketmqBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+    look_for = known_clients.KnownClients._look_for
+
+    def look(self: known_clients.KnownClients, client_id: str) -> None:
+        look_for(self, client_id)
+        looked.set()
+
+    monkeypatch.setattr(known_clients, "ABSENT_S", 0.2)
+    monkeypatch.setattr(known_clients.KnownClients, "_look_for", look)
+    push = served.caller("one")
+    stream = Stream(push)
+    push.send()
+    served.bench.turn()
+    found = push.receive(auto_renew=True)
+    stream.end()
+    again = Stream(served.caller("one"))  # the same program on another connection
+    assert looked.wait(20)
+    assert push.ack(*receipts(found))[0].status.code == Code.OK
+    again.end()
+
+
+def test_twin_with_the_same_id_does_not_end_the_leases_of_another(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    twin = served.caller(caller.client_id)
+    streams = [Stream(caller), Stream(twin)]
+    caller.send()
+    served.bench.turn()
+    found = caller.receive(auto_renew=True)
+    twin.call("NotifyClientTermination")
+    assert caller.ack(*receipts(found))[0].status.code == Code.OK
+    for one in streams:
+        one.end()
+
+
+def test_message_that_no_client_can_read_becomes_a_dead_letter(
+    served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def view(*_: Any) -> Any:
+        raise MessageError("body: compressed with LZ4; only zlib is read, see raw_body")
+
+    monkeypatch.setattr(receiving, "view", view)
+    caller.send()
+    served.bench.turn()
+    assert caller.receive() == []
+    served.bench.turn()
+    [letter] = served.bench.store.dead_letters("g")
+    assert letter.error is not None
+    assert "LZ4" in letter.error

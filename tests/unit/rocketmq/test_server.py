@@ -1,0 +1,156 @@
+"""The start and the end of a server, its health, its counters, and what it rejects."""
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import timerstore
+import timerstore.rocketmq
+from tests.support.bench import Bench
+from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
+from timerstore.errors import ClosedError, ConfigError
+from timerstore.rocketmq.definitions import Code, messages
+
+
+def parked(served: RocketmqBench, caller: RawCaller) -> Any:
+    """Return a poll that waits."""
+    request = caller.receive_request(long_polling_timeout=seconds(20))
+    poll = caller.begin("ReceiveMessage", request.SerializeToString())
+    while not served.server.stats()["net_waiting_requests"]:
+        threading.Event().wait(0.001)
+    return poll
+
+
+def test_close_answers_polls_and_ends_streams(served: RocketmqBench, caller: RawCaller) -> None:
+    command = messages.TelemetryCommand(settings=messages.Settings(client_type=2))
+    ends = threading.Event()
+
+    def requests() -> Any:
+        yield command
+        ends.wait()
+
+    stream = caller.telemetry(requests())
+    next(stream)
+    poll = parked(served, caller)
+    served.server.close()
+    assert [one.status.code for one in poll] == [Code.MESSAGE_NOT_FOUND]
+    assert list(stream) == []
+    ends.set()
+    assert served.server.has_ended
+    served.bench.store.put("t", b"the store is open")
+
+
+def test_close_of_the_store_closes_the_server(tmp_path: Path) -> None:
+    served = RocketmqBench(Bench(tmp_path / "store"))
+    poll = parked(served, served.caller())
+    served.bench.close()
+    assert [one.status.code for one in poll] == [Code.MESSAGE_NOT_FOUND]
+    assert served.server.wait(0)
+    with pytest.raises(ClosedError):
+        timerstore.rocketmq.serve(served.bench.store, address="127.0.0.1:0")
+    for one in served.callers:
+        one.close()
+
+
+def test_port_in_use_is_an_error(served: RocketmqBench) -> None:
+    with pytest.raises(ConfigError, match="Address already in use"):
+        timerstore.rocketmq.serve(served.bench.store, address=served.server.address)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"address": "8081"}, "address: wanted HOST:PORT"),
+        ({"address": 8081}, "address: wanted HOST:PORT"),
+        ({"advertise": "here"}, "advertise: wanted HOST:PORT"),
+        ({"tls": "cert.pem"}, "tls: wanted the files"),
+        ({"limits": 5}, "limits: wanted RocketmqLimits"),
+        ({"keys_file": "/no/such/file"}, "keys_file: cannot read"),
+        ({"groups_file": "/no/such/file"}, "groups_file: cannot read"),
+    ],
+)
+def test_invalid_argument_is_an_error(
+    served: RocketmqBench, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        timerstore.rocketmq.serve(served.bench.store, **{"address": "127.0.0.1:0", **options})
+
+
+def test_shards_are_rejected(tmp_path: Path) -> None:
+    with (
+        timerstore.open_shards(tmp_path / "shards", 2) as store,
+        pytest.raises(ConfigError, match="with shards cannot be served"),
+    ):
+        timerstore.rocketmq.serve(store, address="127.0.0.1:0")  # type: ignore[arg-type]
+
+
+def test_health_is_that_of_the_server(served: RocketmqBench, caller: RawCaller) -> None:
+    assert caller.call("Check").status == 1
+    assert caller.call("Check", service="apache.rocketmq.v2.MessagingService").status == 1
+    with pytest.raises(grpc.RpcError) as found:
+        caller.call("Check", service="other")
+    assert found.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
+    watch = caller.begin("Watch", b"")
+    assert next(watch).status == 1
+    served.server.close()
+    assert next(watch).status == 2
+
+
+def test_calls_that_are_not_supported_are_unimplemented(caller: RawCaller) -> None:
+    for name in ("PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "EndTransaction",
+                 "SyncLiteSubscription"):  # fmt: skip
+        call = caller.channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{name}")
+        with pytest.raises(grpc.RpcError) as found:
+            call(b"", timeout=20)
+        assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+
+
+def test_calls_are_counted(served: RocketmqBench, caller: RawCaller) -> None:
+    caller.send()
+    caller.send(topic="a b")
+    caller.receive("u")
+    counts = {(one.method, one.code): one.calls for one in served.server.calls()}
+    assert counts == {
+        ("ReceiveMessage", "MESSAGE_NOT_FOUND"): 1,
+        ("SendMessage", "ILLEGAL_TOPIC"): 1,
+        ("SendMessage", "OK"): 1,
+    }
+    stats = served.bench.store.stats()
+    assert (stats["net_requests"], stats["net_failed_requests"]) == (3, 1)
+    assert stats["net_running_requests"] == stats["net_waiting_requests"] == 0
+    assert stats["net_received_bytes"] > 0
+
+
+def test_forked_child_leaves_the_server_to_its_parent(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    assert caller.send().status.code == Code.OK
+    host, _, port = served.server.address.rpartition(":")
+    ready, release = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:  # it keeps its descriptors until the parent has looked
+        os.write(ready[1], b"x")
+        os.read(release[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    assert caller.send().status.code == Code.OK
+    served.server.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 5).close()
+    os.write(release[1], b"x")
+    os.waitpid(child, 0)
+
+
+def test_route_of_an_ipv6_address(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    with timerstore.rocketmq.serve(bench.store, address="[::1]:0") as server:
+        caller = RawCaller(server.address)
+        [queue] = caller.call("QueryRoute", topic=resource("t")).message_queues
+        assert queue.broker.endpoints.addresses[0].host == "::1"
+        caller.close()
+    bench.close()

@@ -1,0 +1,147 @@
+"""The clients of a server: their Telemetry streams, their waiting polls, and the end of both.
+
+A client is an id and a connection. An id alone is not trusted: two programs may have the same.
+
+Thread safety: the server's loop only.
+Invariants:
+    1. The polls of a client that says goodbye end at once, without messages.
+    2. The leases of a push consumer end when it says goodbye, or when no stream with its id was
+       open for 30 s. A short break of the network ends none.
+    3. A client does not end the leases of another connection that has a stream, whatever its id.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from timerstore._engine.leases import LeasedMessage
+from timerstore.net.server_counters import ServerCounters
+from timerstore.rocketmq.codes import RejectedError
+from timerstore.rocketmq.definitions import Code
+from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
+
+Counted = TypeVar("Counted")
+
+ABSENT_S = 30.0
+"""How long a client may be without a stream before its leases end."""
+
+
+class Client(NamedTuple):
+    """A program, as far as the server can tell it from others."""
+
+    id: str
+    connection: str
+
+
+class KnownClients:
+    """The clients that are connected."""
+
+    def __init__(
+        self,
+        limits: RocketmqLimits,
+        counters: ServerCounters,
+        give_back: Callable[[list[LeasedMessage]], None],
+        end_leases: Callable[[str, Callable[[Client], bool]], None],
+    ) -> None:
+        """`end_leases`: ends the leases of those connections of an id that the predicate names."""
+        self._limits = limits
+        self._counters = counters
+        self._give_back = give_back
+        self._end_leases = end_leases
+        self._streams: Counter[Client] = Counter()
+        self._ids: Counter[str] = Counter()  # of the streams
+        self._tasks: set[asyncio.Task[Any]] = set()  # of the streams
+        self._polls: dict[Client, set[asyncio.Task[list[LeasedMessage]]]] = {}
+        self._is_closed = False
+
+    @contextmanager
+    def stream(self, client: Client) -> Iterator[None]:
+        """Count a Telemetry stream of a client while the block runs."""
+        if self._streams.total() >= self._limits.clients_max:
+            raise _too_many("clients with a Telemetry stream", self._limits.clients_max)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[client] += 1
+        self._ids[client.id] += 1
+        self._tasks.add(task)
+        self._counters.net_connections += 1
+        self._counters.net_accepted_connections += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._is_closed:  # the client is gone; otherwise the stream ends regularly
+                raise
+        finally:
+            self._counters.net_connections -= 1
+            self._tasks.discard(task)
+            self._left(client)
+
+    def _left(self, client: Client) -> None:
+        _count_down(self._streams, client)
+        _count_down(self._ids, client.id)
+        if not self._is_closed and client.id not in self._ids:
+            asyncio.get_running_loop().call_later(ABSENT_S, self._look_for, client.id)
+
+    def _look_for(self, client_id: str) -> None:
+        if not self._is_closed and client_id not in self._ids:
+            self._end_leases(client_id, lambda _: True)
+
+    def goodbye(self, client: Client) -> None:
+        """End the polls and the leases of a client, also those of its earlier connections."""
+        self._end_polls(self._polls.get(client, ()))
+        self._end_leases(client.id, lambda one: one == client or one not in self._streams)
+
+    async def poll(
+        self, client: Client, receive: Callable[[], Coroutine[Any, Any, list[LeasedMessage]]]
+    ) -> list[LeasedMessage]:
+        """Return the messages of a `receive`; none if the poll was ended."""
+        mine = self._polls.get(client, ())
+        if self._counters.net_waiting_requests >= self._limits.polls_max:
+            raise _too_many("polls of all clients that wait", self._limits.polls_max)
+        if len(mine) >= self._limits.client_polls_max:
+            raise _too_many("polls of this client that wait", self._limits.client_polls_max)
+        task = asyncio.ensure_future(receive())
+        self._polls.setdefault(client, set()).add(task)
+        self._counters.net_waiting_requests += 1
+        try:
+            return await self._result(task)
+        finally:
+            self._counters.net_waiting_requests -= 1
+            self._polls[client].discard(task)
+            if not self._polls[client]:
+                del self._polls[client]
+
+    async def _result(self, task: "asyncio.Task[list[LeasedMessage]]") -> list[LeasedMessage]:
+        try:
+            return await task
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if task.cancelled() and mine is not None and not mine.cancelling():
+                return []  # this poll was ended, not its call
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._give_back(task.result())
+            raise
+
+    def _end_polls(self, polls: "set[asyncio.Task[list[LeasedMessage]]] | tuple[()]") -> None:
+        for one in list(polls):
+            one.cancel()
+
+    def close(self) -> None:
+        """End all polls and streams. The leases stay: their clients return with them."""
+        self._is_closed = True
+        for polls in self._polls.values():
+            self._end_polls(polls)
+        for one in self._tasks:
+            one.cancel()
+
+
+def _count_down(counts: Counter[Counted], one: Counted) -> None:
+    counts[one] -= 1
+    if not counts[one]:
+        del counts[one]
+
+
+def _too_many(subject: str, limit: int) -> RejectedError:
+    return RejectedError(Code.TOO_MANY_REQUESTS, f"wanted at most {limit} {subject}")

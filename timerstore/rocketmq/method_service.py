@@ -1,0 +1,263 @@
+"""The methods of a server: each call is checked, run, counted, and answered.
+
+    signature -> decode -> the method -> answer
+    an error of the request -> the same answer, with its code
+    the store closes        -> UNAVAILABLE of gRPC: clients look for another server
+    a bug                   -> 50001 with an id; the log has the traceback under this id
+
+Requests are decoded here and not by grpc, so that bytes that are no request are an ordinary error.
+
+Thread safety: the server's loop only.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from timerstore.errors import ClosedError, FailedError, TimerStoreError
+from timerstore.net.server_counters import ServerCounters
+from timerstore.rocketmq import client_settings
+from timerstore.rocketmq.access_keys import AccessKeys
+from timerstore.rocketmq.call_counts import CANCELLED, UNAVAILABLE, CallCounts
+from timerstore.rocketmq.codes import RejectedError, status, status_of
+from timerstore.rocketmq.definitions import MESSAGING, Code, Method, messages, methods
+from timerstore.rocketmq.group_policies import GroupPolicies
+from timerstore.rocketmq.known_clients import Client, KnownClients
+from timerstore.rocketmq.receiving import Receiving
+from timerstore.rocketmq.rocketmq_limits import CLIENT_ID_CHARACTERS_MAX, RocketmqLimits
+from timerstore.rocketmq.sending import Sending
+from timerstore.rocketmq.settling import Settling
+from timerstore.rocketmq.topic_routes import TopicRoutes
+
+_log = logging.getLogger(__name__)
+_READS = frozenset({"ReceiveMessage"})
+_GOOD = frozenset({"OK", "MESSAGE_NOT_FOUND", CANCELLED})
+
+
+class _EndedError(Exception):
+    """The call cannot be answered, as the store is closing."""
+
+
+class ClientCall(NamedTuple):
+    """A call, as its headers describe it."""
+
+    client: Client
+    headers: Mapping[str, str]
+    left_s: float | None
+
+
+class Parts(NamedTuple):
+    """The objects that answer calls."""
+
+    routes: TopicRoutes
+    clients: KnownClients
+    sending: Sending
+    receiving: Receiving
+    settling: Settling
+
+
+class MethodService:
+    """Answers the calls of all clients."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        keys: AccessKeys,
+        policies: GroupPolicies,
+        limits: RocketmqLimits,
+        counters: ServerCounters,
+        body_bytes_max: int,
+    ) -> None:
+        self._parts = parts
+        self._keys = keys
+        self._policies = policies
+        self._limits = limits
+        self._counters = counters
+        self._body_bytes_max = body_bytes_max
+        self._running_bytes = 0
+        self.counts = CallCounts()
+        self.is_closing = False
+
+    def handler(self) -> Any:
+        """Return the handler of all methods, for a server of grpc.aio."""
+        answers: dict[str, Callable[[ClientCall, Any], Awaitable[Any]]] = {
+            "QueryRoute": lambda call, request: self._parts.routes.route(call.headers, request),
+            "QueryAssignment": lambda call, request: self._parts.routes.assignment(
+                call.headers, request
+            ),
+            "Heartbeat": self._heartbeat,
+            "NotifyClientTermination": self._goodbye,
+            "SendMessage": lambda _, request: self._parts.sending.send(request),
+            "RecallMessage": lambda _, request: self._parts.sending.recall(request),
+            "AckMessage": lambda _, request: self._parts.settling.ack(request),
+            "ChangeInvisibleDuration": lambda _, request: self._parts.settling.change(request),
+            "ForwardMessageToDeadLetterQueue": (
+                lambda _, request: self._parts.settling.forward(request)
+            ),
+        }
+        made = {}
+        for method in methods(MESSAGING):
+            if method.is_client_streaming:
+                made[method.name] = grpc.stream_stream_rpc_method_handler(self._telemetry(method))
+            elif method.is_server_streaming:
+                made[method.name] = grpc.unary_stream_rpc_method_handler(self._receive(method))
+            else:
+                made[method.name] = grpc.unary_unary_rpc_method_handler(
+                    self._unary(method, answers[method.name])
+                )
+        return grpc.method_handlers_generic_handler(MESSAGING, made)
+
+    # --- the three kinds of methods ---
+
+    def _unary(
+        self, method: Method, answer: Callable[[ClientCall, Any], Awaitable[Any]]
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def call(raw: bytes, context: Any) -> bytes:
+            found: list[Any] = []
+
+            async def run(request: Any) -> None:
+                found.append(await answer(self._call(context), request))
+
+            failed = await self._run(method, raw, context, run, lambda: found[0].status.code)
+            response = found[0] if failed is None else method.response(status=failed)
+            return bytes(response.SerializeToString())
+
+        return call
+
+    def _receive(self, method: Method) -> Callable[[bytes, Any], Awaitable[None]]:
+        async def call(raw: bytes, context: Any) -> None:
+            codes: list[int] = []
+
+            async def send(response: Any) -> None:
+                if response.HasField("status"):
+                    codes.append(response.status.code)
+                await context.write(response.SerializeToString())
+
+            async def run(request: Any) -> None:
+                one = self._call(context)
+                await self._parts.receiving.receive(one.client, one.left_s, request, send)
+
+            failed = await self._run(method, raw, context, run, lambda: codes[0])
+            if failed is not None:
+                await context.write(method.response(status=failed).SerializeToString())
+
+        return call
+
+    def _telemetry(self, method: Method) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+        async def exchange(raws: AsyncIterator[bytes], context: Any) -> None:
+            call = self._call(context)
+            with self._parts.clients.stream(call.client):
+                async for raw in raws:
+                    command = _decoded(method, raw)
+                    if reply := client_settings.answer(
+                        command, self._policies, self._body_bytes_max
+                    ):
+                        await context.write(reply.SerializeToString())
+
+        async def call(raws: AsyncIterator[bytes], context: Any) -> None:
+            async def run(_: Any) -> None:
+                await exchange(raws, context)
+
+            failed = await self._run(method, b"", context, run, lambda: Code.OK)
+            if failed is not None:
+                await context.write(method.response(status=failed).SerializeToString())
+
+        return call
+
+    # --- each call ---
+
+    async def _run(
+        self,
+        method: Method,
+        raw: bytes,
+        context: Any,
+        run: Callable[[Any], Awaitable[None]],
+        code: Callable[[], int],
+    ) -> Any | None:
+        """Run a call and count it. Return the status of its error; None if it was answered.
+
+        code: returns the code of the answer.
+        """
+        begin = time.monotonic()
+        name = CANCELLED
+        self._counters.net_running_requests += 1
+        self._counters.net_received_bytes += len(raw)
+        self._running_bytes += len(raw)
+        try:
+            failed = await self._outcome(method, raw, context, run)
+            name = Code(failed.code if failed is not None else code()).name
+        except _EndedError as error:
+            name = UNAVAILABLE
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        finally:
+            self._running_bytes -= len(raw)
+            self._counters.net_running_requests -= 1
+            self._counters.net_requests += 1
+            self._counters.net_failed_requests += name not in _GOOD
+            self.counts.add(method.name, name, time.monotonic() - begin)
+        return failed
+
+    async def _outcome(
+        self, method: Method, raw: bytes, context: Any, run: Callable[[Any], Awaitable[None]]
+    ) -> Any | None:
+        if self.is_closing:
+            raise _EndedError("the server is closing")
+        try:
+            self._keys.check(self._call(context).headers)
+            if self._running_bytes > self._limits.sending_bytes_max:
+                raise RejectedError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"requests of {self._limits.sending_bytes_max} bytes are running "
+                    "(sending_bytes_max)",
+                )
+            await run(_decoded(method, raw))
+        except (ClosedError, FailedError) as error:
+            raise _EndedError("the store is closing, or has failed") from error
+        except (TimerStoreError, RejectedError) as error:
+            return status_of(error, is_filter=method.name in _READS) or self._bug(method, error)
+        except Exception as error:  # noqa: BLE001 - shown to the client by an id, and logged
+            return self._bug(method, error)
+        return None
+
+    def _bug(self, method: Method, error: Exception) -> Any:
+        found = secrets.token_hex(4)
+        _log.error("error %s in %s", found, method.name, exc_info=error)
+        return status(
+            Code.INTERNAL_SERVER_ERROR,
+            f"an error of the server; its log has the details under {found}",
+        )
+
+    def _call(self, context: Any) -> ClientCall:
+        headers = {name: value for name, value in context.invocation_metadata() or ()
+                   if isinstance(value, str)}  # fmt: skip
+        client_id = headers.get("x-mq-client-id", "")
+        if not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
+            raise RejectedError(
+                Code.CLIENT_ID_REQUIRED,
+                f"x-mq-client-id: wanted 1 to {CLIENT_ID_CHARACTERS_MAX} characters, got "
+                f"{len(client_id)}",
+            )
+        return ClientCall(Client(client_id, context.peer()), headers, context.time_remaining())
+
+    # --- methods without a class of their own ---
+
+    async def _heartbeat(self, _call: ClientCall, _request: Any) -> Any:
+        return messages.HeartbeatResponse(status=status())
+
+    async def _goodbye(self, call: ClientCall, _request: Any) -> Any:
+        self._parts.clients.goodbye(call.client)
+        return messages.NotifyClientTerminationResponse(status=status())
+
+
+def _decoded(method: Method, raw: bytes) -> Any:
+    try:
+        return method.request.FromString(raw)
+    except DecodeError as error:
+        raise RejectedError(
+            Code.BAD_REQUEST, f"wanted a {method.request.DESCRIPTOR.name}, got bytes that are none"
+        ) from error

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.storage.paths import absolute_path
+from timerstore._engine.storage.anchor import absolute_path
 from timerstore.errors import ConfigError, MessageError, quoted
 
 _BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

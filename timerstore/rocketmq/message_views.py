@@ -7,8 +7,7 @@ import hashlib
 import zlib
 from typing import Any
 
-from timerstore._engine.base.message_fields import is_of_engine
-from timerstore._engine.base.priorities import PRIORITY_PROPERTY
+from timerstore._engine.base.message_fields import PRIORITY_PROPERTY, is_of_engine
 from timerstore._engine.leases import LeasedMessage
 from timerstore.errors import quoted
 from timerstore.rocketmq.codes import RejectedError

@@ -15,7 +15,6 @@ import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,6 +169,8 @@ class RocketmqServer(ServerThread):
 
     def _forget_in_child(self) -> None:
         """Close the copies of the server's sockets, which only grpc knows: those of its port."""
+        if self._is_closed:
+            return
         self._is_closed = True
         found = _PORT_OF_PEER.search(self.address)
         port = int(found[1]) if found else 0
@@ -183,10 +184,15 @@ class RocketmqServer(ServerThread):
 
 def _local_port(number: int) -> int | None:
     """Return the port of a descriptor that is a socket of TCP."""
-    with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-        if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-            return int(one.getsockname()[1])
-    return None
+    try:
+        one = socket.socket(fileno=number)
+    except OSError:
+        return None
+    try:
+        is_tcp = one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM
+        return int(one.getsockname()[1]) if is_tcp else None
+    finally:
+        one.detach()
 
 
 def _cannot_listen(wanted: Address, error: RuntimeError) -> ConfigError:

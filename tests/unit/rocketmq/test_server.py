@@ -131,19 +131,21 @@ def test_forked_child_leaves_the_server_to_its_parent(
 ) -> None:
     assert caller.send().status.code == Code.OK
     host, _, port = served.server.address.rpartition(":")
-    ready, release = os.pipe(), os.pipe()
+    ours, theirs = os.pipe()
     child = os.fork()
-    if child == 0:  # it keeps its descriptors until the parent has looked
-        os.write(ready[1], b"x")
-        os.read(release[0], 1)
+    if child == 0:
+        os.close(theirs)
+        os.read(ours, 1)  # until the parent closes it
         os._exit(0)
-    os.read(ready[0], 1)
-    assert caller.send().status.code == Code.OK
-    served.server.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), 5).close()
-    os.write(release[1], b"x")
-    os.waitpid(child, 0)
+    try:
+        assert caller.send().status.code == Code.OK
+        served.server.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 5).close()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+        os.waitpid(child, 0)
 
 
 def test_route_of_an_ipv6_address(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Options(NamedTuple):
+class ServedOptions(NamedTuple):
     """The checked arguments of a server."""
 
     address: Address
@@ -79,7 +79,7 @@ class RocketmqServer(ServerThread):
     Close it, or use `with`. The close of its store closes it, too.
     """
 
-    def __init__(self, store: TimerStore, options: Options) -> None:
+    def __init__(self, store: TimerStore, options: ServedOptions) -> None:
         super().__init__(store, "timerstore-rocketmq")
         self._options = options
         self._counters = ServerCounters()

@@ -12,7 +12,7 @@ from timerstore.net.secret_files import tls_context, tls_files
 from timerstore.rocketmq.access_keys import AccessKeys, read_keys
 from timerstore.rocketmq.group_policies import GroupPolicies, read_policies
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
-from timerstore.rocketmq.rocketmq_server import Address, Options, RocketmqServer
+from timerstore.rocketmq.rocketmq_server import Address, ServedOptions, RocketmqServer
 from timerstore.shards import ShardedStore
 from timerstore.store import TimerStore
 
@@ -37,7 +37,7 @@ def start_server(
     if tls is not None:
         files = tls_files(*tls)
         tls_context(*files)  # grpc reports a wrong file to no one
-    options = Options(
+    options = ServedOptions(
         found,
         files,
         AccessKeys(None if keys_file is None else read_keys(keys_file)),

@@ -178,10 +178,11 @@ test-times: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## tests/TIMES.md: the se
 
 .PHONY: test-all
 test-all: test test-late docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
-	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel tests
+	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel --ignore tests/clients tests
 	@$(MAKE) --no-print-directory test-disk
 	@if command -v redis-server >/dev/null; then $(MAKE) --no-print-directory test-frameworks; else \
 		echo "!!! NOT RUN: test-frameworks; it needs redis-server" >&2; fi
+	@$(MAKE) --no-print-directory test-clients
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
 		"JRE and runs it." >&2; fi
@@ -238,6 +239,12 @@ test-crash: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-xfs $(BUILT) ## chi
 test-interop: $(VENV)/.has-dev $(BUILT) jdk ## with a real RocketMQ; installs a JDK and Maven by apt where missing
 	@$(MAKE) --no-print-directory $(ROCKETMQ)
 	INTEROP=required $(PYTEST) -n 2 --dist loadfile tests/interop/test_rocketmq_*.py $(ARGS)
+
+# The clients are fetched once into tests/clients/built.
+.PHONY: test-clients
+test-clients: $(VENV)/.has-dev $(BUILT) ## the official RocketMQ 5 clients for Java, Python, Node and Rust; fetches them; INTEROP=required
+	@$(RUN) -m tests.clients.fetch
+	$(PYTEST) tests/clients $(ARGS)
 
 # A process of real brokers; Maven fetches RocketMQ once.
 $(ROCKETMQ): tests/interop/rocketmq/pom.xml $(wildcard tests/interop/rocketmq/src/main/java/*/*.java)
@@ -349,6 +356,6 @@ ci: check native-test native-fuzz test-all test-pythons test-wheel test-property
 .PHONY: clean
 clean: ## remove what was made, .venv too
 	for one in test fuzz race; do $(MAKE) --no-print-directory -C native/$$one clean; done
-	rm -rf $(VENV) build dist tests/interop/rocketmq/target native/_native.c native/format/crc32_table.h timerstore/*.so *.egg-info
+	rm -rf $(VENV) build dist tests/clients/built tests/interop/rocketmq/target native/_native.c native/format/crc32_table.h timerstore/*.so *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -49,6 +49,10 @@ class HeldLeases:
             self._renewed.setdefault(client.id, {})[one.receipt] = client
             self._terms[one.receipt] = client.id, one.lease_until_ms
 
+    def is_renewed(self, receipt: str) -> bool:
+        """Return whether a lease is one of a push consumer."""
+        return receipt in self._terms
+
     def _drop_expired(self) -> None:
         """Forget the oldest leases that their clients let expire."""
         now_ms = self._now_ms()

@@ -72,11 +72,14 @@ class Settling:
     async def change(self, request: Any) -> Any:
         """Answer ChangeInvisibleDuration. The new receipt replaces the old one.
 
-        A time of 0 returns the message at once; then no receipt is valid.
+        A time of 0 returns the message; then no receipt is valid. It is delivered again at once,
+        and to a push consumer after the back-off of its group, which the client for Node leaves to
+        the server.
         """
         receipt, lease_ms = request.receipt_handle, milliseconds(request.invisible_duration)
         if lease_ms == 0:
-            found, new = settled(await self._store.nack(receipt, delay=0)), receipt
+            delay = None if self._held.is_renewed(receipt) else 0
+            found, new = settled(await self._store.nack(receipt, delay=delay)), receipt
         else:
             new = await self._store.extend(receipt, lease=lease_ms / 1000)
             found = status()

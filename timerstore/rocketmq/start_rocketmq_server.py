@@ -12,7 +12,7 @@ from timerstore.net.secret_files import tls_context, tls_files
 from timerstore.rocketmq.access_keys import AccessKeys, read_keys
 from timerstore.rocketmq.group_policies import GroupPolicies, read_policies
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
-from timerstore.rocketmq.rocketmq_server import Address, ServedOptions, RocketmqServer
+from timerstore.rocketmq.rocketmq_server import Address, RocketmqServer, ServedOptions
 from timerstore.shards import ShardedStore
 from timerstore.store import TimerStore
 

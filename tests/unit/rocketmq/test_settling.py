@@ -53,6 +53,20 @@ def test_lease_of_zero_returns_the_message_at_once(
     assert caller.receive()[0].system_properties.delivery_attempt == 2
 
 
+def test_lease_of_zero_of_a_push_consumer_waits_for_the_back_off(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    caller.send()
+    served.bench.turn()
+    [one] = caller.receive(auto_renew=True)
+    receipt = one.system_properties.receipt_handle
+    caller.call("ChangeInvisibleDuration", receipt_handle=receipt, invisible_duration=seconds(0))
+    served.bench.turn(999)
+    assert caller.receive() == []
+    served.bench.turn(1)
+    assert caller.receive()[0].system_properties.delivery_attempt == 2
+
+
 @pytest.mark.parametrize("lease_s", [0, 5])
 def test_change_of_a_settled_lease_is_refused(
     served: RocketmqBench, caller: RawCaller, lease_s: int

@@ -171,15 +171,21 @@ public final class Driver {
         }
     }
 
-    /** Sends many delayed messages with some in flight; each failed one is sent again by the client. */
+    /** Sends many delayed messages, 64 in flight. After a failure, which the client did not mend by
+     * its own attempts, it waits for the next server; that message is not sent again. */
     private void burst(Map<String, String> given) throws Throwable {
         int count = Integer.parseInt(given.get("count"));
         int spread = Integer.parseInt(given.get("spread_ms"));
         Semaphore inFlight = new Semaphore(64);
         AtomicInteger stored = new AtomicInteger();
+        java.util.concurrent.atomic.AtomicBoolean failed =
+            new java.util.concurrent.atomic.AtomicBoolean();
         Producer producer = producer(given.get("topic"));
         for (int k = 0; k < count; k++) {
             inFlight.acquire();
+            if (failed.getAndSet(false)) {
+                Thread.sleep(1000);
+            }
             Map<String, String> one = new HashMap<>(given);
             one.put("body", given.get("body") + k);
             one.put("delay_ms", String.valueOf(Long.parseLong(given.get("delay_ms")) + k % spread));
@@ -190,6 +196,8 @@ public final class Driver {
                 if (error == null) {
                     stored.incrementAndGet();
                     say("stored", "body", body);
+                } else {
+                    failed.set(true);
                 }
             });
         }

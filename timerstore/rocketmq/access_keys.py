@@ -2,7 +2,7 @@
 
 A call has the header `authorization: MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time,
 Signature=HEX`. The signature is that of the header `x-mq-date-time`, and of nothing else. So a
-listener who reads one call can repeat it: keys need TLS.
+program that reads one call in the network can repeat it: keys need TLS.
 
 Raises: ConfigError for a file that others can read, or with a line that is not a key.
 """

@@ -99,7 +99,7 @@ def test_repeated_attempt_gets_the_same_messages(served: RocketmqBench, caller: 
     assert len(caller.receive(attempt_id="a", batch_size=2)) == 1  # the third message
 
 
-def test_messages_of_a_poll_whose_client_is_gone_go_to_the_next(
+def test_cancelled_poll_takes_no_message_from_the_next(
     served: RocketmqBench, caller: RawCaller
 ) -> None:
     poll = caller.begin(

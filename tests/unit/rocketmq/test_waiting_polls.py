@@ -17,7 +17,7 @@ IDLE_CPU_MAX = 0.1
 
 @pytest.mark.more
 @pytest.mark.timeout(300)
-def test_parked_polls_are_all_answered(tmp_path: Path) -> None:
+def test_waiting_polls_are_all_answered(tmp_path: Path) -> None:
     with (
         timerstore.open(tmp_path / "store", small()) as store,
         timerstore.rocketmq.serve(store, address="127.0.0.1:0") as server,

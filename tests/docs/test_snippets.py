@@ -1,5 +1,7 @@
 """Run every snippet of the guides and the README, and compare its output with the page."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,14 @@ from tests.support.snippets import GUIDES, ROOT, Section
 
 PAGES = [*sorted(GUIDES.glob("*.md")), ROOT / "README.md"]
 SECTIONS = [one for page in PAGES for one in snippets.sections(page)]
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_of_kombu_stays() -> Iterator[None]:
+    """End what Celery keeps until its process ends: here, other tests follow."""
+    yield
+    if "kombu.pools" in sys.modules:
+        sys.modules["kombu.pools"].reset()
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.page} {one.name}")

@@ -6,7 +6,7 @@ definitions/                             the protocol: our own .proto files, com
 method_service.py                        each call: signature, decoding, errors, counts
 topic_routes.py, client_settings.py, sending.py, receiving.py, settling.py, health.py    the methods
 client_names.py, message_views.py, codes.py     names, messages and errors, to the store and back
-known_clients.py, held_leases.py         the memory of the server about its clients
+known_clients.py, client_leases.py       the memory of the server about its clients
 rocketmq_server.py, start_rocketmq_server.py    the server
 rocketmq_limits.py, access_keys.py, group_policies.py    its arguments
 call_counts.py                           counts of calls

@@ -8,12 +8,13 @@ from typing import Any
 
 import grpc
 
+from timerstore._engine.base.owner import Owner
 from timerstore.rocketmq.definitions import HEALTH, MESSAGING, messages, methods
 
 _STATUS = messages.HealthCheckResponse.ServingStatus
 
 
-class Health:
+class Health(Owner):
     """Answers Check and Watch."""
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from timerstore._engine.base.owner import Owner
 from timerstore._engine.leases import LeasedMessage
 from timerstore.net.server_counters import ServerCounters
 from timerstore.rocketmq.codes import RejectedError
@@ -35,7 +36,7 @@ class Client(NamedTuple):
     connection: str
 
 
-class KnownClients:
+class KnownClients(Owner):
     """The clients that are connected."""
 
     def __init__(

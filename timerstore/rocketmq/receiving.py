@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from timerstore._engine.leases import LeasedMessage
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import MessageError
+from timerstore.rocketmq.client_leases import ClientLeases, ReceiveAttempt
 from timerstore.rocketmq.client_names import ClientNames, resource_name
 from timerstore.rocketmq.codes import RejectedError, status
 from timerstore.rocketmq.definitions import Code, messages
 from timerstore.rocketmq.group_policies import GroupPolicies
-from timerstore.rocketmq.held_leases import HeldLeases, ReceiveAttempt
 from timerstore.rocketmq.known_clients import Client, KnownClients
 from timerstore.rocketmq.message_views import filter_of, milliseconds, timestamp, view
 from timerstore.rocketmq.rocketmq_limits import ATTEMPT_ID_CHARACTERS_MAX, RocketmqLimits
@@ -53,7 +53,7 @@ class Receiving:
         policies: GroupPolicies,
         names: ClientNames,
         clients: KnownClients,
-        held: HeldLeases,
+        held: ClientLeases,
         settling: Settling,
         limits: RocketmqLimits,
     ) -> None:

@@ -27,10 +27,10 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_thread import ServerThread
 from timerstore.rocketmq.access_keys import AccessKeys
 from timerstore.rocketmq.call_counts import CallCount
+from timerstore.rocketmq.client_leases import ClientLeases
 from timerstore.rocketmq.client_names import ClientNames
 from timerstore.rocketmq.group_policies import GroupPolicies
 from timerstore.rocketmq.health import Health
-from timerstore.rocketmq.held_leases import HeldLeases
 from timerstore.rocketmq.known_clients import KnownClients
 from timerstore.rocketmq.method_service import MethodService, Parts
 from timerstore.rocketmq.receiving import Receiving
@@ -49,7 +49,7 @@ _PING_INTERVAL_MS = 10_000
 _PORT_OF_PEER = re.compile(r":([0-9]+)$")
 
 
-class Address(NamedTuple):
+class GrpcAddress(NamedTuple):
     """Where a server listens."""
 
     host: str
@@ -64,11 +64,11 @@ class Address(NamedTuple):
 class ServedOptions(NamedTuple):
     """The checked arguments of a server."""
 
-    address: Address
+    address: GrpcAddress
     tls: tuple[Path, Path] | None
     keys: AccessKeys
     policies: GroupPolicies
-    advertise: Address | None
+    advertise: GrpcAddress | None
     auto_create: bool
     limits: RocketmqLimits
 
@@ -138,14 +138,14 @@ class RocketmqServer(ServerThread):
                 )
         except RuntimeError as error:
             raise _cannot_listen(wanted, error) from error
-        self.address = Address(wanted.host, port).text
+        self.address = GrpcAddress(wanted.host, port).text
         return int(port)
 
     def _parts(self, store: AsyncTimerStore, port: int) -> Parts:
         options = self._options
-        own = options.advertise or Address(options.address.host, port)
+        own = options.advertise or GrpcAddress(options.address.host, port)
         names = ClientNames(store, options.limits, auto_create=options.auto_create)
-        held = HeldLeases(options.limits, lambda: self._store.clock.now_ms)
+        held = ClientLeases(options.limits, lambda: self._store.clock.now_ms)
         settling = Settling(
             store, held, options.limits, lambda: self._store.clock.now_ms, self._count_returned
         )
@@ -195,7 +195,7 @@ def _local_port(number: int) -> int | None:
         one.detach()
 
 
-def _cannot_listen(wanted: Address, error: RuntimeError) -> ConfigError:
+def _cannot_listen(wanted: GrpcAddress, error: RuntimeError) -> ConfigError:
     """Return the error of an address, with the reason of the system, which grpc leaves out."""
     try:
         family = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)[0][0]

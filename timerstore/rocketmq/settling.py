@@ -13,9 +13,9 @@ from typing import Any
 from timerstore._engine.leases import AckResult, LeasedMessage
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import TimerStoreError
+from timerstore.rocketmq.client_leases import ClientLeases
 from timerstore.rocketmq.codes import RejectedError, joint, settled, status, status_of
 from timerstore.rocketmq.definitions import Code, messages
-from timerstore.rocketmq.held_leases import HeldLeases
 from timerstore.rocketmq.known_clients import Client
 from timerstore.rocketmq.message_views import milliseconds
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
@@ -29,7 +29,7 @@ class Settling:
     def __init__(
         self,
         store: AsyncTimerStore,
-        held: HeldLeases,
+        held: ClientLeases,
         limits: RocketmqLimits,
         now_ms: Callable[[], int],
         returned: Callable[[int], None],

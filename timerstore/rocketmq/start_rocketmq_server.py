@@ -12,7 +12,7 @@ from timerstore.net.secret_files import tls_context, tls_files
 from timerstore.rocketmq.access_keys import AccessKeys, read_keys
 from timerstore.rocketmq.group_policies import GroupPolicies, read_policies
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
-from timerstore.rocketmq.rocketmq_server import Address, RocketmqServer, ServedOptions
+from timerstore.rocketmq.rocketmq_server import GrpcAddress, RocketmqServer, ServedOptions
 from timerstore.shards import ShardedStore
 from timerstore.store import TimerStore
 
@@ -30,7 +30,7 @@ def start_server(
 ) -> RocketmqServer:
     """Implement timerstore.rocketmq.serve."""
     _check(store, address, tls, advertise, limits)
-    found = Address(*parse_host_port(address, "address"))
+    found = GrpcAddress(*parse_host_port(address, "address"))
     if not insecure:
         _check_safe(found.host, tls, keys_file)
     files = None
@@ -42,7 +42,7 @@ def start_server(
         files,
         AccessKeys(None if keys_file is None else read_keys(keys_file)),
         GroupPolicies() if groups_file is None else read_policies(groups_file),
-        None if advertise is None else Address(*parse_host_port(advertise, "advertise")),
+        None if advertise is None else GrpcAddress(*parse_host_port(advertise, "advertise")),
         auto_create,
         limits or RocketmqLimits(),
     )

@@ -26,7 +26,7 @@ class ReceiveAttempt(NamedTuple):
     id: str
 
 
-class HeldLeases:
+class ClientLeases:
     """The tables of one server."""
 
     def __init__(self, limits: RocketmqLimits, now_ms: Callable[[], int]) -> None:

@@ -65,7 +65,7 @@ def test_project_of_the_page_on_pytest(tmp_path: Path) -> None:
 
     def tested() -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+            [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"],
             cwd=tmp_path,
             env=environment(),
             capture_output=True,

@@ -230,7 +230,8 @@ class CallRunner(Owner):
         if call.name == "receive":
             leases.update((one.receipt, one.lease_until_ms) for one in found)
         elif call.name == "renew":
-            if call.args[0] in leases:
+            # It may be one of an earlier server.
+            if call.args[0] in leases or len(leases) < self._limits.leases_max:
                 leases[call.args[0]] = found
         elif call.name in _SETTLING:
             leases.pop(call.args[0], None)

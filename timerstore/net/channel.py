@@ -328,7 +328,7 @@ class Channel(Owner):
             and (spec.waits or has_to_be_given_back(spec))
         )
         if lost is None and (is_answered or is_running):
-            slot.is_waiting = False
+            slot.is_waiting, slot.event = False, None  # a thread waits for it from now on
             self._finish_elsewhere(call_id, slot, spec)
         else:
             self._leave(call_id)

@@ -20,7 +20,8 @@ from timerstore.rocketmq.codes import RejectedError
 from timerstore.rocketmq.definitions import Code
 
 _HEADER = re.compile(
-    r"MQv2-HMAC-SHA1 +Credential=([^,/ ]*)[^,]*, *SignedHeaders=[^,]*, *Signature=([0-9A-Fa-f]*)"
+    r"MQv2-HMAC-SHA1 +Credential=([^,/ ]*)(?:[/ ][^,]*)?, *SignedHeaders=[^,]*, *"
+    r"Signature=([0-9A-Fa-f]*)"
 )
 _SECRET_CHARACTERS_MIN = 8
 

@@ -74,6 +74,8 @@ class ClientLeases:
 
     def keep(self, attempt: ReceiveAttempt, messages: Sequence[LeasedMessage]) -> None:
         """Keep an answer for a repeated call."""
+        if attempt in self._replays:  # the call was repeated while it waited
+            self._forget_replay(attempt)
         self._replays[attempt] = {one.receipt: one for one in messages}
         for one in messages:
             self._attempt_of[one.receipt] = attempt

@@ -55,6 +55,7 @@ class KnownClients(Owner):
         self._ids: Counter[str] = Counter()  # of the streams
         self._tasks: set[asyncio.Task[Any]] = set()  # of the streams
         self._polls: dict[Client, set[asyncio.Task[list[LeasedMessage]]]] = {}
+        self._absent: dict[str, asyncio.TimerHandle] = {}  # by client id
         self._is_closed = False
 
     @contextmanager
@@ -64,6 +65,8 @@ class KnownClients(Owner):
             raise _too_many("clients with a Telemetry stream", self._limits.clients_max)
         task = asyncio.current_task()
         assert task is not None
+        if (timer := self._absent.pop(client.id, None)) is not None:
+            timer.cancel()
         self._streams[client] += 1
         self._ids[client.id] += 1
         self._tasks.add(task)
@@ -83,9 +86,11 @@ class KnownClients(Owner):
         _count_down(self._streams, client)
         _count_down(self._ids, client.id)
         if not self._is_closed and client.id not in self._ids:
-            asyncio.get_running_loop().call_later(ABSENT_S, self._look_for, client.id)
+            loop = asyncio.get_running_loop()
+            self._absent[client.id] = loop.call_later(ABSENT_S, self._look_for, client.id)
 
     def _look_for(self, client_id: str) -> None:
+        self._absent.pop(client_id, None)
         if not self._is_closed and client_id not in self._ids:
             self._end_leases(client_id, lambda _: True)
 

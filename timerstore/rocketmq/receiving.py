@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.leases import LeasedMessage
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import MessageError
+from timerstore.errors import CorruptError, MessageError
 from timerstore.rocketmq.client_leases import ClientLeases, ReceiveAttempt
 from timerstore.rocketmq.client_names import ClientNames, resource_name
 from timerstore.rocketmq.codes import RejectedError, status
@@ -69,13 +69,14 @@ class Receiving:
         """Answer ReceiveMessage. `left_s`: seconds until the deadline of the call."""
         terms = await self._checked(client, left_s, request)
         found = [] if terms.attempt is None else self._held.replay(terms.attempt)
-        if not found:
+        is_new = not found
+        if is_new:
             found = await self._clients.poll(client, lambda: self._lease(terms))
-            if request.auto_renew:
-                self._held.renew(client, found)
-            if terms.attempt is not None and found:
-                self._held.keep(terms.attempt, found)
         try:
+            if is_new and request.auto_renew:
+                self._held.renew(client, found)
+            if is_new and found and terms.attempt is not None:
+                self._held.keep(terms.attempt, found)
             await self._send(found, request.message_queue.topic, terms.lease_ms, send)
         except BaseException:
             self._settling.give_back(found)
@@ -91,7 +92,7 @@ class Receiving:
         for one in found:
             try:
                 views.append(view(one, topic, lease_ms))
-            except MessageError as error:  # no client can read it
+            except (CorruptError, MessageError) as error:  # no client can read it
                 await self._settling.bury(one.receipt, str(error))
         if not views:
             text = "no message came in time"

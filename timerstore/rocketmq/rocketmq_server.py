@@ -121,6 +121,8 @@ class RocketmqServer(ServerThread):
             parts.clients.close()
             has_failed = isinstance(self._reason, FailedError)
             await server.stop(_FAILED_GOODBYE_S if has_failed else _GOODBYE_S)
+            while self._counters.net_running_requests:  # cancelled calls give back their leases
+                await asyncio.sleep(0.001)
             await parts.settling.finish()
         finally:
             await server.stop(None)
@@ -217,6 +219,11 @@ def _channel_options(store: AsyncTimerStore, limits: RocketmqLimits) -> list[tup
         ("grpc.server.max_pending_requests_hard_limit", _PENDING_MAX),
         # The client for Java pings without calls, and is sent away by the default.
         ("grpc.keepalive_permit_without_calls", 1),
+        # A client whose host is gone is noticed, so that its leases end.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", 0),
     ]  # fmt: skip

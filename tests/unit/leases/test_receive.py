@@ -310,3 +310,27 @@ def test_property_with_the_name_of_a_lease_is_the_callers_in_its_topic(bench: Be
     put(bench, b"a", properties={"RETRY_TOPIC": "of another store"})
     (a,) = take(bench)
     assert a.properties["RETRY_TOPIC"] == "of another store"
+
+
+def test_equal_values_of_other_types_are_checked_each(bench: Bench) -> None:
+    bench.store.receive("t", "g", max_count=1)
+    with pytest.raises(MessageError, match="max_count"):
+        bench.store.receive("t", "g", max_count=True)
+    with pytest.raises(MessageError, match="tags"):
+        bench.store.receive("t", "g", tags=memoryview(bytearray(b"x")))  # type: ignore[arg-type]
+
+
+def test_number_that_changes_is_read_by_each_receive(bench: Bench) -> None:
+    class Count:
+        value = 1
+
+        def __index__(self) -> int:
+            return self.value
+
+    count: Any = Count()
+    for _ in range(3):
+        bench.store.put("t", b"x")
+    bench.turn()
+    assert len(bench.store.receive("t", "g", max_count=count)) == 1
+    count.value = 2
+    assert len(bench.store.receive("t", "g", max_count=count)) == 2

@@ -583,6 +583,21 @@ def test_leases_stay_if_the_server_ends(served: ServedBench) -> None:
     assert one.ack(message) is AckResult.ACKED
 
 
+def test_next_server_follows_a_lease_from_its_renewal_on(served: ServedBench) -> None:
+    one = served.connect(return_leases=True)
+    one.put("t", b"x")
+    served.bench.turn()
+    (message,) = one.receive("t", "g", lease=3600)
+    served.server.close()
+    served.server = timerstore.net.serve(served.bench.store, socket=served.path)
+    one.renew(message, lease=3600)
+    one.close()
+    while served.server.stats()["net_returned_leases"] < 1:
+        pass
+    served.bench.turn()
+    assert [m.body for m in served.bench.store.receive("t", "g")] == [b"x"]
+
+
 def test_leases_are_kept_otherwise(served: ServedBench, remote: RemoteStore) -> None:
     remote.put("t", b"x")
     served.bench.turn()

@@ -181,24 +181,25 @@ def test_leases_end_when_the_stream_of_their_client_is_gone(
 def test_short_break_of_a_stream_ends_no_lease(
     served: RocketmqBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = threading.Event()
-    look_for = known_clients.KnownClients._look_for
+    left, gone, seen = known_clients.KnownClients._left, threading.Event(), []
 
-    def look(self: known_clients.KnownClients, client_id: str) -> None:
-        look_for(self, client_id)
-        looked.set()
+    def leave(self: known_clients.KnownClients, client: known_clients.Client) -> None:
+        left(self, client)
+        seen.append(self)
+        gone.set()
 
-    monkeypatch.setattr(known_clients, "ABSENT_S", 0.2)
-    monkeypatch.setattr(known_clients.KnownClients, "_look_for", look)
+    monkeypatch.setattr(known_clients.KnownClients, "_left", leave)
     push = served.caller("one")
     stream = Stream(push)
     push.send()
     served.bench.turn()
     found = push.receive(auto_renew=True)
     stream.end()
+    assert gone.wait(20)
+    assert list(seen[0]._absent) == ["one"]
     again = Stream(served.caller("one"))  # the same program on another connection
-    assert looked.wait(20)
     assert push.ack(*receipts(found))[0].status.code == Code.OK
+    assert not seen[0]._absent  # the next break has its whole time
     again.end()
 
 

@@ -8,7 +8,7 @@ OpenStore subscribes to it.
     states_needed         CommitLog             States, Calendar
     ids_needed            CommitLog             Ids
     appending             CommitLog             Checkpoint
-    staging_half_full             CommitLog             Dispatch
+    staging_half_full     CommitLog             Dispatch
     synced                CommitLog             Metrics
     durable               CommitLog             Dispatch, Flush, ScheduleDeliver, Puller, Groups
     store_failed          CommitLog             OpenStore, for its servers

@@ -269,7 +269,7 @@ def read_receipt(text: object) -> Receipt:
 #         <store id, 8 hex> <queue> <offset> <group>
 #
 #     Queue and offset are the place in the topic %DLQ%<group>. A requeued message is in the topic
-#     %RETRY%<group>|<topic>, with the property TS_LEASE (lease.py) of attempt 0, not "from retry",
+#     %RETRY%<group>|<topic>, with the property TS_LEASE (above) of attempt 0, not "from retry",
 #     whose source is this place.
 
 

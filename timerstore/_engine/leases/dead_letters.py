@@ -290,13 +290,13 @@ class Requeuer(Owner):
         store_id: int,
         id_prefix: str,
         log: CommitLog,
-        putting: Appender,
+        appender: Appender,
         reader: DeadLetterReader,
     ) -> None:
         self._store_id = store_id
         self._id_prefix = id_prefix
         self._log = log
-        self._putting = putting
+        self._appender = appender
         self._reader = reader
         self._lock = Lock()
         self._requeued: dict[str, RequeuedPlaces] = {}  # by group
@@ -393,8 +393,8 @@ class Requeuer(Owner):
             rows = list(run)
             due = np.zeros(len(rows), np.int64)
             places = _RequeuedRows(rows, requeued)
-            to = Destination(self._putting.place_of(retry_topic(topic, group), queue_id)[0])
-            self._putting.append_rows(to, columns_of(rows, due), due, places)
+            to = Destination(self._appender.place_of(retry_topic(topic, group), queue_id)[0])
+            self._appender.append_rows(to, columns_of(rows, due), due, places)
             reach("requeue_appended")
 
     def _copy(self, group: str, place: Place, letter: DeadLetter) -> _Copy:
@@ -406,11 +406,11 @@ class Requeuer(Owner):
             self._store_id, 0, False, *place, letter.queue_id, letter.queue_offset,
             letter.due_ms, letter.delivered_ms, letter.born_ms, letter.flag,
         )  # fmt: skip
-        message_id = letter.message_id or unique_key(self._id_prefix, self._putting.take_ids(1))
-        queue_id = self._putting.targets.priority_queue(topic, letter.queue_id)
+        message_id = letter.message_id or unique_key(self._id_prefix, self._appender.take_ids(1))
+        queue_id = self._appender.targets.priority_queue(topic, letter.queue_id)
         text = properties_of(letter, lease, topic)
         copy = _Copy(place, topic, queue_id, message_id, body_of(letter), text)
-        config = self._putting.config
+        config = self._appender.config
         try:
             message_fields.check_sizes(
                 len(copy.body),

@@ -125,14 +125,14 @@ class LeaseAppender:
         id_prefix: str,
         lease_progress: LeaseProgress,
         clock: Clock,
-        putting: Appender,
+        appender: Appender,
         opening: int,
         kinds: LeaseKinds,
     ) -> None:
         self._kinds = kinds
         self._lease_progress = lease_progress
         self._clock = clock
-        self._putting = putting
+        self._appender = appender
         self._opening = opening
         self._store_id = store_id
         self._id_prefix = id_prefix
@@ -148,10 +148,10 @@ class LeaseAppender:
 
         So after an error `leased` has the messages that were leased before it.
         """
-        config = self._putting.config
+        config = self._appender.config
         now_ms = self._clock.now_ms
         until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + terms.lease_ms, config)
-        first = self._putting.take_ids(len(messages))
+        first = self._appender.take_ids(len(messages))
         rows, problem = [], None
         for k, message in enumerate(messages):
             row = self._row(source, message, terms, first + k)
@@ -201,16 +201,16 @@ class LeaseAppender:
         return self._retry_target(source.topic, source.group, lease.queue_id)
 
     def _retry_target(self, topic: str, group: str, queue_id: int) -> LeaseTarget:
-        priority = self._putting.targets.priority_queue(topic, queue_id)
+        priority = self._appender.targets.priority_queue(topic, queue_id)
         return LeaseTarget(retry_topic(topic, group), priority)
 
     def retry_route(self, topic: str, group: str, queue_id: int) -> Route:
         """Return the queue in which a group gets messages of a queue of a topic again."""
-        return self._putting.place_of(*self._retry_target(topic, group, queue_id))[0]
+        return self._appender.place_of(*self._retry_target(topic, group, queue_id))[0]
 
     def _size_problem(self, row: _Row) -> MessageError | None:
         """Return an error if a message leaves no room for its lease."""
-        config, one = self._putting.config, row.message
+        config, one = self._appender.config, row.message
         try:
             message_fields.check_sizes(
                 len(row.body),
@@ -240,12 +240,12 @@ class LeaseAppender:
         """
         due = np.full(len(rows), until_ms, np.int64)
         places = _RecordedPlaces(rows, self._lease_progress, source)
-        route, _ = self._putting.place_of(*rows[0].target)
+        route, _ = self._appender.place_of(*rows[0].target)
         try:
             # Relative to the start of the lease, so it becomes a timer even if it is over by now.
             # Otherwise it would get a queue offset, and its receipt would name another timer.
             began_ms = until_ms - terms.lease_ms
-            self._putting.append_rows(
+            self._appender.append_rows(
                 Destination(route), columns_of(rows, due), due, places, began_ms
             )
         except FlowControlError:
@@ -285,7 +285,7 @@ class LeaseAppender:
             until_ms,
             int(places.numbers[k]),
             int(places.log_offsets[k]),
-            min(backoff_ms, self._putting.config.delay_ms_max),
+            min(backoff_ms, self._appender.config.delay_ms_max),
             row.message_id,
         )
         properties = {

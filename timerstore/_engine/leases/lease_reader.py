@@ -5,7 +5,7 @@ Locking: `_lock` is held while messages are read and leased, but not during a sy
 Invariants:
     1. A message is leased to one caller.
     2. Topic and retry topic take turns, so neither delays the other. If the topic has priorities,
-       they do so within each priority (lease_reader.py).
+       they do so within each priority (PriorityOrder).
     3. A leased message is not read again, and a message that was not leased is read next, also
        after an error.
     4. All waiting callers use one filter; a call with another filter does not end their wait.

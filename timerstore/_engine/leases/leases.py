@@ -120,7 +120,7 @@ class Leases(Owner):
         id_prefix: str,
         canceller: Canceller,
         rescheduler: Rescheduler,
-        putting: Appender,
+        appender: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
         ends: QueueEnds,
@@ -132,12 +132,12 @@ class Leases(Owner):
         self._ends = ends
         self._log = core.log
         self._config = core.config
-        self._putting = putting
+        self._appender = appender
         self._groups = groups
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
         self._leasing = LeaseAppender(
-            core.store_id, id_prefix, lease_progress, core.clock, putting, self._opening, kinds
+            core.store_id, id_prefix, lease_progress, core.clock, appender, self._opening, kinds
         )
         self._kinds = kinds
         self._lock = Lock()
@@ -359,7 +359,7 @@ class Leases(Owner):
 
     def _appended(self) -> None:
         reach("ack_appended")
-        self._putting.notify_later()
+        self._appender.notify_later()
 
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
@@ -442,7 +442,7 @@ class Leases(Owner):
             return AckResult.UNKNOWN
 
         def buried(kept: bytes) -> tuple[bytes, Route | None]:
-            return kept, self._putting.route_to(dead_letter_topic(receipt.group))
+            return kept, self._appender.route_to(dead_letter_topic(receipt.group))
 
         # 0: now, also if the clock is set back
         moved = self._move_noted(reason, receipt, 0, None, buried)
@@ -570,5 +570,5 @@ class Leases(Owner):
                 moved = rescheduler.reschedule(handle, None, None, deliver_ms, rewrite, sync)
         except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
-        self._putting.appended()
+        self._appender.appended()
         return moved

@@ -26,6 +26,7 @@ COUNT_MAX = 10_000
 ATTEMPTS_MAX = 1_000_000
 TOPICS_MAX = 1_000
 _TERMS_MAX = 256  # checked arguments that are kept
+_PLAIN = frozenset({int, float, bool, str, type(None), timedelta, Backoff})
 
 Topics = str | Sequence[str]
 """A topic, or several."""
@@ -122,17 +123,16 @@ class ReceiveChecks:
             request.lease, request.max_count, request.wait, request.tags, request.sql,
             request.max_attempts, request.backoff, request.bytes_max,
         )  # fmt: skip
-        key = given, tuple(map(type, given))  # 1 and True are equal
-        try:
-            terms = self._terms.get(key)
-        except TypeError:  # something that has no hash, such as a list of delays
+        types = tuple(map(type, given))  # 1 and True are equal
+        if not _PLAIN.issuperset(types):  # it has no hash, or may change
             return check_receive(self._config, request)
+        key = given, types
+        terms = self._terms.get(key)
         if terms is None:
             terms = check_receive(self._config, request)
-            if type(request.backoff) is not tuple:  # whose numbers have types, too
-                if len(self._terms) >= _TERMS_MAX:
-                    self._terms.clear()
-                self._terms[key] = terms
+            if len(self._terms) >= _TERMS_MAX:
+                self._terms.clear()
+            self._terms[key] = terms
         return terms
 
 

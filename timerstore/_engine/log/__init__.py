@@ -7,6 +7,7 @@ commit_log.py        append, write out, sync: one thread syncs for all waiting t
 log_reader.py        what a reader needs of this log or of a snapshot of one
 staging.py           the two halves of the side file that takes appended records
 log_recovery.py      find the end of the log after a crash
+timer_states.py      pending, delivered or cancelled, for each timer id
 survey.py            read every readable record, also past damage
 scanned_records.py   the array of records that a scan returns, and groups of equal records
 fold.py              derive the state of every timer from the whole log, and decide which records

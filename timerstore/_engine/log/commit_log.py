@@ -6,7 +6,7 @@ continues in the other half, and the dispatch thread writes the full one to its 
 waits only if both halves are full.
 
 Thread safety: any thread may append. One thread at a time writes out; one at a time syncs
-    (commit_log.py).
+    (GroupCommit).
 Locking: `_write_lock`, then `lock`, the append lock. The leader of a sync round takes both. No
     system call is made under the append lock. C takes this lock too, without the GIL, so code under
     it must not rely on the GIL.
@@ -215,7 +215,7 @@ class CommitLog(Owner):
         self.provide_in_batch(status, need, what)
 
     def provide_in_batch(self, status: int, need: int, what: str) -> None:
-        """Like `serve`, for a batch whose caller has already called `wait_for_checkpoint`."""
+        """Like `provide`, for a batch whose caller has already called `wait_for_checkpoint`."""
         if status == lib.TS_NEED_SPACE:
             self.make_room(need)
         elif status == lib.TS_NEED_STATES:

@@ -4,6 +4,7 @@
                                     +-> queue of wheel_timer   -> timer/
                                     +-> the index, by message key -> read/query.py
 
+core.py            `Core`: the values that nearly every component needs
 dispatch.py        the service that brings queues and index up to the end of the log; cancels that
                    are not visible to all readers yet
 consume_queue.py   one queue: units of fixed size in files of fixed size

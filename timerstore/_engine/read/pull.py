@@ -336,7 +336,7 @@ def _no_result(_route: Route, bounds: PullBounds) -> PullResult:
 # Thread safety: any thread.
 # Invariants:
 #     1. After `catch_up`, the answer is that of a pull: no put that returned before is missed,
-#        within the limits of pull.py.
+#        within the limits of Puller.
 
 
 class QueueEnds(Owner):

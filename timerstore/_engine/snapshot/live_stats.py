@@ -103,7 +103,7 @@ def take_newest(root: Path, precision_ms: int | None = None) -> Snapshot:
 # A summary of a store. Another process may have the store open.
 #
 #     look       as of the last checkpoint; without counts if none are stored
-#     counted    as of now, always with counts (live_stats.py)
+#     counted    as of now, always with counts
 #
 # Thread safety: takes no lock and writes nothing.
 # Invariants: a summary has only durable messages. `look` returns no counts for a broker's store,

@@ -239,7 +239,7 @@ class Directory(Owner):
 # Restore and repair use it. A directory that was interrupted keeps its temporary name, such as
 # `<name>.restoring`. The next restore or repair to that name clears it and starts again.
 #
-# Locking: the directory is locked like a store's (directory.py). Two builders at once would remove
+# Locking: the directory is locked like a store's (Directory). Two builders at once would remove
 #     and overwrite each other's files.
 # Invariants:
 #     1. The final name exists only when everything in the directory is durable.

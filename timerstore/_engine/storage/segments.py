@@ -244,7 +244,7 @@ class Segments(SegmentFiles):
         """Call C, and map the segments that it needs, until it succeeds; return its result.
 
         what: names the operation in an error.
-        at_least: the smallest result of a success. A smaller one raises its error, as `serve` does.
+        at_least: the smallest result of a success. `provide` raises the error of a smaller one.
         """
         while (got := function(view, *arguments)) < at_least:
             self.provide(view, got, what)

@@ -16,7 +16,7 @@ pipeline.py                builds the six services, starts and stops them
 wheel.py                   the ring of slots, and checksums of its file
 far_wheel.py               coarse slots past the window; far_log.py has their units
 timer_log.py               the linked units; chain_compaction.py
-timer_states.py            pending, delivered or cancelled, for each timer id
+delay_queue.py             keys with due times in memory, usable without a store
 checkpoint.py              the state that recovery starts from
 linker.py                  places a message on the wheel, on the far wheel or in the open slot
 open_slot.py               loaded messages by due time; fair_queue.py gives topics their turns

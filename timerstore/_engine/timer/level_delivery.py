@@ -53,7 +53,7 @@ _DRAFT = np.dtype(
         ("unusable", np.int32),
     ]
 )
-assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "deliver.py and native/api disagree"
+assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "level_delivery.py and native/api disagree"
 
 
 class _Sent(NamedTuple):

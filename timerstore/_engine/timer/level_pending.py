@@ -4,7 +4,7 @@ Thread safety: any thread may call it.
 Locking: the append lock, while the undelivered offsets are copied.
 Invariants:
     1. Every message that was pending when a call began is returned once, in order of (due time,
-       level, put order). Its due time is the time at which it will be delivered (level_pending.py).
+       level, put order). Its due time is the time at which it will be delivered (Runs, below).
 """
 
 from collections.abc import Iterator

@@ -193,10 +193,10 @@ class Ingester(Owner):
     """Ingests rows into one store."""
 
     def __init__(
-        self, core: Core, dispatch: Dispatch, side_file: LedgerSideFile, putting: Appender
+        self, core: Core, dispatch: Dispatch, side_file: LedgerSideFile, appender: Appender
     ) -> None:
         self._clock = core.clock
-        self._putting = putting
+        self._appender = appender
         self._config = core.config
         self._log = core.log
         self._record_bytes_max = min(
@@ -244,7 +244,7 @@ class Ingester(Owner):
         """Append a ledger record without rows; return the log offset of its end."""
         route = self._ledger_route()
         timed = part._replace(now_ms=self._clock.now_ms)
-        return self._putting.append_group(route, batch.rows, timed, batch.due_ms, route, text)
+        return self._appender.append_group(route, batch.rows, timed, batch.due_ms, route, text)
 
     def ingested(self, source: str) -> IngestedVersions:
         """Return the complete versions of a source."""
@@ -298,7 +298,7 @@ class Ingester(Owner):
             now = self._append_header(source, version, now)
         reach("ingest_appended")
         self._log.sync_through(now.end)
-        self._putting.appended()
+        self._appender.appended()
         return IngestReceipt(source, version, now.row_count, is_replay=False)
 
     def _behind(
@@ -334,7 +334,7 @@ class Ingester(Owner):
         self, source: str, version: int, now: Known, piece: _Piece, *, is_final: bool
     ) -> Known:
         batch, begin = piece
-        route = self._putting.route_to(batch.topic)
+        route = self._appender.route_to(batch.topic)
         while begin < batch.rows.count:
             part = self._cut(batch, begin, route)
             begin += part.row_count
@@ -366,10 +366,10 @@ class Ingester(Owner):
 
     def _append(self, header: ChunkHeader, route: Route, batch: Checked, part: BatchPart) -> Known:
         rows, due_ms = batch.rows, batch.due_ms
-        rows.native.first_unique = self._putting.take_ids(part.row_count) - part.begin
+        rows.native.first_unique = self._appender.take_ids(part.row_count) - part.begin
         ledger_route, text = self._ledger_route(), write_chunk(header)
         self._doubted.add(header.source)
-        end = self._putting.append_group(route, rows, part, due_ms, ledger_route, text)
+        end = self._appender.append_group(route, rows, part, due_ms, ledger_route, text)
         reach("ingest_chunk_appended")
         known = self.ledger.note(header, end)
         self._doubted.discard(header.source)

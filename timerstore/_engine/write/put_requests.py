@@ -2,7 +2,7 @@
 
 The public API makes them (api.py), and nothing below it repeats their fields. The fields are as the
 caller gave them, except that names are plain text (errors.plain) and iterators of keys are lists,
-which can be read twice. They are validated where they are used, before anything is appended.
+which can be read twice. `PutCheck` validates those of one message, before anything is created.
 """
 
 import random
@@ -108,7 +108,7 @@ class CheckedPut(NamedTuple):
 
 
 class PutCheck:
-    """Checks puts of one message. This is the only place that knows all of their arguments."""
+    """Checks the arguments that all puts of one message have; keyed_put.py checks those of keys."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config

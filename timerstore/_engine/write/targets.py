@@ -111,7 +111,7 @@ class Targets(Owner):
                     has_priorities=self.has_priorities(topic),
                 )
                 self.by_topic[topic] = target
-                self._set_hot(target)
+                self._set_fastpath(target)
             return target
 
     def route_of(self, target: TopicTarget, queue_id: int | None) -> Route:
@@ -133,7 +133,7 @@ class Targets(Owner):
                 self._log.check_alive()
                 routes = self._make_routes(target.topic, number + 1)
                 target.set_routes(routes, has_priorities=target.has_priorities)
-                self._set_hot(target)
+                self._set_fastpath(target)
         return target.routes[number]
 
     def has_priorities(self, topic: str) -> bool:
@@ -163,7 +163,7 @@ class Targets(Owner):
             self._routes.set_priorities(topic, PRIORITY_QUEUE_COUNT, self._clock.now_ms)
             count = max(PRIORITY_QUEUE_COUNT, len(target.routes))
             target.set_routes(self._make_routes(topic, count), has_priorities=True)
-            self._set_hot(target)
+            self._set_fastpath(target)
 
     def level_of(self, target: TopicTarget, real: Route, level: int) -> Level:
         """Return a fixed delay level of one of the topic's queues, created if necessary."""
@@ -191,15 +191,15 @@ class Targets(Owner):
             target.levels.setdefault(real.queue_id, {})[level] = made
         return made
 
-    def _set_hot(self, target: TopicTarget) -> None:
+    def _set_fastpath(self, target: TopicTarget) -> None:
         """Give the topic to the C putter if it has one queue, else take it away."""
         if target.only is None:
             self.fastpath_topics.pop(target.topic, None)
         else:
             address = int(ffi.cast("uintptr_t", target.only.native))
             levels = target.levels.setdefault(0, {})
-            hot = (address, target.origin, target.body_bytes_max, levels)
-            self.fastpath_topics[target.topic] = hot
+            found = (address, target.origin, target.body_bytes_max, levels)
+            self.fastpath_topics[target.topic] = found
 
 
 def _is_used(route: Route) -> bool:

@@ -70,25 +70,27 @@ class Consuming:
         raises.
         """
         for source, (queue, wait) in list(self._reads.items()):
+            del self._reads[source]  # also after an error: it has ended then
             try:
                 result = wait.take()
             except ConnectionLostError:
-                del self._reads[source]
                 continue
-            if result is not None:
-                del self._reads[source]
+            if result is None:
+                self._reads[source] = queue, wait
+            else:
                 yield queue, source.taken(result)
 
     def take_tasks(self) -> list[Any]:
         """Return the tasks that have come; otherwise as `take_broadcasts`."""
-        found = None
-        if self._tasks is not None:
-            try:
-                found = self._tasks[1].take()
-            except ConnectionLostError:
-                found = []
-            if found is not None:
-                self._tasks = None
+        if self._tasks is None:
+            return []
+        waiting, self._tasks = self._tasks, None  # also after an error: it has ended then
+        try:
+            found: list[Any] | None = waiting[1].take()
+        except ConnectionLostError:
+            return []
+        if found is None:
+            self._tasks = waiting
         return found or []
 
     def cancel(self) -> None:

@@ -58,17 +58,13 @@ class HeldLeases:
         self._renewed_s.pop(receipt, None)
         try:
             result = str(call(receipt))
-        except (ConnectionLostError, UnavailableError):
-            self._late[receipt] = call
-            self._start()
-            self._wake.set()
+        except TimerStoreError as error:
+            if error.retryable or isinstance(error, ConnectionLostError | UnavailableError):
+                self._late[receipt] = call
+                self._start()
+                self._wake.set()
             raise
-        if result in ("EXPIRED", "SETTLED", "UNKNOWN"):
-            _log.warning(
-                "a task ended after its lease (%s): it may run a second time; receipt %s",
-                result,
-                receipt,
-            )
+        _warn_if_late(receipt, result)
 
     def give_back(self, receipts: Iterable[str]) -> None:
         """Return leases now, so that other workers get the messages. Without a server they return
@@ -120,19 +116,31 @@ class HeldLeases:
                 self._on_settled()
 
     def step(self) -> None:
-        """Repeat settlements, and renew the leases of which a third has passed."""
-        for receipt, call in list(self._late.items()):
-            result = call(receipt)
-            del self._late[receipt]
-            _log.warning("a task was settled after a lost connection (%s)", result)
+        """Renew the leases of which a third has passed, and repeat settlements."""
         for receipt, renewed_s in list(self._renewed_s.items()):
             if time.monotonic() < renewed_s + _RENEW_S:
                 continue
             try:
                 self._store.renew(receipt, lease=LEASE_S)
             except LeaseLostError as error:
-                self._renewed_s.pop(receipt, None)
-                _log.warning("a running task lost its lease and may run a second time: %s", error)
+                if self._renewed_s.pop(receipt, None) is not None:  # not settled in between
+                    _log.warning(
+                        "a running task lost its lease and may run a second time: %s", error
+                    )
             else:
                 if receipt in self._renewed_s:  # not settled in between
                     self._renewed_s[receipt] = time.monotonic()
+        for receipt, call in list(self._late.items()):
+            result = str(call(receipt))
+            del self._late[receipt]
+            _log.warning("a task was settled after a lost connection (%s)", result)
+            _warn_if_late(receipt, result)
+
+
+def _warn_if_late(receipt: str, result: str) -> None:
+    if result in ("EXPIRED", "SETTLED", "UNKNOWN"):
+        _log.warning(
+            "a task ended after its lease (%s): it may run a second time; receipt %s",
+            result,
+            receipt,
+        )

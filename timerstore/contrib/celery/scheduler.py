@@ -169,6 +169,7 @@ def _definition(
     """Return a definition whose body is the same for each process and each start of beat."""
     message["headers"]["origin"] = "beat"
     message["properties"]["delivery_tag"] = ""
+    message["properties"].pop("reply_to", None)  # drawn for each process; only rpc:// reads it
     is_counted = isinstance(expires_s, int | float)
     if is_counted or expires_s is None:
         message["headers"]["expires"] = None  # counted from each run by its receiver

@@ -224,7 +224,8 @@ class StoreChannel(virtual.Channel):
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer. Messages that are on their way go to others."""
         super().basic_cancel(consumer_tag)
-        self._want(0)
+        if not self.closed:  # else all are cancelled
+            self._want(0)
 
     def begin(self) -> None:
         """Begin to wait for messages, as far as the consumers take more."""

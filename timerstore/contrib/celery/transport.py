@@ -91,9 +91,11 @@ class Transport(virtual.Transport):
         if self._loop is not None:
             self._loop.end()
             self._loop = None
-        super().close_connection(connection)
-        self.broadcasts.clear()
-        self._release()
+        try:
+            super().close_connection(connection)
+        finally:
+            self.broadcasts.clear()
+            self._release()
 
     def _release(self) -> None:
         if self._broker is not None:

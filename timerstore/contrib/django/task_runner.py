@@ -83,6 +83,9 @@ class TaskRunner:
                 self._attempt(record, message)
         except LeaseLostError as error:
             _log.error("task %s: its lease is lost, so another worker has it: %s", record.id, error)
+        except MessageError as error:  # its state is larger than a message can be
+            _log.error("task %s: %s", record.id, error)
+            self.insist(partial(store.bury, message, error=str(error)))
         else:
             self._settle(record, message)
 

@@ -8,6 +8,7 @@ import argparse
 import atexit
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ from timerstore.contrib.django.management.backend_option import add_backend_opti
 from timerstore.contrib.django.processes import supervise
 from timerstore.contrib.django.worker import Worker
 from timerstore.errors import TimerStoreError
+
+_SAME_S = 1.0
+"""Signals that come so soon one after the other are one request to stop."""
 
 
 class Command(BaseCommand):
@@ -89,12 +93,21 @@ def _run_worker(alias: str, queues: list[str], threads: int, stop_timeout_s: flo
 
 
 def _on_signals(stop: Callable[[], None]) -> None:
-    """Stop at the first SIGTERM or SIGINT. The second one ends the process."""
+    """Stop at the first SIGTERM or SIGINT. One that comes a second later ends the process.
+
+    A signal to the group of the processes comes twice: from its sender and from the parent.
+    """
     if threading.current_thread() is not threading.main_thread():
         return  # autoreload has the signals
 
+    first_s: list[float] = []
+
     def handle(number: int, _frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        now_s = time.monotonic()
+        if first_s and now_s > first_s[0] + _SAME_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        first_s.append(now_s)
         stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

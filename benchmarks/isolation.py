@@ -93,17 +93,18 @@ def _in_child(job: Callable[[], Result], folder: Path | None) -> Result:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(sender, job))
-    child.start()
-    sender.close()
     try:
+        child.start()
+        sender.close()
         answer = receiver.recv()
     except EOFError:
         answer = None
     except BaseException:
-        child.terminate()
-        child.join(_PATIENCE_S)
-        child.kill()
-        child.join()
+        if child.pid is not None:  # it was started
+            child.terminate()
+            child.join(_PATIENCE_S)
+            child.kill()
+            child.join()
         raise
     child.join()
     if isinstance(answer, Result):

@@ -1,12 +1,12 @@
 """Run every snippet of the guides and the README, and compare its output with the page."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import snippets
+from tests.support.celery_brokers import close_brokers
 from tests.support.snippets import GUIDES, ROOT, Section
 
 PAGES = [*sorted(GUIDES.glob("*.md")), ROOT / "README.md"]
@@ -14,11 +14,10 @@ SECTIONS = [one for page in PAGES for one in snippets.sections(page)]
 
 
 @pytest.fixture(autouse=True)
-def _no_connection_of_kombu_stays() -> Iterator[None]:
-    """End what Celery keeps until its process ends: here, other tests follow."""
+def _no_connection_of_kombu_stays(shell: dict[str, str]) -> Iterator[None]:
+    """Close it before the folder of the snippets is gone."""
     yield
-    if "kombu.pools" in sys.modules:
-        sys.modules["kombu.pools"].reset()
+    close_brokers()
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.page} {one.name}")

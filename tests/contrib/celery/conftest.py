@@ -7,10 +7,8 @@ import pytest
 
 pytest.importorskip("celery", reason="celery is not installed: pip install timerstore[celery]")
 
-from kombu import pools
-
 from tests.contrib.celery.kombu_bench import KombuBench
-from timerstore.contrib.celery import broker as broker_module
+from tests.support.celery_brokers import close_brokers
 
 
 @pytest.fixture
@@ -18,7 +16,4 @@ def kombu_bench(tmp_path: Path) -> Iterator[KombuBench]:
     one = KombuBench(tmp_path)
     yield one
     one.close()
-    pools.reset()
-    for left in list(broker_module._open.values()):  # of connections that a test did not release
-        left._user_count = 0
-        left._close_if_unused()
+    close_brokers()

@@ -89,5 +89,7 @@ class Broker:
             self._is_open = False
             for key in [key for key, one in _open.items() if one is self]:
                 del _open[key]
-        self.store.close()
-        self.leases.close()
+        try:
+            self.store.close()
+        finally:
+            self.leases.close()

@@ -13,12 +13,15 @@ from timerstore.rocketmq.definitions import HEALTH, MESSAGING, messages, methods
 
 _STATUS = messages.HealthCheckResponse.ServingStatus
 
+_WATCHES_MAX = 1024
+
 
 class Health(Owner):
     """Answers Check and Watch."""
 
     def __init__(self) -> None:
         self._closing = asyncio.Event()
+        self._watch_count = 0
 
     def handler(self) -> Any:
         """Return the handler of both methods, for a server of grpc.aio."""
@@ -40,9 +43,17 @@ class Health(Owner):
         return self._now(request)
 
     async def _watch(self, request: Any, context: Any) -> None:
-        await context.write(self._now(request))
-        await self._closing.wait()
-        await context.write(self._now(request))
+        if self._watch_count >= _WATCHES_MAX:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"wanted at most {_WATCHES_MAX} watches"
+            )
+        self._watch_count += 1
+        try:
+            await context.write(self._now(request))
+            await self._closing.wait()
+            await context.write(self._now(request))
+        finally:
+            self._watch_count -= 1
 
     def _now(self, request: Any) -> Any:
         if request.service not in ("", MESSAGING):

@@ -42,6 +42,17 @@ def test_topics_that_clients_make_are_limited(limited: Any) -> None:
     assert caller.send("one").status.code == Code.OK
 
 
+def test_topics_of_one_call_are_limited_together(limited: Any) -> None:
+    system = messages.SystemProperties(message_type=1)
+    sent = [
+        messages.Message(topic=resource(name), body=b"x", system_properties=system)
+        for name in ("one", "two", "three")
+    ]
+    entries = limited(topics_max=3).caller().call("SendMessage", messages=sent).entries
+    codes = [one.status.code for one in entries]
+    assert codes == [Code.OK, Code.OK, Code.TOO_MANY_REQUESTS]
+
+
 def test_groups_are_limited(limited: Any) -> None:
     caller = limited(groups_max=1).caller()
     assert code_of(caller, group="one") == Code.MESSAGE_NOT_FOUND

@@ -125,7 +125,6 @@ class Calendar(Owner):
         directory: Directory,
     ) -> None:
         self._config = core.config
-        self._clock = core.clock
         self._log = core.log
         self._routes = core.routes
         self._fill_lock = Lock()

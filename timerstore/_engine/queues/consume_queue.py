@@ -47,11 +47,6 @@ class ConsumeQueue(Owner):
         self._segments.load(is_derived=True)
 
     @property
-    def has_files(self) -> bool:
-        """Whether the queue has any file."""
-        return bool(self._segments.numbers)
-
-    @property
     def has_incompatible_files(self) -> bool:
         """Whether a file has another length. Then no file may be read; `restart` replaces them."""
         return self._segments.has_incompatible_files

@@ -215,13 +215,8 @@ def searched(name: str, how: str, text: str, *, inside: bool) -> SqlCondition:
     return SqlCondition(evaluate)
 
 
-def numbers_are(left: Number, sign: str, right: Number) -> SqlCondition:
-    """Return two constant numbers compared."""
-    return constant(_COMPARE[sign](left, right))
-
-
-def texts_are(left: str, sign: str, right: str) -> SqlCondition:
-    """Return two constant texts compared."""
+def constants_are(left: Number | str, sign: str, right: Number | str) -> SqlCondition:
+    """Return two constant numbers, or two constant texts, compared."""
     return constant(_COMPARE[sign](left, right))
 
 
@@ -411,9 +406,9 @@ class _Builder:
         if left.name is not None:
             return _property_compared(left.name, sign, right)
         if left.number is not None and right.number is not None:
-            return numbers_are(left.number, sign, right.number)
+            return constants_are(left.number, sign, right.number)
         if left.text is not None and right.text is not None:
-            return texts_are(left.text, sign, right.text)
+            return constants_are(left.text, sign, right.text)
         raise _Refused(right.at, "wanted a property on one side, or two constants of one kind")
 
     def missing(self, parts: list[Any]) -> SqlCondition:

@@ -41,7 +41,6 @@ from timerstore._engine.write.checked_batch import (
 )
 from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.put_requests import BatchRequest, wants_sync
-from timerstore._engine.write.targets import check_queue
 from timerstore.errors import BusyError, ConflictError, FullError, MessageError
 from timerstore.messages import Int64Array
 from timerstore.receipts import CallerIds, PutBatch, ReceiptOrigin
@@ -125,7 +124,8 @@ class PutBatchWriter(Owner):
     def put_checked(self, call: CheckedBatch, *, atomic: bool) -> PutBatch:
         """Do the remaining checks of a batch whose sizes were checked, then append."""
         count = call.row_count
-        check_queue(call.queue_id)
+        if call.queue_id is not None:
+            message_fields.check_queue_id(call.queue_id)
         once = None if call.ids is None else self._firsts.once(call.name, count, call.now_ms)
         text = call.text + (b"" if once is None else once.text)
         if atomic:

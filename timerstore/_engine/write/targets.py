@@ -206,9 +206,3 @@ def _is_used(route: Route) -> bool:
     """Return whether a queue has messages, delivered or pending."""
     native = route.native
     return bool(route.queue.count or native.next_offset or native.pending or native.level_pending)
-
-
-def check_queue(queue_id: object) -> None:
-    """Raise MessageError for an invalid queue id; None means any queue."""
-    if queue_id is not None:
-        message_fields.check_queue_id(queue_id)

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -53,6 +54,7 @@ def parse_properties(text: bytes) -> dict[str, str]:
     return pairs
 
 
+@lru_cache(maxsize=256)  # nearly all messages of a store have one host
 def host_text(raw: bytes, is_v6: bool) -> str:
     """Return a stored host (4 or 16 address bytes, then the port in 4) as `ip:port`."""
     size = 16 if is_v6 else 4

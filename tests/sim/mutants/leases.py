@@ -53,8 +53,8 @@ def _attempts_not_counted() -> Patches:
 def _no_dead_letters() -> Patches:
     original = LEASING_ROW.value
 
-    def row(self: Any, reads: Any, message: Any, request: Any, number: int) -> Any:
-        return original(self, reads, message, request._replace(attempts_max=0), number)
+    def row(self: Any, reads: Any, message: Any, request: Any) -> Any:
+        return original(self, reads, message, request._replace(attempts_max=0))
 
     yield swap(*LEASING_ROW, row)
 
@@ -78,13 +78,12 @@ def _retry_not_known() -> Patches:
 def _noted_early() -> Patches:
     original = LEASING_APPEND.value
 
-    def append(self: Any, reads: Any, rows: Any, *rest: Any) -> None:
+    def append(self: Any, reads: Any, row: Any, *rest: Any) -> Any:
         progress = self._lease_progress
-        for row in rows:
-            place = {row.lease.source_queue: row.lease.source_offset + 1}
-            progress.record(reads.read_topic, reads.group, place)
+        place = {row.lease.source_queue: row.lease.source_offset + 1}
+        progress.record(reads.read_topic, reads.group, place)
         progress.commit()
-        original(self, reads, rows, *rest)
+        return original(self, reads, row, *rest)
 
     yield swap(*LEASING_APPEND, append)
 

@@ -165,6 +165,7 @@ from tests.support.inside.tools import (
     without_delivered,
 )
 from tests.support.inside.writing import (
+    APPEND_OWN,
     add_id,
     append_of_many,
     counted_slots,

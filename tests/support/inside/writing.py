@@ -3,6 +3,10 @@
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
+from timerstore._engine.write.append import Appender
+
+APPEND_OWN = Attribute(Appender, "append_own")
+"""The method that appends a lease, a requeued dead letter or a run."""
 
 
 def append_of_many(putting: Any) -> Attribute:

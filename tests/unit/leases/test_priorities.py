@@ -14,7 +14,7 @@ import timerstore
 import timerstore.aio
 from tests.support.bench import DAY, Bench, small
 from tests.support.driver import abandon
-from tests.support.inside import append_of_many, inside
+from tests.support.inside import APPEND_OWN, inside
 from tests.support.leasing import DEAD, RETRY
 from tests.support.placing_races import full
 from tests.support.stepped_aio import stepped_store
@@ -71,9 +71,8 @@ def test_messages_that_could_not_be_leased_take_no_turn(
 ) -> None:
     bench = Bench(tmp_path / "store")
     put(bench, *[9] * 12, 0)
-    appending = append_of_many(inside(bench.store).putting)
     with monkeypatch.context() as patched:
-        patched.setattr(*appending, lambda *_, **__: full())
+        patched.setattr(*APPEND_OWN, lambda *_: full())
         with pytest.raises(FullError):
             take(bench, 9)
     got = [seen(take(bench, 1))[0][0] for _ in range(10)]

@@ -156,7 +156,7 @@ def test_full_disk_delays_the_first_run(bench: Bench, monkeypatch: pytest.Monkey
     def full(*_: Any) -> None:
         raise FullError("disk")
 
-    monkeypatch.setattr(putting_of(inside(bench.store).recurring), "append_rows", full)
+    monkeypatch.setattr(putting_of(inside(bench.store).recurring), "append_own", full)
     made = every(bench, name=None)
     assert (made.run_count, made.next_ms) == (0, None)
     monkeypatch.undo()

@@ -10,12 +10,9 @@ See also: docs/decisions/0017-dead-letters-and-priorities.md.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
-from itertools import groupby
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from timerstore._engine.base import argument_types, message_fields
 from timerstore._engine.base.failpoints import reach
@@ -38,11 +35,10 @@ from timerstore._engine.format.lease import (
     retry_topic,
     write_letter,
 )
-from timerstore._engine.leases.leased_message import DeadLetter, body_of, columns_of, properties_of
+from timerstore._engine.leases.leased_message import DeadLetter, body_of, properties_of
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.write.append import Appender
-from timerstore._engine.write.appended_rows import Destination, TrackedRows
+from timerstore._engine.write.append import Appender, OwnMessage
 from timerstore.errors import MessageError
 from timerstore.messages import Message, MessageBatch
 from timerstore.receipts import unique_key
@@ -264,22 +260,7 @@ class _Copy(NamedTuple):
     place: Place
     topic: str
     queue_id: PriorityQueueId | None  # of the retry topic
-    message_id: str
-    body: bytes
-    text: bytes
-
-
-class _RequeuedRows(TrackedRows):
-    """The places of requeued messages; records their dead letters when they are assigned."""
-
-    def __init__(self, copies: Sequence[_Copy], requeued: set[Place]) -> None:
-        super().__init__(len(copies))
-        self._copies = copies
-        self._requeued = requeued
-
-    def on_appended(self, begin: int, end: int) -> None:
-        """Record the dead letters; the caller has the append lock."""
-        self._requeued.update(one.place for one in self._copies[begin:end])
+    own: OwnMessage
 
 
 class Requeuer(Owner):
@@ -345,7 +326,7 @@ class Requeuer(Owner):
                             if places is not None:
                                 raise
                             problems += error.problems
-                    self._put_back(group, list(copies.values()), requeued)
+                    self._put_back(group, copies.values(), requeued)
                     count += len(copies)
         finally:
             self._log.sync_through(self._log.end)  # whatever `flush` is, as bury and nack
@@ -388,13 +369,10 @@ class Requeuer(Owner):
             self._requeued[group] = known
         return known.places
 
-    def _put_back(self, group: str, copies: Sequence[_Copy], requeued: set[Place]) -> None:
-        for (topic, queue_id), run in groupby(copies, lambda one: (one.topic, one.queue_id)):
-            rows = list(run)
-            due = np.zeros(len(rows), np.int64)
-            places = _RequeuedRows(rows, requeued)
-            to = Destination(self._appender.place_of(retry_topic(topic, group), queue_id)[0])
-            self._appender.append_rows(to, columns_of(rows, due), due, places)
+    def _put_back(self, group: str, copies: Iterable[_Copy], requeued: set[Place]) -> None:
+        for place, topic, queue_id, own in copies:
+            _, route = self._appender.place_of(retry_topic(topic, group), queue_id)
+            self._appender.append_own(route, own, 0, lambda *_, place=place: requeued.add(place))
             reach("requeue_appended")
 
     def _copy(self, group: str, place: Place, letter: DeadLetter) -> _Copy:
@@ -409,16 +387,16 @@ class Requeuer(Owner):
         message_id = letter.message_id or unique_key(self._id_prefix, self._appender.take_ids(1))
         queue_id = self._appender.targets.priority_queue(topic, letter.queue_id)
         text = properties_of(letter, lease, topic)
-        copy = _Copy(place, topic, queue_id, message_id, body_of(letter), text)
+        own = OwnMessage(message_id.encode(), body_of(letter), text)
         config = self._appender.config
         try:
             message_fields.check_sizes(
-                len(copy.body),
-                len(copy.text) + len(message_id.encode()),
+                len(own.body),
+                len(text) + len(own.message_id),
                 message_fields.check_topic(retry_topic(topic, group)),
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
             )
         except MessageError as error:
             raise MessageError([f"{where}: {what}" for what in error.problems]) from error
-        return copy
+        return _Copy(place, topic, queue_id, own)

@@ -20,14 +20,11 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Sequence
-from itertools import groupby
+from contextlib import suppress
 from typing import NamedTuple
-
-import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.message_fields import PriorityQueueId
 from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
     ERROR_PROPERTY,
@@ -46,16 +43,15 @@ from timerstore._engine.leases.lease_timers import LeaseKinds
 from timerstore._engine.leases.leased_message import (
     LeasedMessage,
     body_of,
-    columns_of,
     properties_of,
 )
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
-from timerstore._engine.write.append import Appender
-from timerstore._engine.write.appended_rows import Destination, TrackedRows
+from timerstore._engine.write.append import Appender, OwnMessage
+from timerstore._engine.write.targets import TopicTarget
 from timerstore.clock import Clock
-from timerstore.errors import FlowControlError, MessageError
+from timerstore.errors import MessageError
 from timerstore.messages import Message
 from timerstore.receipts import unique_key
 
@@ -79,41 +75,13 @@ class LeaseSource(NamedTuple):
         return retry_topic(self.topic, self.group) if self.is_retry else self.topic
 
 
-class LeaseTarget(NamedTuple):
-    """Where the timer of a lease delivers its message: a topic, and a queue if it matters."""
-
-    topic: str
-    queue_id: PriorityQueueId | None
-
-
 class _Row(NamedTuple):
     message: Message
     lease: Lease
     is_last: bool
-    target: LeaseTarget
-    message_id: str
-    body: bytes
-    text: bytes
-
-
-class _RecordedPlaces(TrackedRows):
-    """The places of leases; records the group's progress when they are assigned."""
-
-    def __init__(
-        self, rows: Sequence[_Row], lease_progress: LeaseProgress, source: LeaseSource
-    ) -> None:
-        super().__init__(len(rows))
-        self._rows = rows
-        self._progress = lease_progress
-        self._source = source.read_topic
-        self._group = source.group
-
-    def on_appended(self, begin: int, end: int) -> None:
-        """Record the progress; the caller has the append lock."""
-        offsets = {
-            row.lease.source_queue: row.lease.source_offset + 1 for row in self._rows[begin:end]
-        }
-        self._progress.record(self._source, self._group, offsets)
+    target: TopicTarget
+    route: Route
+    own: OwnMessage
 
 
 class LeaseAppender:
@@ -151,149 +119,127 @@ class LeaseAppender:
         config = self._appender.config
         now_ms = self._clock.now_ms
         until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + terms.lease_ms, config)
-        first = self._appender.take_ids(len(messages))
-        rows, problem = [], None
-        for k, message in enumerate(messages):
-            row = self._row(source, message, terms, first + k)
-            problem = self._size_problem(row)
-            if source.is_retry and ERROR_PROPERTY in message.properties:
-                reasoned = row._replace(
-                    text=with_error(message.properties[ERROR_PROPERTY], row.text)
-                )
-                row = reasoned if self._size_problem(reasoned) is None else row
-            if problem is not None:
-                break
-            rows.append(row)
-        for _, run in groupby(rows, lambda row: row.target):
-            self._append(source, list(run), terms, until_ms, leased)
-        if problem is not None:
-            raise problem
+        for message in messages:
+            row = self._row(source, message, terms)
+            self._append(source, row, terms, until_ms, leased)
+            reach("lease_appended")
 
-    # --- one message ---
+    def _row(self, source: LeaseSource, message: Message, terms: ReceiveTerms) -> _Row:
+        """Return what the lease of a message needs.
 
-    def _row(self, source: LeaseSource, message: Message, terms: ReceiveTerms, number: int) -> _Row:
-        store_id = self._store_id
-        before = read_lease(message.properties.get(LEASE_PROPERTY, "")) if source.is_retry else None
-        at = (int(source.is_retry), message.queue_id, message.queue_offset)
+        Raises:
+            MessageError: the message leaves no room for its lease.
+        """
+        store_id, is_retry = self._store_id, source.is_retry
+        before = read_lease(message.properties.get(LEASE_PROPERTY, "")) if is_retry else None
+        at = (message.queue_id, message.queue_offset)
         if before is not None and before.store_id == store_id:
-            lease = Lease(store_id, before.attempt + 1, bool(at[0]), *at[1:], *before[5:])
+            lease = Lease(store_id, before.attempt + 1, is_retry, *at, *before[5:])
         else:
             lease = Lease(
-                store_id, 1, bool(at[0]), *at[1:], *at[1:],
+                store_id, 1, is_retry, *at, *at,
                 message.due_ms, message.delivered_ms, message.born_ms, message.flag,
             )  # fmt: skip
-        made = unique_key(self._id_prefix, number)
         is_last = 0 < terms.attempts_max <= lease.attempt
-        return _Row(
-            message,
-            lease,
-            is_last,
-            self._target(source, lease, is_last=is_last),
-            message.message_id or made,
-            body_of(message),
-            properties_of(message, lease, source.topic),
-        )
-
-    def _target(self, source: LeaseSource, lease: Lease, *, is_last: bool) -> LeaseTarget:
-        """Return the dead-letter topic after the last attempt, or else the retry topic."""
         if is_last:
-            return LeaseTarget(dead_letter_topic(source.group), None)
-        return self._retry_target(source.topic, source.group, lease.queue_id)
+            target, route = self._appender.place_of(dead_letter_topic(source.group), None)
+        else:
+            target, route = self._retry_place(source.topic, source.group, lease.queue_id)
+        message_id = message.message_id
+        if not message_id:
+            message_id = unique_key(self._id_prefix, self._appender.take_ids(1))
+        text = properties_of(message, lease, source.topic)
+        own = OwnMessage(message_id.encode(), body_of(message), text)
+        self._check_size(message, target, own)
+        if is_retry and (error := message.properties.get(ERROR_PROPERTY)) is not None:
+            with suppress(MessageError):  # there is no room for the reason
+                reasoned = own._replace(text=with_error(error, text))
+                self._check_size(message, target, reasoned)
+                own = reasoned
+        return _Row(message, lease, is_last, target, route, own)
 
-    def _retry_target(self, topic: str, group: str, queue_id: int) -> LeaseTarget:
+    def _retry_place(self, topic: str, group: str, queue_id: int) -> tuple[TopicTarget, Route]:
         priority = self._appender.targets.priority_queue(topic, queue_id)
-        return LeaseTarget(retry_topic(topic, group), priority)
+        return self._appender.place_of(retry_topic(topic, group), priority)
 
     def retry_route(self, topic: str, group: str, queue_id: int) -> Route:
         """Return the queue in which a group gets messages of a queue of a topic again."""
-        return self._appender.place_of(*self._retry_target(topic, group, queue_id))[0]
+        return self._retry_place(topic, group, queue_id)[1]
 
-    def _size_problem(self, row: _Row) -> MessageError | None:
-        """Return an error if a message leaves no room for its lease."""
-        config, one = self._appender.config, row.message
+    def _check_size(self, one: Message, target: TopicTarget, own: OwnMessage) -> None:
+        """Raise MessageError if a message leaves no room for its lease."""
+        config = self._appender.config
         try:
             message_fields.check_sizes(
-                len(row.body),
-                len(row.text) + max(len(row.message_id.encode()) - _MADE_ID_BYTES, 0),
-                message_fields.check_topic(row.target.topic),
+                len(own.body),
+                len(own.text) + max(len(own.message_id) - _MADE_ID_BYTES, 0),
+                target.name,
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
             )
         except MessageError as error:
             where = f"receive: message {one.queue_offset} of {one.topic!r}, queue {one.queue_id}"
-            return MessageError([f"{where}: {what}" for what in error.problems])
-        return None
+            raise MessageError([f"{where}: {what}" for what in error.problems]) from None
 
     # --- appending ---
 
     def _append(
         self,
         source: LeaseSource,
-        rows: list[_Row],
+        row: _Row,
         terms: ReceiveTerms,
         until_ms: int,
         leased: list[LeasedMessage],
     ) -> None:
-        """Append leases for one target.
+        read_topic, lease, place = source.read_topic, row.lease, None
 
-        If flow control rejects them, append as many as it accepts and raise its error.
-        """
-        due = np.full(len(rows), until_ms, np.int64)
-        places = _RecordedPlaces(rows, self._lease_progress, source)
-        route, _ = self._appender.place_of(*rows[0].target)
+        def note(log_offset: int, timer_id: int) -> None:
+            nonlocal place
+            place = log_offset, timer_id
+            offsets = {lease.source_queue: lease.source_offset + 1}
+            self._lease_progress.record(read_topic, source.group, offsets)
+
+        # Relative to the start of the lease, so it becomes a timer even if it is over by now.
+        # Otherwise it would get a queue offset, and its receipt would name another timer.
+        began_ms = until_ms - terms.lease_ms
         try:
-            # Relative to the start of the lease, so it becomes a timer even if it is over by now.
-            # Otherwise it would get a queue offset, and its receipt would name another timer.
-            began_ms = until_ms - terms.lease_ms
-            self._appender.append_rows(
-                Destination(route), columns_of(rows, due), due, places, began_ms
-            )
-        except FlowControlError:
-            if len(rows) > 1:
-                self._append(source, rows[: len(rows) // 2], terms, until_ms, leased)
-            raise
+            self._appender.append_own(row.route, row.own, until_ms, note, began_ms)
         finally:
-            for k, row in enumerate(rows):
-                if places.numbers[k] < 0:
-                    break
-                if row.is_last:
-                    topic, group = source.topic, source.group
-                    self._kinds.last_attempts.add(topic, group, int(places.numbers[k]))
-                leased.append(self._answer(source, row, route, terms, until_ms, places, k))
-        reach("lease_appended")
+            if place is not None:
+                leased.append(self._answer(source, row, terms, until_ms, *place))
 
     def _answer(
         self,
         source: LeaseSource,
         row: _Row,
-        route: Route,
         terms: ReceiveTerms,
         until_ms: int,
-        places: TrackedRows,
-        k: int,
+        log_offset: int,
+        timer_id: int,
     ) -> LeasedMessage:
-        message, lease = row.message, row.lease
-        backoff_ms = terms.backoff.delay_ms(lease.attempt, row.message_id)
+        if row.is_last:
+            self._kinds.last_attempts.add(source.topic, source.group, timer_id)
+        message, lease, message_id = row.message, row.lease, row.own.message_id.decode()
+        backoff_ms = terms.backoff.delay_ms(lease.attempt, message_id)
         receipt = Receipt(
             lease.store_id,
             self._opening,
             row.is_last,
             source.group,
             source.topic,
-            route.queue_id,
+            row.route.queue_id,
             lease.attempt,
             until_ms,
-            int(places.numbers[k]),
-            int(places.log_offsets[k]),
+            timer_id,
+            log_offset,
             min(backoff_ms, self._appender.config.delay_ms_max),
-            row.message_id,
+            message_id,
         )
-        properties = {
-            name: value
-            for name, value in message.properties.items()
-            if name not in _OF_A_RETRY or not source.is_retry
-        }
-        properties["UNIQ_KEY"] = row.message_id
+        properties = dict(message.properties)
+        if source.is_retry:
+            for name in _OF_A_RETRY:
+                properties.pop(name, None)
+        properties["UNIQ_KEY"] = message_id
         return LeasedMessage(
             topic=source.topic,
             queue_id=lease.queue_id,

@@ -6,14 +6,12 @@ All are immutable.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
-from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.message_fields import UNIQUE_PROPERTY, is_of_engine
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, MessageError
-from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
+from timerstore.messages import SYS_FLAG_COMPRESSED, Message
 from timerstore.reports import CancelResult
 
 # --- leased message ---
@@ -90,30 +88,6 @@ RESULTS = {
 # Copy a message for a lease, or back from a dead letter: its body, properties and id.
 #
 # Thread safety: any thread; there is no state.
-
-
-class CopyRow(Protocol):
-    """One copy of a message."""
-
-    @property
-    def message_id(self) -> str:
-        """The id of the message."""
-
-    @property
-    def body(self) -> bytes:
-        """The body of the copy."""
-
-    @property
-    def text(self) -> bytes:
-        """The encoded properties of the copy."""
-
-
-def columns_of(rows: Sequence[CopyRow], due: Int64Array) -> ColumnBatch:
-    """Return the rows as columns, with a due time in ms for each; 0: now."""
-    ids = [row.message_id.encode() for row in rows]
-    bodies, properties = [row.body for row in rows], [row.text for row in rows]
-    made = ColumnBatch(*joined_column(bodies), due, b"")
-    return made.with_extra(*joined_column(properties)).with_ids(*joined_column(ids))
 
 
 def body_of(message: Message) -> bytes:

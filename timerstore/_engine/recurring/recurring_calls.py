@@ -16,9 +16,6 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 
 from contextlib import suppress
 
-import numpy as np
-
-from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import PriorityQueueId, stored_queue_id
 from timerstore._engine.base.native import lib
@@ -38,27 +35,11 @@ from timerstore._engine.recurring import (
 from timerstore._engine.recurring.planner import PROPERTY
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
-from timerstore._engine.write.append import Appender
-from timerstore._engine.write.appended_rows import Destination, TrackedRows
+from timerstore._engine.write.append import Appender, OwnMessage
 from timerstore._engine.write.cancel import Canceller
 from timerstore.errors import MessageError, TimerStoreError, kind_of
 from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
-
-
-class _RunPlaces(TrackedRows):
-    """Places of runs. The progress of their definition is recorded as they get their places."""
-
-    def __init__(self, definitions: Definitions, definition: Definition, runs: list[int]) -> None:
-        super().__init__(len(runs))
-        self._definitions = definitions
-        self._definition = definition
-        self._runs = runs
-
-    def on_appended(self, begin: int, end: int) -> None:  # noqa: ARG002 - rows come in order
-        """As TrackedRows."""
-        name, run_count = self._definition.name, self._definition.run_count
-        self._definitions.record_runs(name, run_count + end, self._runs[end - 1])
 
 
 class RecurringCalls(Owner):
@@ -206,25 +187,24 @@ class RecurringCalls(Owner):
 
     def _put_runs(self, definition: Definition, runs: list[int]) -> None:
         """Put runs with these times and record each. Runs whose times have passed are due now."""
-        name, body, run_count = definition.name, definition.body, definition.run_count
-        ids = [definition.message_id(run_count + k + 1).encode() for k in range(len(runs))]
-        texts = [definition.properties + f"{PROPERTY}\x01{name} {run}\x02".encode() for run in runs]
-        due = np.array(runs, np.int64)
-        now_ms = self._clock.now_ms
-        due = np.where(due > now_ms, due, 0)
-        rows = ColumnBatch(*joined_column([body] * len(runs)), due, b"")
-        rows = rows.with_extra(*joined_column(texts)).with_ids(*joined_column(ids))
-        route = self._route_of(definition)
-        places = _RunPlaces(self._definitions, definition, runs)
-        self._appender.append_rows(Destination(route), rows, due, places)
-        reach("recurring_run_put")
+        name, body, before = definition.name, definition.body, definition.run_count
+        route, now_ms = self._route_of(definition), self._clock.now_ms
+        for count, run in enumerate(runs, before + 1):
+            text = definition.properties + f"{PROPERTY}\x01{name} {run}\x02".encode()
+            own = OwnMessage(definition.message_id(count).encode(), body, text)
+
+            def record(*_: int, count: int = count, run: int = run) -> None:
+                self._definitions.record_runs(name, count, run)
+
+            self._appender.append_own(route, own, run if run > now_ms else 0, record, now_ms)
+            reach("recurring_run_put")
 
     def _route_of(self, definition: Definition) -> Route:
         """Return the queue of the next runs; create it if necessary."""
         queue_id = None
         if definition.queue_id >= 0:
             queue_id = stored_queue_id(definition.queue_id, definition.properties)
-        return self._appender.place_of(definition.topic, queue_id)[0]
+        return self._appender.place_of(definition.topic, queue_id)[1]
 
     def _last_run_handle(self, definition: Definition) -> Handle:
         """Return the handle of the run that was put last, unless it was rescheduled."""

@@ -13,7 +13,8 @@ Raises: FullError; BusyError if too many message ids are remembered; FlowControl
 full. `stored_count` of the first two says how many rows of a batch were stored.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,15 +28,23 @@ from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
 from timerstore._engine.queues.message_ids import DedupeLookup, OriginalMessages
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.flush import Flush
-from timerstore._engine.write.appended_rows import AppendedRows, Destination, TrackedRows
+from timerstore._engine.write.appended_rows import AppendedRows, Destination
 from timerstore._engine.write.flow_control import Admission
-from timerstore._engine.write.targets import Targets
+from timerstore._engine.write.targets import Targets, TopicTarget
 from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.messages import Int64Array
-from timerstore.receipts import ReceiptOrigin
 
 _BATCH = 1024  # records appended in one critical section, at most
 _LATER_MS = 1 << 62  # due later than any other message
+
+
+class OwnMessage(NamedTuple):
+    """A message that the store itself puts: a lease, a requeued dead letter or a recurring run."""
+
+    message_id: bytes
+    body: bytes
+    text: bytes
+    """Its encoded properties."""
 
 
 class Appender(Owner):
@@ -61,6 +70,7 @@ class Appender(Owner):
         self._dispatch = dispatch
         self._flush = flush
         self._firsts = firsts
+        self._is_new = ffi.new("int32_t *")  # not read: messages of the store's own are new
         # A message due later than near_ms needs no dispatch at once: flush or dispatch runs before
         # that. The same holds for soon_ms, if dispatch runs within milliseconds anyway.
         self._native.near_ms = 1000 + 2 * core.config.flush_interval_ms
@@ -72,10 +82,10 @@ class Appender(Owner):
         """Return the queue for the topic's next messages; create the topic if necessary."""
         return self.targets.route_of(self.targets.get(topic), None)
 
-    def place_of(self, topic: str, queue_id: int | None) -> tuple[Route, ReceiptOrigin]:
-        """Return a queue of the topic, and the origin that receipts of the topic share."""
+    def place_of(self, topic: str, queue_id: int | None) -> tuple[TopicTarget, Route]:
+        """Return the topic's target and a queue; create them if necessary."""
         target = self.targets.get(topic)
-        return self.targets.route_of(target, queue_id), target.origin
+        return target, self.targets.route_of(target, queue_id)
 
     def take_ids(self, count: int) -> int:
         """Take consecutive numbers for generated message ids; return the first."""
@@ -129,26 +139,44 @@ class Appender(Owner):
                 self.admission.release(due_ms)
             raise
 
-    # --- a batch ---
-
-    def append_rows(
+    def append_own(
         self,
-        to: Destination,
-        rows: ColumnBatch,
-        due_ms: Int64Array,
-        places: AppendedRows,
+        route: Route,
+        own: OwnMessage,
+        due_ms: int,
+        note: Callable[[int, int], object],
         now_ms: int | None = None,
     ) -> None:
-        """Append rows whose ids are not remembered, and notify the services.
+        """Append a message of the store's own, and notify the services.
 
-        After an error the first rows may be stored: then they have their places. Rows due after
-        `now_ms` become timers; None: after the current time.
+        It becomes a timer if it is due after `now_ms`; None: after the current time. `note` gets
+        its log offset, and its timer id or queue offset, in the critical section that assigns
+        them. So no checkpoint can come in between, and no interrupt can lose them.
         """
+        message_id, body, text = own
         now_ms = self._clock.now_ms if now_ms is None else now_ms
+
+        def append(native: Any) -> int:
+            log_offset = int(
+                lib.ts_put_named(
+                    native, ffi.NULL, ffi.NULL, 0, route.native, body, len(body), due_ms,
+                    text, len(text), message_id, len(message_id), now_ms, self._is_new,
+                )
+            )  # fmt: skip
+            if log_offset >= 0:
+                note(log_offset, int(native.out[0]))
+            return log_offset
+
+        self.admission.reserve(due_ms)
         try:
-            self.append_many(to, rows, due_ms, now_ms, places, None)
+            self._log.append("put", append)
+        except BaseException:
+            self.admission.release(due_ms)
+            raise
         finally:
-            self.notify(int(due_ms.min()), now_ms)
+            self.notify(due_ms, now_ms)
+
+    # --- a batch ---
 
     def append_many(
         self,
@@ -189,7 +217,7 @@ class Appender(Owner):
         end: int,
     ) -> None:
         done = begin
-        is_plain = once is None and to.level is None and not isinstance(places, TrackedRows)
+        is_plain = once is None and to.level is None
         while done < end:
             until = min(end, done + _BATCH)
             if is_plain:
@@ -279,8 +307,6 @@ class Appender(Owner):
         if got > 0:
             places.now_ms[begin : begin + got] = now_ms
             self._count_on_level(to, places, begin, begin + got, now_ms)
-            if isinstance(places, TrackedRows):
-                places.on_appended(begin, begin + got)
         return got
 
     def _count_on_level(

@@ -1,6 +1,5 @@
 """Where the rows of a batch go, and the log offsets and queue offsets that they were given."""
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -46,15 +45,3 @@ class AppendedRows(Owner):
         """Rows that were not appended, because their ids were known."""
         found: npt.NDArray[np.bool_] = self.numbers == lib.TS_DUPLICATE
         return found
-
-
-class TrackedRows(AppendedRows, ABC):
-    """Places of rows whose appending is recorded somewhere in the same critical section."""
-
-    @abstractmethod
-    def on_appended(self, begin: int, end: int) -> None:
-        """Record that rows [begin, end) have their places.
-
-        Called in the critical section of the append lock that gave them their places, so that no
-        checkpoint can come in between.
-        """

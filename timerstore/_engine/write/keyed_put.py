@@ -95,11 +95,11 @@ def append_keyed(
 
     due_ms: 0 for now, the time `now_ms`.
     """
-    route, origin = appender.place_of(put.topic, put.queue_id)
+    target, route = appender.place_of(put.topic, put.queue_id)
     log_offset, number, counter = appender.append(
         route.native, put.body, len(put.body), due_ms, text, now_ms
     )
-    receipt = origin.receipt(counter, route.queue_id, number, log_offset, due_ms, now_ms)
+    receipt = target.origin.receipt(counter, route.queue_id, number, log_offset, due_ms, now_ms)
     return receipt, route
 
 

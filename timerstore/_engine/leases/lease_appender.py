@@ -104,6 +104,10 @@ class LeaseAppender:
         self._opening = opening
         self._store_id = store_id
         self._id_prefix = id_prefix
+        self._surely_fits_bytes = message_fields.surely_fits_bytes(
+            properties_bytes_max=appender.config.properties_bytes_max,
+            record_bytes_max=appender.config.record_bytes_max,
+        )
 
     def lease(
         self,
@@ -169,10 +173,13 @@ class LeaseAppender:
     def _check_size(self, one: Message, target: TopicTarget, own: OwnMessage) -> None:
         """Raise MessageError if a message leaves no room for its lease."""
         config = self._appender.config
+        properties_bytes = len(own.text) + max(len(own.message_id) - _MADE_ID_BYTES, 0)
+        if len(own.body) + properties_bytes <= self._surely_fits_bytes:
+            return
         try:
             message_fields.check_sizes(
                 len(own.body),
-                len(own.text) + max(len(own.message_id) - _MADE_ID_BYTES, 0),
+                properties_bytes,
                 target.name,
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,

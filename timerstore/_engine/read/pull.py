@@ -13,6 +13,7 @@ Raises: CorruptError if a unit or record fails its check; MessageError if the qu
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from timerstore._engine.base.owner import Owner
@@ -26,6 +27,7 @@ from timerstore._engine.read.queue_reader import QueueReader, empty_batch, first
 from timerstore._engine.read.waiting import (
     WAITING,
     PullBounds,
+    Pulled,
     WaitContext,
     WaitingPull,
     wait_in_thread,
@@ -36,7 +38,7 @@ from timerstore.messages import MessageBatch, PullResult, PullStatus
 # --- pull ---
 
 
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", PullResult, MessageBatch)
 Within = Callable[[Callable[[], Answer]], Answer]
 
 _AT_END = {*WAITING, PullStatus.OFFSET_OVERFLOW_BADLY}
@@ -106,13 +108,9 @@ class Puller(Owner):
         message_filter: Filter | None = None,
     ) -> MessageBatch:
         """Return up to `max_count` messages as columns; wait up to `wait_s` seconds for one."""
-        batch = self._look(route, offset, max_count, message_filter)
-        if wait_s <= 0 or batch.status not in WAITING:
-            return batch
-        waiting = self.begin_batch(
-            route, offset, max_count, wait_s, message_filter, within=_at_once
+        return self._pull(
+            partial(batch_of, route), route, offset, max_count, wait_s, message_filter
         )
-        return wait_in_thread(waiting, batch)
 
     def pull(
         self,
@@ -123,7 +121,7 @@ class Puller(Owner):
         message_filter: Filter | None = None,
     ) -> PullResult:
         """Return up to `max_count` messages as objects; wait up to `wait_s` seconds for one."""
-        return result_of(self.batch(route, offset, max_count, wait_s, message_filter))
+        return self._pull(result_of, route, offset, max_count, wait_s, message_filter)
 
     def pull_some(
         self,
@@ -134,10 +132,6 @@ class Puller(Owner):
         bytes_max: int,
     ) -> PullResult:
         """Pull without waiting, about `bytes_max` bytes at most, and at least one message."""
-        before = self._dispatch.dispatched
-        bounds = self._bounds(route, offset)
-        if bounds.status in _AT_END and not self._dispatches_visible(before):
-            return _no_result(route, bounds)  # the usual answer of one side of a `receive`
         return result_of(self._look(route, offset, max_count, message_filter, bytes_max))
 
     def first_stored(self, route: Route, time_ms: int) -> int:
@@ -164,11 +158,8 @@ class Puller(Owner):
         within: Within[MessageBatch],
     ) -> WaitingPull[MessageBatch]:
         """Begin a `batch` during which the caller waits; `within` runs each look."""
-
-        def look(at: int) -> MessageBatch:
-            return within(lambda: self._look(route, at, max_count, message_filter))
-
-        return WaitingPull(self._wait_context, route, offset, wait_s, message_filter, look, _empty)
+        answer = partial(batch_of, route)
+        return self._begin(answer, route, offset, max_count, wait_s, message_filter, within)
 
     def begin_pull(
         self,
@@ -181,13 +172,37 @@ class Puller(Owner):
         within: Within[PullResult],
     ) -> WaitingPull[PullResult]:
         """Begin a `pull` during which the caller waits; `within` runs each look."""
+        return self._begin(result_of, route, offset, max_count, wait_s, message_filter, within)
 
-        def look(at: int) -> PullResult:
-            return within(lambda: result_of(self._look(route, at, max_count, message_filter)))
+    def _pull(
+        self,
+        answer: Callable[[Pulled], Answer],
+        route: Route,
+        offset: int,
+        max_count: int,
+        wait_s: float,
+        message_filter: Filter | None,
+    ) -> Answer:
+        first = answer(self._look(route, offset, max_count, message_filter))
+        if wait_s <= 0 or first.status not in WAITING:
+            return first
+        waiting = self._begin(answer, route, offset, max_count, wait_s, message_filter, _at_once)
+        return wait_in_thread(waiting, first)
 
-        return WaitingPull(
-            self._wait_context, route, offset, wait_s, message_filter, look, _no_result
-        )
+    def _begin(
+        self,
+        answer: Callable[[Pulled], Answer],
+        route: Route,
+        offset: int,
+        max_count: int,
+        wait_s: float,
+        message_filter: Filter | None,
+        within: Within[Answer],
+    ) -> WaitingPull[Answer]:
+        def look(at: int) -> Answer:
+            return within(lambda: answer(self._look(route, at, max_count, message_filter)))
+
+        return WaitingPull(self._wait_context, route, offset, wait_s, message_filter, look, answer)
 
     def _look(
         self,
@@ -196,13 +211,23 @@ class Puller(Owner):
         max_count: int,
         message_filter: Filter | None,
         bytes_max: int | None = None,
-    ) -> MessageBatch:
-        """Pull without waiting. If nothing is there, dispatch what could be, and pull again."""
+    ) -> Pulled:
+        """Pull without waiting. If nothing is there, dispatch what could be, and look again."""
         before = self._dispatch.dispatched
-        batch = self._look_kept(route, offset, max_count, message_filter, bytes_max)
-        if batch.status in _AT_END and self._dispatches_visible(before):
-            batch = self._look_kept(route, offset, max_count, message_filter, bytes_max)
-        return batch
+        bounds = self._bounds(route, offset)
+        if bounds.status in _AT_END and self._dispatches_visible(before):
+            bounds = self._bounds(route, offset)
+        while bounds.status is PullStatus.FOUND:
+            low, high = bounds.min_offset, bounds.max_offset
+            try:
+                return self._reader.read(
+                    route, offset, max_count, low, high, message_filter, bytes_max
+                )
+            except GoneError:
+                if offset >= route.queue.first_at(self._log.segments.begin):
+                    raise
+                bounds = self._bounds(route, offset)  # retention removed the messages since
+        return bounds
 
     def catch_up(self) -> None:
         """Dispatch one batch of visible records, if dispatch is behind."""
@@ -233,43 +258,6 @@ class Puller(Owner):
             self._request_sync()
         return self._dispatch.dispatched != before
 
-    def _look_kept(
-        self,
-        route: Route,
-        offset: int,
-        max_count: int,
-        message_filter: Filter | None,
-        bytes_max: int | None,
-    ) -> MessageBatch:
-        """Pull; repeat the pull if retention removed the messages in between."""
-        while True:
-            try:
-                return self._look_once(route, offset, max_count, message_filter, bytes_max)
-            except GoneError:
-                if offset >= route.queue.first_at(self._log.segments.begin):
-                    raise
-
-    def _look_once(
-        self,
-        route: Route,
-        offset: int,
-        max_count: int,
-        message_filter: Filter | None,
-        bytes_max: int | None,
-    ) -> MessageBatch:
-        bounds = self._bounds(route, offset)
-        if bounds.status is not PullStatus.FOUND:
-            return _empty(route, bounds)
-        return self._reader.read(
-            route,
-            offset,
-            max_count,
-            bounds.min_offset,
-            bounds.max_offset,
-            message_filter,
-            bytes_max,
-        )
-
     def _properties(self, route: Route, begin: int, end: int) -> PropertyColumn | None:
         """Return the properties of new messages, for pulls that wait with a filter."""
         if end - begin > _PROPERTIES_MAX:
@@ -278,7 +266,7 @@ class Puller(Owner):
             batch = self._look(route, begin, end - begin, None)
         except TimerStoreError:
             return None
-        if len(batch) < end - begin:
+        if isinstance(batch, PullBounds) or len(batch) < end - begin:
             return None
         return PropertyColumn(batch.properties, batch.properties_offsets)
 
@@ -315,19 +303,17 @@ def _at_once(look: Callable[[], Answer]) -> Answer:
     return look()
 
 
-def result_of(batch: MessageBatch) -> PullResult:
-    """Return the same messages as objects."""
+def batch_of(route: Route, pulled: Pulled) -> MessageBatch:
+    """Return pulled messages as columns."""
+    return empty_batch(route, *pulled) if isinstance(pulled, PullBounds) else pulled
+
+
+def result_of(pulled: Pulled) -> PullResult:
+    """Return pulled messages as objects."""
+    messages = () if isinstance(pulled, PullBounds) else tuple(pulled)
     return PullResult(
-        batch.status, tuple(batch), batch.next_offset, batch.min_offset, batch.max_offset
+        pulled.status, messages, pulled.next_offset, pulled.min_offset, pulled.max_offset
     )
-
-
-def _empty(route: Route, bounds: PullBounds) -> MessageBatch:
-    return empty_batch(route, *bounds)
-
-
-def _no_result(_route: Route, bounds: PullBounds) -> PullResult:
-    return PullResult(bounds.status, (), bounds.next_offset, bounds.min_offset, bounds.max_offset)
 
 
 # --- queue ends ---

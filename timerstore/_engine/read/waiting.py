@@ -69,6 +69,10 @@ class PullBounds(NamedTuple):
     max_offset: int
 
 
+Pulled = MessageBatch | PullBounds
+"""Messages, or the ends of a queue without messages for the pull."""
+
+
 class WaitContext(NamedTuple):
     """The components of a store that its waiting pulls use."""
 
@@ -97,7 +101,7 @@ class WaitingPull(Owner, Generic[Answer]):
         wait_s: float,
         message_filter: Filter | None,
         look: Callable[[int], Answer],
-        empty: Callable[[Route, PullBounds], Answer],
+        empty: Callable[[PullBounds], Answer],
     ) -> None:
         """Create a pull that has not begun to wait.
 
@@ -184,7 +188,7 @@ class WaitingPull(Owner, Generic[Answer]):
             bounds = PullBounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, 0)
         else:
             bounds = PullBounds(PullStatus.OFFSET_OVERFLOW_ONE, at, low, at)
-        return self.final(self._empty(self._route, bounds))
+        return self.final(self._empty(bounds))
 
     def end(self) -> None:
         """Remove the poll if a signal interrupted the wait before `leave`."""

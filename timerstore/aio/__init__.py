@@ -4,9 +4,10 @@
         await store.put("orders", b"close 4711", delay=1800)
         page = await store.pull("orders", 0, 0, wait=30.0)
 
-Calls run in a pool of `workers` threads. Most puts use none (puts.py). Calls that settle leases
-share one (gathered_calls.py). A waiting pull or consumer uses none (async_consumer.py): it is
-registered in the store's long-poll table and is woken on the loop that awaits it.
+Calls run in a pool of `workers` threads. Most puts use none (puts.py). Calls that settle leases,
+and those that cancel or reschedule messages, share one (gathered_calls.py). A waiting pull or
+consumer uses none (async_consumer.py): it is registered in the store's long-poll table and is woken
+on the loop that awaits it.
 
 Thread safety: any loop may await. The store may outlive a loop.
 Invariants:

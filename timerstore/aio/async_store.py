@@ -16,7 +16,7 @@ from collections.abc import (
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -25,6 +25,7 @@ from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMe
 from timerstore._engine.leases.receive_request import ReceiveRequest, Topics, lease_s
 from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore._engine.read.waiting import Waitable, WaitingPull
+from timerstore._engine.write.reschedule import ChangeCall
 from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls
@@ -33,7 +34,7 @@ from timerstore.aio.puts import Puts
 from timerstore.errors import ClosedError
 from timerstore.messages import MessageBatch, PullResult
 from timerstore.receipts import PutBatch, PutReceipt
-from timerstore.reports import PendingTimer
+from timerstore.reports import CancelResult, PendingTimer
 from timerstore.store import TimerStore
 
 PAGE_COUNT = 256
@@ -113,6 +114,7 @@ class AsyncTimerStore(AsyncClosing):
         self._lease_calls = GatheredCalls(
             check_open, pool, blocking._settle_each, may_block=may_block
         )
+        self._changes = GatheredCalls(check_open, pool, blocking._change_each, may_block=may_block)
         self._receives = GatheredCalls(
             check_open,
             pool,
@@ -128,14 +130,11 @@ class AsyncTimerStore(AsyncClosing):
     pull = _waiting(TimerStore.pull, TimerStore.begin_pull)
     pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)
     query = _in_pool(TimerStore.query)
-    cancel = _in_pool(TimerStore.cancel)
     cancel_many = _in_pool(TimerStore.cancel_many)
-    reschedule = _in_pool(TimerStore.reschedule)
     put_every = _in_pool(TimerStore.put_every)
     recurring = _in_pool(TimerStore.recurring)
     cancel_every = _in_pool(TimerStore.cancel_every)
     backlog = _in_pool(TimerStore.backlog)
-    bury = _in_pool(TimerStore.bury)
     requeue = _in_pool(TimerStore.requeue)
     committed = _in_pool(TimerStore.committed)
     offset_at = _in_pool(TimerStore.offset_at)
@@ -234,6 +233,30 @@ class AsyncTimerStore(AsyncClosing):
         """Return a message, as TimerStore.nack. It shares syncs as `ack` does."""
         call = LeaseCall("nack", receipt, delay, error=error)
         return cast("AckResult", await self._lease_calls.call(call))
+
+    @_as(TimerStore.bury)
+    async def bury(self, receipt: str | LeasedMessage, *, error: str | None = None) -> AckResult:
+        """Make a message a dead letter, as TimerStore.bury. It shares syncs as `ack` does."""
+        call = LeaseCall("bury", receipt, error=error)
+        return cast("AckResult", await self._lease_calls.call(call))
+
+    @_as(TimerStore.cancel)
+    async def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
+        """Cancel a message, as TimerStore.cancel. Calls of one turn of the loop share a sync."""
+        return cast("CancelResult", await self._changes.call(ChangeCall(receipt_or_handle)))
+
+    @_as(TimerStore.reschedule)
+    async def reschedule(
+        self,
+        receipt_or_handle: PutReceipt | str,
+        *,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        deliver_ms: int | None = None,
+    ) -> PutReceipt:
+        """Reschedule a message, as TimerStore.reschedule. It shares syncs as `cancel` does."""
+        call = ChangeCall(receipt_or_handle, (delay, deliver_at, deliver_ms))
+        return cast("PutReceipt", await self._changes.call(call))
 
     @_as(TimerStore.extend)
     async def extend(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> str:

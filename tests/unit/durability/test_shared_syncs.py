@@ -203,6 +203,45 @@ def test_each_settled_lease_of_a_turn_is_durable(
     asyncio.run(run())
 
 
+_CHANGES: dict[str, Callable[[AsyncTimerStore, Any], Any]] = {
+    "cancel": lambda store, one: store.cancel(one),
+    "reschedule": lambda store, one: store.reschedule(one, delay=90),
+    "reschedule to now": lambda store, one: store.reschedule(one, delay=0),
+    "bury": lambda store, one: store.bury(one),
+}
+
+
+@pytest.mark.parametrize("name", _CHANGES)
+@pytest.mark.parametrize("may_block", [False, True], ids=["program", "server"])
+def test_hundred_awaited_changes_share_one_sync_and_are_durable_when_answered(
+    store: TimerStore,
+    recorder: Recorder,
+    is_durable: Callable[[int], bool],
+    name: str,
+    may_block: bool,
+) -> None:
+    log, change = inside(store).log, _CHANGES[name]
+    if name == "bury":
+        store.put_many("leased", [b"x"] * 100)
+        targets: list[Any] = list(store.receive("leased", "g", lease=600, max_count=100))
+    else:
+        targets = list(store.put_many("t", [b"x"] * 100, delay=60))
+    syncs: list[str] = []
+    recorder.after_sync = lambda path: syncs.append(path) if _is_log(path) else None
+
+    async def changed(store: AsyncTimerStore, target: Any) -> bool:
+        await change(store, target)
+        return is_durable(log.end - 1)
+
+    async def run() -> None:
+        awaited = AsyncTimerStore(store, ThreadPoolExecutor(8), may_block=may_block)
+        assert all(await asyncio.gather(*(changed(awaited, one) for one in targets)))
+        awaited.detach()
+
+    asyncio.run(run())
+    assert len(syncs) == 1, f"{len(syncs)} syncs for 100 calls"
+
+
 # --- threads ---
 
 _BLOCKING: dict[str, Callable[[TimerStore, Any], int]] = {

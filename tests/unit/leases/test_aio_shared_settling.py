@@ -42,7 +42,7 @@ def count_syncs(store: AsyncTimerStore) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["ack", "nack", "extend", "renew"])
+@pytest.mark.parametrize("kind", ["ack", "nack", "bury", "extend", "renew"])
 def test_calls_of_a_turn_are_durable_when_the_first_was_synced_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -45,6 +45,7 @@ from timerstore._engine.read.query import check_query
 from timerstore._engine.read.waiting import WaitingPull
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.timer.level_delivery import pending_by_topic
+from timerstore._engine.write.reschedule import ChangeCall
 from timerstore.errors import MessageError, typed
 from timerstore.messages import Message, MessageBatch, PullResult
 from timerstore.receipts import PutReceipt
@@ -59,6 +60,7 @@ from timerstore.reports import (
 )
 
 Answer = TypeVar("Answer")
+Changed = CancelResult | PutReceipt
 
 
 class StoreCalls(OpenStore):
@@ -164,6 +166,26 @@ class StoreCalls(OpenStore):
         )
         self._engine.appender.appended()
         return receipt
+
+    @api_call
+    def _change_each(self, calls: Sequence[ChangeCall]) -> list[Changed | Exception]:
+        """Make `cancel` and `reschedule` calls of tasks with one sync (timerstore.aio)."""
+        ends = [0]  # of the log: below the largest one it must be durable
+        answers = [self._change(call, ends) for call in calls]
+        self._sync_cancels(max(ends))
+        return self._failing_if_final(answers)
+
+    def _change(self, call: ChangeCall, ends: list[int]) -> Changed | Exception:
+        """Make a call. Add the log offset that must be durable before its answer to `ends`."""
+        try:
+            handle = handle_of(call.target)
+            if call.times is not None:
+                return self._engine.rescheduler.reschedule(handle, *call.times, None, ends.append)
+            result, end = self._engine.canceller.cancel(handle)
+            ends.append(end)
+            return result
+        except Exception as error:  # noqa: BLE001 - raised to the caller of this call
+            return error
 
     @api_call
     def _do_pace(self, topic: str, per_second: float | None) -> None:

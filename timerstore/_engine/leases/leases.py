@@ -388,7 +388,7 @@ class Leases(Owner):
         acked, moved = [0], [0]  # the ends of the log that must be durable
         answers = [self._answer(call, acked, moved) for call in calls]
         self._appended()
-        self._log.sync_through(max(moved))  # as each `nack` and `extend` does
+        self._log.sync_through(max(moved))  # as each `nack`, `bury` and `extend` does
         self._settle(max(acked))
         return answers
 
@@ -397,6 +397,8 @@ class Leases(Owner):
         try:
             if call.kind == "nack":
                 return self.nack(call.target, call.delay, call.error, moved.append)
+            if call.kind == "bury":
+                return self.bury(call.target, call.error, moved.append)
             if call.kind == "extend":
                 return self.extend(call.target, call.lease, moved.append)
             if call.kind == "renew":
@@ -435,8 +437,8 @@ class Leases(Owner):
             self._kinds.in_backoff.add(receipt.topic, receipt.group, moved.timer_id)
         return AckResult.NACKED
 
-    def bury(self, target: ReceiptOrMessage, error: object) -> AckResult:
-        """Make a message a dead letter, as TimerStore.bury."""
+    def bury(self, target: ReceiptOrMessage, error: object, sync: Sync | None = None) -> AckResult:
+        """Make a message a dead letter, as TimerStore.bury. `sync`: as for nack."""
         receipt, reason = receipt_of(target), check_error(error)
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
@@ -445,7 +447,7 @@ class Leases(Owner):
             return kept, self._appender.route_to(dead_letter_topic(receipt.group))
 
         # 0: now, also if the clock is set back
-        moved = self._move_noted(reason, receipt, 0, None, buried)
+        moved = self._move_noted(reason, receipt, 0, sync, buried)
         return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
 
     def renew(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> int:

@@ -218,7 +218,7 @@ each receipt, of give_back the number of messages."""
 class LeaseCall(NamedTuple):
     """One call. The engine checks its arguments."""
 
-    kind: Literal["ack", "ack_many", "nack", "extend", "renew", "give_back"]
+    kind: Literal["ack", "ack_many", "nack", "bury", "extend", "renew", "give_back"]
     target: Any
     """A receipt or a leased message; of ack_many and give_back several."""
     delay: object = None
@@ -226,7 +226,7 @@ class LeaseCall(NamedTuple):
     lease: object = 30.0
     """Of extend and renew."""
     error: object = None
-    """Of nack."""
+    """Of nack and bury."""
 
 
 def receipt_of(target: object) -> Receipt:

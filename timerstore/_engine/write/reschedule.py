@@ -19,7 +19,7 @@ See also: docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from timerstore._engine.base import due_times
 from timerstore._engine.base.failpoints import reach
@@ -44,10 +44,20 @@ Rewrite = Callable[[bytes], tuple[bytes, Route | None]]
 """Changes a message in the step that moves it: returns its new properties, given those that it
 keeps, and the queue that gets it if it is due now, created if necessary; None: its own."""
 
+Times = tuple[timedelta | float | None, datetime | None, int | None]
+"""A new due time: delay, deliver_at, deliver_ms."""
+
 _INT64_DIGITS = 19
 _NEW_IN_EACH_COPY = frozenset(
     {b"__CRC32#", b"TS_ID", b"TS_GROUP", b"TS_PLACE", b"REAL_TOPIC", b"REAL_QID"}
 )
+
+
+class ChangeCall(NamedTuple):
+    """A call that cancels a message, or reschedules it if it has times."""
+
+    target: PutReceipt | str
+    times: Times | None = None
 
 
 class Rescheduler:

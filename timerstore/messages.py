@@ -278,25 +278,25 @@ class MessageBatch:
         return map(self._message, range(len(self)))
 
     def _message(self, k: int) -> Message:
-        sys_flag = int(self.sys_flag[k])
+        sys_flag = self.sys_flag.item(k)
         return Message(
             topic=self.topic,
             queue_id=self.queue_id,
-            queue_offset=int(self.queue_offset[k]),
-            log_offset=int(self.log_offset[k]),
-            raw_body=bytes(self.bodies[self.body_offsets[k] : self.body_offsets[k + 1]]),
+            queue_offset=self.queue_offset.item(k),
+            log_offset=self.log_offset.item(k),
+            raw_body=bytes(self.bodies[self.body_offsets.item(k) : self.body_offsets.item(k + 1)]),
             properties=parse_properties(self.properties_text(k)),
-            born_ms=int(self.born_ms[k]),
-            store_ms=int(self.store_ms[k]),
-            due_ms=int(self.due_ms[k]),
-            delivered_ms=int(self.delivered_ms[k]),
-            flag=int(self.flag[k]),
+            born_ms=self.born_ms.item(k),
+            store_ms=self.store_ms.item(k),
+            due_ms=self.due_ms.item(k),
+            delivered_ms=self.delivered_ms.item(k),
+            flag=self.flag.item(k),
             sys_flag=sys_flag,
-            reconsume_times=int(self.reconsume_times[k]),
+            reconsume_times=self.reconsume_times.item(k),
             born_host=_host_of(self.born_hosts, k, sys_flag & SYS_FLAG_BORN_HOST_V6),
             store_host=_host_of(self.store_hosts, k, sys_flag & SYS_FLAG_STORE_HOST_V6),
-            body_crc=int(self.body_crc[k]),
-            store_bytes=int(self.store_bytes[k]),
+            body_crc=self.body_crc.item(k),
+            store_bytes=self.store_bytes.item(k),
             body_bytes_max=self.body_bytes_max,
         )
 
@@ -314,7 +314,7 @@ class MessageBatch:
 
     def properties_text(self, k: int) -> bytes:
         """Return the properties of message k in their on-disk form."""
-        begin, end = self.properties_offsets[k], self.properties_offsets[k + 1]
+        begin, end = self.properties_offsets.item(k), self.properties_offsets.item(k + 1)
         return bytes(self.properties[begin:end])
 
     def to_arrow(self) -> pyarrow.Table:

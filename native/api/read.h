@@ -41,6 +41,8 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
                 int64_t visible_end, int64_t precision_ms, ts_pulled *out,
                 uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
                 int64_t properties_bytes);
+/* Return the size of the records of some units, as the units give it. positions: as above. */
+int64_t ts_units_bytes(const uint8_t *units, const int32_t *positions, int64_t count);
 /* Return how many units, from the first on, point below log_end. */
 int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
 /* Read the message at a log offset. Return TS_NEED_SPACE with view->need if a buffer is too small.

@@ -90,6 +90,7 @@ static void read_units(fuzz_log *log, const uint8_t *units, int32_t count, int64
 
     (void)ts_timer_requests(&log->view, units, count, queue_offset, &log->states,
                             FUZZ_STORE_ID, 1000, requests);
+    CHECK(ts_units_bytes(units, NULL, count) >= 0);
     CHECK(ts_units_below(units, count, log->view.end) <= count);
     tagged = ts_units_tagged(units, count, &tags, positions);
     CHECK(tagged >= 0 && tagged <= count);

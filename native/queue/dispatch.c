@@ -122,6 +122,19 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
     return status;
 }
 
+int64_t ts_units_bytes(const uint8_t *units, const int32_t *positions, int64_t count)
+{
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = positions == NULL ? i : positions[i];
+        int32_t size = ts_get_i32(units + at * TS_QUEUE_UNIT_BYTES + TS_QUEUE_AT_SIZE);
+
+        sum += size > 0 ? size : 0; /* of a damaged unit it may be negative */
+    }
+    return sum;
+}
+
 int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end)
 {
     int64_t low = 0, high = count;

@@ -53,7 +53,7 @@ static void pull_all(store *s, int32_t *handed)
 {
     for (int32_t index = 0; index < REAL; index++) {
         ts_pulled pulled[5];
-        int64_t bodies_bytes = 200, properties_bytes = 900;
+        int64_t bodies_bytes = 200, properties_bytes = 900, record_bytes = 0;
         uint8_t *bodies = bytes_of(bodies_bytes), *properties = bytes_of(properties_bytes);
 
         CHECK(ts_units_below(s->queues[index], s->counts[index], log_end(s)) == s->counts[index]);
@@ -68,7 +68,10 @@ static void pull_all(store *s, int32_t *handed)
             for (int32_t i = 0; i < got; i++)
                 check_pulled(s, index, &pulled[i], bodies + pulled[i].body_at,
                              properties + pulled[i].properties_at, handed);
+            for (int32_t i = 0; i < got; i++)
+                record_bytes += pulled[i].size;
         }
+        CHECK(ts_units_bytes(s->queues[index], NULL, s->counts[index]) == record_bytes);
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, 10, 1, pulled,
                       bodies, bodies_bytes, properties, properties_bytes) == 0); /* not durable */
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, log_end(s), 1,

@@ -100,8 +100,10 @@ class Page:
         self._buffers = buffers
         size = rows_max * PULLED.itemsize
         self._rows = buffers.take(size)[:size].view(PULLED)
+        self._native_rows = ffi.from_buffer("ts_pulled[]", self._rows)
         self._bodies: Any = np.empty(0, np.uint8)
         self._properties: Any = np.empty(0, np.uint8)
+        self._native_bodies = self._native_properties = ffi.NULL
         self.count = 0
         self._bodies_end = 0
         self._properties_end = 0
@@ -128,13 +130,14 @@ class Page:
             bodies[: self._bodies_end] = self._bodies[: self._bodies_end]
             properties[: self._properties_end] = self._properties[: self._properties_end]
             self._bodies, self._properties = bodies, properties
+            self._native_bodies, self._native_properties = address(bodies), address(properties)
         return True
 
     def add(
         self,
         view: Any,
         route: Any,
-        units: bytes,
+        units: Any,
         positions: Any,
         count: int,
         offset: int,
@@ -147,7 +150,6 @@ class Page:
             `count` units.
         """
         assert count <= self.free_rows
-        rows = self._rows[self.count :]
         count_read = int(
             lib.ts_pull(
                 view,
@@ -158,18 +160,18 @@ class Page:
                 offset,
                 visible_end,
                 precision_ms,
-                ffi.from_buffer("ts_pulled[]", rows),
-                address(self._bodies[self._bodies_end :]),
+                self._native_rows + self.count,
+                self._native_bodies + self._bodies_end,
                 len(self._bodies) - self._bodies_end,
-                address(self._properties[self._properties_end :]),
+                self._native_properties + self._properties_end,
                 len(self._properties) - self._properties_end,
             )
         )
         if count_read > 0:
             self.count += count_read
-            last = rows[count_read - 1]
-            self._bodies_end += int(last["body_at"] + last["body_size"])
-            self._properties_end += int(last["properties_at"] + last["properties_size"])
+            last = self._native_rows[self.count - 1]
+            self._bodies_end += last.body_at + last.body_size
+            self._properties_end += last.properties_at + last.properties_size
         return count_read
 
     def last_properties(self, count: int) -> tuple[Any, Int64Array]:
@@ -224,5 +226,5 @@ class Page:
 
 def _offsets(sizes: Any) -> Int64Array:
     out = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=out[1:])
+    np.add.accumulate(sizes, out=out[1:])
     return out

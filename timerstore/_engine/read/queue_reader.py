@@ -18,7 +18,6 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.queue_unit import UNIT_BYTES
-from timerstore._engine.format.queue_unit import read as read_units
 from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.routes import Route, check_tags, wrong_tags
 from timerstore._engine.read.filter import Filter
@@ -184,13 +183,23 @@ class _Reading:
         positions: which of the units to read; None: all.
         """
         count = len(units) // UNIT_BYTES if positions is None else len(positions)
-        likely = _record_bytes(units, positions, self.page.free_rows)
+        native_units = ffi.from_buffer("uint8_t[]", units)
+        chosen = ffi.NULL if positions is None else ffi.from_buffer("int32_t[]", positions)
+        likely = int(lib.ts_units_bytes(native_units, chosen, min(count, self.page.free_rows)))
         if not self.page.reserve(likely, self._bytes_max):
             self.page.reserve(self._bytes_max - self.page.used, self._bytes_max)
         done = 0
         while done < count and self.page.free_rows:
-            count_read = self._add(
-                view, units, positions, done, min(count - done, self.page.free_rows)
+            first = done if positions is None else 0
+            count_read = self.page.add(
+                view,
+                self._route.native,
+                native_units + first * UNIT_BYTES,
+                chosen if positions is None else chosen + done,
+                min(count - done, self.page.free_rows),
+                self.next_offset + first,
+                self._reader.visible_end,
+                self._config.precision_ms,
             )
             if count_read > 0:
                 done += count_read
@@ -214,33 +223,6 @@ class _Reading:
         if self.page.reserve(need, self._bytes_max):
             return True
         return not self.page.count and self.page.reserve(need, need)  # a single message always fits
-
-    def _add(
-        self, view: Any, units: bytes, positions: Int32Array | None, begin: int, count: int
-    ) -> int:
-        offset = self.next_offset
-        if positions is None:
-            units, offset = units[begin * UNIT_BYTES :], offset + begin
-            chosen = ffi.NULL
-        else:
-            chosen = ffi.from_buffer("int32_t[]", positions[begin:])
-        return self.page.add(
-            view,
-            self._route.native,
-            units,
-            chosen,
-            count,
-            offset,
-            self._reader.visible_end,
-            self._config.precision_ms,
-        )
-
-
-def _record_bytes(units: bytes, positions: Int32Array | None, count: int) -> int:
-    """Return the size of the first `count` records in bytes, as their units give it."""
-    sizes = read_units(units)["size"]
-    chosen = sizes if positions is None else sizes[positions]
-    return max(0, int(chosen[:count].sum(dtype=np.int64)))  # the size in a damaged unit may be < 0
 
 
 def empty_batch(

@@ -242,6 +242,9 @@ class SegmentFiles(Owner):
 
     def read(self, offset: int, size: int) -> bytes:
         """Read bytes from one or more segments."""
+        number, at = divmod(offset, self.segment_bytes)
+        if 0 < size <= self.segment_bytes - at:
+            return self._file(number).read(at, size)
         return b"".join(
             self._file(number).read(at, part) for number, at, part in self._pieces(offset, size)
         )

@@ -293,6 +293,22 @@ class FormatVersionError(CorruptError):
     code = -3
 
 
+_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+-]{0,30}")
+
+
+def newer_format(
+    what: str, release: object, *, where: object = None, wanted: object, got: object
+) -> FormatVersionError:
+    """Return the error for a file of a newer format. `release`: the one that wrote it, as the file
+    says it. Anything that is not the name of a release counts as none.
+    """
+    is_known = isinstance(release, str) and _RELEASE.fullmatch(release)
+    reader = f"timerstore {release} wrote it: install that or" if is_known else "install"
+    return FormatVersionError(
+        f"{what}: {reader} a newer release", where=where, wanted=wanted, got=got
+    )
+
+
 class FullError(TimerStoreError):
     """The disk is full, or the process has no free descriptor (`ulimit -n`). The call can be
     repeated when there is space, or a descriptor.

@@ -42,7 +42,10 @@ PLACES = {
     "full": Place("0 B of ", "No space left on device", Exit.LATER),
     "file": Place("is a file of 1 B", "cannot create a store at this path"),
     "another user": Place("user nobody cannot read it", "is not readable"),
-    "newer": Place("watermark; at ", "cannot create a store at this path"),
+    "newer": Place(
+        "watermark: timerstore 0.3.0 wrote it: install that or a newer release; at ",
+        "cannot create a store at this path",
+    ),
     "damaged": Place("a file that does not belong here", "cannot create a store at this path"),
     "other files": Place("has no store, but a file", "cannot create a store at this path"),
 }
@@ -76,7 +79,8 @@ def mount(tmp_path: Path) -> Iterator[Path]:
 def newer(path: Path) -> None:
     """Write an intact watermark of a later version."""
     head = b"TSMARK06".ljust(100, b"\1")
-    slot = (head + struct.pack("<I", zlib.crc32(head))).ljust(watermark.SLOT_BYTES, b"\0")
+    slot = (head + struct.pack("<I", zlib.crc32(head))).ljust(480, b"\0") + b"0.3.0"
+    slot = slot.ljust(watermark.SLOT_BYTES, b"\0")
     (path / "timerstore" / "watermark").write_bytes(2 * slot)
 
 

@@ -29,7 +29,7 @@ from timerstore._engine.format.json_text import Json
 from timerstore._engine.format.store_paths import shard_number
 from timerstore._engine.storage.disk import Disk
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.errors import ConfigError, CorruptError, newer_format
 from timerstore.shards.shard_paths import (
     SHARD_COUNT_MAX,
     ShardsTree,
@@ -96,7 +96,8 @@ def unsealed(text: bytes, where: Path | str, version: int) -> Json:
     except CorruptError as error:
         raise CorruptError(f"unreadable: {error}", where=where) from error
     if got != version:
-        raise FormatVersionError("unknown format", where=where, wanted=version, got=got)
+        release = table.get("release")
+        raise newer_format("unknown format", release, where=where, wanted=version, got=got)
     return table
 
 
@@ -114,14 +115,15 @@ def read(text: bytes, where: Path | str) -> Cluster:
         raise CorruptError(f"unreadable: {error}", where=where) from error
     for name, wanted in (("hash", HASH), ("shard_by", SHARD_BY)):
         if table.get(name) != wanted:
-            raise FormatVersionError(
-                f"{name}: not known to this release", where=where, wanted=wanted, got=table[name]
-            )
+            release = table.get("release")
+            raise newer_format(name, release, where=where, wanted=wanted, got=table.get(name))
     if not 1 <= count <= SHARD_COUNT_MAX:
         raise CorruptError("shards", where=where, wanted=f"1 to {SHARD_COUNT_MAX}", got=count)
     unknown = sorted(set(given) - {one.name for one in fields(StoreConfig)})
     if unknown:
-        raise FormatVersionError("config: not known to this release", where=where, got=unknown)
+        wanted = "settings that this release knows"
+        release = table.get("release")
+        raise newer_format("config", release, where=where, wanted=wanted, got=unknown)
     try:
         return Cluster(count, StoreConfig(**given), str(table.get("owner", "")))
     except ConfigError as error:

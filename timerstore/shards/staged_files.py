@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.write.row_batch import StagedBatch
-from timerstore.errors import CorruptError, FormatVersionError
+from timerstore.errors import CorruptError, newer_format
 from timerstore.shards.arrow_arrays import bytes_of, offsets_of
 from timerstore.shards.arrow_import import ipc, pyarrow
 
@@ -117,8 +117,9 @@ def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = Fals
     metadata = reader.schema.metadata or {}
     version = metadata.get(_FORMAT_KEY, b"")
     if version.isdigit() and version not in _KNOWN:
-        raise FormatVersionError(
+        raise newer_format(
             "staged file: unknown format",
+            None,
             where=path,
             wanted=f"{_FORMAT.decode()} or 1",
             got=version.decode(),

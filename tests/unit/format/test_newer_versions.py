@@ -4,6 +4,7 @@ Files that are made again from the log (`timerstore/state`, `wheel`, `far-0`, `f
 absent: opening a store of a newer version makes them in this version.
 """
 
+import json
 import shutil
 import struct
 import zlib
@@ -32,6 +33,8 @@ from timerstore.spark.jobs.lake import LakeFile, open_lake
 from timerstore.testing import ManualClock
 
 DAY = date(2026, 11, 21)
+NAMES = {"0.3.0", "1.0rc1"}
+"""Names of releases; anything else is not shown."""
 
 
 class Newer(NamedTuple):
@@ -162,6 +165,46 @@ def test_file_of_a_newer_version_changes_nothing(tmp_path: Path, name: str) -> N
         for part in (f"at {newer.where}", f"wanted {newer.wanted}", f"got {newer.got}"):
             assert part in str(error.value)
         assert file_bytes(root) == before
+
+
+@pytest.mark.parametrize("name", ["watermark of the same length", "longer watermark"])
+@pytest.mark.parametrize("said", ["0.3.0", "1.0rc1", "", "x" * 32, "0.3\n"])
+def test_error_names_the_release_that_wrote_a_watermark(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    newer = CASES[name](tmp_path / "it")
+    path = tmp_path / "it" / "timerstore" / "watermark"
+    raw = bytearray(path.read_bytes())
+    for begin in range(480, len(raw), watermark.SLOT_BYTES):
+        raw[begin : begin + 32] = said.encode().ljust(32, b"\0")
+    path.write_bytes(raw)
+    expected = f"timerstore {said} wrote it: install that or" if said in NAMES else "install"
+    for read in newer.reads:
+        with pytest.raises(FormatVersionError, match=f"^watermark: {expected} a newer release; at"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["backup", "cluster", "manifest", "lake", "recurring"])
+def test_error_names_the_release_that_json_names(tmp_path: Path, name: str) -> None:
+    newer = CASES[name](tmp_path / "it")
+    [path] = [one for one in (tmp_path / "it").rglob("*.json") if b'"format"' in one.read_bytes()
+              and json.loads(one.read_bytes())["format"] == newer.got]  # fmt: skip
+    table = json.loads(path.read_bytes()) | {"release": "0.3.0"}
+    table.pop("crc", None)
+    if name == "recurring":
+        path.write_bytes(with_checksum(json.dumps(table).encode()))
+    else:
+        path.write_bytes(sealed(table))
+    for read in newer.reads:
+        with pytest.raises(FormatVersionError, match=r": timerstore 0\.3\.0 wrote it: install"):
+            read()
+
+
+def test_watermark_names_this_release(tmp_path: Path) -> None:
+    raw = (closed_store(tmp_path / "s") / "timerstore" / "watermark").read_bytes()
+    assert [raw[at : at + 32].rstrip(b"\0").decode() for at in (480, 992)] == [
+        timerstore.__version__
+    ] * 2
 
 
 @pytest.mark.parametrize("bit", range(8))

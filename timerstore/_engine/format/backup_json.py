@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.format.counts_json import NO_IDS, IdsMark
 from timerstore._engine.format.json_text import Json, as_int, as_table, loads
-from timerstore.errors import CorruptError, FormatVersionError
+from timerstore.errors import CorruptError, newer_format
 
 FORMAT = 2
 
@@ -79,7 +79,7 @@ def read(text: bytes) -> BackupManifest:
     entries = loads(text)
     found = entries.get("format")
     if found not in (1, FORMAT):
-        raise FormatVersionError("backup.json", wanted=FORMAT, got=found)
+        raise newer_format("backup.json", entries.get("release"), wanted=FORMAT, got=found)
     crc = entries.pop("crc", None)
     if crc != _crc(entries):
         raise CorruptError("backup.json is damaged", wanted=f"CRC {_crc(entries)}", got=crc)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from timerstore._engine.format.json_text import Json, as_int, as_table, loads, one_line
 from timerstore._engine.format.store_paths import INGEST_TOPIC
-from timerstore.errors import CorruptError, FormatVersionError
+from timerstore.errors import CorruptError, newer_format
 
 FORMAT = 1
 
@@ -98,8 +98,12 @@ def read(text: bytes) -> ChunkHeader | SourceState:
     """
     table = loads(text)
     if (version := as_int(table.get("format"), "format")) != FORMAT:
-        raise FormatVersionError(
-            "ledger: a record of another version", where=INGEST_TOPIC, wanted=FORMAT, got=version
+        raise newer_format(
+            "ledger: a record of another version",
+            table.get("release"),
+            where=INGEST_TOPIC,
+            wanted=FORMAT,
+            got=version,
         )
     try:
         return state_of(table) if "versions" in table else _chunk_of(table)

@@ -40,7 +40,7 @@ from timerstore._engine.format.json_text import (
     with_checksum,
     without_checksum,
 )
-from timerstore.errors import CorruptError, FormatVersionError
+from timerstore.errors import CorruptError, FormatVersionError, newer_format
 
 FORMAT = 1
 
@@ -122,7 +122,9 @@ def read(text: bytes | None, where: Path | None = None) -> list[Definition]:
         table = loads(without_checksum(text))
         version = as_int(table.get("format"), "format")
         if version != FORMAT:
-            raise FormatVersionError("unknown format", where=where, wanted=FORMAT, got=version)
+            raise newer_format(
+                "unknown format", table.get("release"), where=where, wanted=FORMAT, got=version
+            )
         rows = table.get("recurring")
         if not isinstance(rows, list):
             raise CorruptError("recurring: wrong type", wanted="a list", got=type(rows).__name__)

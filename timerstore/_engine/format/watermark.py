@@ -16,6 +16,7 @@ On-disk format: two slots of 512 bytes, written alternately and only by Python; 
     120  far_number: number of the far wheel's table; 0 without one
     128  wheel_writes: number of complete writes of the wheel (wheel_checks.py)
     136  CRC-32 of bytes 0-135
+    480  the release that wrote the slot, as ASCII: 32 bytes, only for the error of an older one
 
     Older versions have fewer fields, and the CRC-32 follows the last one:
 
@@ -30,9 +31,11 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from timerstore.errors import FormatVersionError
+from timerstore._engine.base.version import __version__
+from timerstore.errors import newer_format
 
 SLOT_BYTES = 512
+_RELEASE = slice(480, SLOT_BYTES)
 _MAGIC = b"TSMARK05"
 _FIELDS = struct.Struct("<8s7qQ8q")
 _VERSIONS = {
@@ -103,7 +106,8 @@ def bootstrap(
 def write(mark: Watermark) -> bytes:
     """Return the slot's bytes."""
     head = _FIELDS.pack(_MAGIC, *mark)
-    return (head + _CRC.pack(zlib.crc32(head))).ljust(SLOT_BYTES, b"\0")
+    slot = (head + _CRC.pack(zlib.crc32(head))).ljust(_RELEASE.start, b"\0")
+    return (slot + __version__.encode()).ljust(SLOT_BYTES, b"\0")
 
 
 def read(data: bytes, where: Path | None = None) -> Watermark | None:
@@ -128,7 +132,8 @@ def _read_slot(slot: bytes, where: Path | None) -> tuple[int, ...] | None:
     fields = _VERSIONS.get(magic)
     if fields is None:
         if _is_intact(slot):
-            raise FormatVersionError("watermark", where=where, wanted=_MAGIC, got=magic)
+            release = slot[_RELEASE].rstrip(b"\0").decode("ascii", "replace")
+            raise newer_format("watermark", release, where=where, wanted=_MAGIC, got=magic)
         return None
     head, crc = slot[: fields.size], slot[fields.size : fields.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head):

@@ -39,7 +39,7 @@ import numpy as np
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.storage.disk import Disk
-from timerstore.errors import FormatVersionError
+from timerstore.errors import newer_format
 
 _HEAD_BYTES = 4096
 _MAGIC = b"TSSTAGE3"
@@ -143,7 +143,7 @@ def check_version(disk: Disk, path: Path) -> None:
 def _check_head(head: bytes, path: Path) -> None:
     magic = head[: len(_MAGIC)]
     if magic in _LATER:
-        raise FormatVersionError("staging", where=path, wanted=_MAGIC, got=magic)
+        raise newer_format("staging", None, where=path, wanted=_MAGIC, got=magic)
 
 
 def read_staged(disk: Disk, path: Path) -> StagedBytes:

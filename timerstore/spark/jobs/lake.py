@@ -38,7 +38,7 @@ from timerstore._engine.buckets.bucket import BucketFile
 from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
 from timerstore._engine.storage.disk import is_temporary_of
-from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.errors import ConfigError, CorruptError, newer_format
 from timerstore.spark.jobs.shared_folder import shared_folder
 
 FORMAT = 1
@@ -314,5 +314,6 @@ def _read(text: bytes, where: str) -> Json:
     except CorruptError as error:
         raise CorruptError(f"unreadable: {error}", where=where) from error
     if found != FORMAT:
-        raise FormatVersionError("unknown format", where=where, wanted=FORMAT, got=found)
+        release = table.get("release")
+        raise newer_format("unknown format", release, where=where, wanted=FORMAT, got=found)
     return table

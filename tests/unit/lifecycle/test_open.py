@@ -234,6 +234,25 @@ def test_open_rejects_a_directory_of_shards(tmp_path: Path) -> None:
     timerstore.open(root / "shard-00001", small(), threads=False).close()
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/a", "unix:///run/s", "tls://u:secret@h:1/x?y"])
+def test_url_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """It would be a folder of this name below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    expected = f"wanted a path of this machine, got a URL, {url.partition('//')[0]}//\\.\\.\\.$"
+    with timerstore.open(tmp_path / "s", small(), threads=False) as store:
+        before = sorted(tmp_path.rglob("*"))
+        calls = {
+            "backup": lambda: store.backup(url),
+            "path": lambda: timerstore.open(url, small(), threads=False),
+            "restore": lambda: timerstore.restore("backup", url),
+            "verify": lambda: timerstore.verify_directory(url),
+        }
+        for name, call in calls.items():
+            with pytest.raises(ConfigError, match=f"^{name}: {expected}"):
+                call()
+        assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_empty_path_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="path: wanted a folder, got ''"):

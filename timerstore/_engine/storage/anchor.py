@@ -132,17 +132,22 @@ def _is_link(name: str, folder: int) -> bool:
 # links in a circle, and other errors for a working directory that was removed.
 
 
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
+
+
 def path_text(what: str, path: object) -> str:
     """Return a folder's path as text. `what` names the argument in the error.
 
     Raises:
-        ConfigError: not a path, empty, with a NUL, or not encodable for the file system.
+        ConfigError: not a path, empty, a URL, with a NUL, or not encodable for the file system.
     """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise ConfigError(f"{what}: wanted text or a path, got {quoted(path)}")
     if not text:  # as a Path it would be the working directory
         raise ConfigError(f"{what}: wanted a folder, got {quoted(path)}")
+    if text is path and (url := _URL.match(text)):  # not shown whole: it may have a password
+        raise ConfigError(f"{what}: wanted a path of this machine, got a URL, {url[0]}...")
     if "\0" in text:
         raise ConfigError(f"{what}: wanted a path without NUL, got {quoted(text)}")
     try:

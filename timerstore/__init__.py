@@ -34,10 +34,10 @@ from timerstore.errors import (
     CorruptError,
     FailedError,
     FlowControlError,
-    FlushTimeoutError,
     ForkedError,
     FormatVersionError,
     FullError,
+    GoneError,
     LeaseLostError,
     LockedError,
     MessageError,
@@ -62,7 +62,7 @@ from timerstore.reports import (
     PendingTimer,
     Report,
 )
-from timerstore.store import TimerStore, connect, open  # noqa: A004
+from timerstore.store import ConnectedStore, TimerStore, connect, open  # noqa: A004
 
 if TYPE_CHECKING:
     from timerstore.shards import ShardedStore, open_shards
@@ -78,6 +78,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "ConflictError",
+    "ConnectedStore",
     "ConnectionLostError",
     "Consumer",
     "ConvertReport",
@@ -87,10 +88,10 @@ __all__ = [
     "Explanation",
     "FailedError",
     "FlowControlError",
-    "FlushTimeoutError",
     "ForkedError",
     "FormatVersionError",
     "FullError",
+    "GoneError",
     "GroupBacklog",
     "Histogram",
     "HistoryEntry",

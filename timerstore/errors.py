@@ -350,12 +350,6 @@ class BucketError(TimerStoreError):
     retryable = True
 
 
-class FlushTimeoutError(TimerStoreError):
-    """The message is stored, but may not be durable yet. Repeat with the same message id."""
-
-    retryable = True
-
-
 class ConnectionLostError(TimerStoreError):
     """The connection to the server was lost during a call. Whether the call took effect is unknown.
 

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     import ssl
 
 ConnectedStore = SingleStoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Any, Any]
-"""A store in another process: a RemoteStore."""
+"""A store in another process, with the calls of TimerStore: what `connect` and
+`open(shared=True)` return. A name for annotations; it has no instances of its own."""
 
 
 def _begin_nothing(*_given: Any, **_named: Any) -> Any:

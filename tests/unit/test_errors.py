@@ -29,7 +29,6 @@ def test_error_classes_are_as_documented():
         "BusyError",
         "ConnectionLostError",
         "FlowControlError",
-        "FlushTimeoutError",
         "FullError",
         "UnavailableError",
     }

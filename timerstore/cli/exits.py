@@ -20,7 +20,6 @@ from timerstore.errors import (
     CorruptError,
     FailedError,
     FlowControlError,
-    FlushTimeoutError,
     FormatVersionError,
     FullError,
     LeaseLostError,
@@ -129,7 +128,6 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (FullError, Exit.LATER),
     (BusyError, Exit.LATER),
     (BucketError, Exit.LATER),
-    (FlushTimeoutError, Exit.LATER),
     (LeaseLostError, Exit.NOT_SO),
     (NotPendingError, Exit.NOT_SO),
     (FormatVersionError, Exit.ERROR),
@@ -155,7 +153,6 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (BusyError, "try again later"),
     (ConflictError, "use another message id for another message"),
     (BucketError, "check URL, credentials (environment) and network, and try again"),
-    (FlushTimeoutError, "try again, with the same message id"),
     (FormatVersionError, "a newer timerstore wrote it; use that version"),
     (
         CorruptError,

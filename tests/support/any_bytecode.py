@@ -7,6 +7,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tests.support.interrupts import see_opcodes
+
 _PATIENCE_S = 20.0
 
 
@@ -45,6 +47,7 @@ def interrupted(call: Callable[[], Any], at: int, files: frozenset[str]) -> bool
             raise InterruptedCallError
 
     def run() -> None:
+        see_opcodes()
         sys.settrace(_tracer(files, reached))
         try:
             call()
@@ -77,6 +80,7 @@ def handled(
             handler()
 
     def run() -> None:
+        see_opcodes()
         sys.settrace(_tracer(files, reached))
         call()
 

@@ -212,6 +212,14 @@ test-wheel: $(VENV)/.has-dev $(VENV)/.has-wheels $(BUILT) ## this machine's whee
 	@$(RUN) -m tests.support.wheels --once --only manylinux_2_17_$$(uname -m)
 	$(PYTEST) --timeout=0 tests/wheel $(ARGS)
 
+.PHONY: first-message
+first-message: $(VENV)/.has-run ## the time from `pip install WHEEL` to the first message, with a wheel of dist
+	@$(RUN) -m tests.support.installed_wheel $(ARGS)
+
+.PHONY: test-arm
+test-arm: $(VENV)/.has-wheels ## the wheel for aarch64, built and run under qemu, which apt installs
+	@$(RUN) -m tests.support.emulated $(ARGS)
+
 # One process: it has one JVM, and that keeps two cores busy by itself.
 SPARK_TESTS = spark and not deep
 .PHONY: run-spark

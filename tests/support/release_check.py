@@ -4,11 +4,12 @@
 
 Every step is a target of the Makefile. The clone is in build/release-check, with the commit that
 is checked out here and an environment of its own; each step's output is there, too. At the end a
-table has each step with its result and seconds, and what only the workflows can do. Exit status 1
-if a step fails or was left out.
+table has each step with its result, seconds and last line, and what only the workflows can do. Exit
+status 1 if a step fails or was left out.
 """
 
 import argparse
+import platform
 import re
 import shutil
 import subprocess
@@ -19,17 +20,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "release-check"
+_WHEEL = (
+    f"dist/*-cp{sys.version_info[0]}{sys.version_info[1]}-*manylinux_2_17_{platform.machine()}.whl"
+)
+_LAST_CHARACTERS = 100
 _NOT_DONE = re.compile(r"\bNOT (?:FOUND|LINTED|RUN|TESTED)\b")
 
 STEPS = {
     "check": ("make", "check"),
     "native": ("make", "native-test", "native-fuzz"),
     "docs": ("make", "docs"),
-    "test": ("make", "test"),
-    "pythons": ("make", "test-pythons"),
+    "zensical": ("make", "docs-zensical"),
+    "test-docs": ("make", "test-docs"),
     "wheels": ("make", "wheels"),
     "test-wheel": ("make", "test-wheel"),
-    "test-docs": ("make", "test-docs"),
+    "first-message": ("make", "first-message"),
+    "aarch64": ("make", "test-arm"),
+    "speed": ("make", "bench-compare", f"BASE=$(wildcard {_WHEEL})", "ARGS=--only put"),
+    "pythons": ("make", "test-pythons"),
+    "django": ("make", "test-django"),
+    "test": ("make", "test"),
+    "test-late": ("make", "test-late"),
     "property": ("make", "test-property"),
     "crash": ("make", "test-crash"),
     "interop": ("make", "test-interop"),
@@ -38,8 +49,8 @@ STEPS = {
 """Each step and its command."""
 
 ONLY_WORKFLOWS = {
-    "wheels on aarch64 and musl": "wheels.yml builds them on their processors and runs the tests",
-    "links to other sites, Zensical": "docs.yml",
+    "wheels on musl and a real aarch64": "wheels.yml, by cibuildwheel, and their tests",
+    "links to other sites": "docs.yml",
     "publish the site": "docs.yml, from a tag",
     "approval, attestations, upload": "release.yml, from a tag",
 }
@@ -67,8 +78,9 @@ def table(found: Mapping[str, tuple[str, float]], logs: Path) -> str:
         text = (logs / f"{name}.log").read_text(errors="replace") if name in found else ""
         skipped = len(_NOT_DONE.findall(text))
         more = f"; its log says {skipped} times what it could not do" if skipped else ""
-        rows.append(f"{name:12} {result:8} {seconds:6.0f} s  {' '.join(command)}{more}")
-    rows += [f"{name:32} only in the workflow: {how}" for name, how in ONLY_WORKFLOWS.items()]
+        rows.append(f"{name:13} {result:8} {seconds:6.0f} s  {' '.join(command)}{more}")
+        rows += [f"{'':13} {line[:_LAST_CHARACTERS]}" for line in text.splitlines()[-1:]]
+    rows += [f"{name:34} only in the workflow: {how}" for name, how in ONLY_WORKFLOWS.items()]
     return "\n".join(rows)
 
 

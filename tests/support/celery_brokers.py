@@ -1,5 +1,6 @@
 """Close what Celery and kombu keep open until their process ends: in a run, other tests follow."""
 
+import importlib
 import sys
 
 
@@ -7,7 +8,7 @@ def close_brokers() -> None:
     """Close the stores of all connections of kombu in this process."""
     if "timerstore.contrib.celery.broker" not in sys.modules:
         return
-    sys.modules["kombu.pools"].reset()
+    importlib.import_module("kombu.pools").reset()  # kombu loads it late
     for left in list(sys.modules["timerstore.contrib.celery.broker"]._open.values()):
         left.leases._late.clear()
         left._user_count = 0

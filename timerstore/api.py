@@ -85,6 +85,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         wait_at_most: timedelta | float | None = None,
         priority: int | None = None,
         unique: bool = False,
+        check_after: timedelta | float | None = None,
     ) -> Receipt:
         """Store one message and deliver it to its topic at its due time.
 
@@ -147,6 +148,12 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         then all messages of the topic must be in queue 0. Cannot be combined with `queue_id`. With
         `replace=True` it must be that of the replaced message, which is also the default.
 
+        check_after: seconds or a timedelta. The message is a half message: no consumer of the topic
+        gets it before `commit`. If neither `commit` nor `rollback` came after this time, the
+        message is due for its check: it is delivered to the topic `%HALF%<topic>`, and a producer
+        that receives it there commits it or rolls it back by its lease. It goes with tags, keys,
+        properties, message_id and flush only.
+
         Raises:
             MessageError: an argument is invalid; nothing was stored.
             FullError: the disk is full; nothing was stored.
@@ -175,6 +182,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 wait_at_most,
                 priority,
                 unique,
+                check_after,
             )
         )
 
@@ -610,6 +618,30 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_bury(receipt, error)
 
+    def commit(self, half: Receipt | LeasedMessage | str) -> AckResult:
+        """Deliver a half message (`put(check_after=...)`) to its topic now.
+
+        Return COMMITTED also if an earlier call has committed it, as far as the store has the key
+        index and the message. Otherwise EXPIRED: its check is due, so only the receipt of the check
+        can end it, or that lease is over. SETTLED: it was rolled back, or the receipt was used
+        before. UNKNOWN: there is no such half message. The change is one step, which no crash
+        splits, and durable on return.
+
+        half: the receipt of the put or its handle; for a check the leased message or its receipt.
+
+        Raises:
+            MessageError: `half` is another value, or that of another message.
+            FullError: the disk is full; nothing was changed.
+        """
+        return self._do_commit(half)
+
+    def rollback(self, half: Receipt | LeasedMessage | str) -> AckResult:
+        """Remove a half message: it is never delivered. Return ROLLED_BACK, or as `commit`.
+
+        COMMITTED means that an earlier call has committed it; nothing was changed then.
+        """
+        return self._do_rollback(half)
+
     def dead_letters(self, group: str, *, topic: str | None = None) -> Iterator[DeadLetter]:
         """Return the dead letters of a group that were not requeued, oldest first in each queue.
 
@@ -995,6 +1027,12 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:
+        raise NotImplementedError
+
+    def _do_commit(self, half: Receipt | LeasedMessage | str) -> AckResult:
+        raise NotImplementedError
+
+    def _do_rollback(self, half: Receipt | LeasedMessage | str) -> AckResult:
         raise NotImplementedError
 
     def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:

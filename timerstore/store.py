@@ -115,6 +115,7 @@ class TimerStore(
                 self._begin_put_many = self._putter.begin_put_many
         self._close_when_forgotten()
         self._leases = engine.make_leases(self._call)
+        self._half_messages = engine.make_half_messages(self._leases)
         self._requeuer = engine.make_requeuer()
         engine.recurring.prepare()
         self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
@@ -126,6 +127,7 @@ class TimerStore(
 
     @api_call
     def _do_put(self, request: PutRequest) -> PutReceipt:
+        request = request.as_half(self._engine.config.delay_ms_max)
         if request.priority is not None:
             request = request.with_queue_of_priority()
         if request.spread is not None:
@@ -141,7 +143,7 @@ class TimerStore(
     @api_call
     def _begin_single(self, request: PutRequest) -> PutReceipt | KnownId | None:
         """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
-        return self._put_writer.begin(request)
+        return self._put_writer.begin(request.as_half(self._engine.config.delay_ms_max))
 
     @api_call
     def _do_put_many(self, request: BatchRequest) -> PutBatch:

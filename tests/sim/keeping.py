@@ -13,7 +13,7 @@ from timerstore._engine.maintenance.backup import read_manifest
 from timerstore._engine.maintenance.restore_backup import restore
 from timerstore.errors import FailedError, FullError
 
-_KNOWN = ("model", "onces", "lost_below", "versions", "lessees", "rounds", "ticks")
+_KNOWN = ("model", "onces", "lost_below", "versions", "lessees", "rounds", "ticks", "halves")
 
 
 class Saved(NamedTuple):
@@ -72,7 +72,7 @@ class Keeping(Puts):
         counted = self._opened_metric("retention_unconsumed_messages")
         if is_first:  # the store counts since its opening; earlier removals are unknown
             self._dropped = counted
-        if self.lessees.topics:  # a group whose position only the store knows
+        if self.lessees.topics or self.halves.count:  # a group whose position only the store knows
             return
         assert counted == self._dropped, f"{counted} counted, {self._dropped} removed and not read"
 

@@ -59,6 +59,7 @@ def make_schedule(seed: int) -> Schedule:
     kernel = Random(f"{seed} kernel")
     if not is_sharded:
         _with_unique(Random(f"{seed} unique"), ops)
+        _with_half_messages(Random(f"{seed} half"), ops)
         _with_failed_sync(kernel, config, ops)
         _with_write_back(kernel, ops)
         return Schedule(seed, config, is_small, ops)
@@ -104,6 +105,30 @@ def _with_unique(draw: Random, ops: list[Op]) -> None:
     for op in inner:
         if op[0] == "put" and draw.random() < 0.6:
             op[:] = ["unique", op[1], draw.randrange(2), *op[2:]]
+
+
+def _with_half_messages(draw: Random, ops: list[Op]) -> None:
+    """Put half messages in some schedules, and end them; the process may die in each call."""
+    if draw.random() < 0.7:
+        return
+    for _ in range(draw.choice((3, 8, 20, 40))):
+        kind = draw.choices(("half", "end_half", "checks", "advance"), (4, 5, 3, 2))[0]
+        op: Op = [kind]
+        if kind == "half":
+            op += [draw.choice((0, 1, 500, 5000, 60_000, DAY_MS))]
+        elif kind == "end_half":
+            op += [draw.choice(("commit", "commit", "rollback"))]
+            op += [draw.randrange(1 << 16), draw.choice(("handle", "check"))]
+        elif kind == "checks":
+            op += [draw.choice((1, 3)), draw.choice((1000, 60_000))]
+        else:
+            op += [draw.choice((1000, 3000, 40_000, DAY_MS)), False]
+        if draw.random() < 0.25:
+            point = draw.choice(("half_appended", "reschedule_encoded", "reschedule_appended"))
+            trigger = draw.choice((["point", point, 1], ["call", draw.randint(1, 12)]))
+            end = [draw.choice(("kill", "cut", "kill_then_cut")), draw.randrange(1 << 16), 0]
+            op = ["die", trigger, end, [], op]
+        ops.insert(draw.randrange(len(ops) + 1), op)
 
 
 def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:

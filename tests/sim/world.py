@@ -17,6 +17,7 @@ from tests.support.ingesting import Version
 from tests.support.inside import inside, keep_log_from
 from tests.support.inside.parts import allow_unclosed
 from tests.support.models.groups import GROUP, Readers
+from tests.support.models.halves import Halves
 from tests.support.models.leases import Lessees
 from tests.support.models.messages import Model, Put, Queue
 from tests.support.models.recurring import Ticks
@@ -51,6 +52,7 @@ class World(Life, Driver):
         self.model = Model(is_each_level_alone=config.level_async)
         self.readers = Readers(self.begin_of)
         self.lessees, self.rounds, self.ticks = Lessees(), Rounds(), Ticks()
+        self.halves = Halves(is_told=config.index_enabled and not self.may_forget)
         self.may_ring_early = False
         self.attempts: list[Attempt] = []
         self.tried: list[Attempt] = []  # of the last call that puts

@@ -23,6 +23,17 @@ CONNECTED: Mapping[str, frozenset[str]] = {
             "test_requeue_survives_a_restart_and_a_kill",
         }
     ),
+    "leases/test_half_messages.py": frozenset(
+        {
+            "test_call_that_a_kill_interrupts_has_one_outcome_and_is_repeated",
+            "test_commit_needs_only_the_handle_in_another_opening",
+            "test_id_of_a_committed_message_is_not_one_of_its_topic",
+            "test_receipt_of_a_check_survives_a_restart",
+            "test_repeated_put_of_a_half_message_stores_nothing",
+            "test_wrong_check_after_is_named",
+            "test_wrong_topic_is_named",
+        }
+    ),
     "leases/test_priorities.py": frozenset(
         {
             "test_batch_with_priorities_and_a_full_slot_stores_nothing",

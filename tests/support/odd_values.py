@@ -26,7 +26,7 @@ WAITS = {
 GOOD: dict[str, Any] = {
     "topic": "t", "body": b"x", "bodies": [b"x", b"y"], "queue_id": 0, "offset": 0, "group": "g",
     "key": "k", "source": "s", "version": 1, "time_ms": NOW, "per_second": 5, "name": "n",
-    "receipt": "x",
+    "receipt": "x", "half": "x",
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
     "put_every": {"every": 60.0},

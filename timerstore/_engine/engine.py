@@ -43,6 +43,7 @@ from timerstore._engine.introspection.calendar import Calendar
 from timerstore._engine.introspection.explain import MessageRecords, TimerLocator, WheelExplainer
 from timerstore._engine.leases.dead_letters import DeadLetterReader, Requeuer
 from timerstore._engine.leases.group_backlogs import GroupBacklogs
+from timerstore._engine.leases.half_messages import HalfMessages
 from timerstore._engine.leases.lease_timers import LeaseKinds
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.log.commit_log import CommitLog
@@ -380,6 +381,12 @@ class Engine(Owner):
             QueueEnds(self.routes, self.puller),
             self.lease_kinds,
             self.finder,
+        )
+
+    def make_half_messages(self, leases: Leases) -> HalfMessages:
+        """Build the component for the ends of half messages."""
+        return HalfMessages(
+            self.core, leases, self.canceller, self.rescheduler, self.appender, self.keyed_records
         )
 
     def make_requeuer(self) -> Requeuer:

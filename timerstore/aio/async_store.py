@@ -243,7 +243,9 @@ class AsyncTimerStore(AsyncClosing):
     @_as(TimerStore.cancel)
     async def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         """Cancel a message, as TimerStore.cancel. Calls of one turn of the loop share a sync."""
-        return cast("CancelResult", await self._changes.call(ChangeCall(receipt_or_handle)))
+        return cast(
+            "CancelResult", await self._changes.call(ChangeCall("cancel", receipt_or_handle))
+        )
 
     @_as(TimerStore.reschedule)
     async def reschedule(
@@ -255,8 +257,18 @@ class AsyncTimerStore(AsyncClosing):
         deliver_ms: int | None = None,
     ) -> PutReceipt:
         """Reschedule a message, as TimerStore.reschedule. It shares syncs as `cancel` does."""
-        call = ChangeCall(receipt_or_handle, (delay, deliver_at, deliver_ms))
+        call = ChangeCall("reschedule", receipt_or_handle, (delay, deliver_at, deliver_ms))
         return cast("PutReceipt", await self._changes.call(call))
+
+    @_as(TimerStore.commit)
+    async def commit(self, half: PutReceipt | LeasedMessage | str) -> AckResult:
+        """Commit a half message, as TimerStore.commit. It shares syncs as `cancel` does."""
+        return cast("AckResult", await self._changes.call(ChangeCall("commit", half)))
+
+    @_as(TimerStore.rollback)
+    async def rollback(self, half: PutReceipt | LeasedMessage | str) -> AckResult:
+        """Roll back a half message, as TimerStore.rollback. It shares syncs as `cancel` does."""
+        return cast("AckResult", await self._changes.call(ChangeCall("rollback", half)))
 
     @_as(TimerStore.extend)
     async def extend(self, receipt: str | LeasedMessage, *, lease: Any = 30.0) -> str:

@@ -37,7 +37,7 @@ from timerstore.receipts import PutReceipt
 
 Answer = TypeVar("Answer")
 
-_SETTLING = frozenset({"ack", "nack", "extend", "bury"})
+_SETTLING = frozenset({"ack", "nack", "extend", "bury", "commit", "rollback"})
 
 
 class MessageList(Owner):

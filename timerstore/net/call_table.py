@@ -159,6 +159,8 @@ STORE_CALLS = _by_name(
     CallSpec("extend", str, Repeat.NEVER),
     CallSpec("renew", int),
     CallSpec("bury", AckResult),
+    CallSpec("commit", AckResult),
+    CallSpec("rollback", AckResult),
     CallSpec("dead_letters", int),
     CallSpec("requeue", int, Repeat.NEVER),
     CallSpec("consumer", int),

@@ -25,8 +25,7 @@ from timerstore._engine.base.message_fields import (
     is_utf8,
     list_of_keys,
 )
-from timerstore._engine.calls.store_calls import handle_of
-from timerstore._engine.format.handle import encode
+from timerstore._engine.format.handle import encode, handle_of
 from timerstore._engine.leases import Backoff, DeadLetter, LeasedMessage
 from timerstore._engine.leases.receive_request import ordered_topics
 from timerstore._engine.storage.anchor import path_text
@@ -69,6 +68,10 @@ def _handle(value: Any) -> Any:
 
 def _receipt(value: Any) -> Any:
     return portable(value.receipt if isinstance(value, LeasedMessage | DeadLetter) else value)
+
+
+def _half(value: Any) -> Any:
+    return _handle(value) if isinstance(value, PutReceipt) else _receipt(value)
 
 
 def _several(name: str, convert: Convert) -> Convert:
@@ -203,6 +206,7 @@ _BY_NAME: Mapping[str, Convert] = MappingProxyType(
         "receipts_or_handles": _several("receipts_or_handles", _handle),
         "receipt": _receipt,
         "receipts": _several("receipts", _receipt),
+        "half": _half,
         "letters": _letters,
         "body": _body,
         "keys": _keys,
@@ -215,6 +219,7 @@ _BY_NAME: Mapping[str, Convert] = MappingProxyType(
         "delay": _span,
         "spread": _span,
         "wait_at_most": _span,
+        "check_after": _span,
         "lease": _span,
         "every": _span,
         "deliver_at": _moment("deliver_at"),

@@ -11,6 +11,7 @@ import numpy as np
 
 from timerstore._engine.base import argument_types, due_times, message_fields
 from timerstore._engine.format.handle import decode
+from timerstore._engine.leases import AckResult, LeasedMessage
 from timerstore.messages import Message
 from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer
 from timerstore.shards.rate_share import share_of
@@ -26,6 +27,17 @@ class ShardPending(ShardCalls):
     def _do_cancel(self, receipt_or_handle: ShardReceipt | str) -> CancelResult:
         shard, handle = self._place_of(receipt_or_handle)
         return self._in(shard, lambda store: store.cancel(handle))
+
+    def _do_commit(self, half: ShardReceipt | LeasedMessage | str) -> AckResult:
+        shard, given = self._place_of_half(half)
+        return self._in(shard, lambda store: store.commit(given))
+
+    def _do_rollback(self, half: ShardReceipt | LeasedMessage | str) -> AckResult:
+        shard, given = self._place_of_half(half)
+        return self._in(shard, lambda store: store.rollback(given))
+
+    def _place_of_half(self, half: object) -> tuple[int, Any]:
+        return self._place_of(half.receipt if isinstance(half, LeasedMessage) else half)
 
     def _do_cancel_many(
         self, receipts_or_handles: Iterable[ShardReceipt | str]

@@ -53,8 +53,8 @@ SCHEDULE_PLACE = Attribute(engine.ScheduleDeliver, "_place")
 # --- reading and leases ---
 
 OFFSETS_WRITE = Attribute(engine.Offsets, "_write")
-LEASES_CANCEL = Attribute(engine.Leases, "_cancel")
-LEASES_MOVE = Attribute(engine.Leases, "_move")
+LEASES_CANCEL = Attribute(engine.Leases, "cancel")
+LEASES_MOVE = Attribute(engine.Leases, "move")
 LEASES_SETTLE = Attribute(engine.Leases, "_settle")
 LEASING_ROW = Attribute(engine.LeaseAppender, "_row")
 LEASING_APPEND = Attribute(engine.LeaseAppender, "_append")

@@ -112,7 +112,7 @@ def forget_sql_parser() -> None:
 LEASING_ROW = Attribute(LeaseAppender, "_row")
 """The method that makes the record of one lease."""
 
-LEASES_MOVE = Attribute(Leases, "_move")
+LEASES_MOVE = Attribute(Leases, "move")
 """The method that extends or ends one lease."""
 
 

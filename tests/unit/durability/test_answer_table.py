@@ -36,6 +36,7 @@ _PUTS: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("put", "t", b"x", {"level": 2}),
     ("put", "t", b"x", _SOON | {"tags": "a", "keys": ["k"], "properties": {"p": "v"}}),
     ("put", "t", b"x", _SOON | {"message_id": _NEW}),
+    ("put", "t", b"x", {"check_after": 10}),
     ("put", "prior", b"x", _SOON | {"priority": 3}),
     ("put", "t", b"x", {"spread": 60}),
     ("put", "t", b"x", _SOON | {"key": _NEW, "replace": True}),
@@ -102,6 +103,17 @@ def _buried(store: TimerStore) -> None:
     assert store.bury(_leased(store)) is AckResult.BURIED
 
 
+def _half(store: TimerStore) -> Any:
+    return store.put("t", b"prepared", check_after=3600, flush="async")
+
+
+def _checked(store: TimerStore) -> Any:
+    log = inside(store).log
+    log.sync_through(store.put("t", b"prepared", check_after=0).log_offset + 1)
+    (found,) = store.receive("%HALF%t", "shop", lease=600)
+    return found
+
+
 def _recurring(store: TimerStore) -> None:
     store.put_every("t", b"r", every=3600, name="prepared")
 
@@ -125,6 +137,10 @@ _ROWS = {
     "bury": Row("always", _leased, lambda one, store: store.bury(one)),
     "bury with a reason": Row("always", _leased, lambda one, store: store.bury(one, error="e")),
     "nack with a reason": Row("always", _leased, lambda one, store: store.nack(one, error="e")),
+    "commit": Row("always", _half, lambda one, store: store.commit(one)),
+    "commit of a check": Row("always", _checked, lambda one, store: store.commit(one)),
+    "rollback": Row("always", _half, lambda one, store: store.rollback(one)),
+    "rollback of a check": Row("always", _checked, lambda one, store: store.rollback(one)),
     "requeue": Row("always", _buried, lambda _, store: store.requeue("g")),
     "put_every": Row(
         "always", lambda _: None, lambda _, store: store.put_every("t", b"r", every=3600)

@@ -26,7 +26,7 @@ Outcomes = dict[str, str]
 _NOT_OF_SHARDS = {"backup", "verify", GIVE_BACK.name}
 _OF_A_SHARD = (
     "cancel ", "cancel_many ", "reschedule ", "ack ", "ack_many ", "nack ", "extend ", "bury ",
-    "renew ", "requeue letters", "explain message",
+    "renew ", "requeue letters", "explain message", "commit ", "rollback ",
 )  # fmt: skip
 """Handles and receipts of shards name their shard, and so do the errors."""
 _CRASH = "no error of timerstore:"

@@ -144,6 +144,16 @@ def _delay_ms(delay: object) -> int:
     return -(-microseconds // 1000)
 
 
+def span_ms(name: str, span: object, longest_ms: int) -> int:
+    """Return seconds or a timedelta in ms, rounded up; raise MessageError as for a delay."""
+    try:
+        found = resolve_due_ms(0, span, None, None, longest_ms)  # type: ignore[arg-type]
+    except MessageError as error:
+        problems = [one.removeprefix("delay: ") for one in error.problems]
+        raise MessageError([f"{name}: {one}" for one in problems]) from error
+    return found or 0
+
+
 def check_spread(spread: object) -> int:
     """Return the window of a spread in ms. Like a delay it is seconds or a timedelta."""
     try:

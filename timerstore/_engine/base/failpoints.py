@@ -110,6 +110,9 @@ LEASE_NAMES = (
 )
 """Fail points of leases, puts with a key, and recurring messages."""
 
+HALF_NAMES = ("half_appended",)
+"""Fail points of half messages."""
+
 SHARD_NAMES = (
     "stage_file_written",
     "stage_synced",
@@ -122,7 +125,7 @@ SHARD_NAMES = (
 )
 """Fail points of sharded stores: timerstore/shards."""
 
-ALL_NAMES = frozenset((*NAMES, *LEASE_NAMES, *SHARD_NAMES))
+ALL_NAMES = frozenset((*NAMES, *LEASE_NAMES, *HALF_NAMES, *SHARD_NAMES))
 
 hook: Callable[[str], None] | None = None
 """Called with a point's name when it is reached; tests set it."""

@@ -13,7 +13,7 @@ from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR, serve
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.version import __version__
 from timerstore._engine.calls.open_store import OpenStore, api_call
-from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
+from timerstore._engine.format.handle import Handle, handle_of
 from timerstore._engine.introspection.calendar import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.introspection.resource_usage import used
@@ -27,6 +27,7 @@ from timerstore._engine.leases import (
     WaitingTopics,
 )
 from timerstore._engine.leases.dead_letters import Requeuer, check_names
+from timerstore._engine.leases.half_messages import HalfMessages
 from timerstore._engine.leases.receive_request import ReceiveRequest, Settled
 from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore._engine.maintenance import Copier
@@ -60,13 +61,14 @@ from timerstore.reports import (
 )
 
 Answer = TypeVar("Answer")
-Changed = CancelResult | PutReceipt
+Changed = CancelResult | PutReceipt | AckResult
 
 
 class StoreCalls(OpenStore):
     """The calls of an open store, except puts."""
 
     _leases: Leases
+    _half_messages: HalfMessages
     _requeuer: Requeuer
 
     # --- reads ---
@@ -169,7 +171,7 @@ class StoreCalls(OpenStore):
 
     @api_call
     def _change_each(self, calls: Sequence[ChangeCall]) -> list[Changed | Exception]:
-        """Make `cancel` and `reschedule` calls of tasks with one sync (timerstore.aio)."""
+        """Make calls of tasks that change messages, with one sync (timerstore.aio)."""
         ends = [0]  # of the log: below the largest one it must be durable
         answers = [self._change(call, ends) for call in calls]
         self._sync_cancels(max(ends))
@@ -178,14 +180,24 @@ class StoreCalls(OpenStore):
     def _change(self, call: ChangeCall, ends: list[int]) -> Changed | Exception:
         """Make a call. Add the log offset that must be durable before its answer to `ends`."""
         try:
+            if call.kind in ("commit", "rollback"):
+                return self._half_messages.end(call.kind, call.target, ends.append)
             handle = handle_of(call.target)
-            if call.times is not None:
+            if call.kind == "reschedule":
                 return self._engine.rescheduler.reschedule(handle, *call.times, None, ends.append)
             result, end = self._engine.canceller.cancel(handle)
             ends.append(end)
             return result
         except Exception as error:  # noqa: BLE001 - raised to the caller of this call
             return error
+
+    @api_call
+    def _do_commit(self, half: PutReceipt | LeasedMessage | str) -> AckResult:
+        return self._half_messages.end("commit", half)
+
+    @api_call
+    def _do_rollback(self, half: PutReceipt | LeasedMessage | str) -> AckResult:
+        return self._half_messages.end("rollback", half)
 
     @api_call
     def _do_pace(self, topic: str, per_second: float | None) -> None:
@@ -422,19 +434,6 @@ class StoreCalls(OpenStore):
             flush,
         )
         return {service.name.replace("-", "_"): service for service in services}
-
-
-def handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
-    """Return the handle of a receipt or of a text. MessageError if no timer can have it."""
-    if isinstance(receipt_or_handle, PutReceipt):
-        check_receipt(receipt_or_handle)
-        if receipt_or_handle.waits_for_level:
-            raise MessageError(
-                "receipt: wanted one of a timer, got one of a message with a fixed level, which "
-                "has no handle and stays as it is"
-            )
-        return of_receipt(receipt_or_handle)
-    return decode(receipt_or_handle)
 
 
 def _by_group(found: dict[tuple[str, str], GroupBacklog]) -> dict[str, dict[str, int]]:

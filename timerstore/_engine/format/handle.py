@@ -81,6 +81,19 @@ def of_receipt(receipt: PutReceipt) -> Handle:
     return Handle(origin.topic, origin.broker_name, stamp_ms, receipt.message_id, receipt.timer_id)
 
 
+def handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
+    """Return the handle of a receipt or of a text. MessageError if no timer can have it."""
+    if isinstance(receipt_or_handle, PutReceipt):
+        check_receipt(receipt_or_handle)
+        if receipt_or_handle.waits_for_level:
+            raise MessageError(
+                "receipt: wanted one of a timer, got one of a message with a fixed level, which "
+                "has no handle and stays as it is"
+            )
+        return of_receipt(receipt_or_handle)
+    return decode(receipt_or_handle)
+
+
 def encode(handle: Handle) -> str:
     """Return a handle's text."""
     return make_handle(*handle)

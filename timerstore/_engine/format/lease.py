@@ -46,12 +46,17 @@ BACKOFF_PROPERTY = "TIMER_BACKOFF"
 """On the timer of a message that `nack` returned, with the value 1. No later copy has it."""
 RENEWED_PROPERTY = "TS_RENEWED"
 """On a lease that was renewed: opening and timer id of the receipt that still settles it."""
+COMMITTED_PROPERTY = "TIMER_COMMITTED"
+"""On a message that was a half message, in its topic, with the value 1."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+HALF_PREFIX = "%HALF%"
 
 _RECEIPT_CHARACTERS_MAX = 1024
 
-_LOOK = ", as in bDEg..."  # the encoded `l1 ` with which each receipt begins
+_LEFT_BY_COMMIT = frozenset({b"TS_LEASE", b"RETRY_TOPIC", b"TS_ERROR", b"TS_RENEWED", b"TS_ONCE"})
+_RECEIPT_BEGIN = "bDEg"  # the encoded `l1 ` with which each receipt begins
+_LOOK = f", as in {_RECEIPT_BEGIN}..."
 _NUMBER_MAX = 2**63 - 1
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")  # binascii itself: base64 costs as much again
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
@@ -92,6 +97,32 @@ def group_of(lease_topic: str) -> str | None:
     if lease_topic.startswith(DEAD_LETTER_PREFIX):
         return lease_topic.removeprefix(DEAD_LETTER_PREFIX)
     return None
+
+
+def half_topic(topic: str) -> str:
+    """Return the topic of the half messages of a topic. One that is there is due for its check."""
+    return f"{HALF_PREFIX}{topic}"
+
+
+def topic_of_half(half: str) -> str:
+    """Return the topic to which a commit delivers.
+
+    Raises:
+        MessageError: the name is that of another topic.
+    """
+    if not half.startswith(HALF_PREFIX):
+        raise MessageError(
+            f"half message: wanted the receipt or handle of one (topic {HALF_PREFIX}...), got one "
+            f"of topic {half!r}"
+        )
+    return half.removeprefix(HALF_PREFIX)
+
+
+def committed_properties(properties: bytes) -> bytes:
+    """Return the encoded properties of a message that is committed, given those of its half."""
+    pairs = (one + b"\x02" for one in properties.split(b"\x02") if one)
+    kept = [one for one in pairs if one.partition(b"\x01")[0] not in _LEFT_BY_COMMIT]
+    return b"".join(kept) + f"{COMMITTED_PROPERTY}\x011\x02".encode()
 
 
 class Lease(NamedTuple):
@@ -218,6 +249,11 @@ def write_receipt(receipt: Receipt) -> str:
     raw = text.encode()
     encoded = binascii.b2a_base64(b"l1 %08x " % zlib.crc32(raw) + raw, newline=False)
     return encoded.translate(_TO_URL_SAFE).decode("ascii")
+
+
+def is_receipt(text: object) -> bool:
+    """Return whether a text is a receipt, and not a handle."""
+    return isinstance(text, str) and text.startswith(_RECEIPT_BEGIN)
 
 
 def read_receipt(text: object) -> Receipt:

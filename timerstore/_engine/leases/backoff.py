@@ -111,12 +111,7 @@ def delay_ms(name: str, delay: object) -> int:
     """Return seconds or a timedelta in ms, rounded up; raise MessageError as `put` does."""
     if delay is None:
         raise MessageError(f"{name}: wanted seconds or a timedelta, got None")
-    try:
-        found = due_times.resolve_due_ms(0, delay, None, None, _LONGEST_MS)  # type: ignore[arg-type]
-    except MessageError as error:
-        problems = [one.removeprefix("delay: ") for one in error.problems]
-        raise MessageError([f"{name}: {one}" for one in problems]) from error
-    return found or 0
+    return due_times.span_ms(name, delay, _LONGEST_MS)
 
 
 def backoff_of(value: object) -> Backoff:

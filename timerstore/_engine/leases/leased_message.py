@@ -57,7 +57,7 @@ class DeadLetter(Message):
 
 
 class AckResult(StrEnum):
-    """The result of `ack`, `nack` or `bury`."""
+    """The result of `ack`, `nack`, `bury`, `commit` or `rollback`."""
 
     ACKED = "ACKED"
     """The group is done with the message; it is not delivered again."""
@@ -65,6 +65,10 @@ class AckResult(StrEnum):
     """The message is delivered again when its back-off is over."""
     BURIED = "BURIED"
     """The message is a dead letter of the group; only `requeue` delivers it again."""
+    COMMITTED = "COMMITTED"
+    """The half message is in its topic, by this call or by an earlier one."""
+    ROLLED_BACK = "ROLLED_BACK"
+    """The half message is gone; no consumer of its topic has seen it."""
     EXPIRED = "EXPIRED"
     """The lease was over. The message is in the retry topic or the dead-letter topic, or has been
     leased again. Nothing was changed."""

@@ -302,7 +302,7 @@ class Leases(Owner):
         count = 0
         try:
             for receipt in argument_types.each_of("receipts", targets, receipt_of):
-                moved = self._move(receipt, 0, ends.append, partial(self._uncounted, receipt))
+                moved = self.move(receipt, 0, ends.append, partial(self._uncounted, receipt))
                 count += isinstance(moved, PutReceipt)
         finally:
             (sync or self._log.sync_through)(max(ends, default=0))
@@ -352,7 +352,7 @@ class Leases(Owner):
         """Cancel the ends of leases. Add the log offsets that must be durable to `ends`."""
         results = []
         for receipt in receipts:
-            result, end = self._cancel(receipt)
+            result, end = self.cancel(receipt)
             results.append(RESULTS[result])
             ends.append(end)
         return results
@@ -361,7 +361,7 @@ class Leases(Owner):
         reach("ack_appended")
         self._appender.notify_later()
 
-    def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
+    def cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
             return CancelResult.UNKNOWN, 0
         present: Receipt | None = self._renewals.present(receipt)
@@ -497,7 +497,7 @@ class Leases(Owner):
     ) -> Receipt | AckResult:
         """Return the receipt of the longer lease, or the outcome of the lease if it has one."""
         until_ms = self._clock.now_ms + lease_ms
-        moved = self._move(receipt, until_ms, sync)
+        moved = self.move(receipt, until_ms, sync)
         if isinstance(moved, AckResult):
             return moved
         if moved.timer_id < 0:
@@ -525,18 +525,18 @@ class Leases(Owner):
     ) -> PutReceipt | AckResult:
         """Move the end of a lease, and store a reason if the record has room for it."""
         if reason is None:
-            return self._move(receipt, deliver_ms, sync, rewrite)
+            return self.move(receipt, deliver_ms, sync, rewrite)
 
         def with_reason(kept: bytes) -> tuple[bytes, Route | None]:
             properties, to = rewrite(kept)
             return with_error(reason, properties), to
 
         try:
-            return self._move(receipt, deliver_ms, sync, with_reason)
+            return self.move(receipt, deliver_ms, sync, with_reason)
         except MessageError:  # nothing was changed
-            return self._move(receipt, deliver_ms, sync, rewrite)
+            return self.move(receipt, deliver_ms, sync, rewrite)
 
-    def _move(
+    def move(
         self, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite | None = None
     ) -> PutReceipt | AckResult:
         """Move the end of a lease; return its outcome instead if it has one."""

@@ -272,7 +272,8 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
             (
                 "put", "put_many", "put_every", "cancel_every", "ingest", "cancel", "cancel_many",
                 "reschedule", "pace", "receive", "begin_receive", "lease_consumer", "ack",
-                "ack_many", "nack", "extend", "renew", "heartbeat", "bury", "requeue", "flush",
+                "ack_many", "nack", "extend", "renew", "heartbeat", "bury", "commit", "rollback",
+                "requeue", "flush",
             ),
             _CHANGES,
         ),

@@ -135,12 +135,7 @@ def _check_key(request: PutRequest) -> str:
 def _wait_ms(wait_at_most: Any, config: StoreConfig) -> int | None:
     if wait_at_most is None:
         return None
-    try:
-        due_ms = due_times.resolve_due_ms(0, wait_at_most, None, None, config.delay_ms_max)
-    except MessageError as error:
-        texts = [one.replace("delay:", "wait_at_most:", 1) for one in error.problems]
-        raise MessageError(texts) from error
-    return due_ms or 0
+    return due_times.span_ms("wait_at_most", wait_at_most, config.delay_ms_max)
 
 
 class KeyLocks(Owner):

@@ -18,6 +18,7 @@ from timerstore._engine.base.argument_types import check_flag
 from timerstore._engine.base.message_fields import queue_of_priority
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.lease import half_topic
 from timerstore._engine.write.checked_batch import id_extra_bytes
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -52,6 +53,7 @@ class PutRequest:
     wait_at_most: timedelta | float | None = None
     priority: int | None = None
     unique: bool = False
+    check_after: timedelta | float | None = None
     is_derived: bool = field(default=False, kw_only=True)
     """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
 
@@ -80,6 +82,22 @@ class PutRequest:
         """Return the request with `replace` and `unique` as bools; MessageError if one is not."""
         flags = {name: check_flag(name, getattr(self, name)) for name in ("replace", "unique")}
         return replace(self, **flags)  # type: ignore[arg-type]
+
+    def as_half(self, delay_ms_max: int) -> "PutRequest":
+        """Return a put of a half message: one to the topic of these, due at its check."""
+        if self.check_after is None:
+            return self
+        message_fields.check_topic(self.topic)
+        problems = [
+            f"check_after: does not go with {name}, got {quoted(value)}"
+            for name, value in self.options().items()
+            if name not in _OF_HALF
+        ]
+        if problems:
+            raise MessageError(problems)
+        due_times.span_ms("check_after", self.check_after, delay_ms_max)
+        topic, delay = half_topic(self.topic), self.check_after
+        return replace(self, topic=topic, delay=delay, check_after=None)
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `put` that differ from their defaults."""
@@ -162,6 +180,7 @@ def wants_sync(flush: object, config: StoreConfig) -> bool:
     return flush == "sync"
 
 
+_OF_HALF = frozenset({"check_after", "tags", "keys", "properties", "message_id", "flush"})
 _OPTIONS = tuple((one.name, one.default) for one in fields(PutRequest)[2:])
 
 

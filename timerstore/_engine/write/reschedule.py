@@ -19,7 +19,7 @@ See also: docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from timerstore._engine.base import due_times
 from timerstore._engine.base.failpoints import reach
@@ -54,10 +54,13 @@ _NEW_IN_EACH_COPY = frozenset(
 
 
 class ChangeCall(NamedTuple):
-    """A call that cancels a message, or reschedules it if it has times."""
+    """A call that changes a message. The engine checks its arguments."""
 
-    target: PutReceipt | str
-    times: Times | None = None
+    kind: Literal["cancel", "reschedule", "commit", "rollback"]
+    target: Any
+    """A receipt or a handle; of commit and rollback also a leased message or its receipt."""
+    times: Times = (None, None, None)
+    """Of reschedule."""
 
 
 class Rescheduler:
@@ -211,6 +214,7 @@ class Rescheduler:
             kept, once_ms = _kept_properties(text)
             if rewrite is not None:
                 kept, to = rewrite(kept)
+                once_ms = None  # the message has left the topic in which its id is remembered
                 target = to if to is not None and not due_ms else target
             if due_ms:
                 slot_ms = out_ms(due_ms, self._config.precision_ms)

@@ -112,7 +112,7 @@ def topic_of_half(half: str) -> str:
     """
     if not half.startswith(HALF_PREFIX):
         raise MessageError(
-            f"half message: wanted the receipt or handle of one (topic {HALF_PREFIX}...), got one "
+            f"half: wanted the receipt or handle of a half message (topic {HALF_PREFIX}...), got one "
             f"of topic {half!r}"
         )
     return half.removeprefix(HALF_PREFIX)

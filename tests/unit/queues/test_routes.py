@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.inside import ROUTES_STEPS, inside
+from tests.support.inside.limits import SMALL_FILE_BYTES_MAX
+from timerstore import FullError
 
 
 @pytest.mark.parametrize("step", list(ROUTES_STEPS))
@@ -36,3 +38,21 @@ def test_each_queue_is_found_after_reopening(bench: Bench) -> None:
     routes = inside(bench.reopen()).routes
     assert all(routes.is_found(route.topic, route.queue_id) for route in routes.by_index)
     assert not routes.is_found("t", 100)
+
+
+def test_topic_is_rejected_if_the_file_of_topics_could_not_be_read_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_topics() -> None:
+        for k in range(10_000):
+            bench.store.put(f"topic-{k}", b"x")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*SMALL_FILE_BYTES_MAX, 20_000)
+        with pytest.raises(FullError, match="a side file would be too large") as caught:
+            put_topics()
+        assert not caught.value.retryable
+        names = bench.store.topics().keys()
+        bench.store.put("topic-0", b"y")
+        assert bench.reopen().topics().keys() == names
+    bench.store.put("another", b"x")

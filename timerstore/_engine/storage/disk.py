@@ -442,7 +442,12 @@ class Disk(Owner):
         return file.read(0, size)
 
     def write_small(self, path: Path, data: bytes) -> None:
-        """Replace a small file; durable on return. After a crash it is the old or the new one."""
+        """Replace a small file; durable on return. After a crash it is the old or the new one.
+
+        Raises:
+            FullError: `read_small` would not read it; the old file stays.
+        """
+        _check_small(path, data)
         temporary = path.with_name(path.name + ".tmp")
         file = self.open(temporary, create=True)
         file.resize(0)
@@ -456,7 +461,11 @@ class Disk(Owner):
         """Create a small file, complete and durable; return False if the name is taken.
 
         Of several processes that create it at once, exactly one gets True.
+
+        Raises:
+            FullError: `read_small` would not read it.
         """
+        _check_small(path, data)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
         file = self.open(temporary, create=True)
         try:
@@ -493,6 +502,17 @@ class Disk(Owner):
             yield
         finally:
             del file  # closing it releases the lock
+
+
+def _check_small(path: Path, data: bytes) -> None:
+    if len(data) > _SMALL_BYTES_MAX:
+        raise FullError(
+            "a side file would be too large",
+            where=path,
+            wanted=f"{_SMALL_BYTES_MAX} bytes or fewer",
+            got=len(data),
+            retryable=False,
+        )
 
 
 # --- read only disk ---

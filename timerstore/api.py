@@ -379,7 +379,8 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         begin_ms, end_ms: return only messages stored in [begin_ms, end_ms), in milliseconds since
         1970. For a delayed message that has been delivered, the time of delivery counts.
 
-        max_count: the largest number of messages to return.
+        max_count: the largest number of messages to return. Reading ends with the message with
+        which they have 64 MiB or more.
 
         Raises:
             MessageError: an argument is invalid.

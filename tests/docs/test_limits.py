@@ -16,6 +16,7 @@ from tests.support.inside.limits import (
     FETCH_BYTES_MAX,
     HELLO_BYTES_MAX,
     PULL_BUFFER_BYTES_MAX,
+    QUERY_BYTES_MAX,
     SMALL_FILE_BYTES_MAX,
 )
 from tests.support.snippets import GUIDES
@@ -68,6 +69,9 @@ WANTED = {
     "source of `ingest`": f"{ingester.SOURCE_BYTES_MAX} bytes",
     "source of rows for shards, and `write_id`": f"{shard_paths.SOURCE_BYTES_MAX} bytes",
     "topics of a store": "no limit",
+    "their file `config/topics.json`, and each other side file": (
+        f"{SMALL_FILE_BYTES_MAX.value:,} bytes"
+    ),
     "queues of a topic": f"{message_fields.QUEUE_COUNT_MAX:,}",
     "queues of a topic that a put creates": f"{DEFAULT.topic_queue_count}",
     "queues of a topic that a broker made": f"{store_paths.QUEUE_COUNT_MAX:,}",
@@ -88,6 +92,7 @@ WANTED = {
     "reason of `nack(error=)` and `bury(error=)`": f"{lease.ERROR_BYTES_MAX:,} bytes",
     "messages of one `pull` or `pull_batch`, together": (f"{PULL_BUFFER_BYTES_MAX.value:,} bytes"),
     "messages of one `poll` or `receive`, together": (f"{FETCH_BYTES_MAX.value:,} bytes"),
+    "messages of one `query`, together": f"{QUERY_BYTES_MAX.value:,} bytes",
     "queue entries that a `pull` with `tags` checks": f"{TagFilter.units_max:,}",
     "queue entries that a `pull` with `sql` checks": f"{SqlFilter.units_max:,}",
     "`wait`": "below 1,000,000,000 s",

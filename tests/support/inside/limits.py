@@ -4,7 +4,7 @@ from tests.support.inside.attribute import Attribute
 from timerstore._engine.leases import backoff
 from timerstore._engine.log import commit_log, timer_states
 from timerstore._engine.queues import message_ids, record_lookup
-from timerstore._engine.read import consumer, queue_reader
+from timerstore._engine.read import consumer, query, queue_reader
 from timerstore._engine.snapshot import position, view
 from timerstore._engine.storage import disk, segments
 from timerstore._engine.timer import (
@@ -49,6 +49,9 @@ PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 
 FETCH_BYTES_MAX = Attribute(consumer, "_FETCH_BYTES_MAX")
 """Bytes of messages that a poll or a receive reads, about."""
+
+QUERY_BYTES_MAX = Attribute(query, "_ANSWER_BYTES_MAX")
+"""Bytes of messages that a query returns, about."""
 
 SMALL_FILE_BYTES_MAX = Attribute(disk, "_SMALL_BYTES_MAX")
 """Bytes of a side file that is read as a whole, at most."""

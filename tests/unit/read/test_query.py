@@ -8,6 +8,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.inside.limits import QUERY_BYTES_MAX
 from timerstore import CancelResult, ConfigError, CorruptError, Message, MessageError
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
@@ -41,6 +42,20 @@ def test_put_is_found_before_any_service_runs(bench: Bench) -> None:
     bench.store.put("t", b"one", keys="k", flush="sync")
     bench.store.put("t", b"two", keys="k", deliver_ms=NOW + 1, flush="sync")
     assert bodies(bench.store.query("t", "k")) == [b"one", b"two"]
+
+
+def test_query_returns_the_newest_messages_up_to_a_number_of_bytes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(5):
+        bench.store.put("t", b"%d" % k * 1000, keys="k", delay=[0, 9][k % 2])
+    bench.turn()
+    size = bench.store.query("t", "k")[-1].store_bytes
+    found = {}
+    for limit in (1, size, size + 1):
+        monkeypatch.setattr(*QUERY_BYTES_MAX, limit)
+        found[limit - size] = [one.body[:1] for one in bench.store.query("t", "k")]
+    assert found == {1 - size: [b"4"], 0: [b"4"], 1: [b"3", b"4"]}
 
 
 def test_invisible_message_is_not_found(bench: Bench) -> None:

@@ -231,6 +231,7 @@ def _key_problems(key: Any) -> Iterator[str]:
 # --- query ---
 
 
+_ANSWER_BYTES_MAX = 64 << 20
 _SYSTEM_TOPICS = (WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC)
 _FOUND = np.dtype(
     [
@@ -339,7 +340,14 @@ class Querier(Owner):
         in_topic = self._walk(criteria, below=visible_end)
         found += _newest(in_topic, query.max_count, lambda one: one.log_offset).values()
         found.sort()
-        return [self._read(one) for one in found[-query.max_count :]]
+        messages: list[Message] = []
+        left_bytes = _ANSWER_BYTES_MAX
+        for one in reversed(found[-query.max_count :]):
+            messages.append(self._read(one))
+            left_bytes -= messages[-1].store_bytes
+            if left_bytes <= 0:
+                break
+        return messages[::-1]
 
     def _waiting(self, criteria: _Criteria, below: int, count: int) -> dict[int, FoundRecord]:
         """Return pending messages by timer id; of a rolled message, the copy that is pending."""

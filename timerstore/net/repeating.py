@@ -118,7 +118,7 @@ class CallAttempt(Owner):
         if elapsed_s < _ELAPSED_S_MIN:
             return self._options
         changed = dict(self._options)
-        for name in ("delay", "wait"):
+        for name in ("delay", "wait", "wait_at_most"):
             if name in changed:
                 changed[name] = _reduced(changed[name], elapsed_s)
         return changed

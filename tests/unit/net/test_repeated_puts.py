@@ -346,6 +346,13 @@ def test_wait_loses_the_time_before_the_call_is_sent(
     assert attempt.options_for(0) == {"wait": left}
 
 
+def test_longest_time_of_a_chain_loses_the_time_before_the_put_is_sent(clock: _Clock) -> None:
+    given = {"key": "k", "replace": True, "delay": 20, "wait_at_most": 10}
+    attempt = CallAttempt(STORE_CALLS["put"], ["t", b"x"], given, ClientIds())
+    clock.now_s += 5
+    assert attempt.options_for(_HOUR_MS) == given | {"delay": 15.0, "wait_at_most": 5.0}
+
+
 @pytest.mark.parametrize(
     ("stored_count", "is_lost", "pause_s"), [(0, False, 0.0), (1, False, None), (0, True, None)]
 )

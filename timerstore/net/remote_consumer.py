@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from timerstore._engine.base.owner import Closing
+from timerstore._engine.read.consumer import offset_after
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
 from timerstore.messages import Message
 from timerstore.net.attempt_limits import RetryLimit
@@ -233,7 +234,5 @@ def wait_seconds(wait: object) -> float:
 def commit_options(topic: str, through: Message | Mapping[int, int] | None) -> dict[str, Any]:
     """Return the options of a `commit`: a message stands for the offset of the next one."""
     if isinstance(through, Message):
-        if through.topic != topic:
-            raise MessageError(f"commit: wanted a message of {topic}, got one of {through.topic}")
-        return {"through": {through.queue_id: through.queue_offset + 1}}
+        return {"through": dict([offset_after(topic, through)])}
     return {} if through is None else packed_options("commit", {"through": through})

@@ -46,7 +46,7 @@ def requested_offsets(group: Group, member: Member, through: object) -> dict[int
     if through is None:
         return {q: one.position for q, one in assigned.items() if one.position >= 0}
     if isinstance(through, Message):
-        queue_id, offset = _offset_after(group.topic, through)
+        queue_id, offset = offset_after(group.topic, through)
         if queue_id not in assigned and queue_id < group.queue_count:
             return {}
         through = {queue_id: offset}
@@ -74,7 +74,7 @@ def requested_offsets(group: Group, member: Member, through: object) -> dict[int
     return requested
 
 
-def _offset_after(topic: str, message: Message) -> tuple[int, int]:
+def offset_after(topic: str, message: Message) -> tuple[int, int]:
     """Return queue and next offset of a message, whose fields a caller may have made up."""
     its_topic: object = message.topic
     if not isinstance(its_topic, str) or its_topic != topic:

@@ -1,9 +1,11 @@
 """Threads take the jobs of clients in turn, and leave out those that may not begin."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from threading import Barrier, Event
 from typing import Any
 
@@ -233,3 +235,60 @@ def test_jobs_begin_also_after_the_loop_was_closed() -> None:
         ends = [pool.submit(int, one) for one in "123"]
     assert [one.result(PATIENCE_S) for one in ends] == [1, 2, 3]
     pool.shutdown()
+
+
+class ByHand:
+    """Threads and a loop whose work a test does step by step."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], Any]] = []
+
+    def submit(self, call: Callable[..., Any], *given: Any) -> None:
+        self.work.append(partial(call, *given))
+
+    call_soon = call_soon_threadsafe = submit
+
+    def shutdown(self, *_: object, **__: object) -> None:
+        self.step_all()
+
+    def step(self) -> None:
+        if self.work:
+            self.work.pop(0)()
+
+    def step_all(self) -> None:
+        while self.work:
+            self.step()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_request_of_a_thread_makes_one_job_whatever_the_order(seed: int) -> None:
+    """Pauses and limits leave requests over for a time, and none for ever."""
+    draw = random.Random(seed)
+    threads, loop = ByHand(), ByHand()
+    pool = FairPool(1, "fair", loop)  # type: ignore[arg-type]
+    pool._threads = threads  # type: ignore[assignment]
+    clients = [PoolClient(None), PoolClient(1), PoolClient(2)]
+    ran: list[tuple[int, int]] = []
+    submitted: list[tuple[int, int]] = []
+    for number in range(200):
+        at = draw.randrange(len(clients))
+        step = draw.choice(["submit", "submit", "pause", "resume", "thread", "thread", "loop"])
+        if step == "submit":
+            submitted.append((at, number))
+            with _as(clients[at]):
+                pool.submit(ran.append, (at, number))
+        elif step in {"pause", "resume"}:
+            getattr(pool, step)(clients[at])
+        else:
+            (threads if step == "thread" else loop).step()
+        assert all(one.in_hand_max is None or one.in_hand <= one.in_hand_max for one in clients)
+    for one in clients:
+        pool.resume(one)
+    while threads.work or loop.work:
+        threads.step()
+        loop.step()
+    assert [one.in_hand for one in clients] == [0, 0, 0]
+    assert [sorted(ran), pool._idle] == [sorted(submitted), 0]
+    for at in range(len(clients)):  # each client's in their order
+        mine = [one for one in ran if one[0] == at]
+        assert mine == sorted(mine)

@@ -68,7 +68,15 @@ def flush_for_ever(store: TimerStore) -> None:
 
 
 class Bench:
-    """One directory, one clock, and a store that may be opened again."""
+    """One directory, one clock, and a store that may be opened again.
+
+    `store`: what a test calls, reached in one of the ways of ways.py. `local`: the store itself.
+    """
+
+    store: Any
+    is_connected = False
+    is_awaited = False
+    """Whether `store` is reached through a server, and by coroutines."""
 
     def __init__(self, root: Path, config: StoreConfig | None = None, now_ms: int = NOW) -> None:
         self.root = root
@@ -76,26 +84,35 @@ class Bench:
         self.clock = ManualClock(now_ms)
         self.open()
 
-    def open(self) -> TimerStore:
-        self.store = timerstore.open(self.root, self.config, clock=self.clock, threads=False)
-        self.stepper = Stepper(self.store)
+    def open(self) -> Any:
+        self.local = timerstore.open(self.root, self.config, clock=self.clock, threads=False)
+        self.stepper = Stepper(self.local)
+        self.store = self.reached()
         return self.store
+
+    def reached(self) -> Any:
+        return self.local
+
+    def leave(self) -> None:
+        """Undo `reached`; the store stays open."""
 
     def close(self) -> None:
         """Check, then close; a store that has failed or is closed cannot be checked."""
-        if not inside(self.store).is_closed and inside(self.store).log.failed is None:
-            report = self.store.verify()
+        self.leave()
+        if not inside(self.local).is_closed and inside(self.local).log.failed is None:
+            report = self.local.verify()
             assert report.clean, report
-        self.store.close()
+        self.local.close()
 
-    def reopen(self) -> TimerStore:
+    def reopen(self) -> Any:
         self.close()
         return self.open()
 
-    def kill(self, to: Path) -> TimerStore:
+    def kill(self, to: Path) -> Any:
         """Copy the directory as a kill leaves it, and open the copy."""
         shutil.copytree(self.root, to)
-        abandon(self.store)
+        self.leave()
+        abandon(self.local)
         self.root = to
         return self.open()
 

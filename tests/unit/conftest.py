@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import Bench, small
-from tests.support.connected_bench import ConnectedBench
-from tests.support.connected_tests import kinds_of
+from tests.support.tests_of_ways import ways_of
+from tests.support.ways import WAYS
 from timerstore import StoreConfig
 
 
@@ -30,9 +30,9 @@ def shared_bench(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of the API on a connected store as well (connected_tests.py)."""
-    if "bench" in metafunc.fixturenames and (kinds := kinds_of(metafunc)):
-        metafunc.parametrize("bench", kinds, indirect=True)
+    """Run the tests of the API in each way in which a store is reached (tests_of_ways.py)."""
+    if "bench" in metafunc.fixturenames and (ways := ways_of(metafunc)):
+        metafunc.parametrize("bench", ways, indirect=True)
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def bench(
     tmp_path: Path, bench_config: StoreConfig, request: pytest.FixtureRequest
 ) -> Iterator[Bench]:
     """Open a small store, and verify and close it at the end."""
-    kind = ConnectedBench if getattr(request, "param", "open") == "connected" else Bench
-    one = kind(tmp_path / "store", bench_config)
+    one = WAYS[getattr(request, "param", "open")](tmp_path / "store", bench_config)
     yield one
     one.close()

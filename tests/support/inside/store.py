@@ -9,7 +9,7 @@ class Inside:
     __slots__ = ("_store",)
 
     def __init__(self, store: Any) -> None:
-        self._store = store
+        self._store = getattr(store, "local", store)  # of a store that is reached in another way
 
     # --- storage ---
 

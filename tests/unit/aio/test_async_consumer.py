@@ -2,58 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import timerstore.aio
-from tests.support.bench import small
-from tests.support.inside import consumer_fetch, inside
+from tests.support.inside import consumer_fetch
 from tests.support.stepped_aio import Stepped, Test, stepped_store
-from timerstore import (
-    ClosedError,
-    MessageError,
-)
-from timerstore.aio import AsyncConsumer
-
-
-def test_consumer_iterates_polls_commits_and_seeks(stepped: Callable[[Test], None]) -> None:
-    async def test(one: Stepped) -> None:
-        store = one.store
-        for k in range(6):
-            await store.put("t", b"%d" % k, queue_id=0)
-        one.stepper.settle()
-        async with store.consumer("t", "g", queues=[0], wait=0) as consumer:
-            assert (consumer.topic, consumer.group, consumer.queues) == ("t", "g", (0,))
-            assert "AsyncConsumer" in repr(consumer)
-            seen = []
-            async for message in consumer:
-                seen.append(message.body)
-                if len(seen) == 3:
-                    assert await consumer.commit(message) == {0: 3}
-            assert seen == [b"%d" % k for k in range(6)]
-            assert await consumer.poll() == []
-            assert await consumer.seek(4) == {0: 4}
-            assert [m.body for m in await consumer.poll(1)] == [b"4"]
-            assert [m.body for m in await consumer.poll(1)] == [b"5"]
-            with pytest.raises(MessageError, match="max_count"):
-                await consumer.poll(0)
-            with pytest.raises(MessageError, match="wait"):
-                await consumer.poll(1, True)
-        with pytest.raises(ClosedError):
-            await consumer.poll()
-        assert [m async for m in consumer] == []
-        await consumer.close()
-        again = await store.consumer("t", "g", queues=[0])
-        assert [m.body for m in await again.poll()] == [b"3", b"4", b"5"]
-        assert await again.commit() == {0: 6}
-        assert await store.committed("t", "g") == {0: 6}
-        with pytest.raises(MessageError, match="group"):
-            await store.consumer("t", "a@b")
-
-    stepped(test)
 
 
 def test_consumer_waits_without_thread(stepped: Callable[[Test], None]) -> None:
@@ -161,32 +117,3 @@ def test_cancelled_close_of_a_consumer_is_completed(tmp_path: Path) -> None:
             assert (set(first.queues), set(second.queues)) == (set(), every)
 
     asyncio.run(run())
-
-
-def test_close_wakes_consumers(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await timerstore.aio.open(tmp_path, small())
-        await store.put("t", b"x", flush="sync")
-        consumers = [await store.consumer("t", f"g{k}") for k in range(5)]
-        for consumer in consumers:
-            assert len(await consumer.poll(wait=30.0)) == 1
-
-        async def read(consumer: AsyncConsumer) -> list[bytes]:
-            return [message.body async for message in consumer]
-
-        tasks = [asyncio.create_task(read(consumer)) for consumer in consumers]
-        polls = [asyncio.create_task(consumer.poll(wait=1e6)) for consumer in consumers]
-        while inside(store.blocking).long_polls.count < len(consumers):
-            await asyncio.sleep(0.001)
-        await store.close()
-        assert await asyncio.gather(*tasks, *polls) == [[]] * 10
-        for consumer in consumers:
-            await consumer.close()
-            with pytest.raises(ClosedError):
-                await consumer.poll()
-
-    asyncio.run(main())
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)

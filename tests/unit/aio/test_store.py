@@ -13,7 +13,6 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.inside import aio_page_count
 from tests.support.stepped_aio import Stepped, Test
 from timerstore import (
-    CancelResult,
     ForkedError,
     MessageError,
     PullStatus,
@@ -56,31 +55,6 @@ def test_every_call_has_the_same_arguments() -> None:
     assert [*stated, "workers"] == list(opened)
 
 
-def test_calls(stepped: Callable[[Test], None]) -> None:
-    async def test(one: Stepped) -> None:
-        store = one.store
-        first = await store.put("t", b"a", delay=10, queue_id=0)
-        batch = await store.put_many("t", [b"b", b"c"], delay=20, queue_id=0)
-        assert (await store.topics())["t"] == 2
-        one.stepper.settle()
-        assert [timer.due_ms - NOW async for timer in store.pending()] == [10_000, 20_000, 20_000]
-        assert await store.cancel(batch[0]) is CancelResult.CANCELLED
-        one.clock.advance(30_000)
-        one.stepper.settle()
-        page = await store.pull("t", 0, 0)
-        assert [message.body for message in page.messages] == [b"a", b"c"]
-        assert page.messages[0].message_id == first.message_id
-        columns = await store.pull_batch("t", 0, 1)
-        assert bytes(columns.bodies) == b"c"
-        assert await store.offset_at("t", 0, NOW + 30_001) == 2
-        assert await store.committed("t", "g") == {}
-        await store.flush()
-        assert (await store.stats())["pending_messages"] == 0
-        assert store.config == store.blocking.config
-
-    stepped(test)
-
-
 def test_pending_is_read_in_pages(stepped: Callable[[Test], None]) -> None:
     async def test(one: Stepped) -> None:
         count = 2 * aio_page_count()
@@ -112,17 +86,6 @@ def test_message_wakes_pulls_of_its_queue(stepped: Callable[[Test], None]) -> No
     stepped(test)
 
 
-def test_pull_batch_waits(stepped: Callable[[Test], None]) -> None:
-    async def test(one: Stepped) -> None:
-        task = asyncio.create_task(one.store.pull_batch("t", 0, 0, wait=60.0, max_count=2))
-        await asyncio.sleep(0)
-        await one.store.put_many("t", [b"1", b"2", b"3"], queue_id=0)
-        one.stepper.settle()
-        assert bytes((await task).bodies) == b"12"
-
-    stepped(test)
-
-
 def test_pull_returns_at_once_when_message_exists(
     stepped: Callable[[Test], None],
 ) -> None:
@@ -144,39 +107,6 @@ def test_pull_times_out_when_clock_is_set_by_hand(stepped: Callable[[Test], None
     async def test(one: Stepped) -> None:
         result = await one.store.pull("t", 0, 0, wait=0.01)
         assert (result.status, result.next_offset) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0)
-
-    stepped(test)
-
-
-def test_cancelled_pull_is_removed_from_long_poll_table(stepped: Callable[[Test], None]) -> None:
-    async def test(one: Stepped) -> None:
-        tasks = [await one.waiting("t", 0, 0, wait=60.0) for _ in range(3)]
-        tasks[1].cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await tasks[1]
-        assert one.waiting_count == 2
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(one.store.pull("t", 0, 0, wait=60.0), 0.01)
-        assert one.waiting_count == 2
-        await one.store.put("t", b"x", queue_id=0)
-        one.stepper.settle()
-        for task in (tasks[0], tasks[2]):
-            assert (await task).messages
-
-    stepped(test)
-
-
-def test_pull_loses_no_message_when_cancelled_after_waking(
-    stepped: Callable[[Test], None],
-) -> None:
-    async def test(one: Stepped) -> None:
-        task = await one.waiting("t", 0, 0, wait=60.0)
-        await one.store.put("t", b"x", queue_id=0)
-        one.stepper.settle()  # woken; the task has not run since
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [m.body for m in (await one.store.pull("t", 0, 0)).messages] == [b"x"]
 
     stepped(test)
 

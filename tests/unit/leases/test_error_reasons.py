@@ -1,6 +1,5 @@
 """Dead letters keep the reason of the last nack or bury that gave one."""
 
-import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import timerstore.aio
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, DeadLetter, LeasedMessage, MessageError
 from timerstore._engine.format.lease import ERROR_BYTES_MAX
 
@@ -136,24 +134,7 @@ def test_handling_keeps_the_exception(filled: Bench) -> None:
     assert letter(filled).error == "ValueError: no answer"
 
 
-def test_awaited_calls_and_shards_keep_the_reason(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with stepped_store(tmp_path / "store") as opened:
-            await opened.put(b"a", b"b", b"c")
-            store, terms = opened.store, {"max_attempts": 1}
-            (nacked,) = await store.receive("t", "g", **terms)
-            await store.nack(nacked, error="one")
-            (buried,) = await store.receive("t", "g", **terms)
-            await store.bury(buried, error="two")
-            consumer = store.lease_consumer("t", "g", wait=0, **terms)
-            with pytest.raises(ValueError, match="three"):
-                async with consumer.handling(await anext(consumer)):
-                    raise ValueError("three")
-            opened.stepper.settle()
-            errors = [one.error async for one in store.dead_letters("g")]
-            assert errors == ["one", "two", "ValueError: three"]
-
-    asyncio.run(run())
+def test_shards_keep_the_reason(tmp_path: Path) -> None:
     with timerstore.open_shards(tmp_path / "shards", 2, small()) as shards:
         shards.put_many("t", [b"a", b"b"], keys=["k", "l"])
         for kind in ("nack", "bury"):

@@ -296,7 +296,7 @@ def test_call_rejects_what_is_no_half_message(bench: Bench) -> None:
     calls: list[Callable[[Any], AckResult]] = [bench.store.commit, bench.store.rollback]
     for call in calls:
         for target in (plain, plain.handle, leased, leased.receipt):
-            with bench.refused(MessageError, "^half message: wanted .* of topic 't'"):
+            with bench.refused(MessageError, "^half: wanted .* of topic 't'"):
                 call(target)
         for wrong in ("", "nothing", "bDEgwrong", 5, None):
             with bench.refused(MessageError):

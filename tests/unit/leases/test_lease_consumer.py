@@ -1,7 +1,6 @@
 """A loop over leased messages."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from timerstore.aio import AsyncLeaseConsumer
 from timerstore.errors import FullError
 
 
-def test_lease_consumer(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "s")
+def test_lease_consumer(bench: Bench) -> None:
     put(bench, b"a", b"b", b"c")
     seen = []
     consumer = bench.store.lease_consumer("t", "g", wait=0, lease=30, backoff=0)
@@ -30,7 +28,13 @@ def test_lease_consumer(tmp_path: Path) -> None:
     assert seen[0] == (b"a", 1)
     assert sorted(seen) == [(b"a", 1), (b"b", 1), (b"b", 2), (b"b", 3), (b"c", 1)]
     assert bench.store.stats()["pending_messages"] == 0
-    bench.close()
+
+
+def test_loop_leases_only_the_message_it_hands_out(bench: Bench) -> None:
+    """A loop that leased a batch lost its other messages; they became dead letters."""
+    put(bench, b"a", b"b")
+    for count, _ in enumerate(bench.store.lease_consumer("t", "g", wait=0), 1):
+        assert bench.store.stats()["pending_messages"] == count
 
 
 @pytest.mark.parametrize(
@@ -49,21 +53,22 @@ def test_loop_rejects_invalid_options(bench: Bench, asked: dict[str, Any], said:
     assert bodies(take(bench)) == [b"a"]
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt(), ValueError("why")])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
 def test_handling_raises_the_error_of_its_block(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, raised: BaseException
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
     """Also if the nack fails: the lease ends by itself."""
 
     def full(*_: Any) -> None:
         raise FullError("no space")
 
+    raised = kind("why")
     put(bench, b"a")
     consumer = bench.store.lease_consumer("t", "g", wait=0)
     message = next(consumer)
     with monkeypatch.context() as patched:
         patched.setattr(Leases, "nack", full)
-        with pytest.raises(type(raised)) as caught, consumer.handling(message):
+        with pytest.raises(kind) as caught, consumer.handling(message):
             raise raised
     assert caught.value is raised
     assert raised.__notes__ == ["and then the nack failed: FullError('no space')"]

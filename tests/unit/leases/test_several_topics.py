@@ -1,6 +1,5 @@
 """receive over several topics: turns, waits, limits, errors and cancelled callers."""
 
-import asyncio
 import threading
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import Bench, small
-from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, FlowControlError, MessageError
 from timerstore._engine.read.topic_reader import TopicReader
 
@@ -195,44 +193,6 @@ def test_begin_that_fails_in_one_topic_leaves_no_waiter(bench: Bench) -> None:
     blocked.end()
     put(bench, "a")
     assert take(bench, "a", tags="y") == []  # a waiter with another filter would be an error
-
-
-def test_close_ends_the_wait(bench: Bench) -> None:
-    waiting = bench.store.begin_receive(["a", "b"], "g", wait=100)
-    wakes: list[int] = []
-    assert waiting.enter(lambda: wakes.append(1))
-    bench.close()
-    assert wakes
-    assert waiting.is_closed
-    waiting.leave()
-    waiting.end()
-    bench.open()
-
-
-def test_aio_receive_over_topics_and_a_cancelled_caller(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with stepped_store(tmp_path) as opened:
-            store, stepper = opened.store, opened.stepper
-            await store.put("a", b"a0")
-            await store.put("b", b"b0")
-            stepper.settle()
-            (one,) = await store.receive(["a", "b"], "g", lease=60)
-            assert await store._give_back([one.receipt]) == 1  # as for a caller that was cancelled
-            found = await store.receive(["a", "b"], "g", max_count=5, lease=60)
-            assert sorted((one.body, one.attempt) for one in found) == [(b"a0", 1), (b"b0", 1)]
-            task = asyncio.create_task(store.receive(["a", "b"], "g", wait=1000))
-            await store.stats()
-            await store.put("b", b"b1")
-            while not task.done():
-                stepper.settle()
-                await asyncio.sleep(0)
-            assert [one.body for one in await task] == [b"b1"]
-            await store.put("a", b"a1")
-            stepper.settle()
-            async for message in store.lease_consumer(["a", "b"], "g", wait=0.0):
-                assert message.body == b"a1"
-
-    asyncio.run(run())
 
 
 def test_lease_consumer_over_topics(bench: Bench) -> None:

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 import timerstore.aio
-from tests.support.bench import NOW, Bench
+from tests.support.bench import Bench
 from tests.support.served_bench import ServedBench
 from timerstore import (
-    AckResult,
     CancelResult,
     ClosedError,
     ConnectionLostError,
     MessageError,
-    NotPendingError,
     TimerStore,
     UnavailableError,
 )
@@ -43,44 +41,6 @@ def _run(served: ServedBench, body: Body, **options: Any) -> None:
     asyncio.run(main())
 
 
-def test_calls_return_the_results_of_the_store(served: ServedBench) -> None:
-    local = served.bench.store
-
-    async def body(store: AsyncRemoteStore) -> None:
-        receipt = await store.put("t", b"x", delay=5)
-        batch = await store.put_many("t", [b"a", b"b"])
-        served.bench.turn()
-        assert [one async for one in store.pending()] == list(local.pending())
-        assert await store.pull("t", 0, 0) == local.pull("t", 0, 0)
-        assert (await store.pull_batch("t", 0, 0)).body_list() == [b"a", b"b"]
-        assert await store.query("t", batch.message_ids[0]) == local.query(
-            "t", batch.message_ids[0]
-        )
-        assert await store.explain(receipt) == local.explain(receipt)
-        moved = await store.reschedule(receipt, delay=7)
-        assert moved.due_ms == NOW + 7000
-        assert await store.cancel(moved) is CancelResult.CANCELLED
-        with pytest.raises(NotPendingError):
-            await store.reschedule(moved, delay=1)
-        with pytest.raises(MessageError, match="delay: wanted 0 or more"):
-            await store.put("t", b"x", delay=-1)
-        with pytest.raises(TypeError):
-            await store.put("t", b"x", colour="red")
-        found = await store.receive("t", "g", max_count=2)
-        assert await store.ack_many(found) == [AckResult.ACKED] * 2
-        async with store.consumer("t", "other", wait=0) as consumer:
-            assert len(await consumer.poll(1)) == 1
-            assert await consumer.commit() == {0: 1}
-            assert [one.body async for one in consumer] == [b"b"]
-            assert await consumer.seek(0) == {0: 0}
-            assert await consumer.queues() == (0,)
-        with pytest.raises(ClosedError):
-            await consumer.poll()
-        assert [one async for one in store.lease_consumer("t", "g", wait=0)] == []
-
-    _run(served, body)
-
-
 def test_many_tasks_share_one_connection(served: ServedBench) -> None:
     async def body(store: AsyncRemoteStore) -> None:
         receipts = await asyncio.gather(*[store.put(f"t{k}", b"x") for k in range(300)])
@@ -88,52 +48,6 @@ def test_many_tasks_share_one_connection(served: ServedBench) -> None:
 
     _run(served, body)
     assert served.server.stats()["net_accepted_connections"] == 1
-
-
-def test_cancelled_receive_ends_in_the_server(served: ServedBench) -> None:
-    async def body(store: AsyncRemoteStore) -> None:
-        waiting = asyncio.ensure_future(store.receive("t", "g", wait=60))
-        while not served.server.stats()["net_waiting_requests"]:
-            await asyncio.sleep(0.01)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert (await store.stats())["net_waiting_requests"] == 0
-        await store.put("t", b"x")
-        served.bench.turn()
-        (message,) = await store.receive("t", "g", wait=10)
-        assert message.attempt == 1
-
-    _run(served, body)
-
-
-def test_messages_leased_for_a_cancelled_call_are_given_back(served: ServedBench) -> None:
-    async def body(store: AsyncRemoteStore) -> None:
-        for k in range(20):
-            await store.put("t", b"%d" % k)
-        served.bench.turn()
-        for k in range(20):  # cancelled at different places
-            call = asyncio.ensure_future(
-                store.receive("t", "g", max_count=20, lease=3600, max_attempts=None)
-            )
-            for _ in range(k % 5):
-                await asyncio.sleep(0)
-            if k >= 10:
-                await asyncio.sleep(0.002 * (k - 10))
-            call.cancel()
-            await asyncio.wait([call])
-            if not call.cancelled():  # it was there already
-                for one in call.result():
-                    await store.nack(one, delay=0)
-            await store.topics()
-        found: list[bytes] = []
-        while len(found) < 20:
-            served.bench.turn()
-            got = await store.receive("t", "g", max_count=20, max_attempts=None)
-            found += [one.body for one in got]
-            await asyncio.sleep(0.01)
-        assert sorted(found) == sorted(b"%d" % k for k in range(20))
-
-    _run(served, body)
 
 
 @pytest.mark.parametrize("is_cancelled_first", [True, False])
@@ -181,30 +95,6 @@ def test_lost_connection_is_replaced(served: ServedBench) -> None:
             (await store._channel())._transport.abort()
             assert not (await call).duplicate
         assert len([one async for one in store.pending()]) == 20
-
-    _run(served, body)
-
-
-@pytest.mark.parametrize("is_known", [False, True], ids=["found by commit", "known before"])
-def test_consumer_joins_again_after_a_lost_connection(
-    served: ServedBench, *, is_known: bool
-) -> None:
-    async def body(store: AsyncRemoteStore) -> None:
-        for k in range(4):
-            await store.put("t", b"%d" % k)
-        served.bench.turn()
-        consumer = await store.consumer("t", "g")
-        assert len(await consumer.poll(2)) == 2
-        await consumer.commit()
-        (uncommitted,) = await consumer.poll(1)
-        (await store._channel())._transport.abort()
-        if is_known:
-            await store.topics()
-        assert await consumer.commit(uncommitted) == {}, "its consumer has ended"
-        assert [one.body for one in await consumer.poll(9)] == [b"2", b"3"]
-        assert await consumer.commit() == {0: 4}
-        await consumer.close()
-        assert await anext(consumer, None) is None
 
     _run(served, body)
 
@@ -308,22 +198,6 @@ def test_ids_of_a_forked_child_are_its_own(served: ServedBench) -> None:
 async def _connected(url: str) -> AsyncRemoteStore:
     store: AsyncRemoteStore = await timerstore.aio.connect(url)
     return store
-
-
-def test_closed_store_raises(served: ServedBench) -> None:
-    async def main() -> None:
-        store = await _connected(served.url)
-        waiting = asyncio.ensure_future(store.receive("t", "g", wait=60))
-        while not served.server.stats()["net_waiting_requests"]:
-            await asyncio.sleep(0.01)
-        await store.close()
-        with pytest.raises(ClosedError):
-            await waiting
-        with pytest.raises(ClosedError):
-            await store.put("t", b"x")
-        await store.close()
-
-    asyncio.run(main())
 
 
 # --- the table of calls ---

@@ -1,6 +1,5 @@
 """A connected store: results, errors, calls that are sent again, forks."""
 
-import dataclasses
 import grp
 import os
 import pwd
@@ -8,7 +7,6 @@ import shutil
 import socket
 import tempfile
 import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.served_bench import ServedBench
 from timerstore import (
     AckResult,
-    Backoff,
     BusyError,
     CancelResult,
     ClosedError,
@@ -43,48 +40,6 @@ from timerstore.net.remote_store import RemoteStore
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_errors import CLASSES, error_of, failure_of
 from timerstore.net.wire_messages import Failure, decode_from_server, encode
-
-
-def test_results_equal_those_of_the_store(served: ServedBench, remote: RemoteStore) -> None:
-    """All kinds of results, against the same call in the process of the store."""
-    store, bench = served.bench.store, served.bench
-    remote.put("t", b"now", tags="a", keys=["k1", "k2"], properties={"p": "v"})
-    receipt = remote.put("t", b"later", delay=5)
-    remote.put("t", b"level", level=1)
-    remote.put_many("t", [b"1", b"22"], delay=timedelta(seconds=7))
-    bench.turn()
-    assert remote.topics() == store.topics()
-    assert list(remote.pending()) == list(store.pending())
-    assert remote.pull("t", 0, 0) == store.pull("t", 0, 0)
-    assert remote.pull("t", 0, 0, tags="other") == store.pull("t", 0, 0, tags="other")
-    assert remote.query("t", "k2") == store.query("t", "k2")
-    for by in ("second", "day"):
-        for ours, theirs in zip(remote.histogram(by=by), store.histogram(by=by), strict=True):
-            assert ours.dtype == theirs.dtype
-            assert (ours == theirs).all()
-    at = datetime.fromtimestamp(NOW / 1000, UTC)
-    mine = remote.histogram(at, at + timedelta(minutes=1), "minute")
-    assert (mine.counts == store.histogram(at, at + timedelta(minutes=1), "minute").counts).all()
-    for name in (
-        receipt,
-        receipt.handle,
-        next(remote.pending()),
-        store.pull("t", 0, 0).messages[0],
-    ):
-        assert remote.explain(name) == store.explain(name)
-    assert remote.explain(receipt.message_id, topic="t") == store.explain(receipt)
-    assert remote.timing_distribution() == store.timing_distribution()
-    assert remote.congestion() == store.congestion()
-    assert remote.offset_at("t", 0, NOW) == store.offset_at("t", 0, NOW)
-    ours = remote.stats()
-    assert ours["net_connections"] == 1
-    assert ours.keys() == store.stats().keys() | served.server.stats().keys()
-    every = remote.put_every("t", b"tick", every=60, name="tick")
-    assert remote.recurring() == store.recurring() == [every]
-    assert remote.cancel_every("tick")
-    assert not remote.cancel_every("tick")
-    remote.pace("t", 100)
-    remote.flush()
 
 
 def test_receipts_name_the_same_messages(served: ServedBench, remote: RemoteStore) -> None:
@@ -143,76 +98,6 @@ def test_put_many_takes_columns(
     assert sorted(found) == [b"ab", b"c", b"de"]
 
 
-def test_leases_travel(served: ServedBench, remote: RemoteStore) -> None:
-    for k in range(5):
-        remote.put("t", b"%d" % k)
-    served.bench.turn()
-    found = remote.receive("t", "g", max_count=5, lease=timedelta(seconds=9), backoff=[1, 2])
-    assert [one.body for one in found] == [b"0", b"1", b"2", b"3", b"4"]
-    assert found[0].lease_until_ms == NOW + 9000
-    assert remote.ack(found[0]) is AckResult.ACKED
-    assert remote.ack(found[0].receipt) is AckResult.SETTLED
-    assert remote.ack_many(found[1:3]) == [AckResult.ACKED] * 2
-    assert remote.nack(found[3], delay=timedelta(seconds=1)) is AckResult.NACKED
-    longer = remote.extend(found[4], lease=60)
-    assert remote.ack(found[4]) is AckResult.SETTLED
-    assert remote.ack(longer) is AckResult.ACKED
-    with pytest.raises(LeaseLostError) as lost:
-        remote.extend(longer)
-    assert lost.value.result is AckResult.SETTLED
-    served.bench.turn(1000)
-    (again,) = remote.receive("t", "g", backoff=Backoff.exponential(1))
-    assert (again.body, again.attempt) == (b"3", 2)
-    consumer = remote.lease_consumer("t", "g", wait=0)
-    assert list(consumer) == []
-
-
-def test_consumer_travels(served: ServedBench, remote: RemoteStore) -> None:
-    for k in range(5):
-        remote.put("t", b"%d" % k)
-    served.bench.turn()
-    with remote.consumer("t", "g", wait=0) as consumer:
-        assert [one.body for one in consumer.poll(2)] == [b"0", b"1"]
-        assert consumer.commit() == {0: 2}
-        third = next(consumer)
-        next(consumer)
-        assert consumer.commit(third) == {0: 3}
-        assert consumer.commit({0: 4}) == {0: 4}
-        assert consumer.seek(1) == {0: 1}
-        assert consumer.queues == (0,)
-        assert [one.body for one in consumer] == [b"1", b"2", b"3", b"4"]
-        with pytest.raises(MessageError, match="queue 0 was read to 5, got 99"):
-            consumer.commit({0: 99})
-        with pytest.raises(MessageError, match="wanted a message of t, got one of u"):
-            consumer.commit(dataclasses.replace(third, topic="u"))
-        with pytest.raises(MessageError, match="wait"):
-            consumer.poll(1, -1)
-    with pytest.raises(ClosedError):
-        consumer.poll()
-    assert next(consumer, None) is None, "a loop ends when another thread closes its consumer"
-    assert remote.committed("t", "g") == {0: 4}
-
-
-@pytest.mark.parametrize("is_known", [False, True], ids=["found by commit", "known before"])
-def test_consumer_joins_again_after_a_lost_connection(
-    served: ServedBench, remote: RemoteStore, *, is_known: bool
-) -> None:
-    for k in range(4):
-        remote.put("t", b"%d" % k)
-    served.bench.turn()
-    consumer = remote.consumer("t", "g")
-    assert len(consumer.poll(2)) == 2
-    consumer.commit()
-    (uncommitted,) = consumer.poll(1)
-    _break(remote)
-    if is_known:
-        remote.topics()
-    assert consumer.commit(uncommitted) == {}, "its consumer has ended"
-    assert [one.body for one in consumer.poll(9)] == [b"2", b"3"]
-    assert consumer.commit() == {0: 4}
-    consumer.close()
-
-
 def test_consumer_that_is_closed_while_it_joins_again_keeps_no_queues(
     served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,61 +131,6 @@ def test_poll_of_a_consumer_that_another_thread_closes_raises_closed_error(
     monkeypatch.setattr(consumer, "_joined", joined_before_the_close)
     with pytest.raises(ClosedError, match="the consumer is closed"):
         consumer.poll()
-
-
-def test_cancel_and_reschedule_travel(served: ServedBench, remote: RemoteStore) -> None:
-    receipts = [remote.put("t", b"x", delay=5) for _ in range(4)]
-    assert remote.cancel(receipts[0]) is CancelResult.CANCELLED
-    assert remote.cancel_many([receipts[0], receipts[1].handle]) == [
-        CancelResult.ALREADY_CANCELLED,
-        CancelResult.CANCELLED,
-    ]
-    moved = remote.reschedule(receipts[2], delay=9)
-    assert moved.due_ms == NOW + 9000
-    with pytest.raises(NotPendingError) as error:
-        remote.reschedule(receipts[2], delay=1)
-    assert error.value.result is CancelResult.ALREADY_CANCELLED
-    with pytest.raises(MessageError, match="fixed level"):
-        remote.cancel(remote.put("t", b"x", level=1))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda s: s.put("t", b"x", delay=-1),
-        lambda s: s.put("bad topic", b"x"),
-        lambda s: s.put("t", b"x", delay=1, deliver_ms=5),
-        lambda s: s.put("t", "text"),
-        lambda s: s.put("t", b"x", tags="a||b", keys=["\x01"]),
-        lambda s: s.put("t", b"x", flush="maybe"),
-        lambda s: s.put("t", b"x", deliver_ms=1_700_000_000),
-        lambda s: s.put_many("t", [b"x"], delay=[1, 2]),
-        lambda s: s.pull("t", 5, 0),
-        lambda s: s.pull("t", 0, -1),
-        lambda s: s.pull("t", 0, 0, sql="a >"),
-        lambda s: s.pull("t", 0, 0, shard=1),
-        lambda s: s.receive("t", "g", lease=0),
-        lambda s: s.ack("nonsense"),
-        lambda s: s.ack_many(["nonsense"]),
-        lambda s: s.cancel("nonsense"),
-        lambda s: s.explain("nonsense"),
-        lambda s: s.consumer("t", ""),
-        lambda s: s.pending(begin_ms="x"),
-        lambda s: s.put_every("t", b"x"),
-        lambda s: s.lease_consumer("t", "g", max_count=3),
-    ],
-)
-def test_errors_equal_those_of_the_store(
-    served: ServedBench, remote: RemoteStore, call: Any
-) -> None:
-    served.bench.store.put("t", b"x")
-    with pytest.raises(MessageError) as theirs:
-        call(served.bench.store)
-    with pytest.raises(MessageError) as ours:
-        call(remote)
-    assert type(ours.value) is type(theirs.value)
-    assert str(ours.value) == str(theirs.value)
-    assert ours.value.problems == theirs.value.problems
 
 
 @pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES)
@@ -443,29 +273,6 @@ def test_calls_wait_for_the_next_server(tmp_path: Path) -> None:
 def test_no_server_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="no server was found in 0 s"):
         timerstore.connect(f"unix://{tmp_path}/none", retry_for=0)
-
-
-def test_closed_store_raises_and_wakes_waiting_calls(
-    served: ServedBench, remote: RemoteStore
-) -> None:
-    errors: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            remote.receive("t", "g", wait=60)
-        except ClosedError as error:
-            errors.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    while not served.server.stats()["net_waiting_requests"]:
-        pass
-    remote.close()
-    waiting.join(20)
-    assert len(errors) == 1
-    with pytest.raises(ClosedError):
-        remote.put("t", b"x")
-    remote.close()
 
 
 def test_server_close_ends_waits_and_leaves_the_store_open(served: ServedBench) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.bench import Bench, small
+from tests.support.bench import small
 from tests.support.consuming import Running, read
-from tests.support.inside import wait_queue_of
 from timerstore import (
     Consumer,
     TimerStore,
@@ -65,35 +64,6 @@ def test_waiting_consumer_gets_the_queues_of_a_closed_one(live: TimerStore) -> N
     assert not waiting.is_done(within=0.05)
     a.close()
     assert [m.body for m in waiting.answer()] == [b"0"]
-
-
-@pytest.mark.parametrize("what", ["consumer", "store"])
-def test_close_ends_a_waiting_loop(tmp_path: Path, what: str) -> None:
-    store = timerstore.open(tmp_path, small())
-    store.put("t", b"x", flush="sync")
-    consumer = store.consumer("t", "g")
-    seen: list[bytes] = []
-    loop = Running(lambda: [seen.append(message.body) for message in consumer])
-    while not seen:
-        threading.Event().wait(0.001)
-    assert not loop.is_done(within=0.05)
-    if what == "consumer":
-        consumer.close()
-    else:
-        store.close()
-    assert isinstance(loop.answer(), list)
-    store.close()
-
-
-def test_manual_clock_ends_a_wait(bench: Bench) -> None:
-    bench.store.put("t", b"x")
-    bench.turn()
-    consumer = bench.store.consumer("t", "g", wait=5)
-    loop = Running(lambda: read(consumer))
-    while not len(wait_queue_of(consumer)):
-        threading.Event().wait(0.001)
-    bench.clock.advance(5000)
-    assert loop.answer() == [b"x"]
 
 
 class Coming:

@@ -112,8 +112,8 @@ def topic_of_half(half: str) -> str:
     """
     if not half.startswith(HALF_PREFIX):
         raise MessageError(
-            f"half: wanted the receipt or handle of a half message (topic {HALF_PREFIX}...), got one "
-            f"of topic {half!r}"
+            f"half: wanted the receipt or handle of a half message (topic {HALF_PREFIX}...), got "
+            f"one of topic {half!r}"
         )
     return half.removeprefix(HALF_PREFIX)
 

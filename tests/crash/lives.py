@@ -18,7 +18,11 @@ KIB = 1024
 Round = dict[str, Any]
 
 _CLOSES = [name for name in failpoints.NAMES if name.startswith("close_")]
-_ANEW = [name for name in failpoints.NAMES if name.startswith("recover_rebuild_")]
+_ANEW = [
+    name
+    for name in failpoints.NAMES
+    if name.startswith("recover_rebuild_") or name == "recover_index_removed"
+]
 _RECOVERS = [name for name in failpoints.NAMES if name.startswith("recover_") and name not in _ANEW]
 _SELDOM = {"topics_json_written", "segment_created", "log_rolled"}
 _SHORT_CALLS = 8

@@ -38,6 +38,13 @@ def _tables(code: CodeType) -> list[Any]:
     return found
 
 
+@cache
+def _loops(code: CodeType) -> dict[int, int]:
+    """Return where each jump back leads."""
+    found = dis.get_instructions(code)
+    return {one.offset: one.argval for one in found if one.opname == "JUMP_BACKWARD"}
+
+
 def see_opcodes() -> None:
     """Prepare sys.settrace. CPython 3.12 sees opcodes if a frame asked for them before."""
 
@@ -93,9 +100,10 @@ class Interrupt:
         before, before_at = self._before.get(frame, ("", at))
         self._before[frame] = name, at
         is_after_call = before.startswith("CALL") and name != "BEFORE_WITH"
-        is_after_condition = before.startswith(("POP_JUMP", "NOT_TAKEN"))
-        is_same = _handler(frame.f_code, at) == _handler(frame.f_code, before_at)
-        if (name in _BEGINS and (is_same or not is_after_condition)) or (is_after_call and is_same):
+        # The handler of the jump must be that of the loop.
+        other = _loops(frame.f_code).get(at, at) if name in _BEGINS else before_at
+        is_place = name in _BEGINS or is_after_call
+        if is_place and _handler(frame.f_code, at) == _handler(frame.f_code, other):
             self._count += 1
             if self._count == self._nth:
                 self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} before {name}"

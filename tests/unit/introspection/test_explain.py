@@ -1,20 +1,17 @@
 """explain: where a message is, why it is not delivered yet, and its history."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
-from timerstore import Explanation, MessageError
+from timerstore import Explanation, MessageError, StoreConfig
 
 
 @pytest.fixture(params=[True, False], ids=["index", "no index"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", replace(small(), index_enabled=request.param))
-    yield made
-    made.close()
+def bench_config(request: pytest.FixtureRequest) -> StoreConfig:
+    return replace(small(), index_enabled=request.param)
 
 
 def what(told: Explanation) -> list[str]:

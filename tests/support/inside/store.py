@@ -9,7 +9,8 @@ class Inside:
     __slots__ = ("_store",)
 
     def __init__(self, store: Any) -> None:
-        self._store = getattr(store, "local", store)  # of a store that is reached in another way
+        # A store that is reached in another way names the one in this process.
+        self._store = vars(store).get("local", store)
 
     # --- storage ---
 

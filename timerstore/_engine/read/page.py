@@ -93,7 +93,7 @@ PULLED = np.dtype(
 assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and native/api disagree"
 
 
-class Page:
+class Page(Owner):
     """A page of up to `rows_max` messages."""
 
     def __init__(self, rows_max: int, buffers: Buffers) -> None:

@@ -110,7 +110,7 @@ class QueueReader(Owner):
         return times
 
 
-class _Reading:
+class _Reading(Owner):
     """One read: its page and its next offset."""
 
     def __init__(

@@ -86,6 +86,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         priority: int | None = None,
         unique: bool = False,
         check_after: timedelta | float | None = None,
+        message_group: str | None = None,
     ) -> Receipt:
         """Store one message and deliver it to its topic at its due time.
 
@@ -153,6 +154,10 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         message is due for its check: it is delivered to the topic `%HALF%<topic>`, and a producer
         that receives it there commits it or rolls it back by its lease. It goes with tags, keys,
         properties, message_id and flush only.
+        message_group: 1 to 128 bytes of UTF-8. `receive(ordered=True)` hands out the messages of
+        one group one after another, in the order in which they were delivered to the topic. Cannot
+        be combined with `queue_id` and `priority`, and the topic must have no priorities: a message
+        group has one of 16 queues of its topic.
 
         Raises:
             MessageError: an argument is invalid; nothing was stored.
@@ -183,6 +188,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 priority,
                 unique,
                 check_after,
+                message_group,
             )
         )
 
@@ -432,6 +438,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         sql: str | None = None,
         max_attempts: int | None = 16,
         backoff: Backoff | Sequence[float] | float | None = None,
+        ordered: bool = False,
     ) -> list[Leased]:
         """Lease the next messages of a topic to the caller, on behalf of a group.
 
@@ -467,6 +474,14 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         seconds, or a list of seconds by attempt. None means 1 s, doubling to 600 s, each shortened
         at random by up to a fifth.
 
+        ordered: hand out no message while an earlier one of its message group
+        (`put(message_group=)`) is leased or waits for its retry. So a call returns at most one
+        message of each message group. A message is over when it is acknowledged or becomes a dead
+        letter; a requeued dead letter comes at once. The message that must wait keeps back the
+        later ones of its queue, which holds one of 16 parts of the message groups. Messages without
+        a message group are not kept in order. Priorities have no effect. All callers of a group
+        must use the same value; another one is rejected while a call waits.
+
         Raises:
             MessageError: an argument is invalid, a message leaves no space for the properties of
                 its lease, a consumer reads the topic for this group in this process, or another
@@ -474,7 +489,18 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
             FullError, FlowControlError: nothing was leased.
         """
         return self._do_receive(
-            ReceiveRequest(topic, group, lease, max_count, wait, tags, sql, max_attempts, backoff)
+            ReceiveRequest(
+                topic,
+                group,
+                lease,
+                max_count,
+                wait,
+                tags,
+                sql,
+                max_attempts,
+                backoff,
+                ordered,
+            )
         )
 
     def begin_receive(self, topic: str | Sequence[str], group: str, **options: Any) -> Waiting:

@@ -171,6 +171,11 @@ class Message:
         return int(value) if value.isascii() and value.isdigit() and len(value) < 4 else 0
 
     @property
+    def message_group(self) -> str | None:
+        """The message group, whose messages `receive(ordered=True)` keeps in order, or None."""
+        return self.properties.get("__SHARDINGKEY") or None
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys by which `query` finds the message."""
         return tuple(self.properties.get("KEYS", "").split())

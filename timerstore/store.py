@@ -128,8 +128,8 @@ class TimerStore(
     @api_call
     def _do_put(self, request: PutRequest) -> PutReceipt:
         request = request.as_half(self._engine.config.delay_ms_max)
-        if request.priority is not None:
-            request = request.with_queue_of_priority()
+        if request.priority is not None or request.message_group is not None:
+            request = request.with_chosen_queue()
         if request.spread is not None:
             request = self._spreader.one(request)
         if request.replace is not False or request.unique is not False:

@@ -130,6 +130,21 @@ def test_priorities_and_several_topics(ts: CommandLine) -> None:
     assert "no messages of orders, mail for g" in nothing.err
 
 
+def test_message_groups(ts: CommandLine) -> None:
+    path = ts.init()
+    for body in ("one", "two"):
+        ts.fine("put", path, "orders", body, "--message-group", "customer")
+    [row] = ts.fine("receive", path, "orders", *ALL, "--ordered").rows
+    assert (row["body"], row["properties"]) == ("one", {})
+    assert ts("receive", path, "orders", *ALL, "--ordered").code == Exit.NOT_SO
+    ts.fine("ack", path, row["receipt"])
+    [row] = ts.fine("receive", path, "orders", *ALL, "--ordered").rows
+    assert row["body"] == "two"
+    wrong = in_shell(["put", path, "orders", "--lines", "--message-group", "c"], given=b"a\n")
+    assert wrong.code == Exit.ERROR
+    assert "--lines: wanted no --message-group" in wrong.err
+
+
 def test_dead_letters_of_shards_and_of_an_open_store(ts: CommandLine) -> None:
     path = _shards(ts)
     for k in range(6):

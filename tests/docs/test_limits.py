@@ -56,6 +56,7 @@ WANTED = {
     "key of a query": f"{query.KEY_BYTES_MAX:,} bytes",
     "message id of the caller": f"{message_fields.MESSAGE_ID_BYTES_MAX} bytes",
     "priority": f"0 to {message_fields.PRIORITY_MAX}",
+    "message group": f"{message_fields.MESSAGE_GROUP_BYTES_MAX} bytes",
     "delay": f"{DEFAULT.delay_ms_max:,} ms",
     "delay levels": "64",
     "records of an atomic batch": f"{DEFAULT.group_bytes_max:,} bytes",
@@ -163,6 +164,7 @@ EDGES: dict[str, tuple[int, Call]] = {
     "queue": (1023, lambda bench, n: bench.store.put("q", b"", queue_id=min(n, 1024))),
     "message id": (128, lambda bench, n: bench.store.put("t", b"", message_id="i" * n)),
     "priority": (9, lambda bench, n: bench.store.put("p", b"", priority=n)),
+    "message group": (128, lambda bench, n: bench.store.put("t", b"", message_group="m" * n)),
     "property": (PROPERTIES, lambda bench, n: bench.store.put("t", b"", properties={"p": "v" * n})),
     "key of a query": (32_767, lambda bench, n: bench.store.query("t", "k" * n)),
     "delay": (

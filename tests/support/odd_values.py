@@ -38,7 +38,17 @@ BESIDE: dict[str, dict[str, Any]] = {
     "reschedule": {"delay": 5.0},
 }
 """Arguments passed together with the odd value, so that the call checks it."""
-ASKED = ("lease", "max_count", "wait", "tags", "sql", "max_attempts", "backoff", "nothing_such")
+ASKED = (
+    "lease",
+    "max_count",
+    "wait",
+    "tags",
+    "sql",
+    "max_attempts",
+    "backoff",
+    "ordered",
+    "nothing_such",
+)
 
 
 class Odd:

@@ -39,6 +39,14 @@ LISTED: Mapping[str, frozenset[str]] = {
     ),
     "leases/test_lease_consumer.py": frozenset(),
     "leases/test_lease_limits.py": frozenset(),
+    "leases/test_message_groups.py": frozenset(
+        {
+            "test_lease_past_the_wheel_blocks_its_group",
+            "test_message_given_back_comes_first_as_the_same_attempt",
+            "test_messages_of_a_group_agree_with_model",
+            "test_order_survives_a_kill",
+        }
+    ),
     "leases/test_priorities.py": frozenset(
         {"test_priorities_survive_a_kill", "test_waiting_receive_is_woken_by_any_priority"}
     ),

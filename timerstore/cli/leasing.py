@@ -72,6 +72,7 @@ lease_option = click.option(
 )
 @click.option("--tag", "tags", help='Only messages with one of these tags, such as "paid || late".')
 @click.option("--sql", help='Only messages whose properties match, such as "amount > 5".')
+@click.option("--ordered", is_flag=True, help="One message of a message group at a time.")
 @config_option
 @json_option
 def receive_command(**options: Any) -> None:
@@ -107,6 +108,7 @@ def _receive(store: Store, options: dict[str, Any], stop: Stop) -> list[LeasedMe
         "backoff": list(options["backoffs"]) or None,
         "tags": options["tags"],
         "sql": options["sql"],
+        "ordered": options["ordered"],
     }
     while True:
         step_s = min(left_s, _LOOK_S)

@@ -46,6 +46,7 @@ _LOOK_S = 0.2
 @click.option("--property", "properties", multiple=True, type=PAIR, help="Property; repeatable.")
 @click.option("--queue", "queue_id", type=int, help="Queue number; default: 0.")
 @click.option("--priority", type=click.IntRange(0, PRIORITY_MAX), help="0 to 9; 9 comes first.")
+@click.option("--message-group", help="Message group, for `receive --ordered`.")
 @click.option("--id", "message_id", help="Message id; a second put with this id stores nothing.")
 @click.option("--spread", type=SPAN, help="Add a random delay of up to so long.")
 @click.option("--replace", is_flag=True, help="Replace the pending message with the same --key.")
@@ -79,6 +80,8 @@ def put_command(**options: Any) -> None:
         raise click.UsageError(
             "--lines: wanted no --property; `timerstore import` reads rows with properties"
         )
+    if lines and options["message_group"] is not None:
+        raise click.UsageError("--lines: wanted no --message-group; put these messages one by one")
     config = config_of(options["settings"])
     if options["spread"] is not None:
         due["spread"] = options["spread"]
@@ -100,6 +103,7 @@ def put_command(**options: Any) -> None:
             properties=dict(options["properties"]) or None,
             queue_id=options["queue_id"],
             priority=options["priority"],
+            message_group=options["message_group"],
             message_id=options["message_id"],
         )
     _write_receipt(receipt, as_json=options["as_json"])

@@ -1,9 +1,10 @@
 """Compute the shard that a message belongs to.
 
-The shard is `crc32(key) % n`, with zlib's CRC-32 of the UTF-8 text of the message's first key, or
-of its message id if it has no key. Messages with neither are distributed round robin.
+The shard is `crc32(key) % n`, with zlib's CRC-32 of the UTF-8 text of the message's group, or else
+of its first key, or else of its message id. Messages with none are distributed round robin.
 
-Invariants: all messages with one key are in one shard, in the order in which they were put. A put
+Invariants: all messages with one key, or of one message group, are in one shard, in the order in
+which they were put. Messages of different groups may have the same key. A put
 that is repeated with the same keys and message id goes to the same shard.
 See also: docs/decisions/0010-shards-and-spark.md.
 """

@@ -19,7 +19,7 @@ from timerstore._engine.write.put_many import check_priorities, is_for_all
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import BusyError, FullError, MessageError, kind_of
+from timerstore.errors import BusyError, FullError, MessageError, kind_of, plain
 from timerstore.receipts import PutBatch
 from timerstore.shards.receipt import ShardBatch, ShardReceipt, places_in_parts
 from timerstore.shards.routing import Shards, Turns, first_key, shards_of_rows
@@ -53,6 +53,8 @@ class ShardPuts(Owner):
         request = request.with_checked_flags()
         key = first_key(request.keys if request.key is None else request.key)
         key = key or request.message_id
+        if request.message_group is not None:
+            key = plain(request.message_group)
         shard = self._shard_of(key) if isinstance(key, str) else self._turns.take()
         if request.is_derived:
             return ShardReceipt(shard, self._call(shard, lambda store: store._do_put(request)))

@@ -395,3 +395,23 @@ def test_priorities_in_shards(shards: ShardBench) -> None:
         shards.store.put_many("t", [b"a", b"b"], priority=[1, 11])
     with pytest.raises(MessageError, match="priority, queue_id"):
         shards.store.put("t", b"a", priority=1, queue_id=1)
+
+
+def test_message_group_is_in_one_shard_and_received_in_order(shards: ShardBench) -> None:
+    names = [f"n{k}" for k in range(12)]
+    for number in range(3):
+        for name in names:
+            shards.store.put(
+                "t", f"{name} {number}".encode(), message_group=name, keys=f"k{number}"
+            )
+    shard_of = {}
+    for number in range(3):
+        found = take(shards, ordered=True)
+        assert sorted(bodies(found)) == sorted(f"{name} {number}".encode() for name in names)
+        assert take(shards, ordered=True) == []
+        for one in found:
+            assert shard_of.setdefault(one.message_group, one.shard) == one.shard
+        shards.store.ack_many(found)
+    assert set(shard_of.values()) == {0, 1, 2}
+    with pytest.raises(MessageError, match="message_group: wanted text"):
+        shards.store.put("t", b"x", message_group="")

@@ -4,8 +4,9 @@ Raises: MessageError, with every problem of one argument.
 """
 
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,48 @@ def stored_queue_id(queue_id: int, properties: bytes) -> int:
     return PriorityQueueId(queue_id) if _HAS_PRIORITY.search(properties) else queue_id
 
 
+# --- message groups ---
+# Message groups: their messages are in one queue of a topic, in the order of their delivery.
+#
+# The property is that of RocketMQ. Raises: MessageError for an invalid name.
+
+
+MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
+MESSAGE_GROUP_BYTES_MAX = 128
+MESSAGE_GROUP_QUEUE_COUNT = 16
+"""Queues among which a topic's message groups are divided. Stored messages rely on it."""
+
+
+class MessageGroupQueueId(int):
+    """The queue of a message group."""
+
+    def __new__(cls, name: str) -> Self:
+        """Return the queue of the group with this name."""
+        return super().__new__(cls, zlib.crc32(name.encode()) % MESSAGE_GROUP_QUEUE_COUNT)
+
+    def __init__(self, name: str) -> None:
+        self.text = f"{MESSAGE_GROUP_PROPERTY}\x01{name}\x02".encode()
+        """The encoded property of a message of the group."""
+
+
+def queue_of_message_group(name: object, queue_id: object, priority: object) -> MessageGroupQueueId:
+    """Return the queue of a message group."""
+    name = plain(name)
+    is_named = isinstance(name, str) and not _CONTROL.search(name) and is_utf8(name)
+    if not is_named or not 1 <= len(str(name).encode()) <= MESSAGE_GROUP_BYTES_MAX:
+        raise MessageError(
+            f"message_group: wanted text of 1 to {MESSAGE_GROUP_BYTES_MAX} bytes of UTF-8 without "
+            f"control characters, got {quoted(name)}"
+        )
+    for other, value in (("queue_id", queue_id), ("priority", priority)):
+        if value is not None:
+            raise MessageError(
+                f"message_group, {other}: wanted one of them, because a message group has one "
+                f"queue of its topic; got {quoted(name)} and {quoted(value)}"
+            )
+    return MessageGroupQueueId(str(name))
+
+
 # --- message fields ---
 
 
@@ -112,6 +155,7 @@ RESERVED_NAMES = {
     "INNER_MULTI_QUEUE_OFFSET": "a broker would dispatch by it",
     "TRAN_MSG": "transactions are not written",
     PRIORITY_PROPERTY: "pass it as priority=",
+    MESSAGE_GROUP_PROPERTY: "pass it as message_group=",
 }
 """Names that the engine or a broker uses. Names that begin with TIMER_ are reserved as well."""
 
@@ -242,14 +286,17 @@ def encode_properties(
 ) -> bytes:
     """Return tags, keys and properties in their on-disk form: name 0x01 value 0x02.
 
-    One key may be passed as plain text. If the queue is that of a priority, add its property.
+    One key may be passed as plain text. If the queue is that of a priority or of a message group,
+    add its property.
 
     Raises:
         MessageError: with every wrong name and value.
     """
-    priority = queue_id.text if isinstance(queue_id, PriorityQueueId) else b""
+    of_queue = b""
+    if isinstance(queue_id, PriorityQueueId | MessageGroupQueueId):
+        of_queue = queue_id.text
     if tags is None and is_nothing(keys) and is_nothing(properties):
-        return priority
+        return of_queue
     problems: list[str] = []
     pairs: list[tuple[str, str]] = []
     text = []
@@ -266,7 +313,7 @@ def encode_properties(
             text.append(f"{name}\x01{value}\x02")
     if problems:
         raise MessageError(problems)
-    return "".join(text).encode() + priority
+    return "".join(text).encode() + of_queue
 
 
 def tags_problems(tags: object) -> list[str]:

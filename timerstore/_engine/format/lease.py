@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
-from timerstore._engine.base.message_fields import TOPIC_BYTES_MAX
+from timerstore._engine.base.message_fields import MESSAGE_GROUP_PROPERTY, TOPIC_BYTES_MAX
 from timerstore.errors import MessageError, quoted, typed
 
 # --- lease ---
@@ -161,8 +161,10 @@ def read_lease(text: str) -> Lease | None:
     return Lease(store_id, attempt, bool(is_from_retry), *rest)
 
 
-def uncounted_properties(properties: bytes) -> tuple[bytes, int]:
+def uncounted_properties(properties: bytes) -> tuple[bytes, int, bool]:
     """Return the properties of a leased message whose attempt does not count, and its queue.
+
+    Return also whether it has a message group.
 
     properties: the encoded properties of a lease.
 
@@ -178,7 +180,9 @@ def uncounted_properties(properties: bytes) -> tuple[bytes, int]:
     attempt = lease.attempt - 1
     uncounted = lease._replace(attempt=attempt, is_from_retry=lease.is_from_retry or not attempt)
     pairs[at] = name + write_lease(uncounted).encode()
-    return b"\x02".join(pairs), lease.queue_id
+    group = f"{MESSAGE_GROUP_PROPERTY}\x01".encode()
+    is_grouped = any(pair.startswith(group) and pair != group for pair in pairs)
+    return b"\x02".join(pairs), lease.queue_id, is_grouped
 
 
 def with_error(error: str, properties: bytes) -> bytes:

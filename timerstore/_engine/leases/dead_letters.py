@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base import argument_types, message_fields
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.message_fields import PriorityQueueId
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import (
@@ -259,7 +258,7 @@ LetterOrReceipt = str | DeadLetter
 class _Copy(NamedTuple):
     place: Place
     topic: str
-    queue_id: PriorityQueueId | None  # of the retry topic
+    queue_id: int | None  # of the retry topic
     own: OwnMessage
 
 
@@ -385,7 +384,9 @@ class Requeuer(Owner):
             letter.due_ms, letter.delivered_ms, letter.born_ms, letter.flag,
         )  # fmt: skip
         message_id = letter.message_id or unique_key(self._id_prefix, self._appender.take_ids(1))
-        queue_id = self._appender.targets.priority_queue(topic, letter.queue_id)
+        queue_id = self._appender.targets.retry_queue(
+            topic, letter.queue_id, is_grouped=bool(letter.message_group)
+        )
         text = properties_of(letter, lease, topic)
         own = OwnMessage(message_id.encode(), body_of(letter), text)
         config = self._appender.config

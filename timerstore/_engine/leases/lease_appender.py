@@ -146,9 +146,13 @@ class LeaseAppender:
             )  # fmt: skip
         is_last = 0 < terms.attempts_max <= lease.attempt
         if is_last:
-            target, route = self._appender.place_of(dead_letter_topic(source.group), None)
+            # Leases of message groups are in the queue with the number of their messages' queue.
+            chosen = lease.queue_id if message.message_group else None
+            target, route = self._appender.place_of(dead_letter_topic(source.group), chosen)
         else:
-            target, route = self._retry_place(source.topic, source.group, lease.queue_id)
+            target, route = self.retry_place(
+                source.topic, source.group, lease.queue_id, is_grouped=bool(message.message_group)
+            )
         message_id = message.message_id
         if not message_id:
             message_id = unique_key(self._id_prefix, self._appender.take_ids(1))
@@ -162,13 +166,12 @@ class LeaseAppender:
                 own = reasoned
         return _Row(message, lease, is_last, target, route, own)
 
-    def _retry_place(self, topic: str, group: str, queue_id: int) -> tuple[TopicTarget, Route]:
-        priority = self._appender.targets.priority_queue(topic, queue_id)
-        return self._appender.place_of(retry_topic(topic, group), priority)
-
-    def retry_route(self, topic: str, group: str, queue_id: int) -> Route:
-        """Return the queue in which a group gets messages of a queue of a topic again."""
-        return self._retry_place(topic, group, queue_id)[1]
+    def retry_place(
+        self, topic: str, group: str, queue_id: int, *, is_grouped: bool
+    ) -> tuple[TopicTarget, Route]:
+        """Return where a group gets messages of a queue of a topic again: a topic and its queue."""
+        chosen = self._appender.targets.retry_queue(topic, queue_id, is_grouped=is_grouped)
+        return self._appender.place_of(retry_topic(topic, group), chosen)
 
     def _check_size(self, one: Message, target: TopicTarget, own: OwnMessage) -> None:
         """Raise MessageError if a message leaves no room for its lease."""

@@ -9,6 +9,7 @@ Invariants:
     3. A leased message is not read again, and a message that was not leased is read next, also
        after an error.
     4. All waiting callers use one filter; a call with another filter does not end their wait.
+    5. An ordered call leases a message of the topic only if MessageOrder says that it is free.
 Raises: MessageError if a consumer reads for the group, or if the group waits with another filter;
 what reading and leasing raise.
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
@@ -22,8 +23,10 @@ from weakref import WeakSet
 from timerstore._engine.base.message_fields import rank_of_queue
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.lease import Receipt
 from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
+from timerstore._engine.leases.message_order import MessageOrder
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import AssignedQueue, Filters
@@ -129,6 +132,7 @@ class LeaseReader(Owner):
         commit: Callable[[], None],
         priority_topics: Container[str],
         ends: QueueEnds,
+        make_order: Callable[[Callable[[int], int]], MessageOrder],
     ) -> None:
         self.topic = topic
         self._priority_topics = priority_topics
@@ -142,8 +146,10 @@ class LeaseReader(Owner):
         self._make_consumer = make_consumer
         self._commit = commit
         self._lock = Lock()
-        self._filters: Filters | None = None
+        self._mode: _Mode | None = None
         self._consumers: list[Consumer] = []
+        self._make_order = make_order
+        self._message_order: MessageOrder | None = None  # if messages are received in order
         self._waiting: WeakSet[WaitingReceive] = WeakSet()  # weak: a dropped one waits no more
         self._turn = 0
 
@@ -153,8 +159,8 @@ class LeaseReader(Owner):
         Each is appended to `leased` as soon as it is leased.
         """
         with self._lock:
-            self._read_with(terms.filters)
-            if self.topic in self._priority_topics:
+            self._read_with(_Mode(terms.filters, terms.ordered))
+            if self.topic in self._priority_topics and not terms.ordered:
                 self._take_by_priority(terms, leased)
                 return
             self._turn ^= 1
@@ -171,8 +177,55 @@ class LeaseReader(Owner):
 
     def _take_from(self, side: int, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
         count = terms.max_count - len(leased)
+        order = self._message_order
+        if side and order is not None:
+            self._take_in_order(order, terms, leased)
+            return
+        before = len(leased)
         queues = self._consumers[side].fetch_next(count)
-        self._lease_from(side, queues, count, terms, leased)
+        try:
+            self._lease_from(side, queues, count, terms, leased)
+        finally:
+            if order is not None:
+                order.handed_out(leased[before:])
+
+    def _take_in_order(
+        self, order: MessageOrder, terms: ReceiveTerms, leased: list[LeasedMessage]
+    ) -> None:
+        """Lease messages of the topic of which no earlier one of their message group is leased."""
+        consumer = self._consumers[1]
+        self._ends.catch_up()
+        for queue in consumer.queues_in_turn():
+            count = terms.max_count - len(leased)
+            if not count or not self._may_have_messages(self.topic, queue):
+                continue
+            consumer.fetch_next(count, partial(_only, queue.queue_id))
+            messages = consumer.peek([queue], count)
+            free_count = order.free_count(queue.queue_id, messages)
+            if free_count < len(messages):
+                consumer.block(queue.queue_id)
+                # Again: a message that was settled before the block does not end it.
+                free_count = order.free_count(queue.queue_id, messages)
+            if free_count == len(messages):
+                consumer.unblock(queue.queue_id)
+            before = len(leased)
+            try:
+                self._lease_from(1, [queue], free_count, terms, leased)
+            finally:
+                order.handed_out(leased[before:])
+
+    def _retry_position(self, queue_id: int) -> int:
+        """Return the offset after the last message of a retry queue that was handed out."""
+        consumer = self._consumers[0]
+        consumer.fetch_next(1, partial(_only, queue_id))  # finds where the group is
+        return consumer.position(queue_id)
+
+    def message_done(self, receipt: Receipt) -> None:
+        """Let the next message of a message group be received, after this one was settled."""
+        order, consumers = self._message_order, self._consumers
+        if order is not None and consumers:
+            order.settled(receipt.queue_id, receipt.message_id)
+            consumers[1].unblock()
 
     def _take_by_priority(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
         had = len(leased)
@@ -207,12 +260,15 @@ class LeaseReader(Owner):
         self, topic: str, queues: Mapping[int, AssignedQueue]
     ) -> list[AssignedQueue]:
         """Return the queues that may have messages, by descending priority."""
-        has_messages = self._ends.has_messages
-        return [
-            one
-            for one in sorted(queues.values(), key=_rank_of, reverse=True)
-            if one.buffered or one.position < 0 or has_messages(topic, one.queue_id, one.fetch_at)
-        ]
+        ranked = sorted(queues.values(), key=_rank_of, reverse=True)
+        return [one for one in ranked if self._may_have_messages(topic, one)]
+
+    def _may_have_messages(self, topic: str, queue: AssignedQueue) -> bool:
+        return (
+            bool(queue.buffered)
+            or queue.position < 0
+            or self._ends.has_messages(topic, queue.queue_id, queue.fetch_at)
+        )
 
     def _lease_from(
         self,
@@ -243,31 +299,42 @@ class LeaseReader(Owner):
     ) -> "WaitingReceive":
         """Begin to wait for both topics; `take` leases messages."""
         with self._lock:
-            self._read_with(terms.filters)
+            self._read_with(_Mode(terms.filters, terms.ordered))
             polls = [one.begin_poll(terms.max_count, terms.wait_s) for one in self._consumers]
             waiting = WaitingReceive(polls, take, self._waiting)
             if terms.wait_s > 0:
                 self._waiting.add(waiting)
             return waiting
 
-    def _read_with(self, filters: Filters) -> None:
-        if filters == self._filters:
+    def _read_with(self, mode: "_Mode") -> None:
+        if mode == self._mode:
             return
         retry, topic = self._sides
         if self._waiting:  # closing their consumers would end their wait, again and again
             raise MessageError(
-                f"group {topic.group!r} waits for {topic.topic!r} with {self._filters}, and skips "
-                f"every message that does not match; got {filters}"
+                f"group {topic.group!r} waits for {topic.topic!r} with {self._mode}, and skips "
+                f"every message that does not match; got {mode}"
             )
         if self._consumers:
             self._commit()  # the new consumers begin at the committed offset
             for one in self._consumers:
                 one.close()
-            self._filters, self._consumers = None, []
+            self._mode, self._message_order, self._consumers = None, None, []
         # First the one that may raise: otherwise the other would keep its queues.
-        of_topic = self._make_consumer(topic.read_topic, topic.group, filters)
+        of_topic = self._make_consumer(topic.read_topic, topic.group, mode.filters)
         of_retries = self._make_consumer(retry.read_topic, retry.group, _NO_FILTERS)
-        self._filters, self._consumers = filters, [of_retries, of_topic]
+        self._mode, self._consumers = mode, [of_retries, of_topic]
+        self._message_order = self._make_order(self._retry_position) if mode.is_ordered else None
+
+
+class _Mode(NamedTuple):
+    """How all callers that wait at the same time receive."""
+
+    filters: Filters
+    is_ordered: bool
+
+    def __str__(self) -> str:
+        return f"{self.filters}, ordered {self.is_ordered}"
 
 
 def _may_wait(error: TimerStoreError) -> bool:

@@ -51,6 +51,7 @@ from timerstore._engine.leases.leased_message import (
     LeasedMessage,
     UnclaimedLeases,
 )
+from timerstore._engine.leases.message_order import MessageOrder
 from timerstore._engine.leases.receive_request import (
     LeaseCall,
     ReceiptOrMessage,
@@ -254,6 +255,7 @@ class Leases(Owner):
                     commit,
                     self._routes.priority_topics,
                     self._ends,
+                    partial(MessageOrder, self._log, self._routes, topic, group),
                 )
                 self._readers[topic, group] = reader
             return reader
@@ -327,8 +329,10 @@ class Leases(Owner):
 
     def _uncounted(self, receipt: Receipt, kept: bytes) -> tuple[bytes, Route]:
         """Return the properties without the attempt, and the queue of the retry topic."""
-        properties, queue_id = uncounted_properties(kept)
-        return properties, self._leasing.retry_route(receipt.topic, receipt.group, queue_id)
+        properties, queue_id, is_grouped = uncounted_properties(kept)
+        topic, group = receipt.topic, receipt.group
+        place = self._leasing.retry_place(topic, group, queue_id, is_grouped=is_grouped)
+        return properties, place[1]
 
     # --- settling a lease ---
 
@@ -371,7 +375,14 @@ class Leases(Owner):
             present = self._again(receipt, tried) if RESULTS[result] in _MAY_BE_RENEWED else None
         if result is CancelResult.CANCELLED:
             self._renewals.remove(receipt)
+            self._message_done(receipt)
         return result, end
+
+    def _message_done(self, receipt: Receipt) -> None:
+        """Let the next message of the same message group be received."""
+        reader = self._readers.get((receipt.topic, receipt.group))
+        if reader is not None:
+            reader.message_done(receipt)
 
     def _again(self, receipt: Receipt, tried: Receipt) -> Receipt | None:
         with self._renewals.lock:
@@ -433,7 +444,9 @@ class Leases(Owner):
         moved = self._move_noted(reason, receipt, deliver_ms, sync, rewrite)
         if isinstance(moved, AckResult):
             return moved
-        if not receipt.is_last and moved.timer_id >= 0:
+        if receipt.is_last:
+            self._message_done(receipt)
+        elif moved.timer_id >= 0:
             self._kinds.in_backoff.add(receipt.topic, receipt.group, moved.timer_id)
         return AckResult.NACKED
 
@@ -448,7 +461,10 @@ class Leases(Owner):
 
         # 0: now, also if the clock is set back
         moved = self._move_noted(reason, receipt, 0, sync, buried)
-        return AckResult.BURIED if isinstance(moved, PutReceipt) else moved
+        if isinstance(moved, AckResult):
+            return moved
+        self._message_done(receipt)
+        return AckResult.BURIED
 
     def renew(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> int:
         """Renew a lease, as TimerStore.renew. `sync`: as for Rescheduler.reschedule."""

@@ -45,6 +45,7 @@ class ReceiveRequest:
     sql: str | None = None
     max_attempts: int | None = 16
     backoff: Backoff | Sequence[float] | float | None = None
+    ordered: bool = False
     bytes_max: int = field(default=0, kw_only=True)  # of a server: of one answer; 0: no limit
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class ReceiveTerms(NamedTuple):
     filters: Filters
     attempts_max: int  # 0: no limit
     backoff: Backoff
+    ordered: bool = False
     bytes_max: int = 0  # of the messages together, but for the first one; 0: no limit
 
 
@@ -121,7 +123,7 @@ class ReceiveChecks:
         """Return the checked arguments of a request, except topic and group."""
         given = (
             request.lease, request.max_count, request.wait, request.tags, request.sql,
-            request.max_attempts, request.backoff, request.bytes_max,
+            request.max_attempts, request.backoff, request.ordered, request.bytes_max,
         )  # fmt: skip
         types = tuple(map(type, given))  # 1 and True are equal
         if not _PLAIN.issuperset(types):  # it has no hash, or may change
@@ -160,7 +162,14 @@ def check_receive(config: StoreConfig, request: ReceiveRequest) -> ReceiveTerms:
     if problems or backoff is None:
         raise MessageError(problems)
     return ReceiveTerms(
-        lease_ms, count, float(wait), request.filters, attempts, backoff, request.bytes_max
+        lease_ms,
+        count,
+        float(wait),
+        request.filters,
+        attempts,
+        backoff,
+        argument_types.check_flag("ordered", request.ordered),
+        request.bytes_max,
     )
 
 

@@ -297,6 +297,34 @@ class Consumer(Closing):
                     found += islice(queue.buffered, max_count - len(found))
         return found
 
+    # --- the sole reader of this consumer, which leases its messages ---
+
+    def queues_in_turn(self) -> list[AssignedQueue]:
+        """Return its queues, in the order in which the next call reads them."""
+        with self._group.lock:
+            self._group.refresh()
+            return self._queues_in_turn()
+
+    def position(self, queue_id: int) -> int:
+        """Return the offset after the last message handed out of a queue; -1: not known."""
+        with self._group.lock:
+            queue = self._member.assigned.get(queue_id)
+            return -1 if queue is None else queue.position
+
+    def block(self, queue_id: int) -> None:
+        """Let no call wait for a queue, whose next message may not be handed out yet."""
+        self._member.blocked_queues.add(queue_id)
+
+    def unblock(self, queue_id: int | None = None) -> None:
+        """Wake the first call that waits to read all blocked queues, if this one is blocked.
+
+        None: if any is.
+        """
+        blocked = self._member.blocked_queues
+        if blocked if queue_id is None else queue_id in blocked:
+            with self._group.lock:
+                self._member.unblock()
+
     def take_buffered(self, count: int) -> list[Message]:
         """Hand out `count` messages if as many are buffered, otherwise none; read nothing."""
         with self._group.lock:

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import WakeEvent
+from timerstore._engine.format.lease import DEAD_LETTER_PREFIX, group_of
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore.errors import MessageError, TimerStoreError, plain, quoted
 from timerstore.messages import Message, PullResult
@@ -310,6 +311,7 @@ class Member(Owner):
         self.assigned: dict[int, AssignedQueue] = {}
         self.revoked: dict[int, int] = {}  # its positions in queues that it has lost
         self.is_in = False
+        self.blocked_queues: set[int] = set()  # queues whose next message must wait for another one
         self.owner: weakref.ref[object] | None = None
 
     def own_by(self, owner: weakref.ref[object]) -> None:
@@ -332,9 +334,16 @@ class Member(Owner):
 
     def wait_offsets(self) -> dict[Queue, int] | None:
         """Return the offset to wait for in each queue, or None if there is something to read."""
-        if any(one.position < 0 or one.buffered for one in self.assigned.values()):
+        queues = [one for q, one in self.assigned.items() if q not in self.blocked_queues]
+        if any(one.position < 0 or one.buffered for one in queues):
             return None
-        return {one: one.fetch_at for one in self.assigned.values()}
+        return {one: one.fetch_at for one in queues}
+
+    def unblock(self) -> None:
+        """Read the blocked queues again, as a message is settled."""
+        if self.blocked_queues:
+            self.blocked_queues.clear()
+            self.wait_queue.wake_first()
 
 
 class Group(Owner):
@@ -537,6 +546,17 @@ class Groups(Owner):
             for topic in {self._topic_of(index) for index in touched}:
                 for group in self._by_topic.get(topic, ()):
                     group.arrived()
+                if topic.startswith(DEAD_LETTER_PREFIX):
+                    self._dead_letters_arrived(group_of(topic))
+
+    def _dead_letters_arrived(self, name: str | None) -> None:
+        """Look again for messages that waited for one that is a dead letter now."""
+        for groups in list(self._by_topic.values()):
+            for group in groups:
+                if group.name == name:
+                    with group.lock:
+                        for member in group.members:
+                            member.unblock()
 
     def wake_all(self, until_ns: int = FOREVER_NS) -> None:
         """Wake every poll whose time ends at `until_ns` or earlier.

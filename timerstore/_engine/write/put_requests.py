@@ -15,7 +15,7 @@ import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.argument_types import check_flag
-from timerstore._engine.base.message_fields import queue_of_priority
+from timerstore._engine.base.message_fields import queue_of_message_group, queue_of_priority
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import half_topic
@@ -54,6 +54,7 @@ class PutRequest:
     priority: int | None = None
     unique: bool = False
     check_after: timedelta | float | None = None
+    message_group: str | None = None
     is_derived: bool = field(default=False, kw_only=True)
     """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
 
@@ -72,8 +73,14 @@ class PutRequest:
         """Whether the caller gave the due time itself, so that a repeated put has the same."""
         return not self.is_derived and (self.deliver_ms is not None or self.deliver_at is not None)
 
-    def with_queue_of_priority(self) -> "PutRequest":
-        """Return the request with the queue of its priority; raise MessageError if it is wrong."""
+    def with_chosen_queue(self) -> "PutRequest":
+        """Return the request with the queue of its priority or of its message group.
+
+        Raise MessageError if it is wrong.
+        """
+        if self.message_group is not None:
+            queue_id = queue_of_message_group(self.message_group, self.queue_id, self.priority)
+            return replace(self, queue_id=queue_id)
         if self.priority is None:
             return self
         return replace(self, queue_id=queue_of_priority(self.priority, self.queue_id))
@@ -119,7 +126,7 @@ class CheckedPut(NamedTuple):
     """Epoch ms; 0: now."""
     now_ms: int
     text: bytes
-    """Encoded tags, keys, properties and priority."""
+    """Encoded tags, keys, properties, and priority or message group."""
     raw_id: bytes
     """Empty: the store makes the id."""
     is_sync: bool

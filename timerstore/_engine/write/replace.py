@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.message_fields import PriorityQueueId
+from timerstore._engine.base.message_fields import MessageGroupQueueId, PriorityQueueId
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
@@ -48,6 +48,7 @@ from timerstore.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
 
 PROPERTY = "TS_REPLACE"
 _KNOWN_MAX = 65_536
+_CHOSEN_BY = {PriorityQueueId: "priority", MessageGroupQueueId: "message_group"}
 
 
 class _NotPendingError(Exception):
@@ -144,7 +145,7 @@ class ReplaceWriter(Owner):
         """Replace the pending message; return None if it is not pending any more."""
         named, route = before.named, before.named.real
         if given.queue_id is not None and given.queue_id != route.queue_id:
-            name = "priority" if isinstance(given.queue_id, PriorityQueueId) else "queue_id"
+            name = _CHOSEN_BY.get(type(given.queue_id), "queue_id")
             raise MessageError(
                 f"{name}: a message with key {given.key!r} is pending for queue {route.queue_id} "
                 f"of {given.topic!r}, and its replacement must go there; got {given.queue_id}"

@@ -9,7 +9,11 @@ files of a new queue; FailedError once the store has failed.
 from typing import NamedTuple
 
 from timerstore._engine.base import message_fields
-from timerstore._engine.base.message_fields import PRIORITY_QUEUE_COUNT, PriorityQueueId
+from timerstore._engine.base.message_fields import (
+    PRIORITY_QUEUE_COUNT,
+    MessageGroupQueueId,
+    PriorityQueueId,
+)
 from timerstore._engine.base.native import Lock, ffi
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.delay_levels import parse_level_delays
@@ -128,6 +132,11 @@ class Targets(Owner):
         number = message_fields.check_queue_id(queue_id)
         if isinstance(queue_id, PriorityQueueId) and not target.has_priorities:
             self._set_priorities(target)
+        elif isinstance(queue_id, MessageGroupQueueId) and target.has_priorities:
+            raise MessageError(
+                f"message_group: wanted a topic without priorities, got {target.topic!r}, in which "
+                "each queue has the messages of one priority"
+            )
         with self._lock:
             if number >= len(target.routes):
                 self._log.check_alive()
@@ -140,9 +149,14 @@ class Targets(Owner):
         """Return whether each queue of the topic holds the messages of one priority."""
         return topic in self._routes.priority_topics
 
-    def priority_queue(self, topic: str, queue_id: int) -> PriorityQueueId | None:
-        """Return the queue of the retries of a message, if its topic has priorities."""
-        return PriorityQueueId(queue_id) if self.has_priorities(topic) else None
+    def retry_queue(self, topic: str, queue_id: int, *, is_grouped: bool) -> int | None:
+        """Return the queue of the retries of a message with a priority or a message group.
+
+        None: any queue.
+        """
+        if self.has_priorities(topic):
+            return PriorityQueueId(queue_id)
+        return queue_id if is_grouped else None
 
     def _set_priorities(self, target: TopicTarget) -> None:
         """Make a topic one with priorities. Its messages so far must be in queue 0.

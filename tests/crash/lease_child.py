@@ -1,8 +1,8 @@
 """Lease messages in a child that is killed.
 
 Its threads put, receive, ack, nack, bury, requeue and extend. One thread puts with a key, one puts
-unique messages, which two others receive, and a recurring message runs. The child appends a row to
-a file for each answer.
+unique messages and one puts into message groups, which two others each receive, and a recurring
+message runs. The child appends a row to a file for each answer.
 """
 
 import os
@@ -24,6 +24,8 @@ TOPIC = "jobs"
 KEYED = "latest"
 SINGLE = "single"
 TICKS = "ticks"
+GROUPED = "grouped"
+MESSAGE_GROUPS = ("n0", "n1", "n2")
 LEASE_S = 0.05
 QUIET_S = 0.6  # a busy machine puts later by up to this much
 PUTS = 30
@@ -46,6 +48,10 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
         singles = [
             threading.Thread(target=_put_unique, args=(store, notes, first), daemon=True),
             *(threading.Thread(target=_do_unique, args=(store, notes), daemon=True) for _ in "12"),
+        ]
+        singles += [
+            threading.Thread(target=_put_grouped, args=(store, notes, first), daemon=True),
+            *(threading.Thread(target=_do_grouped, args=(store, notes), daemon=True) for _ in "12"),
         ]
         for one in singles:
             one.start()
@@ -117,6 +123,30 @@ def _do_unique(store: TimerStore, notes: int) -> None:
         else:
             _note(notes, f"finishing {int(one.body)}")
             store.ack(one)
+
+
+def _put_grouped(store: TimerStore, notes: int, first: int) -> None:
+    """Put messages into each message group in turn."""
+    for k in range(first, first + PUTS):
+        name = MESSAGE_GROUPS[k % len(MESSAGE_GROUPS)]
+        store.put(GROUPED, b"%06d" % k, message_group=name)
+        _note(notes, f"grouped {k}")
+
+
+def _do_grouped(store: TimerStore, notes: int) -> None:
+    """Acknowledge them in order: some at the second attempt, some after the end of their lease."""
+    while got := store.receive(
+        GROUPED, GROUP, lease=LEASE_S, wait=QUIET_S, max_count=2, backoff=0.01, max_attempts=None,
+        ordered=True,
+    ):  # fmt: skip
+        for one in got:
+            number = int(one.body)
+            _note(notes, f"ordering {number}")
+            if one.attempt == 1 and number % 5 == 0:
+                store.nack(one)
+            elif one.attempt > 1 or number % 7:
+                _note(notes, f"ordered {number}")
+                store.ack(one)
 
 
 def _work(store: TimerStore, notes: int, draw: Random) -> None:

@@ -1,8 +1,8 @@
 """Kill a child that leases, at each step. No message is lost, and no acked message comes again.
 
 Of messages put with a key, only the newest is delivered, once. No unique message comes before the
-earlier one was acknowledged, and of the puts that were answered none is lost. Each recurring run is
-delivered once.
+earlier one was acknowledged, and of the puts that were answered none is lost. The same holds for
+the messages of each message group. Each recurring run is delivered once.
 """
 
 import multiprocessing
@@ -31,6 +31,7 @@ _POINTS = [
     ("requeue_appended", 1),
 ]
 _OF_SINGLES = {"singling", "singled", "doing", "finishing"}
+_OF_GROUPS = {"grouped", "ordering", "ordered"}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ class Life:
         puts: set[int] = set()
         asked: set[int] = set()  # acks whose answer was lost: the message may be acked or not
         attempts: dict[int, int] = {}
-        for line in self._notes(single=False):
+        for line in self._notes():
             kind, number, *rest = line.split()
             body = int(number)
             if kind in ("keying", "keyed"):
@@ -110,6 +111,7 @@ class Life:
             assert store.requeue(lease_child.GROUP) == len(dead)
             attempts |= dict.fromkeys(dead, 0)
             self._check_single(store)
+            self._check_groups(store)
             while got := store.receive(
                 lease_child.TOPIC, lease_child.GROUP, max_count=100, wait=1, max_attempts=None
             ):
@@ -124,17 +126,19 @@ class Life:
             self._check_keyed([int(one.body) for one in _all_of(store, lease_child.KEYED)])
             _check_runs([one.message_id for one in _all_of(store, lease_child.TICKS)])
 
-    def _notes(self, *, single: bool) -> list[str]:
-        """Return the lines of the unique messages, or the others."""
+    def _notes(self, kinds: set[str] | None = None) -> list[str]:
+        """Return the lines of these kinds; without any, those of plain messages."""
         lines = (self.root.parent / "notes").read_text().splitlines()
-        return [one for one in lines if (one.split()[0] in _OF_SINGLES) == single]
+        if kinds is not None:
+            return [one for one in lines if one.split()[0] in kinds]
+        return [one for one in lines if one.split()[0] not in _OF_SINGLES | _OF_GROUPS]
 
     def _check_single(self, store: timerstore.TimerStore) -> None:
         """Check that one unique message at a time was worked on, and that each stored one came."""
         stored: set[str] = set()
         finishing: set[str] = set()
         came: list[str] = []
-        for kind, number, *rest in map(str.split, self._notes(single=True)):
+        for kind, number, *rest in map(str.split, self._notes(_OF_SINGLES)):
             if kind == "singled" and rest == ["0"]:
                 stored.add(number)
             elif kind == "finishing":
@@ -153,6 +157,38 @@ class Life:
         assert not store.put(lease_child.SINGLE, b"0", key="k", unique=True).duplicate
         (last,) = store.receive(lease_child.SINGLE, lease_child.GROUP, wait=1)
         assert store.ack(last) is AckResult.ACKED
+
+    def _check_groups(self, store: timerstore.TimerStore) -> None:
+        """Check that each message group was worked on in order, and that each stored one came."""
+        stored: set[int] = set()
+        came: set[int] = set()
+        done: set[int] = set()
+
+        def check(number: int) -> None:
+            count = len(lease_child.MESSAGE_GROUPS)
+            left = {one for one in stored | came if one % count == number % count} - done
+            assert number <= min(left, default=number), f"{number} came before {min(left)}"
+            came.add(number)
+
+        for kind, text in map(str.split, self._notes(_OF_GROUPS)):
+            number = int(text)
+            if kind == "grouped":
+                stored.add(number)
+            elif kind == "ordered":
+                done.add(number)
+            elif number not in done:  # else a consumer whose lease was over was too slow
+                check(number)
+        while got := store.receive(
+            lease_child.GROUPED, lease_child.GROUP, max_count=100, wait=1, ordered=True,
+            max_attempts=None,
+        ):  # fmt: skip
+            for one in got:
+                done.discard(int(one.body))  # its ack was not made, or failed
+            for one in got:
+                check(int(one.body))
+                done.add(int(one.body))
+                assert store.ack(one) is AckResult.ACKED
+        assert stored <= done
 
     def _check_keyed(self, came: list[int]) -> None:
         assert came == sorted(set(came)), "one twice, or an older one later"

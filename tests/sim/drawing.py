@@ -39,7 +39,7 @@ OPERATIONS = (
     "query_part", "query_one", "again", "verify", "offset_at", "reader", "advance", "back",
     "to_due", "to_slot", "step", "run", "settle", "reopen", "die", "lose", "fault",
     "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
-    "requeue",
+    "requeue", "group_put", "receive_in_order",
     "replace", "unique", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
     "cancel_many", "write_back", "failed_sync", "half", "end_half", "checks",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 from tests.sim.keeping import Keeping
+from timerstore import LeasedMessage
 from timerstore.errors import FlowControlError
 
 
@@ -17,15 +18,16 @@ class Leasing(Keeping):
         """
         return self.config.visibility == "durable"
 
-    def op_receive(self, topic: str | list[str], count: int, lease_ms: int) -> None:
+    def op_receive(self, topic: str | list[str], count: int, lease_ms: int) -> list[LeasedMessage]:
         if not self._leases:
-            return
+            return []
         self.look()
         with suppress(FlowControlError):
-            self.lessees.receive(
+            return self.lessees.receive(
                 self.store, self.clock, topic, count, lease_ms, self.model.seen,
                 lambda: self.is_dead, self.look,
             )  # fmt: skip
+        return []
 
     def op_settle_lease(self, kind: str, which: int, ms: int) -> None:
         with suppress(FlowControlError):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tests.sim.unique import Unique
+from tests.sim.message_groups import MessageGroups
 from tests.support.driver import key_of
 from tests.support.inside.parts import random_of, spreader_of
 from tests.support.models.messages import queue_of
@@ -28,7 +28,7 @@ class _Rate:
         return max(1.0, self.per_second / 10)
 
 
-class Pacing(Unique):
+class Pacing(MessageGroups):
     """A world in which messages due at once may be delivered one after the other."""
 
     def __init__(self, *given: Any) -> None:

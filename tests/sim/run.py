@@ -110,7 +110,7 @@ def _lacks_memory(op: list[Any]) -> bool:
 def _leases(op: list[Any]) -> bool:
     if op[0] in ("die", "in"):
         return _leases(op[-1])
-    return op[0] in ("receive", "receive_wide")
+    return op[0] in ("receive", "receive_in_order", "receive_wide")
 
 
 def seeds(first: int, count: int) -> range:

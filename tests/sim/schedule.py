@@ -60,6 +60,7 @@ def make_schedule(seed: int) -> Schedule:
     if not is_sharded:
         _with_unique(Random(f"{seed} unique"), ops)
         _with_half_messages(Random(f"{seed} half"), ops)
+        _with_message_groups(Random(f"{seed} message groups"), ops)
         _with_failed_sync(kernel, config, ops)
         _with_write_back(kernel, ops)
         return Schedule(seed, config, is_small, ops)
@@ -129,6 +130,18 @@ def _with_half_messages(draw: Random, ops: list[Op]) -> None:
             end = [draw.choice(("kill", "cut", "kill_then_cut")), draw.randrange(1 << 16), 0]
             op = ["die", trigger, end, [], op]
         ops.insert(draw.randrange(len(ops) + 1), op)
+
+
+def _with_message_groups(draw: Random, ops: list[Op]) -> None:
+    """Receive in order in some schedules that lease, and put some of the messages in groups."""
+    inner = [made[-1] if made[0] == "die" else made for made in ops]
+    if draw.random() < 0.6 or all(op[0] != "receive" for op in inner):
+        return
+    for op in inner:
+        if op[0] == "receive":
+            op[0] = "receive_in_order"
+        elif op[0] == "put" and op[1][0] != "ranked" and draw.random() < 0.8:
+            op[:] = ["group_put", op[1], draw.randrange(3), *op[2:]]
 
 
 def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:

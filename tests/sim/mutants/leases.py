@@ -10,6 +10,7 @@ from tests.support.inside.engine import (
     DeadLetterReader,
     LeaseProgress,
     Leases,
+    MessageOrder,
     lease_appender,
     leases,
 )
@@ -104,4 +105,9 @@ def _buried_nowhere() -> Patches:
 
 @mutant("LE-12", "a message that is given back keeps its attempt", needs="receive")
 def _given_back_counted() -> Patches:
-    yield swap(leases, "uncounted_properties", lambda kept: (kept, 0))
+    yield swap(leases, "uncounted_properties", lambda kept: (kept, 0, False))
+
+
+@mutant("LE-13", "messages of a group are handed out while one is leased", needs="receive_in_order")
+def _groups_at_once() -> Patches:
+    yield swap(MessageOrder, "free_count", lambda _self, _queue, messages: len(messages))

@@ -27,6 +27,7 @@ from timerstore._engine.leases import lease_appender, leases
 from timerstore._engine.leases.dead_letters import DeadLetterReader
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
+from timerstore._engine.leases.message_order import MessageOrder
 
 # --- the commit log ---
 from timerstore._engine.log import retention

@@ -89,6 +89,8 @@ class Lessees:
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
+        self.is_ordered = False  # whether the group keeps the order of message groups
+        self.requeued: set[bytes] = set()  # messages that left their order as dead letters
         self._leases: dict[bytes, _Lease] = {}
         self._dead: dict[bytes, tuple[int, int]] = {}  # the place of the last dead letter
         self.dead_next: dict[int, int] = {}  # the next dead letter to read, by queue
@@ -110,7 +112,7 @@ class Lessees:
         became visible in it.
         """
         with self.receiving(topic, seen):
-            got = store.receive(topic, GROUP, **asked(count, lease_ms))
+            got = store.receive(topic, GROUP, **asked(count, lease_ms), ordered=self.is_ordered)
         assert len(got) <= count
         self.received(store, clock, got, lease_ms, seen, is_dead, look)
         return got
@@ -308,6 +310,7 @@ class Lessees:
         chosen = listed if count is None else listed[which : which + count]
         given = None if count is None else [one.receipt for one in chosen]
         leases = [self._leases[one.body] for one in chosen]
+        self.requeued |= {one.body for one in chosen}
         try:
             requeued = store.requeue(GROUP, given)
         except Exception:

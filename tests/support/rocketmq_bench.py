@@ -28,7 +28,11 @@ class RawCaller:
     def __init__(self, address: str, client_id: str | None = None, **headers: str) -> None:
         self.client_id = f"client-{next(_numbers)}" if client_id is None else client_id
         # Each client has a connection of its own, as processes have.
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_retries", 0),
+            ("grpc.http2.bdp_probe", 0),  # takes 64 KiB of an answer that no test reads
+        ]
         self.channel = grpc.insecure_channel(address, options=options)
         self.headers = {"x-mq-client-id": self.client_id, **headers}
 

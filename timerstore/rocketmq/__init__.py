@@ -9,6 +9,7 @@ client_names.py, message_views.py, codes.py     names, messages and errors, to t
 known_clients.py, client_leases.py       the memory of the server about its clients
 rocketmq_server.py, start_rocketmq_server.py    the server
 rocketmq_limits.py, access_keys.py, group_policies.py    its arguments
+byte_budget.py                           the memory of calls
 call_counts.py                           counts of calls
 
 The modules are loaded when they are used, as they need the packages grpcio and protobuf.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from timerstore._engine.leases import LeasedMessage
+from timerstore.rocketmq.byte_budget import message_bytes
 from timerstore.rocketmq.known_clients import Client
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 
@@ -79,7 +80,7 @@ class ClientLeases:
         self._replays[attempt] = {one.receipt: one for one in messages}
         for one in messages:
             self._attempt_of[one.receipt] = attempt
-            self._replay_bytes += len(one.raw_body)
+            self._replay_bytes += message_bytes(one)
         while (
             len(self._replays) > self._limits.replays_max
             or self._replay_bytes > self._limits.replay_bytes_max
@@ -98,7 +99,7 @@ class ClientLeases:
     def _forget_replay(self, attempt: ReceiveAttempt) -> None:
         for receipt, one in self._replays.pop(attempt).items():
             del self._attempt_of[receipt]
-            self._replay_bytes -= len(one.raw_body)
+            self._replay_bytes -= message_bytes(one)
 
     # --- both ---
 
@@ -112,6 +113,6 @@ class ClientLeases:
         attempt = self._attempt_of.pop(receipt, None)
         if attempt is not None:
             batch = self._replays[attempt]
-            self._replay_bytes -= len(batch.pop(receipt).raw_body)
+            self._replay_bytes -= message_bytes(batch.pop(receipt))
             if not batch:
                 del self._replays[attempt]

@@ -130,6 +130,11 @@ class KnownClients(Owner):
                 self._give_back(task.result())
             raise
 
+    @property
+    def waiting_count(self) -> int:
+        """How many polls wait, of all clients."""
+        return self._counters.net_waiting_requests
+
     def _end_polls(self, polls: "set[asyncio.Task[list[LeasedMessage]]] | tuple[()]") -> None:
         for one in list(polls):
             one.cancel()

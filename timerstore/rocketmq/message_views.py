@@ -10,6 +10,7 @@ from typing import Any
 from timerstore._engine.base.message_fields import PRIORITY_PROPERTY, is_of_engine
 from timerstore._engine.leases import LeasedMessage
 from timerstore.errors import quoted
+from timerstore.messages import inflate_body
 from timerstore.rocketmq.codes import RejectedError
 from timerstore.rocketmq.definitions import (
     Code,
@@ -40,8 +41,11 @@ def duration(ms: int) -> Any:
     return messages.Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
-def body_of(message: Any, bytes_max: int) -> bytes:
-    """Return the body of a message that a client sends, decompressed."""
+def body_of(message: Any, bytes_max: int, left_bytes: int) -> bytes:
+    """Return the body of a message that a client sends, decompressed.
+
+    left_bytes: how many bytes may be used. One that inflates to more is cut off one byte above it.
+    """
     body: bytes = message.body
     if not body:
         raise RejectedError(Code.MESSAGE_BODY_EMPTY, "body: wanted one byte or more, got none")
@@ -49,7 +53,7 @@ def body_of(message: Any, bytes_max: int) -> bytes:
         return body
     inflater = zlib.decompressobj(_ANY_HEADER)
     try:
-        found = inflater.decompress(body, bytes_max + 1)
+        found = inflater.decompress(body, min(bytes_max, left_bytes) + 1)
     except zlib.error as error:
         raise RejectedError(
             Code.BAD_REQUEST, f"body: wanted gzip, as its encoding says ({error})"
@@ -58,7 +62,7 @@ def body_of(message: Any, bytes_max: int) -> bytes:
         raise RejectedError(
             Code.MESSAGE_BODY_TOO_LARGE, f"body: inflates to more than {bytes_max} bytes"
         )
-    if not inflater.eof:
+    if len(found) <= left_bytes and not inflater.eof:
         raise RejectedError(Code.BAD_REQUEST, "body: its gzip stream ends too soon")
     return found
 
@@ -68,7 +72,8 @@ def view(one: LeasedMessage, topic: Any, lease_ms: int) -> Any:
 
     topic: the Resource by which the client named the topic.
     """
-    body = one.body
+    # Not `one.body`, which keeps an inflated body as long as the message.
+    body = inflate_body(one.raw_body, one.sys_flag, one.body_bytes_max)
     system = messages.SystemProperties(
         keys=one.keys,
         message_id=one.message_id,

@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import CorruptError, MessageError
+from timerstore.rocketmq.byte_budget import ByteBudget, answer_bytes
 from timerstore.rocketmq.client_leases import ClientLeases, ReceiveAttempt
 from timerstore.rocketmq.client_names import ClientNames, resource_name
 from timerstore.rocketmq.codes import RejectedError, status
@@ -30,6 +32,8 @@ _DEFAULT_LEASE_MS = 60_000
 """As the proxy of RocketMQ."""
 _ANSWER_S = 0.5
 """An answer leaves this long before the deadline of its call, so that it arrives in time."""
+
+_SHARE_BYTES_MIN = 64 << 10
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -56,6 +60,7 @@ class Receiving:
         held: ClientLeases,
         settling: Settling,
         limits: RocketmqLimits,
+        unsent: ByteBudget,
     ) -> None:
         self._store = store
         self._policies = policies
@@ -64,6 +69,7 @@ class Receiving:
         self._held = held
         self._settling = settling
         self._limits = limits
+        self._unsent = unsent
 
     async def receive(self, client: Client, left_s: float | None, request: Any, send: Send) -> None:
         """Answer ReceiveMessage. `left_s`: seconds until the deadline of the call."""
@@ -71,37 +77,45 @@ class Receiving:
         found = [] if terms.attempt is None else self._held.replay(terms.attempt)
         is_new = not found
         if is_new:
+            self._unsent.check()
             found = await self._clients.poll(client, lambda: self._lease(terms))
         try:
-            if is_new and request.auto_renew:
-                self._held.renew(client, found)
-            if is_new and found and terms.attempt is not None:
-                self._held.keep(terms.attempt, found)
-            await self._send(found, request.message_queue.topic, terms.lease_ms, send)
+            with self._unsent.hold(min(answer_bytes(found), self._limits.unsent_bytes_max)):
+                if is_new and request.auto_renew:
+                    self._held.renew(client, found)
+                if is_new and found and terms.attempt is not None:
+                    self._held.keep(terms.attempt, found)
+                await self._send(found, request.message_queue.topic, terms.lease_ms, send)
         except BaseException:
             self._settling.give_back(found)
             raise
 
     async def _lease(self, terms: Terms) -> list[LeasedMessage]:
-        return await self._store.receive(terms.topic, terms.group, **terms.options)
+        request = ReceiveRequest.from_options(terms.topic, terms.group, terms.options)
+        share = self._unsent.left_bytes // (4 * self._clients.waiting_count)  # itself included
+        # A power of two: calls with the same limit share a read.
+        request.bytes_max = max(1 << share.bit_length() >> 1, _SHARE_BYTES_MIN)
+        return await self._store._receive(request)
 
     async def _send(
         self, found: Sequence[LeasedMessage], topic: Any, lease_ms: int, send: Send
     ) -> None:
-        views = []
+        has_begun = False
         for one in found:
             try:
-                views.append(view(one, topic, lease_ms))
+                shown = view(one, topic, lease_ms)  # one at a time, as it is a copy
             except (CorruptError, MessageError) as error:  # no client can read it
                 await self._settling.bury(one.receipt, str(error))
-        if not views:
+                continue
+            if not has_begun:
+                has_begun = True
+                await send(_answer(status=status()))
+            await send(_answer(message=shown))
+        if has_begun:
+            await send(_answer(delivery_timestamp=timestamp(self._settling.now_ms())))
+        else:
             text = "no message came in time"
             await send(_answer(status=status(Code.MESSAGE_NOT_FOUND, text)))
-            return
-        await send(_answer(status=status()))
-        for one in views:
-            await send(_answer(message=one))
-        await send(_answer(delivery_timestamp=timestamp(self._settling.now_ms())))
 
     async def _checked(self, client: Client, left_s: float | None, request: Any) -> Terms:
         topic, group = resource_name(request.message_queue.topic), resource_name(request.group)

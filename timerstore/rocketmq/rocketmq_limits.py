@@ -29,7 +29,12 @@ class RocketmqLimits:
     client_polls_max: int = 4096
     """The same, of one client."""
     sending_bytes_max: int = 128 << 20
-    """Bytes of requests that are running."""
+    """Bytes of requests, and of their bodies as they are stored, until their calls have ended. A
+    byte of a request other than SendMessage counts as 32, which it may take when it is decoded."""
+    unsent_bytes_max: int = 128 << 20
+    """Bytes of messages, until the ReceiveMessage that leased them has sent them. An answer that
+    takes more alone is sent if there is no other. One answer has at most a quarter of the bytes
+    that are left, shared by the polls that wait, but 64 KiB or its first message in any case."""
     entries_max: int = 1024
     """Messages of one SendMessage, entries of one AckMessage (40000 above it), and messages of one
     ReceiveMessage, which never returns more."""
@@ -39,7 +44,7 @@ class RocketmqLimits:
     replays_max: int = 1024
     """Answers with an attempt id that are kept for a repeated call. The oldest is forgotten."""
     replay_bytes_max: int = 64 << 20
-    """Bytes of the bodies of these answers."""
+    """Bytes of these answers."""
 
     def __post_init__(self) -> None:
         check_limits(self)

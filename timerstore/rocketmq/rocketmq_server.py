@@ -27,6 +27,7 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_thread import ServerThread
 from timerstore.rocketmq.access_keys import AccessKeys
 from timerstore.rocketmq.call_counts import CallCount
+from timerstore.rocketmq.byte_budget import ByteBudget
 from timerstore.rocketmq.client_leases import ClientLeases
 from timerstore.rocketmq.client_names import ClientNames
 from timerstore.rocketmq.group_policies import GroupPolicies
@@ -106,11 +107,12 @@ class RocketmqServer(ServerThread):
         server = grpc.aio.server(options=_channel_options(store, self._options.limits))
         try:
             port = self._listen(server)
-            parts = self._parts(store, port)
+            requests = ByteBudget("sending_bytes_max", self._options.limits.sending_bytes_max)
+            parts = self._parts(store, port, requests)
             health = Health()
             self._service = service = MethodService(
-                parts, self._options.keys, self._options.policies, self._options.limits,
-                self._counters, store.config.message_bytes_max,
+                parts, self._options.keys, self._options.policies, requests, self._counters,
+                 store.config.message_bytes_max,
             )  # fmt: skip
             server.add_generic_rpc_handlers((service.handler(), health.handler()))
             await server.start()
@@ -143,7 +145,7 @@ class RocketmqServer(ServerThread):
         self.address = GrpcAddress(wanted.host, port).text
         return int(port)
 
-    def _parts(self, store: AsyncTimerStore, port: int) -> Parts:
+    def _parts(self, store: AsyncTimerStore, port: int, requests: ByteBudget) -> Parts:
         options = self._options
         own = options.advertise or GrpcAddress(options.address.host, port)
         names = ClientNames(store, options.limits, auto_create=options.auto_create)
@@ -158,8 +160,9 @@ class RocketmqServer(ServerThread):
             TopicRoutes(names, store.config.broker_name, endpoints(*own),
                    is_advertised=options.advertise is not None),
             clients,
-            Sending(store, names, options.limits),
-            Receiving(store, options.policies, names, clients, held, settling, options.limits),
+            Sending(store, names, options.limits, requests),
+            Receiving(store, options.policies, names, clients, held, settling, options.limits,
+                      ByteBudget("unsent_bytes_max", options.limits.unsent_bytes_max)),
             settling,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any
 from timerstore._engine.format import handle
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import TimerStoreError
+from timerstore.rocketmq.byte_budget import ByteBudget
 from timerstore.rocketmq.client_names import ClientNames, resource_name
 from timerstore.rocketmq.codes import RejectedError, joint, recalled, status, status_of
 from timerstore.rocketmq.definitions import Code, MessageType, messages
@@ -29,8 +30,15 @@ _FIELD_OF = {
 class Sending:
     """The calls of producers."""
 
-    def __init__(self, store: AsyncTimerStore, names: ClientNames, limits: RocketmqLimits) -> None:
+    def __init__(
+        self,
+        store: AsyncTimerStore,
+        names: ClientNames,
+        limits: RocketmqLimits,
+        requests: ByteBudget,
+    ) -> None:
         self._store = store
+        self._requests = requests
         self._names = names
         self._limits = limits
 
@@ -60,17 +68,19 @@ class Sending:
     async def _put(self, message: Any, message_id: str) -> Any:
         topic, system = resource_name(message.topic), message.system_properties
         options = _options_of(system)
-        body = body_of(message, self._store.config.message_bytes_max)
-        await self._names.check_topic(topic, is_put=True)
-        receipt = await self._store.put(
-            topic,
-            body,
-            message_id=message_id or None,
-            tags=system.tag or None,
-            keys=list(system.keys),
-            properties=dict(message.user_properties),
-            **options,
-        )
+        bytes_max = self._store.config.message_bytes_max
+        body = body_of(message, bytes_max, self._requests.left_bytes)
+        with self._requests.hold(len(body)):
+            await self._names.check_topic(topic, is_put=True)
+            receipt = await self._store.put(
+                topic,
+                body,
+                message_id=message_id or None,
+                tags=system.tag or None,
+                keys=list(system.keys),
+                properties=dict(message.user_properties),
+                **options,
+            )
         return messages.SendResultEntry(
             status=status(),
             message_id=receipt.message_id,

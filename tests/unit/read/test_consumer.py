@@ -234,3 +234,15 @@ def test_forked_child_cannot_use_a_consumer(six: Bench) -> None:
             os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
     assert len(consumer.poll()) == 5
+
+
+def test_read_of_a_server_buffers_within_its_limit(bench: Bench) -> None:
+    for _ in range(6):
+        bench.store.put("t", bytes(700_000))
+    bench.turn()
+    counts = []
+    for group, bytes_max in (("a", 1), ("b", 2_000_000), ("c", 0)):
+        with bench.store.consumer("t", group) as consumer:
+            (queue,) = consumer.fetch_next(6, bytes_max=bytes_max)
+            counts.append(len(queue.buffered))
+    assert counts == [1, 3, 6]

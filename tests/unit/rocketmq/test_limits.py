@@ -1,7 +1,10 @@
 """Limits on everything that a client can make grow."""
 
+import asyncio
+import gzip
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,9 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
+from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError
+from timerstore.rocketmq.byte_budget import answer_bytes, message_bytes
 from timerstore.rocketmq.definitions import Code, messages
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 
@@ -94,13 +99,141 @@ def test_clients_are_limited(limited: Any) -> None:
     list(stream)
 
 
-def test_bytes_of_running_requests_are_limited(limited: Any) -> None:
-    caller = limited(sending_bytes_max=1000).caller()
-    assert caller.send(body=b"x" * 500).status.code == Code.OK
-    request = messages.SendMessageRequest(
-        messages=[messages.Message(topic=resource("t"), body=b"x" * 2000)]
-    )
-    assert caller.call("SendMessage", request).status.code == Code.TOO_MANY_REQUESTS
+def send_request(body: bytes, *, is_gzip: bool = False) -> bytes:
+    system = messages.SystemProperties(message_type=1, body_encoding=2 if is_gzip else 1)
+    sent = gzip.compress(body) if is_gzip else body
+    one = messages.Message(topic=resource("t"), body=sent, system_properties=system)
+    return bytes(messages.SendMessageRequest(messages=[one]).SerializeToString())
+
+
+@pytest.mark.parametrize("is_gzip", [False, True])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_bytes_of_requests_and_bodies_are_limited(
+    limited: Any, is_gzip: bool, missing: int
+) -> None:
+    raw = send_request(b"x" * 5000, is_gzip=is_gzip)
+    caller = limited(sending_bytes_max=len(raw) + 5000 - missing).caller()
+    answer = caller.call("SendMessage", raw)
+    assert answer.status.code == (Code.TOO_MANY_REQUESTS if missing else Code.OK)
+    assert ("sending_bytes_max" in answer.status.message) == bool(missing)
+    while not missing and caller.call("SendMessage", raw).status.code != Code.OK:
+        pass  # the first one soon counts no more
+
+
+def test_decoded_memory_of_requests_is_limited(limited: Any) -> None:
+    raw = messages.HeartbeatRequest(group=resource("g")).SerializeToString()
+    for missing, code in ((0, Code.OK), (1, Code.TOO_MANY_REQUESTS)):
+        caller = limited(sending_bytes_max=32 * len(raw) - missing).caller()
+        assert caller.call("Heartbeat", raw).status.code == code
+    command = messages.TelemetryCommand(settings=messages.Settings(client_type=1))
+    size = 32 * len(command.SerializeToString())
+    for missing, code in ((0, Code.OK), (1, Code.TOO_MANY_REQUESTS)):
+        caller = limited(sending_bytes_max=size - missing).caller()
+        assert [one.status.code for one in caller.telemetry(iter([command]))] == [code]
+
+
+def test_request_above_the_limit_is_refused_undecoded(limited: Any) -> None:
+    caller = limited(sending_bytes_max=100).caller()
+    assert caller.call("SendMessage", b"\x08" * 100).status.code == Code.BAD_REQUEST
+    assert caller.call("SendMessage", b"\x08" * 101).status.code == Code.TOO_MANY_REQUESTS
+
+
+def test_inflated_bodies_of_calls_at_a_time_are_limited_together(
+    limited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, begun, goes_on = AsyncTimerStore.put, threading.Event(), threading.Event()
+
+    async def slow(self: AsyncTimerStore, *args: Any, **options: Any) -> Any:
+        begun.set()
+        while not goes_on.is_set():
+            await asyncio.sleep(0.001)
+        return await put(self, *args, **options)
+
+    monkeypatch.setattr(AsyncTimerStore, "put", slow)
+    raw = send_request(b"x" * 5000, is_gzip=True)
+    served = limited(sending_bytes_max=2 * (len(raw) + 5000) - 1)
+    first: list[Any] = []
+    one = served.caller()
+    thread = threading.Thread(target=lambda: first.append(one.call("SendMessage", raw)))
+    thread.start()
+    assert begun.wait(20)
+    caller = served.caller()
+    assert caller.call("SendMessage", raw).status.code == Code.TOO_MANY_REQUESTS
+    goes_on.set()
+    thread.join()
+    assert first[0].status.code == Code.OK
+    while caller.call("SendMessage", raw).status.code != Code.OK:
+        pass  # the first one soon counts no more
+
+
+BODY = bytes(300_000)
+"""No connection takes it before its client reads it."""
+
+
+def answer_size(served: RocketmqBench) -> int:
+    """Put three messages with this body; return the size of an answer with one of them."""
+    for _ in range(3):
+        served.bench.store.put("t", BODY)
+    served.bench.turn()
+    return answer_bytes(served.bench.store.receive("t", "other"))
+
+
+def unread(served: RocketmqBench) -> Any:
+    """Return an answer with a message that its client does not read."""
+    caller = served.caller()
+    before = served.server.stats()["net_running_requests"]
+    request = caller.receive_request(batch_size=1).SerializeToString()
+    call = caller.begin("ReceiveMessage", request)
+    assert next(call).status.code == Code.OK
+    assert served.server.stats()["net_running_requests"] == before + 1
+    return call
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_bytes_of_unread_answers_are_limited(limited: Any, missing: int) -> None:
+    served = limited(unsent_bytes_max=2 * answer_size(limited()) - missing)
+    answer_size(served)
+    first, caller = unread(served), served.caller()
+    if missing:
+        assert code_of(caller, batch_size=1) == Code.TOO_MANY_REQUESTS
+    else:
+        second = unread(served)
+        assert code_of(caller, batch_size=1) == Code.TOO_MANY_REQUESTS
+        assert [len(one.message.body) for one in second if one.HasField("message")] == [len(BODY)]
+    first.cancel()
+    found: list[Any] = []
+    while len(found) < 3 - (not missing):  # its message, and those of the refused calls
+        served.bench.turn()
+        with suppress(ValueError):  # the answer that was cancelled still counts
+            found += caller.receive()
+    assert {one.system_properties.delivery_attempt for one in found} == {1}
+
+
+def test_poll_that_gets_messages_above_the_limit_gives_them_back(limited: Any) -> None:
+    served = limited(unsent_bytes_max=answer_size(limited()))
+    answer_size(served)
+    caller = served.caller()
+    request = caller.receive_request("u", long_polling_timeout=seconds(20))
+    poll = caller.begin("ReceiveMessage", request.SerializeToString())
+    while not served.server.stats()["net_waiting_requests"]:
+        threading.Event().wait(0.001)
+    first = unread(served)
+    served.bench.store.put("u", b"x")
+    served.bench.turn()
+    assert [one.status.code for one in poll] == [Code.TOO_MANY_REQUESTS]
+    assert [one.HasField("message") for one in first] == [True, False]
+    found: list[Any] = []
+    while not found:
+        with suppress(ValueError):  # the answer that was read soon counts no more
+            found = caller.receive("u")
+    assert [one.system_properties.delivery_attempt for one in found] == [1]
+
+
+def test_answer_above_the_limit_is_sent_alone(limited: Any) -> None:
+    served = limited(unsent_bytes_max=1)
+    answer_size(served)
+    caller = served.caller()
+    assert [len(one.body) for one in caller.receive()] == [len(BODY)]  # of three messages
 
 
 def test_entries_of_a_call_are_limited(limited: Any) -> None:
@@ -125,6 +258,23 @@ def test_answers_that_are_kept_are_limited(limited: Any) -> None:
     assert caller.receive(attempt_id="b", batch_size=1) == second
     assert caller.receive(attempt_id="a", batch_size=1) == []
     assert first[0] != second[0]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_bytes_of_answers_that_are_kept_are_limited(limited: Any, missing: int) -> None:
+    other = limited()
+    other.bench.store.put("t", b"x", properties={"p": "1" * 500})
+    other.bench.turn()
+    size = message_bytes(other.bench.store.receive("t", "g")[0])
+    served = limited(replay_bytes_max=2 * size - missing)
+    for _ in range(2):
+        served.bench.store.put("t", b"x", properties={"p": "1" * 500})
+    served.bench.turn()
+    caller = served.caller()
+    first = caller.receive(attempt_id="a", batch_size=1)
+    second = caller.receive(attempt_id="b", batch_size=1)
+    assert caller.receive(attempt_id="a", batch_size=1) == ([] if missing else first)
+    assert caller.receive(attempt_id="b", batch_size=1) == second
 
 
 def test_leases_above_the_limit_end_at_their_own_time(limited: Any) -> None:

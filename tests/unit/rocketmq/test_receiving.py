@@ -1,6 +1,9 @@
 """ReceiveMessage: leases, filters, polls, repeated calls, and answers that cannot be sent."""
 
+import logging
+import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +234,41 @@ def test_message_that_no_client_can_read_becomes_a_dead_letter(
     [letter] = served.bench.store.dead_letters("g")
     assert letter.error is not None
     assert "LZ4" in letter.error
+def break_connections(address: str) -> None:
+    """Shut down the sockets of all clients, as the system does when a process dies."""
+    port = int(address.rpartition(":")[2])
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            one = socket.socket(fileno=int(path.name))
+        except OSError:  # it is no socket
+            continue
+        with suppress(OSError):  # it has no peer
+            if one.getpeername()[1:2] == (port,):
+                one.shutdown(socket.SHUT_RDWR)
+        one.detach()
+
+
+def test_client_that_dies_during_an_answer_gets_no_message(
+    served: RocketmqBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(4):
+        served.bench.store.put("t", bytes(200_000))
+    rounds = 10
+    with caplog.at_level(logging.ERROR):
+        for k in range(rounds):
+            served.bench.turn()
+            caller = served.caller()
+            request = caller.receive_request(auto_renew=True)
+            answer = caller.begin("ReceiveMessage", request.SerializeToString())
+            assert next(answer).status.code == Code.OK
+            break_connections(served.server.address)
+            while served.server.stats()["net_returned_leases"] < 4 * (k + 1):
+                threading.Event().wait(0.001)
+    assert not caplog.records
+    assert [(one.code, one.calls) for one in served.server.calls()] == [("CANCELLED", rounds)]
+    served.bench.turn()
+    found = served.caller().receive()
+    assert len(found) == 4
+    assert {one.system_properties.delivery_attempt for one in found} == {1}
+
+

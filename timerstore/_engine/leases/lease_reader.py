@@ -182,7 +182,7 @@ class LeaseReader(Owner):
             self._take_in_order(order, terms, leased)
             return
         before = len(leased)
-        queues = self._consumers[side].fetch_next(count)
+        queues = self._consumers[side].fetch_next(count, bytes_max=terms.bytes_max)
         try:
             self._lease_from(side, queues, count, terms, leased)
         finally:
@@ -199,7 +199,8 @@ class LeaseReader(Owner):
             count = terms.max_count - len(leased)
             if not count or not self._may_have_messages(self.topic, queue):
                 continue
-            consumer.fetch_next(count, partial(_only, queue.queue_id))
+            only = partial(_only, queue.queue_id)
+            consumer.fetch_next(count, only, bytes_max=terms.bytes_max)
             messages = consumer.peek([queue], count)
             free_count = order.free_count(queue.queue_id, messages)
             if free_count < len(messages):
@@ -230,7 +231,7 @@ class LeaseReader(Owner):
     def _take_by_priority(self, terms: ReceiveTerms, leased: list[LeasedMessage]) -> None:
         had = len(leased)
         count = terms.max_count - had
-        queues = self._fetch_by_priority(count)
+        queues = self._fetch_by_priority(count, terms.bytes_max)
         available = {source: len(queue.buffered) for source, queue in queues.items()}
         for source, run_count in self._order.plan(available, count):
             before = len(leased)
@@ -243,16 +244,17 @@ class LeaseReader(Owner):
             finally:
                 self._order.taken(source, len(leased) - before)
 
-    def _fetch_by_priority(self, count: int) -> dict[Source, AssignedQueue]:
+    def _fetch_by_priority(self, count: int, bytes_max: int) -> dict[Source, AssignedQueue]:
         """Buffer the messages that may come next; return the queues by rank and side."""
         found: dict[Source, AssignedQueue] = {}
         turn_count = self._order.turn_count(count)
         self._ends.catch_up()
         for side, consumer in enumerate(self._consumers):
             topic = self._sides[side].read_topic
-            queues = consumer.fetch_next(count, partial(self._highest_first, topic))
+            order = partial(self._highest_first, topic)
+            queues = consumer.fetch_next(count, order, bytes_max=bytes_max)
             for queue in queues if turn_count else ():
-                consumer.fetch_next(turn_count, partial(_only, queue.queue_id))
+                consumer.fetch_next(turn_count, partial(_only, queue.queue_id), bytes_max=bytes_max)
             found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
 

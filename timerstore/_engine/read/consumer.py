@@ -213,22 +213,25 @@ class Consumer(Closing):
         queues: list[AssignedQueue] = self._context.call(self.fetch_next, max_count)
         return queues
 
-    def fetch_next(self, max_count: int, order: OrderQueues | None = None) -> list[AssignedQueue]:
+    def fetch_next(
+        self, max_count: int, order: OrderQueues | None = None, *, bytes_max: int = 0
+    ) -> list[AssignedQueue]:
         """Buffer messages, within a call of the store; return the queues to hand them out from.
 
         The list is empty if there are no messages. `order`: sorts the queues; None: in turn.
+        `bytes_max`: as of ReceiveTerms.
         """
         with self._group.lock:
             self._group.refresh()
             queues = self._queues_in_turn() if order is None else order(self._member.assigned)
-        return queues if self._fetch(queues, max_count) else []
+        return queues if self._fetch(queues, max_count, bytes_max or _FETCH_BYTES_MAX) else []
 
-    def _fetch(self, queues: list[AssignedQueue], max_count: int) -> bool:
-        """Buffer up to `max_count` messages, and `_FETCH_BYTES_MAX`; return whether there is any.
+    def _fetch(self, queues: list[AssignedQueue], max_count: int, left_bytes: int) -> bool:
+        """Buffer up to `max_count` messages, and as many bytes; return whether there is any.
 
         No message is handed out here, so an error or a signal loses none.
         """
-        ready, left_bytes = 0, _FETCH_BYTES_MAX
+        ready = 0
         try:
             for queue in queues:
                 ready += self._fetch_from(queue, max_count - ready, left_bytes)

@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
+from timerstore._engine.base.metrics import GROUP_SEPARATOR
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError, FailedError, cannot_listen
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_thread import ServerThread
 from timerstore.rocketmq.access_keys import AccessKeys
-from timerstore.rocketmq.call_counts import CallCount
 from timerstore.rocketmq.byte_budget import ByteBudget
+from timerstore.rocketmq.call_counts import CallCount
 from timerstore.rocketmq.client_leases import ClientLeases
 from timerstore.rocketmq.client_names import ClientNames
 from timerstore.rocketmq.group_policies import GroupPolicies
@@ -93,9 +94,14 @@ class RocketmqServer(ServerThread):
         """The address, as the other servers have it."""
         return [f"grpc{'s' if self._options.tls else ''}://{self.address}"]
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Return the counters of the server by name; docs/metrics.md describes them."""
-        return self._counters.values()
+        calls = {f"{one.method}{GROUP_SEPARATOR}{one.code}": one for one in self.calls()}
+        return {
+            **self._counters.values(),
+            "net_calls": {key: one.calls for key, one in calls.items()},
+            "net_calls_ms": {key: round(one.seconds * 1000, 3) for key, one in calls.items()},
+        }
 
     def calls(self) -> list[CallCount]:
         """Return counts and times of the calls so far, by method and code."""

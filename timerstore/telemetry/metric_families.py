@@ -16,6 +16,7 @@ from timerstore._engine.base.metrics import (
     GAUGES,
     GROUP_GAUGES,
     GROUP_SEPARATOR,
+    SERVER_CALL_COUNTERS,
     SERVER_COUNTERS,
     SERVER_GAUGES,
     SINCE_OPENING,
@@ -67,6 +68,10 @@ FAMILIES = (
     ),
     *(_family(stat, "counter", told) for stat, told in SERVER_COUNTERS.items()),
     *(_family(stat, "gauge", told) for stat, told in SERVER_GAUGES.items()),
+    *(
+        Family(f"timerstore_{stat}_total", "counter", told, stat, ("method", "code"))
+        for stat, told in SERVER_CALL_COUNTERS.items()
+    ),
     *(_family(stat, "histogram", told) for stat, (told, _) in DISTRIBUTIONS.items()),
 )
 """All families."""
@@ -97,6 +102,8 @@ def labelled(family: Family, value: Mapping[str, int]) -> Iterator[tuple[tuple[s
     """Yield the values of a family with labels, each with the values of its labels."""
     if "group" in family.labels:
         yield from groups_of(family.stat, value)
+    elif "method" in family.labels:
+        yield from ((tuple(key.split(GROUP_SEPARATOR)), one) for key, one in value.items())
     else:
         yield from (((topic,), count) for topic, count in topics_of(value))
 
@@ -146,6 +153,9 @@ topic, and `topic` and `group` for those of a group. The first 500 are exported,
 unless a record that is read to count it is damaged, which is logged. `store.backlog(topic, group)`
 returns the same numbers, or raises that error. The metrics to watch, and when to act, are in
 [operations](operations.md#monitoring).
+
+`timerstore_net_calls_total` and `timerstore_net_calls_ms_total` have the labels `method` and `code`
+of the [clients of RocketMQ](rocketmq-clients.md). In `stats()` the key is `method@code`.
 
 Names with `net_` are those of the running [servers](several-processes.md) of the store, and 0
 without one. Their counters begin at 0 when a server starts. Export them in the program that serves

@@ -12,6 +12,7 @@ from timerstore._engine.base.metrics import (
     DISTRIBUTIONS,
     GAUGES,
     GROUP_GAUGES,
+    SERVER_CALL_COUNTERS,
     SERVER_COUNTERS,
     SERVER_GAUGES,
     SINCE_OPENING,
@@ -36,6 +37,7 @@ def behind(bench: Bench) -> tuple[int, ...]:
 def test_statistics_have_the_names_of_the_tables(bench: Bench) -> None:
     names = [
         *COUNTERS, *GAUGES, *DISTRIBUTIONS, *SERVER_COUNTERS, *SERVER_GAUGES, *GROUP_GAUGES,
+        *SERVER_CALL_COUNTERS,
     ]  # fmt: skip
     assert set(bench.store.stats()) == {"version", *names}
     assert len(set(names)) == len(names)

@@ -126,6 +126,28 @@ def test_calls_are_counted(served: RocketmqBench, caller: RawCaller) -> None:
     assert stats["net_received_bytes"] > 0
 
 
+def test_prometheus_shows_calls_by_method_and_code(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    prometheus_client = pytest.importorskip("prometheus_client")
+    from timerstore.telemetry import prometheus
+
+    registry = prometheus_client.CollectorRegistry()
+    prometheus.register(served.bench.store, "orders", on=registry)
+    caller.send()
+    caller.send(topic="a b")
+    with timerstore.rocketmq.serve(served.bench.store, address="127.0.0.1:0") as second:
+        other = RawCaller(second.address)
+        other.send()
+        other.close()
+        text = prometheus_client.generate_latest(registry).decode()
+    labels = 'store="orders"'
+    for code, count in (("OK", 2.0), ("ILLEGAL_TOPIC", 1.0)):
+        shown = f'code="{code}",method="SendMessage",shard="",{labels}'
+        assert f"timerstore_net_calls_total{{{shown}}} {count}" in text
+        assert f"timerstore_net_calls_ms_total{{{shown}}} " in text
+
+
 def test_forked_child_leaves_the_server_to_its_parent(
     served: RocketmqBench, caller: RawCaller
 ) -> None:

@@ -19,6 +19,7 @@ from timerstore._engine.base.metrics import (
     DISTRIBUTIONS,
     GAUGES,
     GROUP_GAUGES,
+    SERVER_CALL_COUNTERS,
     SERVER_COUNTERS,
     SERVER_GAUGES,
 )
@@ -50,7 +51,7 @@ def scraped(registry: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
 
 def test_every_metric_is_exported_once() -> None:
     stats = [family.stat for family in FAMILIES]
-    server = [*SERVER_COUNTERS, *SERVER_GAUGES]
+    server = [*SERVER_COUNTERS, *SERVER_GAUGES, *SERVER_CALL_COUNTERS]
     assert sorted(stats) == sorted([*COUNTERS, *GAUGES, *GROUP_GAUGES, *DISTRIBUTIONS, *server])
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 

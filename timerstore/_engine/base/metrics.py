@@ -6,7 +6,9 @@ Thread safety: any thread.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,11 +97,17 @@ SERVER_GAUGES = {
 }
 """Gauges of the running servers of a store."""
 
+SERVER_CALL_COUNTERS = {
+    "net_calls": "calls of RocketMQ clients, by method and code",
+    "net_calls_ms": "milliseconds that these calls took; polls and Telemetry streams wait",
+}
+"""Counters of the servers for clients of RocketMQ, by method and code."""
+
 LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 3_600_000)
 TOOK_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 
 GROUP_SEPARATOR = "@"
-"""Between topic and group in the keys of statistics by group; a name does not have it."""
+"""Between topic and group, and method and code, in the keys of statistics; no name has it."""
 
 GROUP_GAUGES: dict[str, tuple[str, str]] = {
     "group_ready_messages": ("ready", "messages that a group can receive now"),
@@ -121,11 +129,15 @@ DISTRIBUTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
 """Histograms since opening: help text, and the upper bounds of the buckets."""
 
 
-def server_metrics(servers: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def server_metrics(servers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums of the counters and gauges of servers, by name."""
     found = list(servers)
     names = (*SERVER_COUNTERS, *SERVER_GAUGES)
-    return {name: sum(one[name] for one in found) for name in names}
+    sums: dict[str, Any] = {name: sum(one[name] for one in found) for name in names}
+    for name in SERVER_CALL_COUNTERS:
+        counts = [Counter(one[name]) for one in found if name in one]
+        sums[name] = dict(sum(counts, Counter()))
+    return sums
 
 
 class Distribution:

@@ -86,7 +86,7 @@ def api_call(
 class AttachedServer(Closing):
     """A server of a store. `close` lets its running calls end, and ends it."""
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Return its counters and gauges by name."""
         raise NotImplementedError
 

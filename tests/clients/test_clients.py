@@ -100,6 +100,17 @@ def test_changed_lease_is_acknowledged_by_the_new_receipt(client: str, driver: S
     one.close()
 
 
+def ack_after_a_restart(driver: ClientDriver, message: dict[str, str]) -> None:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            driver.call("ack", n=message["n"])
+            return
+        except ClientError:  # the client connects again
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
 def test_receipt_is_valid_after_a_restart_of_the_server(
     client: str, driver: Start, served: ServedStore
 ) -> None:
@@ -107,14 +118,7 @@ def test_receipt_is_valid_after_a_restart_of_the_server(
     one.call("send", topic="t", body="x")
     [message] = one.receive("t", "g", lease_ms=60_000)
     served.restart()
-    end = time.monotonic() + 30
-    while True:
-        try:
-            one.call("ack", n=message["n"])
-            break
-        except ClientError:  # the client connects again
-            assert time.monotonic() < end
-            time.sleep(0.2)
+    ack_after_a_restart(one, message)
     served.stop()
     with timerstore.open(served.path) as store:
         assert store.backlog("t", "g").leased == 0
@@ -203,6 +207,19 @@ def test_tls_and_keys(client: str, driver: Start, served: ServedStore,
     [message] = one.receive("t", "g")
     one.call("ack", n=message["n"])
     one.close()
+
+
+def test_client_ends_soon_after_a_restart_of_the_server(
+    client: str, driver: Start, served: ServedStore
+) -> None:
+    one = driver()
+    one.call("send", topic="t", body="x")
+    [message] = one.receive("t", "g", lease_ms=60_000)
+    served.restart()
+    ack_after_a_restart(one, message)
+    begin = time.monotonic()
+    one.close()  # the client for Java opens its streams again during this call
+    assert time.monotonic() - begin < 30
 
 
 def test_message_of_a_slow_handler_comes_once(client: str, driver: Start) -> None:

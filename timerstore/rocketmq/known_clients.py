@@ -4,7 +4,8 @@ A client is an id and a connection. An id alone is not trusted: two programs may
 
 Thread safety: the server's loop only.
 Invariants:
-    1. The polls of a client that says goodbye end at once, without messages.
+    1. The polls of a client that says goodbye end at once, without messages, and so do its streams,
+       also one that it opens later.
     2. The leases of a push consumer end when it says goodbye, or when no stream with its id was
        open for 30 s. A short break of the network ends none.
     3. A client does not end the leases of another connection that has a stream, whatever its id.
@@ -12,7 +13,7 @@ Invariants:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from timerstore.rocketmq.codes import RejectedError
 from timerstore.rocketmq.definitions import Code
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 
-Counted = TypeVar("Counted")
+Got = TypeVar("Got")
 
 ABSENT_S = 30.0
 """How long a client may be without a stream before its leases end."""
@@ -51,40 +52,49 @@ class KnownClients(Owner):
         self._counters = counters
         self._give_back = give_back
         self._end_leases = end_leases
-        self._streams: Counter[Client] = Counter()
+        self._streams: dict[Client, set[asyncio.Task[Any]]] = {}
         self._ids: Counter[str] = Counter()  # of the streams
-        self._tasks: set[asyncio.Task[Any]] = set()  # of the streams
+        self._ended: set[asyncio.Task[Any]] = set()  # of the streams: those that this server ended
         self._polls: dict[Client, set[asyncio.Task[list[LeasedMessage]]]] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}  # by client id
+        self._left_clients: dict[Client, None] = {}  # the latest ones that said goodbye
         self._is_closed = False
+
+    def has_left(self, client: Client) -> bool:
+        """Return whether a client has said goodbye, so that its streams end at once.
+
+        The client for Java may open its stream again while it closes, and waits for its end.
+        """
+        return client in self._left_clients
 
     @contextmanager
     def stream(self, client: Client) -> Iterator[None]:
         """Count a Telemetry stream of a client while the block runs."""
-        if self._streams.total() >= self._limits.clients_max:
+        if self._counters.net_connections >= self._limits.clients_max:
             raise _too_many("clients with a Telemetry stream", self._limits.clients_max)
         task = asyncio.current_task()
         assert task is not None
         if (timer := self._absent.pop(client.id, None)) is not None:
             timer.cancel()
-        self._streams[client] += 1
+        self._streams.setdefault(client, set()).add(task)
         self._ids[client.id] += 1
-        self._tasks.add(task)
         self._counters.net_connections += 1
         self._counters.net_accepted_connections += 1
         try:
             yield
         except asyncio.CancelledError:
-            if not self._is_closed:  # the client is gone; otherwise the stream ends regularly
+            if task not in self._ended:  # the client is gone
                 raise
         finally:
             self._counters.net_connections -= 1
-            self._tasks.discard(task)
+            self._ended.discard(task)
+            _discard(self._streams, client, task)
             self._left(client)
 
     def _left(self, client: Client) -> None:
-        _count_down(self._streams, client)
-        _count_down(self._ids, client.id)
+        self._ids[client.id] -= 1
+        if not self._ids[client.id]:
+            del self._ids[client.id]
         if not self._is_closed and client.id not in self._ids:
             loop = asyncio.get_running_loop()
             self._absent[client.id] = loop.call_later(ABSENT_S, self._look_for, client.id)
@@ -95,8 +105,12 @@ class KnownClients(Owner):
             self._end_leases(client_id, lambda _: True)
 
     def goodbye(self, client: Client) -> None:
-        """End the polls and the leases of a client, also those of its earlier connections."""
+        """End the polls, streams and leases of a client, and the leases of earlier connections."""
+        self._left_clients[client] = None
+        if len(self._left_clients) > self._limits.clients_max:
+            del self._left_clients[next(iter(self._left_clients))]
         self._end_polls(self._polls.get(client, ()))
+        self._end_streams(self._streams.get(client, ()))
         self._end_leases(client.id, lambda one: one == client or one not in self._streams)
 
     async def poll(
@@ -115,9 +129,7 @@ class KnownClients(Owner):
             return await self._result(task)
         finally:
             self._counters.net_waiting_requests -= 1
-            self._polls[client].discard(task)
-            if not self._polls[client]:
-                del self._polls[client]
+            _discard(self._polls, client, task)
 
     async def _result(self, task: "asyncio.Task[list[LeasedMessage]]") -> list[LeasedMessage]:
         try:
@@ -144,14 +156,21 @@ class KnownClients(Owner):
         self._is_closed = True
         for polls in self._polls.values():
             self._end_polls(polls)
-        for one in self._tasks:
+        for streams in self._streams.values():
+            self._end_streams(streams)
+
+    def _end_streams(self, streams: "Collection[asyncio.Task[Any]]") -> None:
+        for one in streams:
+            self._ended.add(one)
             one.cancel()
 
 
-def _count_down(counts: Counter[Counted], one: Counted) -> None:
-    counts[one] -= 1
-    if not counts[one]:
-        del counts[one]
+def _discard(
+    tasks: "dict[Client, set[asyncio.Task[Got]]]", client: Client, one: "asyncio.Task[Got]"
+) -> None:
+    tasks[client].discard(one)
+    if not tasks[client]:
+        del tasks[client]
 
 
 def _too_many(subject: str, limit: int) -> RejectedError:

@@ -156,6 +156,8 @@ class MethodService:
     def _telemetry(self, method: Method) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def exchange(raws: AsyncIterator[bytes], context: Any) -> None:
             call = self._call(context)
+            if self._parts.clients.has_left(call.client):
+                return
             with self._parts.clients.stream(call.client):
                 async for raw in raws:
                     with self._requests.hold(_memory_bytes(method, raw)):

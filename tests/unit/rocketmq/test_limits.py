@@ -132,6 +132,16 @@ def test_decoded_memory_of_requests_is_limited(limited: Any) -> None:
         assert [one.status.code for one in caller.telemetry(iter([command]))] == [code]
 
 
+def test_clients_that_said_goodbye_are_limited(limited: Any) -> None:
+    served = limited(clients_max=1)
+    first, second = served.caller(), served.caller()
+    command = messages.TelemetryCommand(settings=messages.Settings(client_type=1))
+    for one in (first, second):
+        one.call("NotifyClientTermination")
+    assert list(second.telemetry(iter([command]))) == []
+    assert len(list(first.telemetry(iter([command])))) == 1  # it is forgotten
+
+
 def test_request_above_the_limit_is_refused_undecoded(limited: Any) -> None:
     caller = limited(sending_bytes_max=100).caller()
     assert caller.call("SendMessage", b"\x08" * 100).status.code == Code.BAD_REQUEST

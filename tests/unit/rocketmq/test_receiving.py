@@ -138,6 +138,23 @@ def test_goodbye_ends_polls_and_leases(served: RocketmqBench, caller: RawCaller)
     assert found[0].system_properties.delivery_attempt == 2
 
 
+def test_goodbye_ends_the_stream_of_its_connection_only(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    twin = served.caller(caller.client_id)
+    mine, other = Stream(caller), Stream(twin)
+    assert caller.call("NotifyClientTermination").status.code == Code.OK
+    assert mine.rest() == []
+    late = messages.TelemetryCommand(settings=messages.Settings(client_type=2))
+    assert list(caller.telemetry(iter([late]))) == []  # of a client that opens it once more
+    while served.server.stats()["net_connections"] != 1:
+        threading.Event().wait(0.001)
+    other.end()
+    assert {(one.method, one.code) for one in served.server.calls()} == {
+        ("NotifyClientTermination", "OK"), ("Telemetry", "OK"),
+    }  # fmt: skip
+
+
 def test_goodbye_does_not_end_explicit_leases(served: RocketmqBench, caller: RawCaller) -> None:
     caller.send()
     served.bench.turn()
@@ -157,6 +174,12 @@ class Stream:
     def _requests(self) -> Any:
         yield messages.TelemetryCommand(settings=messages.Settings(client_type=2))
         self._ends.wait()
+
+    def rest(self) -> list[Any]:
+        """Return the answers until the server ends the stream."""
+        found = list(self._answers)
+        self._ends.set()
+        return found
 
     def end(self) -> None:
         self._ends.set()
@@ -220,20 +243,6 @@ def test_twin_with_the_same_id_does_not_end_the_leases_of_another(
         one.end()
 
 
-def test_message_that_no_client_can_read_becomes_a_dead_letter(
-    served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def view(*_: Any) -> Any:
-        raise MessageError("body: compressed with LZ4; only zlib is read, see raw_body")
-
-    monkeypatch.setattr(receiving, "view", view)
-    caller.send()
-    served.bench.turn()
-    assert caller.receive() == []
-    served.bench.turn()
-    [letter] = served.bench.store.dead_letters("g")
-    assert letter.error is not None
-    assert "LZ4" in letter.error
 def break_connections(address: str) -> None:
     """Shut down the sockets of all clients, as the system does when a process dies."""
     port = int(address.rpartition(":")[2])
@@ -272,3 +281,17 @@ def test_client_that_dies_during_an_answer_gets_no_message(
     assert {one.system_properties.delivery_attempt for one in found} == {1}
 
 
+def test_message_that_no_client_can_read_becomes_a_dead_letter(
+    served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def view(*_: Any) -> Any:
+        raise MessageError("body: compressed with LZ4; only zlib is read, see raw_body")
+
+    monkeypatch.setattr(receiving, "view", view)
+    caller.send()
+    served.bench.turn()
+    assert caller.receive() == []
+    served.bench.turn()
+    [letter] = served.bench.store.dead_letters("g")
+    assert letter.error is not None
+    assert "LZ4" in letter.error

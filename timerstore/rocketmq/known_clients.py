@@ -8,7 +8,9 @@ Invariants:
        also one that it opens later.
     2. The leases of a push consumer end when it says goodbye, or when no stream with its id was
        open for 30 s. A short break of the network ends none.
-    3. A client does not end the leases of another connection that has a stream, whatever its id.
+    3. The streams of an id end when no call with this id came for `SILENT_S`: the client for Java
+       may open one while it closes, and waits for its end. Each client sends heartbeats.
+    4. A client does not end the leases of another connection that has a stream, whatever its id.
 """
 
 import asyncio
@@ -28,6 +30,9 @@ Got = TypeVar("Got")
 
 ABSENT_S = 30.0
 """How long a client may be without a stream before its leases end."""
+SILENT_S = 45.0
+"""How long a stream stays open without a call of its client. The longest interval between two
+heartbeats of an official client is 30 s, that of Rust."""
 
 
 class Client(NamedTuple):
@@ -54,6 +59,7 @@ class KnownClients(Owner):
         self._end_leases = end_leases
         self._streams: dict[Client, set[asyncio.Task[Any]]] = {}
         self._ids: Counter[str] = Counter()  # of the streams
+        self._seen_s: dict[str, float] = {}  # by id of a stream: the time of the last call
         self._ended: set[asyncio.Task[Any]] = set()  # of the streams: those that this server ended
         self._polls: dict[Client, set[asyncio.Task[list[LeasedMessage]]]] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}  # by client id
@@ -78,6 +84,7 @@ class KnownClients(Owner):
             timer.cancel()
         self._streams.setdefault(client, set()).add(task)
         self._ids[client.id] += 1
+        self.seen(client.id)
         self._counters.net_connections += 1
         self._counters.net_accepted_connections += 1
         try:
@@ -95,9 +102,24 @@ class KnownClients(Owner):
         self._ids[client.id] -= 1
         if not self._ids[client.id]:
             del self._ids[client.id]
+            del self._seen_s[client.id]
         if not self._is_closed and client.id not in self._ids:
             loop = asyncio.get_running_loop()
             self._absent[client.id] = loop.call_later(ABSENT_S, self._look_for, client.id)
+
+    def seen(self, client_id: str) -> None:
+        """Keep the streams of a client, as a call of it came."""
+        if client_id in self._ids:
+            self._seen_s[client_id] = asyncio.get_running_loop().time()
+
+    async def end_silent(self) -> None:
+        """End the streams of clients that make no calls, until this task is cancelled."""
+        while True:
+            await asyncio.sleep(SILENT_S / 3)
+            oldest_s = asyncio.get_running_loop().time() - SILENT_S
+            for client, streams in self._streams.items():
+                if self._seen_s[client.id] < oldest_s:
+                    self._end_streams(streams)
 
     def _look_for(self, client_id: str) -> None:
         self._absent.pop(client_id, None)

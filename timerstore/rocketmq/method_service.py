@@ -160,6 +160,7 @@ class MethodService:
                 return
             with self._parts.clients.stream(call.client):
                 async for raw in raws:
+                    self._parts.clients.seen(call.client.id)
                     with self._requests.hold(_memory_bytes(method, raw)):
                         command = _decoded(method, raw)
                         if reply := client_settings.answer(
@@ -214,7 +215,9 @@ class MethodService:
         if self.is_closing:
             raise _EndedError("the server is closing")
         try:
-            self._keys.check(self._call(context).headers)
+            call = self._call(context)
+            self._keys.check(call.headers)
+            self._parts.clients.seen(call.client.id)
             count = _memory_bytes(method, raw)
             self._requests.take(count)
             # Until the call has ended, as its answer may repeat texts of the request.

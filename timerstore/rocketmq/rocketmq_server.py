@@ -123,7 +123,9 @@ class RocketmqServer(ServerThread):
             server.add_generic_rpc_handlers((service.handler(), health.handler()))
             await server.start()
             self._ready.set()
+            watch = asyncio.create_task(parts.clients.end_silent())
             await stop.wait()
+            watch.cancel()
             service.is_closing = True
             health.close()
             parts.clients.close()

@@ -155,6 +155,21 @@ def test_goodbye_ends_the_stream_of_its_connection_only(
     }  # fmt: skip
 
 
+def test_stream_of_a_silent_client_ends(
+    served: RocketmqBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_clients, "SILENT_S", 2.0)
+    served.server.close()
+    served.serve()  # the server reads the time when it starts
+    silent, other = Stream(served.caller()), served.caller()
+    stream = Stream(other)
+    while served.server.stats()["net_connections"] == 2:
+        assert other.call("Heartbeat").status.code == Code.OK
+    assert silent.rest() == []
+    assert served.server.stats()["net_connections"] == 1
+    stream.end()
+
+
 def test_goodbye_does_not_end_explicit_leases(served: RocketmqBench, caller: RawCaller) -> None:
     caller.send()
     served.bench.turn()

@@ -439,6 +439,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         max_attempts: int | None = 16,
         backoff: Backoff | Sequence[float] | float | None = None,
         ordered: bool = False,
+        ack: Iterable[str | LeasedMessage] = (),
     ) -> list[Leased]:
         """Lease the next messages of a topic to the caller, on behalf of a group.
 
@@ -482,6 +483,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         a message group are not kept in order. Priorities have no effect. All callers of a group
         must use the same value; another one is rejected while a call waits.
 
+        ack: leased messages, or their receipts, to acknowledge first, with the sync and the round
+        trip of this call. Their results are not returned; an invalid one is an error.
+
         Raises:
             MessageError: an argument is invalid, a message leaves no space for the properties of
                 its lease, a consumer reads the topic for this group in this process, or another
@@ -500,6 +504,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 max_attempts,
                 backoff,
                 ordered,
+                ack,
             )
         )
 
@@ -525,10 +530,10 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """Return an iterator that leases one message at a time.
 
         wait: how many seconds an iteration waits for the next message; None means without limit.
-        All other arguments are those of `receive`, except `max_count`.
+        All other arguments are those of `receive`, except `max_count` and `ack`.
 
         Raises:
-            MessageError: `max_count` was given, or an argument that `receive` does not have.
+            MessageError: `max_count`, `ack` or an argument that `receive` does not have was given.
         """
         return self._do_lease_consumer(plain(topic), plain(group), plain(wait), options)
 

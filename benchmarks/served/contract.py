@@ -22,11 +22,13 @@ class Caller(Protocol):
         ...
 
     def take(self, count: int) -> list[bytes]:
-        """Receive up to `count` messages without waiting, settle them, and return the bodies."""
+        """Receive up to `count` messages without waiting, and return the bodies. They are settled
+        by this call, by the next one or by `close`.
+        """
         ...
 
     def close(self) -> None:
-        """Close the connection."""
+        """Settle what was taken, and close the connection."""
         ...
 
 

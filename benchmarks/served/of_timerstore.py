@@ -38,40 +38,42 @@ class TimerstoreServer:
 
 
 class TimerstoreCaller:
-    """A connected store."""
+    """A connected store. As in a loop of `acking`, a call acknowledges the messages before it."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
+        self._taken: list[Any] = []
 
     def put(self, body: bytes) -> None:
         self._store.put(TOPIC, body)
 
     def take(self, count: int) -> list[bytes]:
-        found = self._store.receive(TOPIC, GROUP, max_count=count)
-        if found:
-            self._store.ack_many(found)
-        return [one.body for one in found]
+        self._taken = self._store.receive(TOPIC, GROUP, max_count=count, ack=self._taken)
+        return [one.body for one in self._taken]
 
     def close(self) -> None:
+        self._store.ack_many(self._taken)
         self._store.close()
 
 
 class AsyncTimerstoreCaller:
-    """A connected store for asyncio."""
+    """A connected store for asyncio, as TimerstoreCaller."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
+        self._taken: list[Any] = []  # of all tasks
 
     async def put(self, body: bytes) -> None:
         await self._store.put(TOPIC, body)
 
     async def take(self, count: int) -> list[bytes]:
-        found = await self._store.receive(TOPIC, GROUP, max_count=count)
-        if found:
-            await self._store.ack_many(found)
+        done, self._taken = self._taken, []
+        found = await self._store.receive(TOPIC, GROUP, max_count=count, ack=done)
+        self._taken += found
         return [one.body for one in found]
 
     async def close(self) -> None:
+        await self._store.ack_many(self._taken)
         await self._store.close()
 
 

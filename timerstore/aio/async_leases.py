@@ -45,18 +45,31 @@ class AsyncLeaseConsumer(Owner):
         return self
 
     async def __anext__(self) -> LeasedMessage:
+        found = await self._next(())
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    async def _next(self, acked: Sequence[LeasedMessage]) -> LeasedMessage | None:
+        """Acknowledge messages, and return the next one; None at the end."""
         wait = LONGEST_WAIT_S if self._wait is None else self._wait
         while True:
             try:
                 found = await self._receive(
-                    self.topic, self.group, max_count=1, wait=wait, **self._options
+                    self.topic, self.group, max_count=1, wait=wait, ack=acked, **self._options
                 )
             except ClosedError:
-                raise StopAsyncIteration from None
-            if found:
-                return found[0]
-            if self._wait is not None:
-                raise StopAsyncIteration
+                return None
+            if found or self._wait is not None:
+                return found[0] if found else None
+            acked = ()
+
+    async def acking(self) -> AsyncIterator[LeasedMessage]:
+        """Iterate, and acknowledge each message with the next call; as LeaseConsumer.acking."""
+        found = await self._next(())
+        while found is not None:
+            yield found
+            found = await self._next((found,))
 
     @asynccontextmanager
     async def handling(self, message: LeasedMessage) -> AsyncIterator[LeasedMessage]:

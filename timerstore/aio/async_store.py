@@ -111,16 +111,10 @@ class AsyncTimerStore(AsyncClosing):
         self._pool = pool
         self._puts = Puts(blocking, self._run, may_block=may_block)
         check_open = blocking._check_open
-        self._lease_calls = GatheredCalls(
-            check_open, pool, blocking._settle_each, may_block=may_block
+        self._lease_calls: GatheredCalls[LeaseCall | ReceiveRequest, Any] = GatheredCalls(
+            check_open, pool, blocking._make_each, self._drop_begun, may_block=may_block
         )
-        self._changes = GatheredCalls(check_open, pool, blocking._change_each, may_block=may_block)
-        self._receives = GatheredCalls(
-            check_open,
-            pool,
-            blocking._receive_each,
-            self._drop_begun,
-            may_block=may_block,
+        self._changes = GatheredCalls(check_open, pool, blocking._change_each, may_block=may_block
         )
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
@@ -184,14 +178,17 @@ class AsyncTimerStore(AsyncClosing):
         return await self._receive(ReceiveRequest.from_options(topic, group, options))
 
     async def _receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
-        begun = await self._receives.call(request)
+        begun = await self._lease_calls.call(request)
         if begun.waiting is None:
             found = begun.found
         else:
             found = await self._wait(begun.waiting, unwanted=self._give_back_unclaimed)
         return self.blocking._claim(found)
 
-    def _drop_begun(self, begun: BegunReceive) -> None:
+    def _drop_begun(self, begun: object) -> None:
+        """Give back the messages of a `receive` whose caller was cancelled."""
+        if not isinstance(begun, BegunReceive):
+            return
         if begun.waiting is not None:
             begun.waiting.end()
         self._give_back_unclaimed(begun.found)

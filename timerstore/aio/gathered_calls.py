@@ -10,7 +10,8 @@ server makes the calls itself, unless they take long (quick_work.py).
 Thread safety: any loop may await; the calls of different loops are not gathered together.
 Locking: `_lock` protects the answers of calls and whether they are wanted.
 Invariants:
-    1. The calls of one turn are made in the order in which tasks made them. The loop makes a turn
+    1. The calls of one turn are passed on in the order in which tasks made them; the store makes
+       each `receive` after those that settle leases. The loop makes a turn
        itself only if no earlier one is being made. Of two turns in threads either may be first;
        their calls are in flight together, so no task knows an order of them.
     2. Each task gets the answer or the error of its own call. An error that concerns all of them,

@@ -37,7 +37,7 @@ from timerstore.net.attempt_limits import (
     check_without_tls,
 )
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
-from timerstore.net.channel_parts import NotSentError
+from timerstore.net.channel_parts import NotSentError, without_ack
 from timerstore.net.client_options import checked_options
 from timerstore.net.endpoints import Endpoint
 from timerstore.net.not_remote import missing_name
@@ -163,6 +163,9 @@ class AsyncRemoteStore(AsyncClosing):
                 raise attempt.given_up(error) from error
             options = attempt.options_for(channel.welcome.dedupe_window_ms)
             try:
+                options, acked = without_ack(channel.welcome, options)
+                if acked:
+                    await channel.request(STORE_CALLS["ack_many"], [acked], {})
                 found = await channel.request(spec, args, options, is_late=attempt.is_late)
                 return attempt.result(found), channel
             except (NotSentError, TimerStoreError) as error:

@@ -228,6 +228,7 @@ class CallRunner(Owner):
         leases = self._leases
         assert leases is not None, "checked by the caller"
         if call.name == "receive":
+            self._forget_leases(call.options.get("ack", ()))
             leases.update((one.receipt, one.lease_until_ms) for one in found)
         elif call.name == "renew":
             # It may be one of an earlier server.

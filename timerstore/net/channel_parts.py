@@ -15,6 +15,7 @@ from timerstore.errors import (
 from timerstore.net.call_table import CallSpec
 from timerstore.net.wire_errors import error_of
 from timerstore.net.wire_messages import (
+    ACK_FEATURE,
     PROTOCOL_VERSION,
     Answer,
     Call,
@@ -45,6 +46,17 @@ def call_payload(call: Call, frame_bytes_max: int) -> bytes:
             f"{frame_bytes_max} in one call"
         )
     return payload
+
+
+def without_ack(
+    welcome: Welcome, options: dict[str, Any]
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Return the options of a call, and the receipts that a call before it must acknowledge, as the
+    server is an older one.
+    """
+    if "ack" not in options or ACK_FEATURE in welcome.features:
+        return options, None
+    return {name: one for name, one in options.items() if name != "ack"}, options["ack"]
 
 
 def wait_of(options: Mapping[str, Any]) -> float:

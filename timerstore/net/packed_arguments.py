@@ -206,6 +206,7 @@ _BY_NAME: Mapping[str, Convert] = MappingProxyType(
         "receipts_or_handles": _several("receipts_or_handles", _handle),
         "receipt": _receipt,
         "receipts": _several("receipts", _receipt),
+        "ack": _several("ack", _receipt),
         "half": _half,
         "letters": _letters,
         "body": _body,

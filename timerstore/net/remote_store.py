@@ -26,7 +26,7 @@ from timerstore.errors import (
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import LIST_CALLS, STORE_CALLS, pack_call
 from timerstore.net.channel import Channel
-from timerstore.net.channel_parts import NotSentError
+from timerstore.net.channel_parts import NotSentError, without_ack
 from timerstore.net.client_options import checked_options
 from timerstore.net.connector import Connector
 from timerstore.net.not_remote import missing_name
@@ -73,6 +73,9 @@ class RemoteStore(RecordedCalls):
                 raise attempt.given_up(error) from error
             options = attempt.options_for(channel.welcome.dedupe_window_ms)
             try:
+                options, acked = without_ack(channel.welcome, options)
+                if acked:
+                    channel.request(STORE_CALLS["ack_many"], [acked], {})
                 found = channel.request(spec, args, options, is_late=attempt.is_late)
                 return attempt.result(found), channel
             except (NotSentError, TimerStoreError) as error:
@@ -93,7 +96,10 @@ class RemoteStore(RecordedCalls):
         while True:
             channel = self._connector.channel(limit.deadline_s)
             try:
-                return RemoteWait(channel, STORE_CALLS[name], args, options)
+                sent, acked = without_ack(channel.welcome, options)
+                if acked:
+                    channel.request(STORE_CALLS["ack_many"], [acked], {})
+                return RemoteWait(channel, STORE_CALLS[name], args, sent)
             except NotSentError as error:
                 pause_s = limit.pause_s(error)
             time.sleep(pause_s)

@@ -48,6 +48,7 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_errors import failure_of
 from timerstore.net.wire_messages import (
+    ACK_FEATURE,
     CONFIG_FEATURE,
     NO_CALL,
     PROTOCOL_VERSION,
@@ -234,7 +235,7 @@ class ServerConnection(asyncio.Protocol):
         sizes = self._limits.frame_bytes_max, self._limits.in_flight_max
         has_config = CONFIG_FEATURE in hello.features
         config = asdict(self._store.config) if has_config else {}
-        features = [CONFIG_FEATURE] if has_config else []
+        features = [ACK_FEATURE, *([CONFIG_FEATURE] if has_config else [])]
         self._write(Welcome(PROTOCOL_VERSION, features, *sizes, window_ms, path, config))
 
     # --- calls ---

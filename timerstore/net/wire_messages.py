@@ -19,6 +19,8 @@ from timerstore.net.wire_values import decoded_extension, encodable, wire_value
 PROTOCOL_VERSION: Final = 1
 TOO_DEEP: Final = 2**63 - 1
 CONFIG_FEATURE: Final = "config"
+ACK_FEATURE: Final = "ack"
+"""Of a server: `receive` takes receipts to acknowledge first."""
 NO_CALL: Final = 0
 """The id in a failure that concerns the connection, not one call."""
 

@@ -83,11 +83,13 @@ class ShardLeases(Owner):
         return self._begin(self._checked(request))
 
     def _checked(self, request: ReceiveRequest) -> ReceiveRequest:
-        """Check a request before any shard leases a message."""
+        """Check a request before any shard leases a message, and make its acks."""
         topics = check_topics(request.topic, request.group)
         terms = self._checks.terms(request)
         topic = topics if len(topics) > 1 else topics[0]
-        return replace(request, topic=topic, max_count=terms.max_count, wait=terms.wait_s)
+        if request.ack:
+            self.ack(request.ack, "ack")
+        return replace(request, topic=topic, max_count=terms.max_count, wait=terms.wait_s, ack=())
 
     def _begin(self, request: ReceiveRequest) -> "WaitingShards":
         begin = methodcaller("begin_receive", request.topic, request.group, **request.options())
@@ -132,9 +134,9 @@ class ShardLeases(Owner):
 
     # --- what becomes of a lease ---
 
-    def ack(self, given: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """Implement ShardedStore.ack_many."""
-        places = argument_types.each_of("receipts", given, self._place_of)
+    def ack(self, given: Iterable[str | LeasedMessage], name: str = "receipts") -> list[AckResult]:
+        """Implement ShardedStore.ack_many. `name`: of the argument, for errors."""
+        places = argument_types.each_of(name, given, self._place_of)
         by_shard: dict[int, list[int]] = {}
         for at, (shard, _) in enumerate(places):
             by_shard.setdefault(shard, []).append(at)

@@ -35,13 +35,13 @@ def test_quick_work_is_for_the_loop(clock: Clock) -> None:
     assert work.is_for_loop
 
 
-def test_slow_work_is_for_threads_for_a_second(clock: Clock) -> None:
+def test_slow_work_is_for_threads_for_ten_times_as_long(clock: Clock) -> None:
     work = QuickWork(may_block=True)
-    work.timed(lambda: clock.turn(0.011))
+    work.timed(lambda: clock.turn(0.02))
     assert not work.is_for_loop
     work.timed(lambda: clock.turn(0.0))  # such as a receive that found nothing
     assert not work.is_for_loop
-    clock.turn(0.99)
+    clock.turn(0.19)
     assert not work.is_for_loop
     clock.turn(0.02)
     assert work.is_for_loop

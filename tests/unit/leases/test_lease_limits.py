@@ -98,14 +98,14 @@ def test_answer_of_a_server_has_the_messages_that_fit(bench: Bench, less: int, c
     """At least one is leased. The others are left for the next caller, as attempt 1."""
     bench.store.put_many("t", [bytes(500)] * 6)
     bench.turn()
-    if not hasattr(bench.store, "_receive_each"):
+    if not hasattr(bench.store, "_make_each"):
         pytest.skip("the limit is one of the server")
     (first,) = bench.store.receive("t", "probe")
     each = first.store_bytes + lease_reader._NAMES_BYTES
 
     def leased(bytes_max: int) -> list[LeasedMessage]:
         request = ReceiveRequest("t", "g", max_count=6, bytes_max=bytes_max)
-        (begun,) = bench.store._receive_each([request])
+        (begun,) = bench.store._make_each([request])
         return bench.store._claim(begun.found)  # type: ignore[union-attr]
 
     assert len(leased(3 * each - less)) == count

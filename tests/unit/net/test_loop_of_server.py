@@ -46,6 +46,7 @@ def synced(
 ) -> ServedBench:
     """A server. quick: its loop makes all syncs. slow: threads make them."""
     monkeypatch.setattr(quick_work, "_QUICK_S", 1e9 if request.param == "quick" else -1.0)
+    monkeypatch.setattr(quick_work, "_PAUSES", 1e9)
     return serve()
 
 

@@ -26,7 +26,7 @@ Outcomes = dict[str, str]
 _NOT_OF_SHARDS = {"backup", "verify", GIVE_BACK.name}
 _OF_A_SHARD = (
     "cancel ", "cancel_many ", "reschedule ", "ack ", "ack_many ", "nack ", "extend ", "bury ",
-    "renew ", "requeue letters", "explain message", "commit ", "rollback ",
+    "renew ", "receive ack ", "requeue letters", "explain message", "commit ", "rollback ",
 )  # fmt: skip
 """Handles and receipts of shards name their shard, and so do the errors."""
 _CRASH = "no error of timerstore:"
@@ -43,6 +43,7 @@ WRAPPED: dict[str, dict[str, Callable[[Any], Any]]] = {
         "queues": lambda v: [0, v],
         "topic": lambda v: ["t", v],
         "receipts": lambda v: ["x", v],
+        "ack": lambda v: ["x", v],
         "receipts_or_handles": lambda v: [v],
         "letters": lambda v: [v],
     },

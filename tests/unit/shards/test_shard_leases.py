@@ -57,6 +57,15 @@ def test_receipt_names_shard_and_is_valid_after_restart(shards: ShardBench) -> N
     assert take(shards) == []
 
 
+def test_shards_acknowledge_before_any_of_them_receives(shards: ShardBench) -> None:
+    for shard, body in enumerate((b"0", b"1", b"2")):
+        shards.store.stores[shard].put("t", body)
+    shards.turn()
+    first = shards.store.receive("t", "g", max_count=2)
+    assert len(shards.store.receive("t", "g", max_count=5, ack=first)) == 1
+    assert shards.store.ack_many(first) == [AckResult.SETTLED] * 2
+
+
 def test_receive_takes_shards_in_turn(shards: ShardBench) -> None:
     put(shards, 0, *(b"many" for _ in range(50)))
     put(shards, 2, b"x", b"y")

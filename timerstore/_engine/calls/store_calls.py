@@ -217,12 +217,18 @@ class StoreCalls(OpenStore):
         return self._leases.begin(request, self._call)
 
     @api_call
-    def _receive_each(self, requests: Sequence[ReceiveRequest]) -> list[BegunReceive | Exception]:
-        """Make `receive` calls of tasks with one sync (timerstore.aio)."""
-        return self._failing_if_final(self._leases.receive_each(requests, self._call))
+    def _make_each(
+        self, calls: Sequence[LeaseCall | ReceiveRequest]
+    ) -> list[Settled | BegunReceive | Exception]:
+        """Make calls of tasks that lease, settle or extend, with one sync (timerstore.aio)."""
+        answers = self._leases.make_each(calls, self._call)
+        for one in answers:
+            if isinstance(one, Exception):
+                self._fail_if_final(one)
+        return answers
 
     def _claim(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage]:
-        """Return the messages of `_receive_each` that the caller may return (timerstore.aio)."""
+        """Return the messages of `_make_each` that the caller may return (timerstore.aio)."""
         return self._leases.claim(messages)
 
     @api_call
@@ -259,18 +265,6 @@ class StoreCalls(OpenStore):
     @api_call
     def _do_renew(self, receipt: str | LeasedMessage, lease: timedelta | float) -> int:
         return self._leases.renew(receipt, lease)
-
-    @api_call
-    def _settle_each(self, calls: Sequence[LeaseCall]) -> list[Settled | Exception]:
-        """Make calls of tasks that settle or extend leases, with one sync (timerstore.aio)."""
-        return self._failing_if_final(self._leases.settle_each(calls))
-
-    def _failing_if_final(self, answers: list[Answer]) -> list[Answer]:
-        """Fail the store if an answer is an error that is final. Return the answers."""
-        for one in answers:
-            if isinstance(one, Exception):
-                self._fail_if_final(one)
-        return answers
 
     @api_call
     def _do_bury(self, receipt: str | LeasedMessage, error: str | None) -> AckResult:

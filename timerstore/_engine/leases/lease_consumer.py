@@ -70,19 +70,39 @@ class LeaseConsumer(Owner, Generic[Leased]):
         return self
 
     def __next__(self) -> Leased:
+        found = self._next(())
+        if found is None:
+            raise StopIteration
+        return found
+
+    def _next(self, acked: Sequence[Leased]) -> Leased | None:
+        """Acknowledge messages, and return the next one; None at the end."""
         wait = LONGEST_WAIT_S if self._wait is None else self._wait
         while True:
             try:
                 found = self._receive(
-                    self.topic, self.group, max_count=1, wait=wait, **self._options
+                    self.topic, self.group, max_count=1, wait=wait, ack=acked, **self._options
                 )
-                if not found and self._wait is None:
-                    continue
             except ClosedError:
-                found = []
-            if not found:
-                raise StopIteration
-            return found[0]
+                return None
+            if found or self._wait is not None:
+                return found[0] if found else None
+            acked = ()
+
+    def acking(self) -> Iterator[Leased]:
+        """Iterate, and acknowledge each message when the loop asks for the next one.
+
+            for message in consumer.acking():
+                handle(message)     # no other call is needed
+
+        One call acknowledges a message and receives the next, so this takes half as many syncs and
+        round trips as `handling`. The message of a loop that ends early, by `break` or by an
+        exception, is not acknowledged; it is delivered again when its lease ends.
+        """
+        found = self._next(())
+        while found is not None:
+            yield found
+            found = self._next((found,))
 
     @contextmanager
     def handling(

@@ -162,9 +162,12 @@ class Leases(Owner):
     def receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive."""
         source, terms = self._prepare(request)
+        acked_end = self._ack_first(request)
         leased: list[LeasedMessage] = []
         try:
             found = self._take(source, terms, leased)
+            if acked_end and not found:
+                self._settle(acked_end)
             if found or terms.wait_s == 0:
                 return found
             waiting = source.begin(terms, lambda: self._take(source, terms, leased))
@@ -178,30 +181,50 @@ class Leases(Owner):
     ) -> WaitingReceive | WaitingTopics:
         """Begin a `receive` during which the caller waits; `within` runs each look."""
         source, terms = self._prepare(request)
+        if acked_end := self._ack_first(request):
+            self._settle(acked_end)
         return source.begin(terms, lambda: self._take(source, terms, [])).run_within(within)
 
-    def receive_each(
-        self, requests: Sequence[ReceiveRequest], within: Callable[[Callable[[], Any]], Any]
-    ) -> list[BegunReceive | Exception]:
-        """Receive for several callers with one sync. Begin the wait of those without a message.
+    def make_each(
+        self,
+        calls: Sequence[LeaseCall | ReceiveRequest],
+        within: Callable[[Callable[[], Any]], Any],
+    ) -> list[Settled | BegunReceive | Exception]:
+        """Make calls of several callers with one sync, those that settle leases first.
 
-        The messages are unclaimed until `claim`.
+        Return the answer or the error of each, in order. The messages of a `receive` are unclaimed
+        until `claim`; one without a message begins to wait.
         """
-        answers = self._shared_receive.receive(requests)
-        begun = [one for one in answers if isinstance(one, BegunReceive)]
+        acked, moved = [0], [0]  # the ends of the log that must be durable
+        answers: list[Any] = [self._answer(call, acked, moved) for call in calls]
+        if len(acked) + len(moved) > 2:
+            self._appended()
+        receiving = [at for at, one in enumerate(answers) if one is None]
+        requests = [one for at in receiving if isinstance(one := calls[at], ReceiveRequest)]
+        received = self._shared_receive.receive(requests) if requests else []
+        begun = [one for one in received if isinstance(one, BegunReceive)]
         if any(one.found for one in begun):
             self._settle_received()
+        else:
+            self._settle(max(acked))
+        self._log.sync_through(max(moved))  # as each `nack`, `bury` and `extend` does
         for has_begun in begun:
             self._unclaimed.add(has_begun.found)
-        for at, one in enumerate(answers):
-            if not isinstance(one, BegunReceive) or one.found:
-                continue
-            if one.terms.wait_s > 0 or one.is_postponed:
-                try:
-                    one.waiting = self._begin_unclaimed(one.source, one.terms).run_within(within)
-                except TimerStoreError as error:
-                    answers[at] = error
+        for at, got in zip(receiving, received, strict=True):
+            answers[at] = self._waiting(got, within) if isinstance(got, BegunReceive) else got
         return answers
+
+    def _waiting(
+        self, begun: BegunReceive, within: Callable[[Callable[[], Any]], Any]
+    ) -> BegunReceive | Exception:
+        """Begin the wait of a call without a message. Return the call, or the error."""
+        if not begun.found and (begun.terms.wait_s > 0 or begun.is_postponed):
+            try:
+                waiting = self._begin_unclaimed(begun.source, begun.terms)
+                begun.waiting = waiting.run_within(within)
+            except TimerStoreError as error:
+                return error
+        return begun
 
     def _begin_unclaimed(
         self, source: Source, terms: ReceiveTerms
@@ -336,6 +359,14 @@ class Leases(Owner):
 
     # --- settling a lease ---
 
+    def _ack_first(self, request: ReceiveRequest) -> int:
+        """Make the acks of a `receive`. Return the log offset that must be durable, or 0."""
+        ends = [0]
+        if request.ack:
+            self._cancel_each(request.acked(), ends)
+            self._appended()
+        return max(ends)
+
     def ack_one(self, target: ReceiptOrMessage) -> AckResult:
         """Acknowledge one lease, as TimerStore.ack."""
         return self._ack([receipt_of(target)])[0]
@@ -394,18 +425,16 @@ class Leases(Owner):
             return self._canceller.cancel_handle(timer)
         return self._canceller.cancel(self._timers.handle_of(receipt))
 
-    def settle_each(self, calls: Sequence[LeaseCall]) -> list[Settled | Exception]:
-        """Make several calls with one sync. Return the answer or the error of each, in order."""
-        acked, moved = [0], [0]  # the ends of the log that must be durable
-        answers = [self._answer(call, acked, moved) for call in calls]
-        self._appended()
-        self._log.sync_through(max(moved))  # as each `nack`, `bury` and `extend` does
-        self._settle(max(acked))
-        return answers
-
-    def _answer(self, call: LeaseCall, acked: list[int], moved: list[int]) -> Settled | Exception:
-        """Make a call. Add the log offset that must be durable before its answer to a list."""
+    def _answer(
+        self, call: LeaseCall | ReceiveRequest, acked: list[int], moved: list[int]
+    ) -> Settled | Exception | None:
+        """Make a call; of a `receive` only its acks, and return None. Add the log offset that must
+        be durable before its answer to a list.
+        """
         try:
+            if isinstance(call, ReceiveRequest):
+                self._cancel_each(call.acked(), acked)
+                return None
             if call.kind == "nack":
                 return self.nack(call.target, call.delay, call.error, moved.append)
             if call.kind == "bury":

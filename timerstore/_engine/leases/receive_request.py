@@ -3,7 +3,7 @@
 Raises: MessageError with everything that is wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -46,6 +46,7 @@ class ReceiveRequest:
     max_attempts: int | None = 16
     backoff: Backoff | Sequence[float] | float | None = None
     ordered: bool = False
+    ack: Iterable["ReceiptOrMessage"] = ()
     bytes_max: int = field(default=0, kw_only=True)  # of a server: of one answer; 0: no limit
 
     def __post_init__(self) -> None:
@@ -55,6 +56,8 @@ class ReceiveRequest:
             self.group = plain(self.group)
         if self.tags is not None or self.sql is not None:
             self.tags, self.sql = plain(self.tags), plain(self.sql)
+        if type(self.ack) is not tuple or self.ack:
+            self.ack = list(argument_types.several("ack", self.ack))
 
     @classmethod
     def from_options(
@@ -68,6 +71,10 @@ class ReceiveRequest:
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `receive`."""
         return {name: getattr(self, name) for name in OPTION_NAMES}
+
+    def acked(self) -> list[Receipt]:
+        """Return the receipts to acknowledge. MessageError for another text or value."""
+        return argument_types.each_of("ack", self.ack, receipt_of)
 
     @property
     def filters(self) -> Filters:
@@ -99,7 +106,9 @@ def check_loop(options: Mapping[str, object]) -> None:
             "max_count: wanted none, because a loop leases one message at a time, got "
             f"{quoted(options['max_count'])}"
         )
-    known = OPTION_NAMES - {"max_count"}
+    if "ack" in options:
+        problems.append("ack: wanted none, because a loop acknowledges its own messages")
+    known = OPTION_NAMES - {"ack", "max_count"}
     problems += _name_problems("lease_consumer", options, known)
     if problems:
         raise MessageError(problems)

@@ -38,6 +38,7 @@ PARTS = (
                                        "--kinds", "step,empty_step", "--rounds", "3"), extra=True),
     Part("net", "net", 160, ("--rounds", "2", "--n", "4000")),
     Part("lateness", "lateness", 62, ("--seconds", "4")),
+    Part("trickle", "trickle", 25, extra=True),
     Part("peers_1m", "peers", 250, ("--n", "1000000", "--peers", FAST, "--seconds-max", "300")),
     Part("peers_slow", "peers", 85, ("--n", "100000", "--peers", SLOW, "--seconds-max", "120")),
     Part("peers_1k", "peers", 90, ("--n", "100000", "--body", "1024", "--peers", FAST,

@@ -40,6 +40,8 @@ def write(out: Path) -> Path:
         _recovery(lines),
         _puts(lines),
         _net(lines),
+        _single(lines),
+        _trickle(lines),
         _missing(machine),
     )
     path = out / "report.md"
@@ -340,6 +342,34 @@ def _net(lines: Lines) -> str:
 def _net_order(found: Lines) -> tuple[Any, ...]:
     told = found.first["parameters"]
     return (not told["syncs_each"], told["callers"], told["batch"], told["by"])
+
+
+def _single(lines: Lines) -> str:
+    found = lines.where(name="single").variants()
+    rows = []
+    for one in found:
+        told = one.first["parameters"]
+        pending = f"{human(told['pending'])} over a {told['spread']}" if told["pending"] else "none"
+        cells = _cell(one.told("p50"), "us"), human(_median(one, "p99"), "us")
+        rows.append((told["kind"], pending, *cells, _cell(one.told("rate"), "/s")))
+    head = ("call", "others pending", "CPU p50", "CPU p99", "calls by wall time")
+    return f"## One message at a time\n\n{_table(head, rows)}" if rows else ""
+
+
+def _trickle(lines: Lines) -> str:
+    rows = [
+        (
+            f"{one.first['parameters']['rate']} a second",
+            one.first["parameters"]["flush"],
+            *(human(_median(one, name), "ms") for name in ("p50", "p99", "max")),
+            _cell(one.told("cpu_us"), "us"),
+            _cell(one.told("cpu_percent"), "%"),
+        )
+        for one in lines.where(name="trickle").variants()
+    ]
+    head = ("messages", "flush", "late p50", "p99", "max", "CPU of a message", "of a core")
+    said = "Each message is due at a millisecond of its own; one thread pulls them."
+    return f"## Few messages a second\n\n{said}\n\n{_table(head, rows)}" if rows else ""
 
 
 def _missing(machine: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ class Caller(Protocol):
         ...
 
     def close(self) -> None:
-        """Settle what was taken, and close the connection."""
+        """Settle the taken messages, and close the connection."""
         ...
 
 

@@ -455,9 +455,9 @@ class Engine(Owner):
         signals.units_ready.subscribe(pipeline.dequeue_get_message.wake)
         signals.units_loaded.subscribe(pipeline.dequeue_get.wake, pipeline.dequeue_put.wake)
         signals.linking_awaited.subscribe(pipeline.dequeue_get.wake)
-        signals.records_placed.subscribe(dispatch.wake, flush.request)
+        signals.records_placed.subscribe(dispatch.note_placed, flush.request)
         signals.open_slot_shrunk.subscribe(
-            pipeline.dequeue_get.wake, pipeline.enqueue_put.open_slot_has_less
+            pipeline.dequeue_get.open_slot_has_less, pipeline.enqueue_put.open_slot_has_less
         )
         signals.queue_dropped.subscribe(self.unread.dropped)
 

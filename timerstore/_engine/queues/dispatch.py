@@ -16,7 +16,7 @@ Raises: CorruptError if the log cannot be read. FullError is retried.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import call_with_routes
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, FullError
 from timerstore.messages import Int64Array
 
 # --- dispatch ---
@@ -39,6 +39,7 @@ from timerstore.messages import Int64Array
 _BATCH = 16_384
 _PAUSE_S = 0.005
 _PAUSE_BYTES_MAX = 1 << 20  # half of what one half of the staging takes, by default
+_FEW_BYTES = 1 << 16  # of records that flush dispatches itself
 _REQUEST_BYTES = ffi.sizeof("ts_request")
 
 SOON_MS = 50
@@ -84,6 +85,7 @@ class Dispatch(Service):
         self._routes = core.routes
         self._lock = Lock()
         self._interval_s = core.config.flush_interval_ms / 1000
+        self._shows_written = core.config.visibility == "written"
         self._was_idle = True
         self._is_scheduled = False  # a step follows within the interval, without a wake-up
         self.dispatched = start
@@ -120,10 +122,28 @@ class Dispatch(Service):
         native = self._log.native
         is_wanted = self._is_awaited or (
             not native.dispatch_scheduled
+            and self.dispatched < self._log.end
             and (native.near_end > self.dispatched or not self._is_scheduled)
         )
         if is_wanted or self._log.failed is not None:
             self.wake()
+
+    def note_placed(self) -> None:
+        """Wake the service for delivered records, unless flush dispatches them with its sync."""
+        if self._shows_written or not self._are_few_awaited:
+            self.wake()
+
+    def before_sync(self) -> None:
+        """Dispatch few records for which a pull waits: it may read them after the sync, and one
+        thread less is woken.
+        """
+        if self._are_few_awaited:
+            with suppress(FullError):  # the service tries again, and reports it
+                self.through(self._log.end)
+
+    @property
+    def _are_few_awaited(self) -> bool:
+        return self._is_awaited and self._log.end - self.dispatched <= _FEW_BYTES
 
     @property
     def _is_awaited(self) -> bool:

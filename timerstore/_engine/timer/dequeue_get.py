@@ -75,6 +75,7 @@ class DequeueGet(Service):
         self._chained = np.empty(_BATCH, CHAINED)
         self._count = 0  # units in `_chained` that were not passed on yet
         self._unread = 0  # units left in the slots being read, by their counters: a hint
+        self._awaits_less = False  # a further slot is begun only when the open slot has less
         self._finished: list[int] = []  # slots read completely since the last batch
         # The last `loaded_slot` that was passed on, and the wheel's `back_count` of that time.
         self._passed = open_slot.loaded_slot, 0
@@ -113,12 +114,22 @@ class DequeueGet(Service):
         loaded, as after the clock was set back, reading must continue.
         """
         open_slot = self._open_slot
-        if not self._may_have_enough():
+        self._awaits_less = True  # before the look: entries may leave during it
+        self._awaits_less = self._may_have_enough()
+        if not self._awaits_less:
             return False
         units = sum(count for _, count in self._next(last_slot))
         count_max = max(_LOADED_MAX, min(units, _LOADED_AHEAD_MAX))
         is_much = open_slot.rest_count > count_max or len(open_slot) > _HELD_MAX
         return is_much and open_slot.next_wake_ms() is not None
+
+    def open_slot_has_less(self) -> None:
+        """Wake the service if entries left the open slot and that may matter to it.
+
+        It may have stopped because enough is loaded, or the first entry may now wait for its slot.
+        """
+        if self._awaits_less or self._open_slot.blocked_wake_ms() is not None:
+            self.wake()
 
     def _may_have_enough(self) -> bool:
         """Return whether `_has_enough` could be true, without looking at the next slots."""

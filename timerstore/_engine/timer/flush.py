@@ -13,6 +13,7 @@ Raises: FullError in a checkpoint is retried. The first failed sync is final.
 
 from timerstore._engine.base.service import Service
 from timerstore._engine.queues.core import Core
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.timer.checkpoint import Checkpoint
 
 _MS = 1_000_000
@@ -24,8 +25,11 @@ class Flush(Service):
 
     name = "flush"
 
-    def __init__(self, core: Core, checkpoint: Checkpoint, *, at_once: bool) -> None:
+    def __init__(
+        self, core: Core, dispatch: Dispatch, checkpoint: Checkpoint, *, at_once: bool
+    ) -> None:
         super().__init__(core.metrics, core.signals)
+        self._dispatch = dispatch
         self._config = core.config
         self._clock = core.clock
         self._log = core.log
@@ -66,7 +70,7 @@ class Flush(Service):
         is_put_off = self._has_synced and self._checkpoint.has_grown
         is_due = wanted or self._is_sync_due()
         if self._log.durable < self._log.end and is_due and not is_put_off:
-            self._sync()
+            self._sync(is_wanted=wanted)
             return True
         if self._is_checkpoint_due():
             self._run_checkpoint()
@@ -75,8 +79,11 @@ class Flush(Service):
             return True
         return False
 
-    def _sync(self) -> None:
+    def _sync(self, *, is_wanted: bool) -> None:
         self._has_synced = True
+        if is_wanted:
+            self._dispatch.before_sync()
+            self._wanted = False  # this sync is for all requests up to here
         self._log.sync_through(self._log.end)
         self._synced_ns = self._clock.monotonic_ns
         self.metrics.add("flush_syncs", 1)
@@ -85,7 +92,7 @@ class Flush(Service):
         """Sync between two files of a checkpoint, so that waiters do not wait for all of them."""
         wanted, self._wanted = self._wanted, False
         if self._log.durable < self._log.end and (wanted or self._is_sync_due()):
-            self._sync()
+            self._sync(is_wanted=wanted)
 
     def _run_checkpoint(self) -> None:
         was_wanted = self._is_checkpoint_wanted

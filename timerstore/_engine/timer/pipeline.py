@@ -84,5 +84,5 @@ def make_pipeline(
         dequeue_get,
         DequeueGetMessage(core, open_slot, loaded),
         DequeuePut(core, open_slot, linker, start, lambda: dequeue_get.is_waiting),
-        Flush(core, checkpoint, at_once=not threads),
+        Flush(core, dispatch, checkpoint, at_once=not threads),
     )

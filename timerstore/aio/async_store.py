@@ -177,8 +177,19 @@ class AsyncTimerStore(AsyncClosing):
         """
         return await self._receive(ReceiveRequest.from_options(topic, group, options))
 
+    def _begin_lease_call(
+        self, call: LeaseCall | ReceiveRequest, done: Callable[[Any], None]
+    ) -> None:
+        """Make a call without a task, for a server. `done` gets its answer or its error in a later
+        turn; of a `receive` a BegunReceive, for `_received` or `_drop_begun`.
+        """
+        self._lease_calls.begin(call, done)
+
     async def _receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
-        begun = await self._lease_calls.call(request)
+        return await self._received(await self._lease_calls.call(request))
+
+    async def _received(self, begun: BegunReceive) -> list[LeasedMessage]:
+        """Return the messages of a begun `receive`, after its wait if it has none."""
         if begun.waiting is None:
             found = begun.found
         else:

@@ -22,6 +22,7 @@ See also: docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -33,6 +34,8 @@ from timerstore._engine.base.owner import Owner
 from timerstore.aio.loop_turns import LoopTurns
 from timerstore.aio.quick_work import QuickWork
 
+_log = logging.getLogger(__name__)
+
 Value = TypeVar("Value")
 Answer = TypeVar("Answer")
 
@@ -40,23 +43,27 @@ Answer = TypeVar("Answer")
 class _Gathered(Generic[Value, Answer]):
     """One call."""
 
-    __slots__ = ("answer", "future", "is_unwanted", "value")
+    __slots__ = ("answer", "done", "is_unwanted", "value")
 
-    def __init__(self, value: Value, future: "asyncio.Future[Answer]") -> None:
+    def __init__(self, value: Value, done: Callable[[Answer | BaseException], None]) -> None:
         self.value = value
-        self.future = future
+        self.done = done
         self.answer: Answer | BaseException | None = None
         self.is_unwanted = False  # its caller was cancelled
 
     def finish(self) -> None:
         """Answer the caller, on its loop."""
-        if self.future.done():
-            return
-        if isinstance(self.answer, BaseException):
-            self.future.set_exception(self.answer)
-        else:
-            assert self.answer is not None, "the call was made"
-            self.future.set_result(self.answer)
+        assert self.answer is not None, "the call was made"
+        self.done(self.answer)
+
+
+def _complete(future: "asyncio.Future[Answer]", answer: Answer | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 class GatheredCalls(Owner, Generic[Value, Answer]):
@@ -87,12 +94,10 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
 
     async def call(self, value: Value) -> Answer:
         """Make a call together with the others of this turn. Return its answer, or raise it."""
-        self._check_open()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        one: _Gathered[Value, Answer] = _Gathered(value, future)
-        self._turns.add(one)
+        one = self.begin(value, partial(_complete, future))
         try:
-            return await one.future
+            return await future
         except BaseException:
             with self._lock:
                 one.is_unwanted = True
@@ -100,6 +105,17 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
             if is_made:
                 self._drop(one)
             raise
+
+    def begin(
+        self, value: Value, done: Callable[[Answer | BaseException], None]
+    ) -> _Gathered[Value, Answer]:
+        """Make a call together with the others of this turn. `done` gets its answer or its error on
+        this loop, in a later turn.
+        """
+        self._check_open()
+        one: _Gathered[Value, Answer] = _Gathered(value, done)
+        self._turns.add(one)
+        return one
 
     def _begin(self, loop: asyncio.AbstractEventLoop, turn: list[_Gathered[Value, Answer]]) -> None:
         """Make the calls of the turn that has ended."""
@@ -148,4 +164,7 @@ class GatheredCalls(Owner, Generic[Value, Answer]):
 
 def _finish(turn: list[_Gathered[Any, Any]]) -> None:
     for one in turn:
-        one.finish()
+        try:
+            one.finish()
+        except Exception:  # noqa: BLE001 - the others still get their answers
+            _log.exception("a call was not answered")

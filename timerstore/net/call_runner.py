@@ -12,9 +12,10 @@ from itertools import count
 from typing import Any, TypeVar
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases import AckResult, LeaseCall
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.aio.async_store import PAGE_BYTES, PAGE_COUNT, body_bytes
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
@@ -38,6 +39,8 @@ from timerstore.receipts import PutReceipt
 Answer = TypeVar("Answer")
 
 _SETTLING = frozenset({"ack", "nack", "extend", "bury", "commit", "rollback"})
+_LEASE_CALLS = frozenset({"receive", "ack", "ack_many", "nack", "bury", "extend", "renew"})
+"""The calls that the loop gathers. None of them waits before it is made."""
 
 
 class MessageList(Owner):
@@ -144,21 +147,29 @@ class CallRunner(Owner):
             self._check_targets()
             rows = method(*call.args, **call.options)
             return self._add(MessageList(LIST_CALLS[call.name], rows))
-        if call.name == "receive":
-            found = await self._received(call)
-        else:
-            found = await method(*call.args, **call.options)
-        if self._leases is not None:
-            self._follow_leases(call, found)
+        found = await method(*call.args, **call.options)
+        self.follow_leases(call, found)
         return found
 
-    async def _received(self, call: Call) -> list[LeasedMessage]:
-        """Lease messages that fit into one answer."""
+    def lease_call(self, call: Call) -> LeaseCall | ReceiveRequest | None:
+        """Return a call that needs no task; None for other calls."""
+        if call.target or call.name not in _LEASE_CALLS:
+            return None
+        _check(call, SIGNATURES[call.name])
+        if call.name != "receive":
+            return LeaseCall(call.name, call.args[0], **call.options)  # type: ignore[arg-type]
         self._check_leases()
         topic, group = call.args
         request = ReceiveRequest.from_options(topic, group, call.options)
-        request.bytes_max = self._limits.frame_bytes_max
-        return await self._store._receive(request)
+        request.bytes_max = self._limits.frame_bytes_max  # messages that fit into one answer
+        return request
+
+    async def completed(self, call: Call, begun: Any) -> Any:
+        """Return the result of a lease call; of a `receive` without messages after its wait."""
+        is_receive = isinstance(begun, BegunReceive)
+        found = await self._store._received(begun) if is_receive else begun
+        self.follow_leases(call, found)
+        return found
 
     def put_without_task(
         self, call: Call, done: Callable[[PutReceipt | BaseException], None]
@@ -224,9 +235,11 @@ class CallRunner(Owner):
                 "the connection has too many leases", wanted=f"at most {self._limits.leases_max}"
             )
 
-    def _follow_leases(self, call: Call, found: Any) -> None:
+    def follow_leases(self, call: Call, found: Any) -> None:
+        """Record the leases that a call made or ended."""
         leases = self._leases
-        assert leases is not None, "checked by the caller"
+        if leases is None:
+            return
         if call.name == "receive":
             self._forget_leases(call.options.get("ack", ()))
             leases.update((one.receipt, one.lease_until_ms) for one in found)

@@ -64,6 +64,10 @@ class RunningCalls(Owner):
         self._bytes_sum += memory_bytes
         self._counters.net_running_requests += 1
 
+    def replace(self, call_id: int, end: "asyncio.Future[None]") -> None:
+        """Let another future be done when the call has ended."""
+        self._ends[call_id] = end
+
     def has(self, call_id: int, end: "asyncio.Future[None]") -> bool:
         """Return whether a call runs; a later one may have its id."""
         return self._ends.get(call_id) is end

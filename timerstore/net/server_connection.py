@@ -23,6 +23,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
 
+from timerstore._engine.leases.shared_receive import BegunReceive
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (
     AccessError,
@@ -319,24 +320,85 @@ class ServerConnection(asyncio.Protocol):
             spec = runner.spec_of(call)
             if spec.waits and is_wait(call.options.get("wait")):
                 self._running.add_wait(call.id, memory_bytes)
-            end = self._put_without_task(runner, call, spec) if spec.name == "put" else None
+            end = self._without_task(runner, call, spec)
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._running.end_wait(call.id)
             self._fail_with(call, error)
             return
         if end is None:
-            run = self._run(runner, call, spec)
-            end = task = self._loop.create_task(run, context=self._context)
-            task.add_done_callback(partial(self._call_ended, call.id))
+            end = self._task_of(runner, call, spec)
         self._running.add(call.id, memory_bytes, end)
 
-    def _put_without_task(
+    def _task_of(
+        self, runner: CallRunner, call: Call, spec: CallSpec, begun: Any = None
+    ) -> "asyncio.Task[None]":
+        run = self._run(runner, call, spec, begun)
+        task = self._loop.create_task(run, context=self._context)
+        task.add_done_callback(partial(self._call_ended, call.id))
+        return task
+
+    def _without_task(
         self, runner: CallRunner, call: Call, spec: CallSpec
     ) -> "asyncio.Future[None] | None":
-        """Put without a task, which would take longer than the put. Return None if it needs one."""
+        """Begin a call without a task, which would take longer than some calls. Return None if it
+        needs one.
+        """
         end: asyncio.Future[None] = self._loop.create_future()
-        done = partial(self._put_ended, call, spec, end)
-        return end if runner.put_without_task(call, done) else None
+        if spec.name == "put":
+            done = partial(self._put_ended, call, spec, end)
+            return end if runner.put_without_task(call, done) else None
+        if (one := runner.lease_call(call)) is None:
+            return None
+        self._store._begin_lease_call(one, partial(self._lease_ended, runner, call, spec, end))
+        return end
+
+    def _lease_ended(
+        self,
+        runner: CallRunner,
+        call: Call,
+        spec: CallSpec,
+        end: "asyncio.Future[None]",
+        found: Any,
+    ) -> None:
+        """Answer a call that leases or settles, if that needs no task."""
+        if end.cancelled():
+            self._store._drop_begun(found)
+            self._call_ended(call.id, end)
+            return
+        try:
+            if isinstance(found, BaseException):
+                self._fail_with(call, found)
+            elif not self._is_answered(runner, call, found):
+                self._running.replace(call.id, self._task_of(runner, call, spec, found))
+                return
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self._store._drop_begun(found)
+            self._fail_to_answer(call, error)
+        self._end_without_task(call.id, end)
+
+    def _is_answered(self, runner: CallRunner, call: Call, found: Any) -> bool:
+        """Send the usual result. Return False, and change nothing, if it has to wait, is too long
+        or cannot be sent any more.
+        """
+        begun = found if isinstance(found, BegunReceive) else None
+        if begun is not None and (begun.waiting is not None or self._is_ending):
+            return False
+        value: Any = found if begun is None else begun.found
+        payload = encode(Answer(call.id, value))
+        if len(payload) > self._limits.frame_bytes_max:
+            return False
+        if begun is not None:
+            claimed: Any = self._store.blocking._claim(value)
+            if len(claimed) < len(value):  # the store is being closed
+                value, payload = claimed, encode(Answer(call.id, claimed))
+        runner.follow_leases(call, value)
+        self._send(payload, receipts_in(value))
+        return True
+
+    def _end_without_task(self, call_id: int, end: "asyncio.Future[None]") -> None:
+        self._running.remove(call_id)
+        end.set_result(None)
+        self._schedule_calls()  # those that waited for the end of another
 
     def _put_ended(
         self,
@@ -353,9 +415,7 @@ class ServerConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._fail_to_answer(call, error)
         finally:
-            self._running.remove(call.id)
-            end.set_result(None)
-        self._schedule_calls()  # those that waited for the end of another
+            self._end_without_task(call.id, end)
 
     def _send_receipt(self, call: Call, spec: CallSpec, receipt: PutReceipt) -> None:
         assert spec.to_wire is not None, "a receipt has a form of its own on the wire"
@@ -367,10 +427,11 @@ class ServerConnection(asyncio.Protocol):
         what = "the message is stored, but its receipt is longer than a frame, which has at most"
         self._fail(call.id, MessageError(f"put: {what} {limit} bytes"))
 
-    async def _run(self, runner: CallRunner, call: Call, spec: CallSpec) -> None:
+    async def _run(self, runner: CallRunner, call: Call, spec: CallSpec, begun: Any) -> None:
+        """Make a call, or complete one that was begun without a task, and answer it."""
         found: Any = None
         try:
-            found = await runner.run(call)
+            found = await (runner.run(call) if begun is None else runner.completed(call, begun))
             encoded = await self._encoded(runner, call, spec, found)
             if encoded is not None:
                 self._send(*encoded)
@@ -384,7 +445,7 @@ class ServerConnection(asyncio.Protocol):
                 await runner.give_back(receipts)
             self._running.remove(call.id)
 
-    def _call_ended(self, call_id: int, task: "asyncio.Task[None]") -> None:
+    def _call_ended(self, call_id: int, task: "asyncio.Future[None]") -> None:
         """Account for a call, also for one that was cancelled before its first step."""
         if self._running.has(call_id, task):
             self._running.remove(call_id)

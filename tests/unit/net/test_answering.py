@@ -67,6 +67,8 @@ STEPS: dict[str, tuple[Any, str]] = {
     "spec": (CallRunner, "spec_of"),
     "run": (CallRunner, "run"),
     "put": (CallRunner, "put_without_task"),
+    "lease call": (CallRunner, "lease_call"),
+    "leases": (ServerConnection, "_is_answered"),
     "receipt": (ServerConnection, "_send_receipt"),
     "encoded result": (ServerConnection, "_encoded"),
     "bytes of a message": (server_connection, "encode"),
@@ -140,14 +142,23 @@ def test_result_without_a_form_on_the_wire_is_a_server_error(
 _TO_WIRE = {name: spec.to_wire for name, spec in STORE_CALLS.items()}
 
 
+@pytest.mark.parametrize("waits", [False, True])
 def test_messages_of_a_receive_that_cannot_be_sent_are_given_back(
-    served: ServedBench, monkeypatch: pytest.MonkeyPatch
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
     raw = served.raw()
     raw.hello()
+    if waits:
+        served.bench.store.ack_many(served.bench.store.receive("t", "g", max_count=100))
     with monkeypatch.context() as patched:
-        _failing_once(patched, ServerConnection, "_encoded", ValueError("planted"))
-        raw.send([2, 1, "receive", ["t", "g"]])
+        owner, name = (ServerConnection, "_encoded") if waits else (server_connection, "encode")
+        _failing_once(patched, owner, name, ValueError("planted"))
+        raw.send([2, 1, "receive", ["t", "g"], {"wait": 5.0} if waits else {}])
+        if waits:
+            while not served.server.stats()["net_waiting_requests"]:
+                pass
+            served.bench.store.put("t", b"late")
+            served.bench.turn()
         assert raw.reply()[2] == "ServerError"
     served.bench.turn()
     raw.send([2, 2, "receive", ["t", "g"], {"wait": 5.0}])

@@ -114,8 +114,7 @@ class AsyncTimerStore(AsyncClosing):
         self._lease_calls: GatheredCalls[LeaseCall | ReceiveRequest, Any] = GatheredCalls(
             check_open, pool, blocking._make_each, self._drop_begun, may_block=may_block
         )
-        self._changes = GatheredCalls(check_open, pool, blocking._change_each, may_block=may_block
-        )
+        self._changes = GatheredCalls(check_open, pool, blocking._change_each, may_block=may_block)
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
     ingest = _in_pool(TimerStore.ingest)

@@ -221,7 +221,10 @@ class StoreCalls(OpenStore):
         self, calls: Sequence[LeaseCall | ReceiveRequest]
     ) -> list[Settled | BegunReceive | Exception]:
         """Make calls of tasks that lease, settle or extend, with one sync (timerstore.aio)."""
-        answers = self._leases.make_each(calls, self._call)
+        return self._failing_if_final(self._leases.make_each(calls, self._call))
+
+    def _failing_if_final(self, answers: list[Answer]) -> list[Answer]:
+        """Fail the store if an answer is an error that is final. Return the answers."""
         for one in answers:
             if isinstance(one, Exception):
                 self._fail_if_final(one)

@@ -88,6 +88,7 @@ from timerstore.receipts import PutReceipt
 from timerstore.reports import CancelResult
 
 _logger = logging.getLogger("timerstore.leases")
+Within = Callable[[Callable[[], Any]], Any]
 _MAY_BE_RENEWED = (AckResult.SETTLED, AckResult.UNKNOWN)
 _IN_BACKOFF = f"{BACKOFF_PROPERTY}\x011\x02".encode()
 
@@ -162,7 +163,7 @@ class Leases(Owner):
     def receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         """Lease messages, as TimerStore.receive."""
         source, terms = self._prepare(request)
-        acked_end = self._ack_first(request)
+        acked_end = self._ack_first(request) if request.ack else 0
         leased: list[LeasedMessage] = []
         try:
             found = self._take(source, terms, leased)
@@ -176,19 +177,15 @@ class Leases(Owner):
             self._return_unseen(leased)
             raise
 
-    def begin(
-        self, request: ReceiveRequest, within: Callable[[Callable[[], Any]], Any]
-    ) -> WaitingReceive | WaitingTopics:
+    def begin(self, request: ReceiveRequest, within: Within) -> WaitingReceive | WaitingTopics:
         """Begin a `receive` during which the caller waits; `within` runs each look."""
         source, terms = self._prepare(request)
-        if acked_end := self._ack_first(request):
-            self._settle(acked_end)
+        if request.ack:
+            self._settle(self._ack_first(request))
         return source.begin(terms, lambda: self._take(source, terms, [])).run_within(within)
 
     def make_each(
-        self,
-        calls: Sequence[LeaseCall | ReceiveRequest],
-        within: Callable[[Callable[[], Any]], Any],
+        self, calls: Sequence[LeaseCall | ReceiveRequest], within: Within
     ) -> list[Settled | BegunReceive | Exception]:
         """Make calls of several callers with one sync, those that settle leases first.
 
@@ -203,10 +200,9 @@ class Leases(Owner):
         requests = [one for at in receiving if isinstance(one := calls[at], ReceiveRequest)]
         received = self._shared_receive.receive(requests) if requests else []
         begun = [one for one in received if isinstance(one, BegunReceive)]
+        self._settle(max(acked))
         if any(one.found for one in begun):
             self._settle_received()
-        else:
-            self._settle(max(acked))
         self._log.sync_through(max(moved))  # as each `nack`, `bury` and `extend` does
         for has_begun in begun:
             self._unclaimed.add(has_begun.found)
@@ -214,9 +210,7 @@ class Leases(Owner):
             answers[at] = self._waiting(got, within) if isinstance(got, BegunReceive) else got
         return answers
 
-    def _waiting(
-        self, begun: BegunReceive, within: Callable[[Callable[[], Any]], Any]
-    ) -> BegunReceive | Exception:
+    def _waiting(self, begun: BegunReceive, within: Within) -> BegunReceive | Exception:
         """Begin the wait of a call without a message. Return the call, or the error."""
         if not begun.found and (begun.terms.wait_s > 0 or begun.is_postponed):
             try:
@@ -362,9 +356,8 @@ class Leases(Owner):
     def _ack_first(self, request: ReceiveRequest) -> int:
         """Make the acks of a `receive`. Return the log offset that must be durable, or 0."""
         ends = [0]
-        if request.ack:
-            self._cancel_each(request.acked(), ends)
-            self._appended()
+        self._cancel_each(request.acked(), ends)
+        self._appended()
         return max(ends)
 
     def ack_one(self, target: ReceiptOrMessage) -> AckResult:
@@ -428,9 +421,7 @@ class Leases(Owner):
     def _answer(
         self, call: LeaseCall | ReceiveRequest, acked: list[int], moved: list[int]
     ) -> Settled | Exception | None:
-        """Make a call; of a `receive` only its acks, and return None. Add the log offset that must
-        be durable before its answer to a list.
-        """
+        """Make a call; of a `receive` only its acks. Add the offset to sync through to a list."""
         try:
             if isinstance(call, ReceiveRequest):
                 self._cancel_each(call.acked(), acked)

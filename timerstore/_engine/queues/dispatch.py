@@ -4,7 +4,8 @@ The service pauses for some milliseconds after work, so that more records can ar
 only on its own thread (docs/decisions/0002-group-commit.md).
 
 Thread safety: runs on the dispatch thread, on the flush thread, which dispatches up to a
-    checkpoint, and on threads that read. `_lock` admits one at a time.
+    checkpoint and, before a sync, few records for which a pull waits, and on threads that read.
+    `_lock` admits one at a time.
 Locking: `_lock`, then the commit log's lock or the index's. Subscribers are notified without a
     lock, possibly by several threads at once. They read the queues to learn the new counts.
 Invariants:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from timerstore._engine.base.message_fields import UNIQUE_PROPERTY, is_of_engine
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
-from timerstore.errors import CorruptError, MessageError
+from timerstore.errors import CorruptError, LeaseLostError, MessageError
 from timerstore.messages import SYS_FLAG_COMPRESSED, Message
 from timerstore.reports import CancelResult
 
@@ -77,6 +77,16 @@ class AckResult(StrEnum):
     receipt. Nothing was changed."""
     UNKNOWN = "UNKNOWN"
     """The store has no such lease: it belongs to another store, or ended long ago."""
+
+
+def lost(call: str, result: AckResult) -> LeaseLostError:
+    """Return the error of a call whose lease has this outcome."""
+    return LeaseLostError(
+        f"{call}: the lease is not held any more",
+        wanted="a lease that is neither over nor settled",
+        got=result,
+        result=result,
+    )
 
 
 RESULTS = {

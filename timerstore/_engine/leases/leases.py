@@ -50,6 +50,7 @@ from timerstore._engine.leases.leased_message import (
     AckResult,
     LeasedMessage,
     UnclaimedLeases,
+    lost,
 )
 from timerstore._engine.leases.message_order import MessageOrder
 from timerstore._engine.leases.receive_request import (
@@ -79,7 +80,6 @@ from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.reschedule import Rescheduler, Rewrite, Sync
 from timerstore.errors import (
     GoneError,
-    LeaseLostError,
     MessageError,
     NotPendingError,
     TimerStoreError,
@@ -101,15 +101,6 @@ def _kept(kept: bytes) -> tuple[bytes, None]:
 def _in_backoff(kept: bytes) -> tuple[bytes, None]:
     """Mark a message that `nack` returned."""
     return kept + _IN_BACKOFF, None
-
-
-def _lost(call: str, result: AckResult) -> LeaseLostError:
-    return LeaseLostError(
-        f"{call}: the lease is not held any more",
-        wanted="a lease that is neither over nor settled",
-        got=result,
-        result=result,
-    )
 
 
 class Leases(Owner):
@@ -189,8 +180,7 @@ class Leases(Owner):
     ) -> list[Settled | BegunReceive | Exception]:
         """Make calls of several callers with one sync, those that settle leases first.
 
-        Return the answer or the error of each, in order. The messages of a `receive` are unclaimed
-        until `claim`; one without a message begins to wait.
+        Messages of a `receive` are unclaimed until `claim`; without one it begins to wait.
         """
         acked, moved = [0], [0]  # the ends of the log that must be durable
         answers: list[Any] = [self._answer(call, acked, moved) for call in calls]
@@ -199,19 +189,17 @@ class Leases(Owner):
         receiving = [at for at, one in enumerate(answers) if one is None]
         requests = [one for at in receiving if isinstance(one := calls[at], ReceiveRequest)]
         received = self._shared_receive.receive(requests) if requests else []
-        begun = [one for one in received if isinstance(one, BegunReceive)]
         self._settle(max(acked))
-        if any(one.found for one in begun):
+        if any(isinstance(one, BegunReceive) and one.found for one in received):
             self._settle_received()
         self._log.sync_through(max(moved))  # as each `nack`, `bury` and `extend` does
-        for has_begun in begun:
-            self._unclaimed.add(has_begun.found)
         for at, got in zip(receiving, received, strict=True):
-            answers[at] = self._waiting(got, within) if isinstance(got, BegunReceive) else got
+            answers[at] = self._begun(got, within) if isinstance(got, BegunReceive) else got
         return answers
 
-    def _waiting(self, begun: BegunReceive, within: Within) -> BegunReceive | Exception:
+    def _begun(self, begun: BegunReceive, within: Within) -> BegunReceive | Exception:
         """Begin the wait of a call without a message. Return the call, or the error."""
+        self._unclaimed.add(begun.found)
         if not begun.found and (begun.terms.wait_s > 0 or begun.is_postponed):
             try:
                 waiting = self._begin_unclaimed(begun.source, begun.terms)
@@ -495,7 +483,7 @@ class Leases(Owner):
         finally:
             (sync or self._log.sync_through)(max(ends, default=0))
         if isinstance(renewed_lease, AckResult):
-            raise _lost("renew", renewed_lease)
+            raise lost("renew", renewed_lease)
         return renewed_lease
 
     def _renew(self, receipt: Receipt, lease_ms: int, sync: Sync) -> int | AckResult:
@@ -525,7 +513,7 @@ class Leases(Owner):
         """Extend a lease, as TimerStore.extend. `sync`: as for Rescheduler.reschedule."""
         longer = self._extend(receipt_of(target), check_lease(self._config, lease), sync)
         if isinstance(longer, AckResult):
-            raise _lost("extend", longer)
+            raise lost("extend", longer)
         return write_receipt(longer)
 
     def _extend(

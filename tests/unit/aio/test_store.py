@@ -32,6 +32,10 @@ NOT_AWAITED = {
     "hand_out": "a part of it",
     "fetch_next": "a part of it",
     "take_buffered": "a part of it",
+    "queues_in_turn": "of an ordered receive",
+    "position": "of an ordered receive",
+    "block": "of an ordered receive",
+    "unblock": "of an ordered receive",
 }
 
 

@@ -9,6 +9,7 @@ status 1 if a step fails or was left out.
 """
 
 import argparse
+import os
 import platform
 import re
 import shutil
@@ -60,10 +61,12 @@ ONLY_WORKFLOWS = {
 def run(steps: Mapping[str, Sequence[str]], tree: Path, logs: Path) -> dict[str, tuple[str, float]]:
     """Run commands in a tree. Return the result and seconds of each."""
     found = {}
+    # Each step is a make of its own: ARGS of the make that runs this are not for it.
+    own = {name: text for name, text in os.environ.items() if not name.startswith(("ARGS", "MAKE"))}
     for name, command in steps.items():
         began = time.monotonic()
         with (logs / f"{name}.log").open("w") as log:
-            done = subprocess.run(command, cwd=tree, stdout=log, stderr=log, check=False)
+            done = subprocess.run(command, cwd=tree, env=own, stdout=log, stderr=log, check=False)
         result = "FAILED" if done.returncode else "passed"
         found[name] = (result, time.monotonic() - began)
         print(f"--- {name}: {result}", file=sys.stderr, flush=True)

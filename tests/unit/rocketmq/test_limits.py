@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.support.bench import Bench
@@ -80,6 +81,15 @@ def test_polls_are_limited(limited: Any, name: str) -> None:
     others = Code.TOO_MANY_REQUESTS if name == "polls_max" else Code.MESSAGE_NOT_FOUND
     assert code_of(served.caller()) == others
     poll.cancel()
+
+
+def test_connections_are_limited(limited: Any) -> None:
+    served = limited(connections_max=1)
+    first, second = served.caller(), served.caller()
+    assert first.send().status.code == Code.OK
+    with pytest.raises(grpc.RpcError) as found:
+        second.send()
+    assert found.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
 
 
 def test_clients_are_limited(limited: Any) -> None:

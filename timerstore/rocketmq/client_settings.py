@@ -49,7 +49,7 @@ def _publish(settings: Any, body_bytes_max: int) -> None:
 
 def _subscribe(settings: Any, policies: GroupPolicies) -> None:
     policy = policies.of(resource_name(settings.subscription.group))
-    settings.subscription.fifo = False
+    settings.subscription.fifo = policy.fifo
     settings.subscription.receive_batch_size = _RECEIVE_COUNT
     settings.subscription.long_polling_timeout.CopyFrom(duration(policy.poll_s * 1000))
     settings.backoff_policy.Clear()

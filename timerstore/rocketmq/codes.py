@@ -23,6 +23,7 @@ _OF_ARGUMENTS = {
     "group": Code.ILLEGAL_CONSUMER_GROUP,
     "tags": Code.ILLEGAL_MESSAGE_TAG,
     "keys": Code.ILLEGAL_MESSAGE_KEY,
+    "message_group": Code.ILLEGAL_MESSAGE_GROUP,
     "properties": Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
     "message_id": Code.ILLEGAL_MESSAGE_ID,
     "sql": Code.ILLEGAL_FILTER_EXPRESSION,

@@ -40,6 +40,8 @@ class GroupPolicy:
     """Seconds that a ReceiveMessage waits, unless the client asks for another time."""
     consume_timeout_s: int = 900
     """The lease of a message of a push consumer, whose client asks for none."""
+    fifo: bool = False
+    """Whether messages of a message group come one after another (`receive(ordered=True)`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ def _policy(where: str, table: Any, default: GroupPolicy, problems: list[str]) -
     for name, value in table.items():
         if name == "backoff_s":
             problems.extend(_backoff_problems(f"{where}.{name}", value))
+        elif name == "fifo":
+            if type(value) is not bool:
+                problems.append(f"{where}.{name}: wanted true or false, got {quoted(value)}")
         elif name in _RANGES:
             low, high = _RANGES[name]
             if type(value) is not int or not low <= value <= high:

@@ -7,7 +7,11 @@ import hashlib
 import zlib
 from typing import Any
 
-from timerstore._engine.base.message_fields import PRIORITY_PROPERTY, is_of_engine
+from timerstore._engine.base.message_fields import (
+    MESSAGE_GROUP_PROPERTY,
+    PRIORITY_PROPERTY,
+    is_of_engine,
+)
 from timerstore._engine.leases import LeasedMessage
 from timerstore.errors import quoted
 from timerstore.messages import inflate_body
@@ -21,7 +25,7 @@ from timerstore.rocketmq.definitions import (
     messages,
 )
 
-_OWN_FIELDS = frozenset({"TAGS", "KEYS", PRIORITY_PROPERTY})
+_OWN_FIELDS = frozenset({"TAGS", "KEYS", PRIORITY_PROPERTY, MESSAGE_GROUP_PROPERTY})
 _ANY_HEADER = 47
 """Of zlib.decompressobj: a body with a header of gzip or of zlib."""
 
@@ -100,6 +104,8 @@ def view(one: LeasedMessage, topic: Any, lease_ms: int) -> Any:
         system.delivery_timestamp.CopyFrom(timestamp(one.due_ms))
     if PRIORITY_PROPERTY in one.properties:
         system.priority = one.priority
+    if one.message_group is not None:
+        system.message_group = one.message_group
     return messages.Message(
         topic=topic, user_properties=_user_properties(one), system_properties=system, body=body
     )
@@ -114,6 +120,8 @@ def _type_of(one: LeasedMessage) -> int:
         return int(MessageType.DELAY)
     if PRIORITY_PROPERTY in one.properties:
         return int(MessageType.PRIORITY)
+    if one.message_group is not None:
+        return int(MessageType.FIFO)
     return int(MessageType.NORMAL)
 
 

@@ -142,6 +142,7 @@ class Receiving:
             "wait": wait_s,
             "max_attempts": policy.max_attempts,
             "backoff": policy.backoff_s,
+            "ordered": policy.fifo,
             **filter_of(request.filter_expression),
         }
         return Terms(topic, group, lease_ms, options, _attempt_of(client, topic, group, request))

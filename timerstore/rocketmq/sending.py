@@ -18,7 +18,7 @@ from timerstore.rocketmq.definitions import Code, MessageType, messages
 from timerstore.rocketmq.message_views import body_of, milliseconds, type_name
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 
-_NOT_YET = frozenset({MessageType.FIFO, MessageType.TRANSACTION, MessageType.LITE})
+_NOT_YET = frozenset({MessageType.TRANSACTION, MessageType.LITE})
 _FIELD_OF = {
     "delivery_timestamp": MessageType.DELAY,
     "priority": MessageType.PRIORITY,
@@ -108,7 +108,7 @@ def _options_of(system: Any) -> dict[str, Any]:
         raise RejectedError(
             Code.UNSUPPORTED,
             f"message_type: {type_name(kind)} messages are not supported yet; wanted NORMAL, "
-            "DELAY or PRIORITY",
+            "FIFO, DELAY or PRIORITY",
         )
     for name, wanted in _FIELD_OF.items():
         if kind != wanted and system.HasField(name):
@@ -123,9 +123,11 @@ def _options_of(system: Any) -> dict[str, Any]:
         return {"priority": system.priority}
     if kind == MessageType.DELAY:
         return {"deliver_ms": _deliver_ms(system)}
+    if kind == MessageType.FIFO:
+        return {"message_group": system.message_group}
     raise RejectedError(
         Code.BAD_REQUEST,
-        f"message_type: wanted NORMAL, DELAY or PRIORITY, got {type_name(kind)}",
+        f"message_type: wanted NORMAL, FIFO, DELAY or PRIORITY, got {type_name(kind)}",
     )
 
 

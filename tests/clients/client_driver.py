@@ -2,7 +2,7 @@
 
 A call is a line: a verb, then `name=value` separated by tabs. The driver answers with lines of the
 same form: `message` for each message, then `ok` or `error`. Messages of a push consumer come at any
-time as `pushed`.
+time as `pushed`, and checks of half messages as `checked`.
 """
 
 import queue
@@ -50,7 +50,7 @@ class ClientDriver:
         for line in self._process.stdout:
             verb, *words = line.rstrip("\n").split("\t")
             fields = dict(word.split("=", 1) for word in words if "=" in word)
-            if verb == "pushed":
+            if verb in ("pushed", "checked"):
                 self.pushed.put(fields)
             elif verb == "stored":
                 self.stored.append(fields["body"])

@@ -25,6 +25,8 @@ FIFO_TRIES = {"node": 1, "python": 3}
 """How often a message comes whose handler fails at attempt 1, and then is a dead letter. Node knows
 no back-off with steps, and tries once. Python does not count the attempts that it makes itself, so
 that all of the three fail."""
+WITHOUT_TRANSACTIONS = {"node", "rust"}
+"""Clients whose transactions are not tested."""
 UNAUTHORIZED_WITHOUT_CODE = {"python", "node"}
 """Clients whose error of a route has no code of its cause."""
 EARLY_MS_MAX = 2
@@ -128,6 +130,36 @@ def test_receipt_is_valid_after_a_restart_of_the_server(
     with timerstore.open(served.path) as store:
         assert store.backlog("t", "g").leased == 0
         assert store.backlog("t", "g").ready == 0
+
+
+def test_transaction_is_committed_or_rolled_back(client: str, driver: Start) -> None:
+    lacks(client, WITHOUT_TRANSACTIONS, "transactions here")
+    one = driver()
+    one.call("transact", topic="t", body="first", end="rollback")
+    one.call("transact", topic="t", body="second", end="none")
+    one.call("transact", topic="t", body="third", end="commit")
+    [message] = one.receive("t", "g")
+    assert message["body"] == "third"
+    one.call("ack", n=message["n"])
+    assert one.receive("t", "g", wait_ms=2000) == []
+    one.close()
+
+
+def test_transactions_of_a_dead_producer_are_checked_by_another(client: str, driver: Start) -> None:
+    lacks(client, WITHOUT_TRANSACTIONS, "transactions here")
+    dead, reader = driver(), driver()
+    for body in ("keep", "drop"):
+        dead.call("transact", topic="t", body=body, end="none")
+    dead.kill()
+    live = driver()
+    live.call("check", topic="t")
+    checked = [live.pushed.get(timeout=60)["body"] for _ in range(2)]
+    assert sorted(checked) == ["drop", "keep"]
+    assert [message["body"] for message in reader.receive("t", "g", wait_ms=5000)] == ["keep"]
+    with pytest.raises(queue.Empty):  # no check comes again
+        live.pushed.get(timeout=35)
+    for one in (live, reader):
+        one.close()
 
 
 def test_push_consumer_gets_a_failed_message_again(

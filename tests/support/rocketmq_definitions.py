@@ -6,9 +6,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from timerstore.rocketmq.definitions import COMPILED
+import timerstore
 
-FOLDER = COMPILED.parent
+# Not by an import of the package, which needs the compiled file.
+FOLDER = Path(timerstore.__file__).parent / "rocketmq" / "definitions"
+COMPILED = FOLDER / "definitions.binpb"
 
 
 def compiled() -> bytes:

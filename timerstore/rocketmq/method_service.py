@@ -37,6 +37,7 @@ from timerstore.rocketmq.rocketmq_limits import CLIENT_ID_CHARACTERS_MAX
 from timerstore.rocketmq.sending import Sending
 from timerstore.rocketmq.settling import Settling
 from timerstore.rocketmq.topic_routes import TopicRoutes
+from timerstore.rocketmq.transactions import Transactions
 
 _log = logging.getLogger(__name__)
 _DECODED_FACTOR = 32
@@ -65,6 +66,7 @@ class Parts(NamedTuple):
     sending: Sending
     receiving: Receiving
     settling: Settling
+    transactions: Transactions
 
 
 class MethodService:
@@ -99,6 +101,7 @@ class MethodService:
             "NotifyClientTermination": self._goodbye,
             "SendMessage": lambda _, request: self._parts.sending.send(request),
             "RecallMessage": lambda _, request: self._parts.sending.recall(request),
+            "EndTransaction": lambda _, request: self._parts.transactions.end(request),
             "AckMessage": lambda _, request: self._parts.settling.ack(request),
             "ChangeInvisibleDuration": lambda _, request: self._parts.settling.change(request),
             "ForwardMessageToDeadLetterQueue": (
@@ -155,10 +158,16 @@ class MethodService:
 
     def _telemetry(self, method: Method) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def exchange(raws: AsyncIterator[bytes], context: Any) -> None:
-            call = self._call(context)
+            call, writing = self._call(context), asyncio.Lock()
             if self._parts.clients.has_left(call.client):
                 return
-            with self._parts.clients.stream(call.client):
+            transactions = self._parts.transactions
+
+            async def send(command: Any) -> None:
+                async with writing:  # checks come between answers
+                    await context.write(command.SerializeToString())
+
+            with self._parts.clients.stream(call.client), transactions.stream(send) as producer:
                 async for raw in raws:
                     self._parts.clients.seen(call.client.id)
                     with self._requests.hold(_memory_bytes(method, raw)):
@@ -166,7 +175,11 @@ class MethodService:
                         if reply := client_settings.answer(
                             command, self._policies, self._body_bytes_max
                         ):
-                            await _write(context, reply)
+                            async with writing:
+                                await _write(context, reply)
+                        if command.settings.HasField("publishing"):
+                            topics = command.settings.publishing.topics
+                            await transactions.publish(producer, topics)
 
         async def call(raws: AsyncIterator[bytes], context: Any) -> None:
             async def run(_: Any) -> None:

@@ -6,6 +6,7 @@ from timerstore.net.server_limits import check_limits
 
 CLIENT_ID_CHARACTERS_MAX = 256
 ATTEMPT_ID_CHARACTERS_MAX = 128
+PRODUCER_TOPICS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

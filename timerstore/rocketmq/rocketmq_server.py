@@ -40,6 +40,7 @@ from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 from timerstore.rocketmq.sending import Sending
 from timerstore.rocketmq.settling import Settling
 from timerstore.rocketmq.topic_routes import TopicRoutes, endpoints
+from timerstore.rocketmq.transactions import Transactions
 from timerstore.store import TimerStore
 
 _GOODBYE_S = 5.0
@@ -129,6 +130,7 @@ class RocketmqServer(ServerThread):
             service.is_closing = True
             health.close()
             parts.clients.close()
+            parts.transactions.close()
             has_failed = isinstance(self._reason, FailedError)
             await server.stop(_FAILED_GOODBYE_S if has_failed else _GOODBYE_S)
             while self._counters.net_running_requests:  # cancelled calls give back their leases
@@ -164,14 +166,16 @@ class RocketmqServer(ServerThread):
         clients = KnownClients(
             options.limits, self._counters, settling.give_back, settling.end_leases
         )
+        transactions = Transactions(store, settling)
         return Parts(
             TopicRoutes(names, store.config.broker_name, endpoints(*own),
                    is_advertised=options.advertise is not None),
             clients,
-            Sending(store, names, options.limits, requests),
+            Sending(store, names, options.limits, requests, transactions),
             Receiving(store, options.policies, names, clients, held, settling, options.limits,
                       ByteBudget("unsent_bytes_max", options.limits.unsent_bytes_max)),
             settling,
+            transactions,
         )  # fmt: skip
 
     def _count_returned(self, count: int) -> None:

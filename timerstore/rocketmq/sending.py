@@ -17,12 +17,14 @@ from timerstore.rocketmq.codes import RejectedError, joint, recalled, status, st
 from timerstore.rocketmq.definitions import Code, MessageType, messages
 from timerstore.rocketmq.message_views import body_of, milliseconds, type_name
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
+from timerstore.rocketmq.transactions import Transactions, check_after_s
 
-_NOT_YET = frozenset({MessageType.TRANSACTION, MessageType.LITE})
+_NOT_YET = frozenset({MessageType.LITE})
 _FIELD_OF = {
     "delivery_timestamp": MessageType.DELAY,
     "priority": MessageType.PRIORITY,
     "message_group": MessageType.FIFO,
+    "orphaned_transaction_recovery_duration": MessageType.TRANSACTION,
 }
 """The fields that a message of one type has, and no other."""
 
@@ -36,11 +38,13 @@ class Sending:
         names: ClientNames,
         limits: RocketmqLimits,
         requests: ByteBudget,
+        transactions: Transactions,
     ) -> None:
         self._store = store
         self._requests = requests
         self._names = names
         self._limits = limits
+        self._transactions = transactions
 
     async def send(self, request: Any) -> Any:
         """Answer SendMessage, with an entry for each message."""
@@ -81,6 +85,11 @@ class Sending:
                 properties=dict(message.user_properties),
                 **options,
             )
+        if "check_after" in options:
+            self._transactions.begin(topic)
+            return messages.SendResultEntry(
+                status=status(), message_id=receipt.message_id, transaction_id=receipt.handle
+            )
         return messages.SendResultEntry(
             status=status(),
             message_id=receipt.message_id,
@@ -108,7 +117,7 @@ def _options_of(system: Any) -> dict[str, Any]:
         raise RejectedError(
             Code.UNSUPPORTED,
             f"message_type: {type_name(kind)} messages are not supported yet; wanted NORMAL, "
-            "FIFO, DELAY or PRIORITY",
+            "FIFO, DELAY, PRIORITY or TRANSACTION",
         )
     for name, wanted in _FIELD_OF.items():
         if kind != wanted and system.HasField(name):
@@ -119,6 +128,8 @@ def _options_of(system: Any) -> dict[str, Any]:
             )
     if kind == MessageType.NORMAL:
         return {}
+    if kind == MessageType.TRANSACTION:
+        return {"check_after": check_after_s(system)}
     if kind == MessageType.PRIORITY:
         return {"priority": system.priority}
     if kind == MessageType.DELAY:
@@ -127,7 +138,7 @@ def _options_of(system: Any) -> dict[str, Any]:
         return {"message_group": system.message_group}
     raise RejectedError(
         Code.BAD_REQUEST,
-        f"message_type: wanted NORMAL, FIFO, DELAY or PRIORITY, got {type_name(kind)}",
+        f"message_type: wanted NORMAL, FIFO, DELAY, PRIORITY or TRANSACTION, got {type_name(kind)}",
     )
 
 

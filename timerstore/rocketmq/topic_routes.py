@@ -21,7 +21,9 @@ from timerstore.rocketmq.definitions import (
 
 _ANY_QUEUE = -1
 _NUMBER = re.compile("[0-9]{1,4}")
-_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY)
+_TYPES = (
+    MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION,
+)  # fmt: skip
 _WITH_PRIORITY = {"JAVA": (5, 2), "PYTHON": (5, 1), "HTTP": (1, 0)}
 """The first releases that know PRIORITY messages, by `x-mq-language`; Node says HTTP. The client
 for Java does not start with a type that it does not know."""

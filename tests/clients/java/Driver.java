@@ -26,6 +26,8 @@ import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** Makes the calls of client_driver.py with the official client: a line each, of fields with tabs. */
 public final class Driver {
@@ -83,6 +85,8 @@ public final class Driver {
             case "send": send(given); break;
             case "burst": burst(given); break;
             case "recall": recall(given); say("ok"); break;
+            case "check": producer(given.get("topic")); say("ok"); break;
+            case "transact": transact(given); say("ok"); break;
             case "receive": receive(given); break;
             case "ack": owners.get(number(given)).ack(views.get(number(given))); say("ok"); break;
             case "change":
@@ -114,7 +118,7 @@ public final class Driver {
         Producer found = producers.get(topic);
         if (found == null) {
             found = provider.newProducerBuilder().setClientConfiguration(configuration)
-                .setTopics(topic).build();
+                .setTransactionChecker(Driver::check).setTopics(topic).build();
             producers.put(topic, found);
         }
         return found;
@@ -159,6 +163,24 @@ public final class Driver {
             return found == null ? "" : (String) found;
         } catch (NoSuchMethodException error) { // before 5.0.8
             return "";
+        }
+    }
+
+    /** Commits messages whose body begins with "keep", and rolls back others. */
+    private static TransactionResolution check(MessageView view) {
+        String body = StandardCharsets.UTF_8.decode(view.getBody()).toString();
+        say("checked", "body", body, "id", view.getMessageId());
+        return body.startsWith("keep") ? TransactionResolution.COMMIT : TransactionResolution.ROLLBACK;
+    }
+
+    private void transact(Map<String, String> given) throws Throwable {
+        Producer producer = producer(given.get("topic"));
+        Transaction transaction = producer.beginTransaction();
+        producer.send(message(given), transaction);
+        if (given.get("end").equals("commit")) {
+            transaction.commit();
+        } else if (given.get("end").equals("rollback")) {
+            transaction.rollback();
         }
     }
 

@@ -4,12 +4,13 @@ import sys
 import threading
 import time
 
+from rocketmq.grpc_protocol import TransactionResolution
 from rocketmq.v5.client import ClientConfiguration, Credentials
 from rocketmq.v5.consumer import PushConsumer, SimpleConsumer
 from rocketmq.v5.consumer.push.message_listener import ConsumeResult, MessageListener
 from rocketmq.v5.exception import ClientException
 from rocketmq.v5.model import FilterExpression, Message
-from rocketmq.v5.producer import Producer
+from rocketmq.v5.producer import Producer, TransactionChecker
 
 _lock = threading.Lock()
 
@@ -47,6 +48,15 @@ class Listener(MessageListener):
         return ConsumeResult.FAILURE if is_failed else ConsumeResult.SUCCESS
 
 
+class Checker(TransactionChecker):
+    """Commits messages whose body begins with "keep", and rolls back others."""
+
+    def check(self, message):
+        show("checked", -1, message)
+        is_kept = message.body.startswith(b"keep")
+        return TransactionResolution.COMMIT if is_kept else TransactionResolution.ROLLBACK
+
+
 class Driver:
     def __init__(self):
         self.producers, self.consumers, self.pushes, self.views = {}, {}, [], []
@@ -59,7 +69,7 @@ class Driver:
 
     def producer(self, topic):
         if topic not in self.producers:
-            made = Producer(self.configuration, (topic,), tls_enable=self.tls)
+            made = Producer(self.configuration, (topic,), Checker(), tls_enable=self.tls)
             made.startup()
             self.producers[topic] = made
         return self.producers[topic]
@@ -82,6 +92,19 @@ class Driver:
             message.add_property(*pair.split(":"))
         receipt = self.producer(topic).send(message)
         say("ok", id=receipt.message_id, handle=receipt.recall_handle or "")
+
+    def check(self, topic):
+        self.producer(topic)
+        say("ok")
+
+    def transact(self, topic, body, end):
+        transaction = self.producer(topic).begin_transaction()
+        message = Message()
+        message.topic, message.body = topic, body.encode()
+        self.producer(topic).send(message, transaction)
+        if end != "none":
+            getattr(transaction, end)()
+        say("ok")
 
     def recall(self, topic, handle):
         self.producer(topic).recall_message(topic, handle)

@@ -71,7 +71,6 @@ ROWS: list[tuple[str, Callable[[RawCaller], Any], int, str]] = [
     ("message group", sent(message_type=2, message_group="x" * 129), 40006, "message_group:"),
     ("ordered and due", sent(message_type=2, message_group="x", delivery_timestamp=timestamp(NOW)),
      40014, "delivery_timestamp: wanted none"),
-    ("transaction", sent(message_type=4), 50500, "TRANSACTION messages are not"),
     ("body", sent(body=b"x" * (4 << 20) + b"y"), 41301, "body: wanted"),
     ("empty body", sent(body=b""), 41302, "body: wanted one byte"),
     ("no gzip", sent(body=b"no gzip", body_encoding=2), 40000, "body: wanted gzip"),

@@ -44,6 +44,7 @@ def valid_requests() -> dict[str, bytes]:
         "NotifyClientTermination": {"group": resource("g")},
         "SendMessage": {"messages": [message, message]},
         "RecallMessage": {"topic": resource("t"), "recall_handle": "djEg"},
+        "EndTransaction": {"topic": resource("t"), "transaction_id": "djEg", "resolution": 1},
         "ReceiveMessage": {
             "group": resource("g"),
             "message_queue": messages.MessageQueue(topic=resource("t")),

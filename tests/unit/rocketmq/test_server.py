@@ -102,8 +102,7 @@ def test_health_is_that_of_the_server(served: RocketmqBench, caller: RawCaller) 
 
 
 def test_calls_that_are_not_supported_are_unimplemented(caller: RawCaller) -> None:
-    for name in ("PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "EndTransaction",
-                 "SyncLiteSubscription"):  # fmt: skip
+    for name in ("PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "SyncLiteSubscription"):
         call = caller.channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{name}")
         with pytest.raises(grpc.RpcError) as found:
             call(b"", timeout=20)

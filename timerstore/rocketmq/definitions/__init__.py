@@ -58,6 +58,7 @@ Encoding = _enum("Encoding")
 FilterType = _enum("FilterType")
 MessageType = _enum("MessageType")
 Permission = _enum("Permission")
+TransactionResolution = _enum("TransactionResolution")
 
 
 def methods(service: str) -> Iterator[Method]:

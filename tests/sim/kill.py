@@ -53,7 +53,7 @@ _LEGEND = """\
 | E | bugs that the simulator found in this engine |
 | F, PK | far wheel, overflow and slot reuse |
 | CW, PC, SP | bursts, rate limits, spread |
-| LE, RC, RP, CM | leases, recurring messages, keyed puts, cancel_many |
+| LE, RC, RP, CM, HM | leases, recurring messages, keyed puts, cancel_many, half messages |
 | SH | several shards |
 | P | other guarantees |
 """

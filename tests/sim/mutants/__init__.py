@@ -10,7 +10,7 @@ design. The table (MUTANTS.md, written by `python -m tests.sim.kill`) says which
 | W-xx | weaknesses of RocketMQ's timer |
 | L-xx | the bugs of lab.py |
 | E-xx | bugs that the simulator found in this engine |
-| LE, RP, RC | leases, keyed puts, recurring messages |
+| LE, RP, RC, HM | leases, keyed puts, recurring messages, half messages |
 | SP, PC, CM | spread times, rates, cancels of many messages |
 | F-xx | the far wheel |
 | SH-xx | several shards |
@@ -24,6 +24,7 @@ from tests.sim.mutants import (  # noqa: F401 - each module registers its bugs
     far,
     found,
     groups,
+    halves,
     ids,
     keeping,
     lab,

@@ -25,6 +25,7 @@ from timerstore._engine.format.store_paths import Tree
 # --- leases ---
 from timerstore._engine.leases import lease_appender, leases
 from timerstore._engine.leases.dead_letters import DeadLetterReader
+from timerstore._engine.leases.half_messages import HalfMessages
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.leases.message_order import MessageOrder

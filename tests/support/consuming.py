@@ -1,6 +1,7 @@
 """What a consumer hands out, in a test."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,14 @@ def read(consumer: Consumer) -> list[bytes]:
 
 def places(messages: list[Message]) -> set[tuple[int, int]]:
     return {(m.queue_id, m.queue_offset) for m in messages}
+
+
+def until(is_true: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until another thread has made it true."""
+    end_s = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end_s, "it does not become true"
+        time.sleep(0.0005)
 
 
 class Running:

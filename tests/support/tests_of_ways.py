@@ -93,6 +93,7 @@ LISTED: Mapping[str, frozenset[str]] = {
 
 _ALWAYS = {
     "change/test_cancel.py",
+    "change/test_reschedule.py",
     "leases/test_attempts.py",
     "leases/test_dead_letters.py",
     "leases/test_error_reasons.py",

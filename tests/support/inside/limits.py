@@ -1,7 +1,7 @@
 """Batch sizes and limits that tests make small."""
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.leases import backoff
+from timerstore._engine.leases import backoff, lease_reader
 from timerstore._engine.log import commit_log, timer_states
 from timerstore._engine.queues import message_ids, record_lookup
 from timerstore._engine.read import consumer, query, queue_reader
@@ -49,6 +49,9 @@ PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 
 FETCH_BYTES_MAX = Attribute(consumer, "_FETCH_BYTES_MAX")
 """Bytes of messages that a poll or a receive reads, about."""
+
+NAMES_BYTES = Attribute(lease_reader, "_NAMES_BYTES")
+"""Bytes that a leased message takes in an answer without what it has in the log, about."""
 
 QUERY_BYTES_MAX = Attribute(query, "_ANSWER_BYTES_MAX")
 """Bytes of messages that a query returns, about."""

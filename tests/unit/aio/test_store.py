@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 import os
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
+from timerstore.aio.loop_waiters import LoopWaiters
 
 NOT_AWAITED = {
     "services": "stepped by hand, through `blocking`",
@@ -88,6 +91,31 @@ def test_message_wakes_pulls_of_its_queue(stepped: Callable[[Test], None]) -> No
         assert (await other).status is PullStatus.OFFSET_OVERFLOW_ONE
 
     stepped(test)
+
+
+def test_wake_up_at_the_end_of_other_wake_ups_is_not_lost() -> None:
+    """A thread wakes a task just after the loop saw that it has woken all others."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        first, late = loop.create_future(), loop.create_future()
+        waiters = LoopWaiters(loop, {}, lambda: None)
+
+        class Raced(deque[Any]):
+            def __len__(self) -> int:
+                count = super().__len__()
+                if not count and first.done() and not is_raced:
+                    is_raced.append(True)
+                    waiters.wake(late)
+                return count
+
+        is_raced: list[bool] = []
+        waiters._woken = Raced()
+        waiters.wake(first)
+        await asyncio.wait_for(late, 10)
+        assert is_raced
+
+    asyncio.run(main())
 
 
 def test_pull_returns_at_once_when_message_exists(

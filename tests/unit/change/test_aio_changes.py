@@ -114,20 +114,6 @@ def test_call_raises_when_the_store_closes_in_the_same_turn(tmp_path: Path) -> N
     run(tmp_path, test)
 
 
-def test_cancelled_call_is_made_all_the_same(tmp_path: Path) -> None:
-    async def test(one: Stepped) -> None:
-        receipts = list(await one.store.put_many("t", [b"a", b"b"], delay=60))
-        tasks = [asyncio.create_task(one.store.cancel(each)) for each in receipts]
-        await asyncio.sleep(0)  # they are begun
-        tasks[0].cancel()
-        told = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(told[0], asyncio.CancelledError)
-        assert told[1] is CancelResult.CANCELLED
-        assert await one.store.cancel(receipts[0]) is CancelResult.ALREADY_CANCELLED
-
-    run(tmp_path, test)
-
-
 def test_bury_keeps_its_place_among_the_other_calls_of_a_turn(tmp_path: Path) -> None:
     async def test(one: Stepped) -> None:
         await one.put(b"a", b"b", b"c")

@@ -79,21 +79,6 @@ def test_put_raises_error_of_the_store_when_closed_by_it(tmp_path: Path) -> None
     with_store(tmp_path, test)
 
 
-def test_cancelled_task_does_not_cancel_other_puts(tmp_path: Path) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        held = held_sync(store)
-        tasks = [asyncio.create_task(store.put("t", b"%d" % k)) for k in range(3)]
-        await held.reached()
-        tasks[1].cancel()
-        held.is_released.set()
-        told = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(told[1], asyncio.CancelledError)
-        assert told[0].queue_offset == 1
-        assert told[2].queue_offset == 3, "one that was begun is carried out all the same"
-
-    with_store(tmp_path, test)
-
-
 @pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
 def test_cancelled_put_is_made_durable(tmp_path: Path, named: dict[str, Any]) -> None:
     async def test(store: AsyncTimerStore) -> None:

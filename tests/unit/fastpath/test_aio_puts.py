@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-import timerstore.aio
-from tests.support.bench import NOW, small
+from tests.support.bench import small
 from tests.support.inside import IDS_CAPACITY_MIN
 from tests.unit.fastpath.aio_puts import (
     HOUR_S,
@@ -25,8 +24,7 @@ from tests.unit.fastpath.aio_puts import (
 )
 from timerstore import PutReceipt, StoreConfig, TimerStore
 from timerstore.aio import AsyncTimerStore
-from timerstore.errors import ClosedError, ConflictError, MessageError
-from timerstore.testing import ManualClock, Stepper
+from timerstore.errors import ClosedError, ConflictError
 
 
 @every
@@ -337,24 +335,6 @@ def test_coroutine_of_puts_lets_others_run(tmp_path: Path, monkeypatch: pytest.M
     with_store(tmp_path, test, flush="async", make=StoreConfig)
 
 
-def test_invalid_arguments_raise_the_usual_errors(tmp_path: Path) -> None:
-    async def test(store: AsyncTimerStore) -> None:
-        end = store.blocking._log.end
-        with pytest.raises(MessageError, match="flush: wanted 'sync' or 'async', got 'never'"):
-            await store.put("t", b"body", flush="never")
-        with pytest.raises(MessageError, match="body"):
-            await store.put("t", "text")  # type: ignore[arg-type]
-        with pytest.raises(MessageError, match="deliver_ms"):
-            await store.put("t", b"body", deliver_ms="soon")  # type: ignore[arg-type]
-        with pytest.raises(TypeError):
-            await store.put("t")  # type: ignore[call-arg]
-        with pytest.raises(MessageError, match="bodies"):
-            await store.put_many("t", [b"one", 2])
-        assert store.blocking._log.end == end
-
-    with_store(tmp_path, test)
-
-
 @pytest.mark.parametrize("count", [1, 1024, 1025])
 def test_lists_above_the_plain_limit_use_the_pool(tmp_path: Path, count: int) -> None:
     async def test(store: AsyncTimerStore) -> None:
@@ -372,16 +352,3 @@ def test_lists_above_the_plain_limit_use_the_pool(tmp_path: Path, count: int) ->
         assert store.blocking._log.durable == store.blocking._log.end
 
     with_store(tmp_path, test, make=StoreConfig)
-
-
-def test_put_works_on_a_manual_clock(tmp_path: Path) -> None:
-    async def run() -> None:
-        clock = ManualClock(NOW)
-        opening = timerstore.aio.open(tmp_path, small(flush="sync"), clock=clock, threads=False)
-        async with opening as store:
-            assert (await store.put("t", b"body", delay=1)).due_ms == NOW + 1000
-            clock.advance(1000)
-            Stepper(store.blocking).settle()
-            assert (await store.pull("t", 0, 0)).messages[0].body == b"body"
-
-    asyncio.run(run())

@@ -126,21 +126,6 @@ def test_acks_need_no_sync_when_flush_is_async(tmp_path: Path) -> None:
     with_leases(tmp_path, test, flush="async")
 
 
-def test_cancelled_call_is_made_all_the_same(tmp_path: Path) -> None:
-    async def test(
-        store: AsyncTimerStore, leased: list[LeasedMessage], _clock: ManualClock
-    ) -> None:
-        tasks = [asyncio.create_task(store.ack(one)) for one in leased[:3]]
-        await asyncio.sleep(0)  # they are begun
-        tasks[1].cancel()
-        told = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(told[1], asyncio.CancelledError)
-        assert (told[0], told[2]) == (AckResult.ACKED, AckResult.ACKED)
-        assert await store.ack(leased[1]) is AckResult.SETTLED
-
-    with_leases(tmp_path, test)
-
-
 def test_failed_sync_raises_in_each_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(
         store: AsyncTimerStore, leased: list[LeasedMessage], _clock: ManualClock

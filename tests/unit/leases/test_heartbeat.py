@@ -4,16 +4,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import timerstore
-import timerstore.aio
-import timerstore.net
-from tests.support.bench import small
-from timerstore import AckResult, LeaseLostError, MessageError, UnavailableError
+from timerstore import AckResult, LeaseLostError, UnavailableError
 from timerstore._engine.leases.lease_consumer import Beats, Heartbeat
 from timerstore.aio.async_leases import AsyncHeartbeat
 
@@ -174,46 +169,45 @@ def test_task_that_blocks_its_loop_for_a_whole_lease(answer: Any, is_lost: bool)
         asyncio.run(run())
 
 
-def test_lease_outlives_its_first_end_in_the_block(tmp_path: Path) -> None:
-    with timerstore.open(tmp_path, small(flush="async")) as store:
-        store.put("t", b"a")
-        (one,) = store.receive("t", "g", wait=10, lease=0.3)
-        with store.heartbeat(one, lease=0.3) as beat:
-            assert store.receive("t", "g", wait=1.0) == []
-            assert beat.lost is None
-            assert store.ack(one) is AckResult.ACKED
-        with pytest.raises(LeaseLostError), store.heartbeat(one):
-            pass
-        with pytest.raises(MessageError, match="lease"), store.heartbeat(one, lease=0):
-            pass
+class _Waits:
+    """Takes the place of the waits between two renewals; the third one ends the block."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.is_over = threading.Event()
+        self.set = self.is_over.set
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        if len(self.seconds) == 3:
+            self.set()
+        return self.is_over.is_set()
 
 
-def test_heartbeat_of_a_client_and_of_asyncio(tmp_path: Path) -> None:
-    async def run(url: str) -> None:
-        async with timerstore.aio.connect(url) as remote:
-            await use(remote)
-        async with timerstore.aio.open(tmp_path / "other", small(flush="async")) as local:
-            await local.put("t", b"b")
-            await use(local)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_renewal_begins_when_a_third_of_the_lease_has_passed(
+    monkeypatch: pytest.MonkeyPatch, *, is_async: bool
+) -> None:
+    waits, renew, sleep = _Waits(), _renewals(0, 0, 0, 0), asyncio.sleep
 
-    async def use(store: Any) -> None:
-        (one,) = await store.receive("t", "g", wait=10, lease=0.3)
-        async with store.heartbeat(one, lease=0.3) as beat:
-            assert await store.receive("t", "g", wait=1.0) == []
-            assert beat.lost is None
-        async with store.heartbeat(one, lease=5) as beat:
-            assert await store.ack(one) is AckResult.ACKED
-        with pytest.raises(LeaseLostError):
-            await store.heartbeat(one, lease=5).__aenter__()
+    async def renewed() -> int:
+        return renew()
 
-    with (
-        timerstore.open(tmp_path / "served", small(flush="async")) as store,
-        timerstore.net.serve(store, socket=tmp_path / "x.sock") as server,
-        timerstore.connect(server.urls[0]) as remote,
-    ):
-        for _ in range(2):
-            store.put("t", b"a")
-        (one,) = remote.receive("t", "g", wait=10, lease=0.3)
-        with remote.heartbeat(one, lease=5):
-            assert remote.ack(one) is AckResult.ACKED
-        asyncio.run(run(server.urls[0]))
+    async def slept(seconds: float) -> None:
+        await (asyncio.Event().wait() if waits.wait(seconds) else sleep(0))
+
+    async def block() -> None:
+        async with AsyncHeartbeat(renewed, 30.0):
+            while not waits.is_over.is_set():
+                await sleep(0)
+
+    if is_async:
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", slept)
+            asyncio.run(block())
+    else:
+        beat: Any = Heartbeat(renew, 30.0)
+        beat._is_over = waits
+        with beat:
+            assert waits.is_over.wait(20)
+    assert waits.seconds == [10.0, 10.0, 10.0]

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import timerstore
@@ -73,29 +72,6 @@ def test_pull_batch_has_the_same_columns(served: ServedBench, remote: RemoteStor
     assert not ours.store_hosts[:, 8:].any(), "bytes of the server's memory"
     assert ours.next_offset == 3
     assert ours.to_arrow().equals(theirs.to_arrow())
-
-
-@pytest.mark.parametrize(
-    ("bodies", "more"),
-    [
-        ([b"ab", bytearray(b"c"), memoryview(b"de")], {}),
-        ((b"abcde", np.array([0, 2, 3, 5])), {}),
-        ((bytearray(b"abcde"), [0, 2, 3, 5]), {"delay": [1, 2, 3]}),
-        ((b"abcde", np.array([0, 2, 3, 5], np.int32)), {"delay": np.array([1.5, 2, 3])}),
-        ([b"ab", b"c", b"de"], {"deliver_ms": np.array([1, 2, 3]) * 1000 + NOW}),
-        ([b"ab", b"c", b"de"], {"message_ids": ["x", None, "z"], "keys": ["k", ["l", "m"], ()]}),
-        ((b"abcde", np.array([0, 2, 3, 5])), {"message_ids": (b"xyz", np.array([0, 1, 2, 3]))}),
-        ([b"ab", b"c", b"de"], {"atomic": True, "queue_id": np.int64(1)}),
-    ],
-)
-def test_put_many_takes_columns(
-    served: ServedBench, remote: RemoteStore, bodies: Any, more: dict[str, Any]
-) -> None:
-    batch = remote.put_many("t", bodies, **more)
-    assert len(batch) == 3
-    served.bench.turn(10_000)
-    found = served.bench.bodies("t", batch.queue_id)
-    assert sorted(found) == [b"ab", b"c", b"de"]
 
 
 def test_consumer_that_is_closed_while_it_joins_again_keeps_no_queues(
@@ -589,3 +565,19 @@ def test_serve_names_every_invalid_argument(tmp_path: Path) -> None:
             workers=0,  # type: ignore[arg-type]
         )
     assert len(error.value.problems) == 5
+
+
+def test_clients_see_the_unique_messages_of_each_other(tmp_path: Path) -> None:
+    served = ServedBench(Bench(tmp_path / "store", small(flush="sync")), tmp_path / "x.sock")
+    first, second = served.connect(), served.connect()
+    for number in range(3):
+        stored = first.put("t", b"%d" % number, key="k", unique=True)
+        known = second.put("t", b"no", key="k", unique=True)
+        assert (stored.duplicate, known.duplicate) == (False, True)
+        assert known.message_id == stored.message_id
+        served.bench.turn()
+        (message,) = second.receive("t", "g")
+        assert message.body == b"%d" % number
+        assert served.bench.store.put("t", b"no", key="k", unique=True).duplicate
+        assert first.ack(message.receipt) is AckResult.ACKED
+    served.close()

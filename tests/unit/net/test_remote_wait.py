@@ -13,6 +13,7 @@ import pytest
 import timerstore
 import timerstore.net
 from tests.support.certificates import TOKEN
+from tests.support.consuming import Running, until
 from tests.support.served_bench import ServedBench
 from tests.unit.net.test_tls import Tls
 from timerstore import (
@@ -226,3 +227,20 @@ def test_shared_store_returns_the_leases_of_a_process_that_ends(tmp_path: Path) 
 def test_return_leases_needs_a_shared_store(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="return_leases: it goes with shared=True"):
         timerstore.open(tmp_path / "s", return_leases=True)  # type: ignore[call-overload]
+
+
+def test_next_reader_is_found_behind_a_call_without_a_thread(
+    served: ServedBench, remote: RemoteStore
+) -> None:
+    """The first call of the connection waits in no thread, so it can read for no other."""
+    wait = remote.begin_receive("first", "g", wait=60)
+    calls = {
+        topic: Running(lambda topic=topic: remote.receive(topic, "g", wait=60))  # type: ignore[misc]
+        for topic in ("a", "b")
+    }
+    until(lambda: served.server.stats()["net_waiting_requests"] == 3)
+    for topic in ("a", "b"):
+        served.bench.store.put(topic, topic.encode())
+        served.bench.turn()
+        assert [one.body for one in calls[topic].answer()] == [topic.encode()]
+    wait.cancel()

@@ -6,8 +6,10 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ import timerstore.aio
 import timerstore.net
 from tests.support.bench import Bench, small
 from tests.support.certificates import TOKEN, Secrets, make_secrets
+from tests.support.consuming import Running
 from tests.support.served_bench import ServedBench
 from timerstore import (
     ClosedError,
@@ -170,6 +173,59 @@ def test_call_that_is_too_slow_ends_alone(half: _HalfServer) -> None:
         others[1].join()
     others[0].join()
     assert ends == [ClosedError]
+
+
+_WAITS = pytest.mark.parametrize(
+    ("name", "args"), [("receive", ("t", "g")), ("pull", ("t", 0, 0)), ("pull_batch", ("t", 0, 0))]
+)
+
+
+@_WAITS
+def test_awaited_call_has_its_whole_wait_and_the_limit(
+    half: _HalfServer, monkeypatch: pytest.MonkeyPatch, name: str, args: Any
+) -> None:
+    monkeypatch.setattr(async_channel, "_RELEASE_S", 0)  # this server ends no abandoned call
+
+    async def main() -> None:
+        loop, passed_s = asyncio.get_running_loop(), 0.0
+        now = loop.time
+        loop.time = lambda: now() + passed_s  # type: ignore[method-assign]
+        async with timerstore.aio.connect(half.url, retry_for=0) as store:
+            call = asyncio.create_task(getattr(store, name)(*args, wait=100))
+            await asyncio.sleep(0)
+            for at_s in (6, 99, 104):
+                passed_s = at_s
+                await store.topics()  # so the connection is not lost
+                await asyncio.sleep(0.001)
+                assert not call.done()
+            passed_s = 106
+            await store.topics()
+            with pytest.raises(ConnectionLostError, match=r"did not answer in 105 s"):
+                await asyncio.wait_for(call, 20)
+
+    asyncio.run(main())
+
+
+@_WAITS
+def test_call_has_its_whole_wait_and_the_limit(
+    half: _HalfServer, monkeypatch: pytest.MonkeyPatch, name: str, args: Any
+) -> None:
+    passed_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr("timerstore.net.channel.time", clock)
+    with timerstore.connect(half.url, retry_for=0) as store:
+        call = Running(lambda: getattr(store, name)(*args, wait=100))
+        while not store._connector.channel()._slots:
+            pass
+        for at_s in (6, 99, 104):
+            passed_s = at_s
+            store.topics()  # read by the thread that waits
+            assert not call.is_done(0.001)
+        passed_s = 106
+        store.topics()
+        found = call.answer()
+    assert isinstance(found, ConnectionLostError)
+    assert "did not answer in 105 s" in str(found)
 
 
 @_CLIENTS

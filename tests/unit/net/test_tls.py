@@ -18,9 +18,11 @@ from tests.support.bench import Bench
 from tests.support.certificates import TOKEN, make_secrets
 from tests.support.held_sync import PATIENCE_S
 from timerstore import AccessError, ConfigError, UnavailableError
+from timerstore.net.access import ServerAccess
 from timerstore.net.connections import REJECTING_MAX
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.tls_stream import TlsStream
+from timerstore.net.wire_messages import PROTOCOL_VERSION, Hello
 
 
 class Tls:
@@ -218,3 +220,15 @@ def test_options_that_protect_nothing_are_config_errors(
         options = {**options, "socket": tmp_path / "x.sock"}
     with pytest.raises(ConfigError, match=f"{name}: wanted"):
         timerstore.net.serve(tls.bench.store, **options)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "", TOKEN[:1], TOKEN[:-1], TOKEN[1:], TOKEN + "x", TOKEN * 2, TOKEN.swapcase(),
+     f" {TOKEN}", f"{TOKEN}\n", f"{TOKEN}\0", "\0" * len(TOKEN), TOKEN[::-1]],
+)  # fmt: skip
+def test_only_the_whole_token_is_accepted(given: str | None) -> None:
+    access = ServerAccess(None, TOKEN)
+    access.check_hello(Hello(PROTOCOL_VERSION, [], TOKEN, False))
+    with pytest.raises(AccessError, match="the token is wrong"):
+        access.check_hello(Hello(PROTOCOL_VERSION, [], given, False))

@@ -11,9 +11,7 @@ from tests.support.ways import run
 from timerstore import AckResult, CancelResult
 
 TURNS = 7
-IN_POOL = {
-    "put of a new topic, synced", "put with a key", "put_many", "cancel", "reschedule", "bury",
-}  # fmt: skip
+IN_POOL = {"put of a new topic, synced", "put with a key", "put_many"}
 """A task of the store's own process may be cancelled before a thread has begun with these."""
 
 

@@ -1,14 +1,21 @@
 """Consumers in each way, also over a connection that is lost."""
 
+import asyncio
 import dataclasses
 import os
 import socket
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support.bench import Bench
 from tests.support.ways import run
-from timerstore import ClosedError, MessageError
+from timerstore import ClosedError, ConnectionLostError, MessageError
+from timerstore.net import remote_consumer
+from timerstore.net.async_channel import AsyncChannel
+from timerstore.net.channel import Channel
 
 
 @pytest.fixture
@@ -102,3 +109,60 @@ def test_calls_over_a_lost_connection_are_made_on_the_next_one(five: Bench) -> N
         assert five.store.ack(one) == "ACKED"
     assert len(list(five.store.pending(topic="u"))) == 5
     assert five.store.receive("t", "g") == []
+
+
+def test_poll_that_lost_its_connection_waits_for_the_rest_of_its_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = bench.store.consumer("t", "g")
+    waits: list[float] = []
+    passed_s = 0.0
+
+    def is_lost(spec: Any, options: Any) -> bool:
+        nonlocal passed_s
+        if spec.name != "poll":
+            return False
+        waits.append(options["wait"])
+        if len(waits) > 1:
+            return False
+        passed_s = 7.0
+        bench.local.put("t", b"x")
+        bench.turn()
+        return True
+
+    lost = ConnectionLostError("lost")
+    if bench.is_awaited:
+        request = AsyncChannel.request
+
+        async def awaited(
+            self: AsyncChannel, spec: Any, args: Any, options: Any, *more: Any, **named: Any
+        ) -> Any:
+            if is_lost(spec, options):
+                self._lose(lost)
+                raise lost
+            return await request(self, spec, args, options, *more, **named)
+
+        async def patch_clock() -> None:
+            loop = asyncio.get_running_loop()
+            now = loop.time
+            monkeypatch.setattr(loop, "time", lambda: now() + passed_s)
+
+        run(patch_clock())
+        monkeypatch.setattr(AsyncChannel, "request", awaited)
+    else:
+        made = Channel.request
+
+        def blocking(
+            self: Channel, spec: Any, args: Any, options: Any, *more: Any, **named: Any
+        ) -> Any:
+            if is_lost(spec, options):
+                self._lose(lost)
+                raise lost
+            return made(self, spec, args, options, *more, **named)
+
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s, sleep=time.sleep)
+        monkeypatch.setattr(remote_consumer, "time", clock)
+        monkeypatch.setattr(Channel, "request", blocking)
+    assert [one.body for one in consumer.poll(9, 10)] == [b"x"]
+    assert waits[0] == 10
+    assert 2 < waits[1] <= 3

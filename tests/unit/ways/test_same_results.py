@@ -3,10 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.bench import NOW, Bench
-from timerstore import MessageError, NotPendingError
+from tests.support.consuming import Running
+from timerstore import MessageError, NotPendingError, PutReceipt
 from timerstore.reports import Histogram
 
 _AT = datetime.fromtimestamp(NOW / 1000, UTC)
@@ -159,3 +161,32 @@ def test_errors_carry_their_result(bench: Bench) -> None:
     with pytest.raises(NotPendingError) as wanted:
         bench.local.reschedule(moved, delay=7)
     assert (str(caught.value), caught.value.result) == (str(wanted.value), wanted.value.result)
+
+
+def test_unique_puts_made_at_once_store_one(bench: Bench) -> None:
+    def put() -> PutReceipt:
+        return bench.store.put("t", b"x", key="k", unique=True, delay=9)
+
+    receipts = [one.answer() for one in [Running(put) for _ in range(20)]]
+    assert sum(not one.duplicate for one in receipts) == 1
+    assert len({one.handle for one in receipts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("bodies", "more"),
+    [
+        ([b"ab", bytearray(b"c"), memoryview(b"de")], {}),
+        ((b"abcde", np.array([0, 2, 3, 5])), {}),
+        ((bytearray(b"abcde"), [0, 2, 3, 5]), {"delay": [1, 2, 3]}),
+        ((b"abcde", np.array([0, 2, 3, 5], np.int32)), {"delay": np.array([1.5, 2, 3])}),
+        ([b"ab", b"c", b"de"], {"deliver_ms": np.array([1, 2, 3]) * 1000 + NOW}),
+        ([b"ab", b"c", b"de"], {"message_ids": ["x", None, "z"], "keys": ["k", ["l", "m"], ()]}),
+        ((b"abcde", np.array([0, 2, 3, 5])), {"message_ids": (b"xyz", np.array([0, 1, 2, 3]))}),
+        ([b"ab", b"c", b"de"], {"atomic": True, "queue_id": np.int64(1)}),
+    ],
+)
+def test_put_many_takes_columns(bench: Bench, bodies: Any, more: dict[str, Any]) -> None:
+    batch = bench.store.put_many("t", bodies, **more)
+    assert len(batch) == 3
+    bench.turn(10_000)
+    assert sorted(bench.bodies("t", batch.queue_id)) == [b"ab", b"c", b"de"]

@@ -732,6 +732,24 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """
         return self._do_backlog(topic, group)
 
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic with its messages, pending, leased and dead ones included, and the offsets
+        of its groups. Return whether it existed.
+
+        The deletion is durable on return. If the process dies during the call, the topic is whole
+        or the next opening completes the deletion; a repeated call does no harm. Until the call
+        returns, a put to the topic raises BusyError. A later put creates the topic again, with
+        queue offsets from 0.
+
+        Raises:
+            MessageError: the name is invalid or of a topic of the store itself, or recurring
+                messages go to the topic (use `cancel_every`).
+            BusyError: messages of a fixed level are pending, which cannot be cancelled.
+            FullError: the disk is full. Repeat the call, or open the store again; before, puts to
+                the topic raise BusyError.
+        """
+        return self._do_delete_topic(plain(topic))
+
     def committed(self, topic: str, group: str) -> dict[Any, int]:
         """Return the committed offset of each queue in which the group has committed.
 
@@ -1079,6 +1097,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         raise NotImplementedError
 
     def _do_backlog(self, topic: str, group: str) -> GroupBacklog:
+        raise NotImplementedError
+
+    def _do_delete_topic(self, topic: str) -> bool:
         raise NotImplementedError
 
     def _do_committed(self, topic: str, group: str) -> dict[Any, int]:

@@ -80,7 +80,12 @@ class ReadOnlyStore(
     def _do_dead_letters(self, group: str, topic: str | None) -> Iterator[DeadLetter]:
         self.check_open()
         group, topic = check_names(group, topic)
-        reader = DeadLetterReader(self._timers.store_id or 0, self.topics, self.pull_batch)
+        reader = DeadLetterReader(
+            self._timers.store_id or 0,
+            self.topics,
+            self.pull_batch,
+            self._view.routes.deleted_below,
+        )
         known = RequeuedPlaces()
 
         def scan() -> set[tuple[int, int]]:

@@ -131,6 +131,15 @@ def test_recurring_messages(ts: CommandLine, url: str) -> None:
     assert ts.fine("every", url, "--cancel", "n").out == "ENDED n\n"
 
 
+def test_topic_is_deleted(ts: CommandLine, store: TimerStore, url: str) -> None:
+    store.put("gone", b"x", delay=60)
+    assert ts.fine("delete-topic", url, "gone").out == "deleted gone\n"
+    assert "gone" not in store.topics()
+    answer = ts("delete-topic", url, "gone", "--json")
+    assert (answer.code, answer.row) == (Exit.NOT_SO, {"topic": "gone", "deleted": False})
+    assert "reserved for the engine" in ts("delete-topic", url, "rmq_sys_wheel_timer").err
+
+
 def test_pace_limits_and_releases_a_topic(ts: CommandLine, store: TimerStore, url: str) -> None:
     store.put_many("t", [b"x"] * 30, delay=1)
     row = ts.fine("pace", url, "t=1", "--for", "1500ms", "--json").row

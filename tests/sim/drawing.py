@@ -41,7 +41,7 @@ OPERATIONS = (
     "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
     "requeue", "group_put", "receive_in_order",
     "replace", "unique", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
-    "cancel_many", "write_back", "failed_sync", "half", "end_half", "checks",
+    "cancel_many", "write_back", "failed_sync", "half", "end_half", "checks", "scrap",
 )  # fmt: skip
 """The operations of the groups and of schedule.py. operations.py and its base classes have a method
 for each.

@@ -15,6 +15,7 @@ from tests.sim.drawing import DAY_MS, Op
 from tests.sim.halving import Halving
 from tests.sim.images import check_image
 from tests.sim.reading import Reading
+from tests.sim.scrapping import Scrapping
 from tests.support.driver import START_MS
 from tests.support.inside import inside
 from tests.support.inside.parts import retry_ns_of
@@ -34,14 +35,14 @@ SHOWS_NOTHING = {
     "put", "put_many", "put_once", "put_many_once", "put_level", "put_many_level", "cancel",
     "reschedule", "advance", "back", "to_due", "to_slot", "fault", "full", "crowd", "nothing",
     "reader", "backup", "settle_lease", "leases", "replace", "rounds", "every", "cancel_every",
-    "put_spread", "put_many_spread", "cancel_many", "half",
+    "put_spread", "put_many_spread", "cancel_many", "half", "scrap",
 }  # fmt: skip
 """Operations after which a pull returns nothing new until a service has run."""
 _AT_REST = {"advance", "to_due", "to_slot", "settle", "die", "nothing"}
 """Operations after which idle services stay idle unless the clock gives them work."""
 
 
-class Operations(Reading, Halving):
+class Operations(Reading, Halving, Scrapping):
     """A world that can run all operations."""
 
     def __init__(self, config: StoreConfig, allocations: Any, *, is_small: bool) -> None:

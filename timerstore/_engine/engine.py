@@ -49,6 +49,7 @@ from timerstore._engine.leases.leases import Leases
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.staging import Staging
+from timerstore._engine.maintenance.topic_deletion import TopicDeleter
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch, PendingDeletes
 from timerstore._engine.queues.message_ids import OriginalMessages
@@ -128,6 +129,7 @@ class Engine(Owner):
             self._build_changes()
             self._build_features(threads=threads)
             self._connect_services()
+            self.topic_deleter.complete()
         except BaseException:
             self.directory.release()
             raise
@@ -313,6 +315,11 @@ class Engine(Owner):
             threads=threads,
         )
 
+        writing = self.dispatch, self.pending, self.many_canceller, self.appender, self.offsets
+        leases = self.lease_progress, self.groups, self.group_backlogs.forget
+        others = self.definitions.all, self.checkpoint, self.retention
+        self.topic_deleter = TopicDeleter(core, *writing, *leases, *others)
+
     def _make_retention(self) -> Retention:
         """Build retention, with the components that move or protect messages."""
         core, timer_log, wheel, open_slot = self.core, self.timer_log, self.wheel, self.open_slot
@@ -396,7 +403,8 @@ class Engine(Owner):
             route = self.routes.readable(topic, queue_id, self.clock.now_ms)
             return self.puller.batch(route, offset, max_count, 0.0)
 
-        reader = DeadLetterReader(self.store_id, self.routes.topics, pull)
+        below = self.routes.deleted_below
+        reader = DeadLetterReader(self.store_id, self.routes.topics, pull, below)
         return Requeuer(self.store_id, self.id_prefix, self.log, self.appender, reader)
 
     # --- connecting ---

@@ -128,6 +128,7 @@ class AsyncTimerStore(AsyncClosing):
     recurring = _in_pool(TimerStore.recurring)
     cancel_every = _in_pool(TimerStore.cancel_every)
     backlog = _in_pool(TimerStore.backlog)
+    delete_topic = _in_pool(TimerStore.delete_topic)
     requeue = _in_pool(TimerStore.requeue)
     committed = _in_pool(TimerStore.committed)
     offset_at = _in_pool(TimerStore.offset_at)

@@ -1,4 +1,4 @@
-"""Commands `cancel` and `move`: change pending messages, by handle or by key."""
+"""Commands `cancel`, `move` and `delete-topic`: change pending messages, and remove a topic."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -165,6 +165,28 @@ def _move(store: Store, handle: str, due: dict[str, Any], *, as_json: bool) -> b
         when = time_text(receipt.due_ms, ahead_of=SystemClock().now_ms)
         say(f"MOVED {receipt.message_id}: due {when}\n  handle {receipt.handle}")
     return True
+
+
+@click.command("delete-topic")
+@store_argument
+@click.argument("topic")
+@config_option
+@json_option
+def delete_topic_command(
+    path: StorePlace, topic: str, settings: tuple[tuple[str, Any], ...], as_json: bool
+) -> None:
+    """Delete a topic with all of its messages: pending, leased and dead ones, too.
+
+    The deletion is durable. It is refused if recurring messages go to the topic. The exit code is
+    1 if there is no such topic.
+    """
+    with opened(path, config_of(settings), threads=False) as store:
+        is_deleted = store.delete_topic(topic)
+    if as_json:
+        emit({"topic": topic, "deleted": is_deleted})
+    else:
+        say(f"{'deleted' if is_deleted else 'no topic'} {safe(topic)}")
+    _exit_unless(is_deleted)
 
 
 def _checking_stop(stop: Stop, handles: Iterable[str]) -> Iterator[str]:

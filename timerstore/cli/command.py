@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "histogram": ("inspecting", "Count pending messages by due time."),
         "cancel": ("changing", "Cancel pending messages."),
         "move": ("changing", "Reschedule pending messages."),
+        "delete-topic": ("changing", "Delete a topic with all of its messages."),
         "pace": ("pacing", "Deliver due messages at a limited rate."),
         "top": ("top", "Show a live screen: wheel, pending messages, rates, lateness."),
         "serve": ("serving", "Serve a store to programs on a socket, or its dashboard."),

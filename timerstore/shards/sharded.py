@@ -293,6 +293,9 @@ class ShardedStore(
     def _do_backlog(self, topic: str, group: str) -> GroupBacklog:
         return backlog_of_all(self._in_all(lambda store: store.backlog(topic, group)))
 
+    def _do_delete_topic(self, topic: str) -> bool:
+        return any(self._in_all(lambda store: store.delete_topic(topic)))
+
     def _do_flush(self) -> None:
         self._in_all(lambda store: store.flush())
 

@@ -118,6 +118,10 @@ def _recurring(store: TimerStore) -> None:
     store.put_every("t", b"r", every=3600, name="prepared")
 
 
+def _topic(store: TimerStore) -> None:
+    store.put("prepared", b"prepared", delay=3600)
+
+
 _ROWS = {
     "cancel": Row("always", _timer, lambda one, store: store.cancel(one)),
     "cancel by handle": Row("always", _timer, lambda one, store: store.cancel(one.handle)),
@@ -145,6 +149,7 @@ _ROWS = {
     "put_every": Row(
         "always", lambda _: None, lambda _, store: store.put_every("t", b"r", every=3600)
     ),
+    "delete_topic": Row("always", _topic, lambda _, store: store.delete_topic("prepared")),
     "cancel_every": Row("always", _recurring, lambda _, store: store.cancel_every("prepared")),
 }
 

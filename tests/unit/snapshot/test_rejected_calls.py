@@ -30,6 +30,7 @@ CHANGES = {
     "put_many": lambda s: s.put_many("t", [b""]),
     "put_every": lambda s: s.put_every("t", b"", every=5),
     "cancel_every": lambda s: s.cancel_every("each"),
+    "delete_topic": lambda s: s.delete_topic("t"),
     "ingest": lambda s: s.ingest("source", 1, []),
     "cancel": lambda s: s.cancel("handle"),
     "cancel_many": lambda s: s.cancel_many([]),

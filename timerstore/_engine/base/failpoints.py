@@ -125,7 +125,17 @@ SHARD_NAMES = (
 )
 """Fail points of sharded stores: timerstore/shards."""
 
-ALL_NAMES = frozenset((*NAMES, *LEASE_NAMES, *HALF_NAMES, *SHARD_NAMES))
+DELETION_NAMES = (
+    "delete_topic_begun",
+    "delete_topic_cancelled",
+    "delete_topic_appended",
+    "dispatch_topic_deleted",
+    "delete_topic_offsets_removed",
+    "delete_topic_ended",
+)
+"""Fail points of `delete_topic`, in their order."""
+
+ALL_NAMES = frozenset((*NAMES, *LEASE_NAMES, *HALF_NAMES, *SHARD_NAMES, *DELETION_NAMES))
 
 hook: Callable[[str], None] | None = None
 """Called with a point's name when it is reached; tests set it."""

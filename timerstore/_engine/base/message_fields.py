@@ -119,9 +119,7 @@ MESSAGE_ID_BYTES_MAX = 128
 """Of a caller's message id, which is part of every handle and of the properties of each copy."""
 PROPERTY_VALUE_BYTES_MAX = 32_767
 
-_SYSTEM_TOPICS = frozenset(
-    {"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_timerstore_ingest"}
-)
+_SYSTEM_TOPICS = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"})
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 _NO_ID = re.compile("[\x00-\x20\x7f]")
@@ -218,7 +216,7 @@ def _topic_bytes(topic: object) -> bytes:
             "topic: wanted ASCII letters, digits, %, _, - and |, "
             f"got {', '.join(map(repr, wrong))} in {quoted(topic)}"
         )
-    if topic in _SYSTEM_TOPICS:
+    if topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_timerstore_"):
         problems.append(f"topic: {topic} is reserved for the engine")
     if problems:
         raise MessageError(problems)

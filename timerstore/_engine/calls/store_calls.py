@@ -77,6 +77,12 @@ class StoreCalls(OpenStore):
     def _do_topics(self) -> dict[str, int]:
         return self._engine.routes.topics()
 
+    @api_call
+    def _do_delete_topic(self, topic: str) -> bool:
+        is_deleted = self._engine.topic_deleter.delete(topic)
+        self._requeuer.forget(topic)
+        return is_deleted
+
     # --- pulling ---
 
     @api_call

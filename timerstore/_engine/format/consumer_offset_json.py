@@ -12,7 +12,7 @@ See also: files of 5.1.4, 5.3.3 and 5.4.0 brokers in tests/fixtures/consumer_off
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from timerstore._engine.format import json_text
@@ -43,6 +43,19 @@ class ConsumerOffsets:
             table[key] = dict(sorted({**table.get(key, {}), **offsets}.items()))
             if topic not in topics.get(group, ()):
                 topics[group] = [*topics.get(group, ()), topic]
+        return ConsumerOffsets(self.version.next(now_ms), table, topics, self.other, self.is_wide)
+
+    def without(self, is_wanted: Callable[[str], bool], now_ms: int) -> "ConsumerOffsets":
+        """Return a file without the topics for which `is_wanted` is false."""
+        table = {
+            name: one for name, one in self.table.items() if is_wanted(name.partition(SEPARATOR)[0])
+        }
+        if len(table) == len(self.table):
+            return self
+        topics = {
+            group: [one for one in names if is_wanted(one)]
+            for group, names in self.topics_of_group.items()
+        }
         return ConsumerOffsets(self.version.next(now_ms), table, topics, self.other, self.is_wide)
 
 

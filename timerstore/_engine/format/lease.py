@@ -125,6 +125,13 @@ def committed_properties(properties: bytes) -> bytes:
     return b"".join(kept) + f"{COMMITTED_PROPERTY}\x011\x02".encode()
 
 
+def source_of(topic: str) -> str | None:
+    """Return the topic whose retries or half messages a topic has; None for another topic."""
+    source = topic.partition("|")[2] if topic.startswith(RETRY_PREFIX) else topic
+    source = source.removeprefix(HALF_PREFIX)
+    return None if source == topic else source
+
+
 class Lease(NamedTuple):
     """The fields of TS_LEASE."""
 

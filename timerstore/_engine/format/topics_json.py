@@ -3,9 +3,12 @@
 Invariants:
     1. A file of a 5.3 broker that is read and written again has the same bytes.
 Raises: CorruptError if neither the file nor its older copy can be parsed.
-On-disk format: JSON as a broker writes it. Unknown fields are kept unchanged.
+On-disk format: JSON as a broker writes it. Unknown fields of a topic are kept unchanged. If a topic
+    was deleted, `timerstoreDeleted` has the log offset below which its records are deleted, or -1
+    while it is being deleted. A broker ignores it; the log has the same (write/topic_deletion.py).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +22,7 @@ PERM_WRITE = 2
 
 _MESSAGE_TYPE = "message.type"  # the attribute of RocketMQ 5, and its value for priorities
 _PRIORITY = "PRIORITY"
+_DELETED = "timerstoreDeleted"
 
 
 class TopicConfig(NamedTuple):
@@ -46,6 +50,7 @@ class Topics:
 
     version: DataVersion = json_text.NO_VERSION
     topics: dict[str, TopicConfig] = field(default_factory=dict)
+    deleted: dict[str, int] = field(default_factory=dict)
 
     def with_topic(self, topic: str, queue_count: int, now_ms: int) -> "Topics":
         """Return a file in which a topic exists and has at least `queue_count` queues."""
@@ -56,6 +61,13 @@ class Topics:
         grown = self._grown(topic, queue_count)
         attributes = {**grown.attributes, _MESSAGE_TYPE: _PRIORITY}
         return self._with(grown._replace(attributes=attributes), now_ms)
+
+    def with_deleted(self, deleted: dict[str, int], gone: Collection[str], now_ms: int) -> "Topics":
+        """Return a file with these deletions, and without the topics that are gone."""
+        topics = {name: one for name, one in self.topics.items() if name not in gone}
+        if (deleted, len(topics)) == (self.deleted, len(self.topics)):
+            return self
+        return Topics(self.version.next(now_ms), topics, deleted)
 
     def _grown(self, topic: str, queue_count: int) -> TopicConfig:
         old = self.topics.get(topic)
@@ -69,7 +81,8 @@ class Topics:
     def _with(self, new: TopicConfig, now_ms: int) -> "Topics":
         if new == self.topics.get(new.topic):
             return self
-        return Topics(self.version.next(now_ms), {**self.topics, new.topic: new})
+        topics = {**self.topics, new.topic: new}
+        return Topics(self.version.next(now_ms), topics, self.deleted)
 
 
 def make_topic(topic: str, queue_count: int) -> TopicConfig:
@@ -98,6 +111,7 @@ def write(topics: Topics) -> bytes:
         {
             "dataVersion": topics.version.to_json(),
             "topicConfigTable": {name: _to_json(one) for name, one in topics.topics.items()},
+            **({_DELETED: topics.deleted} if topics.deleted else {}),
         }
     )
 
@@ -121,7 +135,12 @@ def _parse(text: bytes) -> Topics:
     whole = json_text.loads(text)
     table = json_text.as_table(whole.get("topicConfigTable", {}), "topicConfigTable")
     topics = {name: _topic(name, value) for name, value in table.items()}
-    return Topics(DataVersion.from_json(whole.get("dataVersion")), topics)
+    deleted = json_text.as_table(whole.get(_DELETED, {}), _DELETED)
+    return Topics(
+        DataVersion.from_json(whole.get("dataVersion")),
+        topics,
+        {name: json_text.as_int(at, _DELETED) for name, at in deleted.items()},
+    )
 
 
 def _topic(name: str, value: object) -> TopicConfig:

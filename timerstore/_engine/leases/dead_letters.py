@@ -10,7 +10,7 @@ See also: docs/decisions/0017-dead-letters-and-priorities.md.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -96,8 +96,12 @@ class DeadLetterReader(Owner):
         store_id: int,
         topics: Callable[[], dict[str, int]],
         pull: Callable[..., MessageBatch],
+        deleted_below: Mapping[str, int],
     ) -> None:
-        """`topics`, `pull`: as StoreApi.topics and StoreApi.pull_batch."""
+        """`topics`, `pull`: as StoreApi.topics and StoreApi.pull_batch. `deleted_below`: as in
+        Routes.
+        """
+        self._deleted_below = deleted_below
         self._store_id = store_id
         self._topics = topics
         self._pull = pull
@@ -113,8 +117,14 @@ class DeadLetterReader(Owner):
         for page in self.pages(group):
             requeued = scan()
             for place, one in page:
-                if place not in requeued and topic in (None, one.topic):
+                if place in requeued or self.is_deleted(one.topic, one.log_offset):
+                    continue
+                if topic in (None, one.topic):
                     yield one
+
+    def is_deleted(self, topic: str, log_offset: int) -> bool:
+        """Return whether a dead letter was deleted with its topic."""
+        return log_offset < self._deleted_below.get(topic, 0)
 
     def scan(self, group: str, known: RequeuedPlaces) -> None:
         """Add the dead letters whose messages were requeued since the last scan."""
@@ -141,8 +151,9 @@ class DeadLetterReader(Owner):
             for batch in self._batches(dead, queue_id, begin, _PAGE):
                 for one in batch:
                     place = queue_id, one.queue_offset
-                    if place not in requeued:
-                        counted.add(place, one.properties.get(TOPIC_PROPERTY, one.topic))
+                    topic = one.properties.get(TOPIC_PROPERTY, one.topic)
+                    if place not in requeued and not self.is_deleted(topic, one.log_offset):
+                        counted.add(place, topic)
                 counted.scanned[queue_id] = batch.next_offset
             least = self._pull(dead, queue_id, begin, max_count=1).min_offset
             if least > counted.begins.get(queue_id, 0):
@@ -319,6 +330,8 @@ class Requeuer(Owner):
                     for place, one in page:
                         if place in requeued or topic not in (None, one.topic):
                             continue
+                        if self._reader.is_deleted(one.topic, one.log_offset):
+                            continue
                         try:
                             copies[place] = self._copy(group, place, one)
                         except MessageError as error:
@@ -335,6 +348,12 @@ class Requeuer(Owner):
                 [*problems[:_PROBLEMS_MAX], *left, f"requeue: {count} others were requeued"]
             )
         return count
+
+    def forget(self, topic: str) -> None:
+        """Count no dead letters of a deleted topic any more."""
+        with self._lock:
+            for counted in self._counted.values():
+                counted.discard([place for place, one in counted.topics.items() if one == topic])
 
     def count(self, group: str, topic: str) -> int:
         """Return the number of dead letters of a group and topic that were not requeued.

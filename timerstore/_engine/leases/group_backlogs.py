@@ -111,6 +111,12 @@ class GroupBacklogs(Owner):
         self._read_once()
         return self._one(topic, group, self._pending_by_topic(), letters)
 
+    def forget(self, topic: str) -> set[int]:
+        """Forget the groups of a deleted topic; return the timers of their last attempts."""
+        self._read_once()
+        self._kinds.in_backoff.forget(topic)
+        return self._kinds.last_attempts.forget(topic)
+
     def _pending_by_topic(self) -> dict[str, int]:
         with self._log.lock:
             return pending_by_topic(self._routes)[0]

@@ -192,6 +192,12 @@ class TimerIds(Owner):
         with self._lock:
             return list(self._ids)
 
+    def forget(self, topic: str) -> set[int]:
+        """Forget the timers of a deleted topic; return their ids."""
+        with self._lock:
+            keys = [key for key in self._ids if key[0] == topic]
+            return {timer_id for key in keys for timer_id in self._ids.pop(key)}
+
     def _count(self, key: Key) -> int:
         ids = np.unique(np.array(self._ids[key], np.int64))
         ids = ids[which_wait(self._states.native, ids)]

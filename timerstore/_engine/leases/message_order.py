@@ -82,7 +82,8 @@ class MessageOrder(Owner):
                 if route is None:
                     continue
                 native = route.native
-                if native.pending or (topic == self._retry_topic and native.next_offset > position):
+                waiting = native.next_offset > max(position, 0)  # -1: not known, or deleted
+                if native.pending or (topic == self._retry_topic and waiting):
                     return False
         return True
 

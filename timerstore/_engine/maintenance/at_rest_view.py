@@ -16,7 +16,7 @@ import numpy as np
 
 from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.format import watermark, wheel_slot
+from timerstore._engine.format import topics_json, watermark, wheel_slot
 from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
 from timerstore._engine.format.queue_unit import UNIT_BYTES as QUEUE_UNIT_BYTES
 from timerstore._engine.format.store_paths import Tree, segment_name
@@ -186,6 +186,18 @@ def _durable_end(disk: Disk, tree: Tree, mark: Watermark | None, findings: Findi
     return max(mark.log_end, staged_end)
 
 
+def _deleted_below(disk: Disk, tree: Tree) -> dict[str, int]:
+    """Return by topic the log offset below which its records are deleted.
+
+    Of a topic that is being deleted the next opening deletes all records.
+    """
+    try:
+        deleted = topics_json.read(disk.read_small(tree.topics_json), None).deleted
+    except TimerStoreError:  # check_states.py reports it
+        return {}
+    return {topic: at if at >= 0 else 2**62 for topic, at in deleted.items()}
+
+
 class _FileRange(Segments):
     """The files of a space that have [begin, end), whether they exist or not."""
 
@@ -234,6 +246,7 @@ class AtRestView(Owner):
         self._missing: set[Path] = set()
         self.is_built = self.disk.is_directory(self.tree.queues)  # else it has no topic yet
         self.is_built &= self.mark is None or not self.mark.is_bootstrap
+        self.deleted_below = _deleted_below(self.disk, self.tree)
         self.log_begin, self.log_end = self._files.begin, self._files.end
         self.is_open = self.disk.exists(self.tree.abort)
         self.is_quiet = False  # known after the log was read

@@ -62,6 +62,11 @@ class QueueCheck(Owner):
     def add(self, run: UnitRun) -> None:
         """Compare one run of units."""
         route, offset, wanted = run
+        if below := self._view.deleted_below.get(route.topic):
+            kept = queue_unit.read(wanted.tobytes())["log_offset"] >= below
+            if not kept.any():
+                return
+            offset, wanted = offset + int(kept.argmax()), wanted[kept.argmax() :]
         index = int(route.native.index)
         if index in self._bad:
             return

@@ -9,7 +9,7 @@ Locking: the checkpoint's lock, the wheel's, the append lock, dispatch's; one af
 Raises: FailedError if the store has failed. Damage is a finding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -96,6 +96,11 @@ class LiveView(Owner):
             if (size := disk.file_bytes(tree.timer_wheel)) is not None:
                 size = min(size, len(self.wheel.slots) + wheel_slot.SLOT_BYTES)
                 self.wheel_file = disk.open(tree.timer_wheel, read_only=True).read(0, size)
+
+    @property
+    def deleted_below(self) -> Mapping[str, int]:
+        """By topic: the log offset below which its records are deleted."""
+        return self.engine.routes.deleted_below
 
     def _copy_wheel(self) -> WheelCopy:
         engine = self.engine

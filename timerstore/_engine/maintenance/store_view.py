@@ -8,7 +8,7 @@ check does nothing. A directory has no memory to compare with its files, and no 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -240,6 +240,10 @@ class StoreView(Protocol):
     @property
     def knows_delays(self) -> bool:
         """Whether the fixed levels' delays of `config` are certainly those of the queue units."""
+
+    @property
+    def deleted_below(self) -> Mapping[str, int]:
+        """By topic: the log offset below which its records are deleted."""
 
     @property
     def log_begin(self) -> int:

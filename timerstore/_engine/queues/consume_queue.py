@@ -82,10 +82,7 @@ class ConsumeQueue(Owner):
     def restart(self, offset: int) -> None:
         """Remove all units and continue at a queue offset. All records are dispatched again."""
         self._segments.remove_all()
-        self.old_count = 0
-        self._seen = 0, 0, False
-        self._appends = ()
-        self.latest_store_ms = {}
+        self._forget_units()
         self.count = self.min_offset = offset
         if offset:
             # A broker writes blanks before the first unit of a queue that does not start at 0.
@@ -99,6 +96,18 @@ class ConsumeQueue(Owner):
                 self._segments.create(first)  # the file name holds the queue offset
         else:
             self._segments.reserve_from(0)
+
+    def empty(self) -> None:
+        """Forget all units, while other threads read them; the caller removes the files."""
+        self.count = self.min_offset = 0
+        self._segments.forget_all()
+        self._forget_units()
+
+    def _forget_units(self) -> None:
+        self.old_count = 0
+        self._seen = 0, 0, False
+        self._appends = ()
+        self.latest_store_ms = {}
 
     def reserve_from_end(self) -> None:
         """Reserve space for new units from the present end."""
@@ -199,6 +208,7 @@ class ConsumeQueue(Owner):
         and mostly the ends of the last appends decide it. Otherwise its last steps are one read.
         """
         count, (seen_end, seen, is_final) = self.count, self._seen
+        seen = min(seen, count)  # a thread may have written it after `empty`
         if is_final and seen_end == log_end:
             return max(self.min_offset, seen)
         low = max(self.min_offset, seen) if seen_end <= log_end else self.min_offset

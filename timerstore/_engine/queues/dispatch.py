@@ -25,14 +25,16 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, address, ffi, lib
 from timerstore._engine.base.service import Service
+from timerstore._engine.format import queue_unit
 from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.format.store_paths import DELETED_PROPERTY, DELETED_TOPIC
 from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
-from timerstore._engine.queues.record_lookup import call_with_routes
+from timerstore._engine.queues.record_lookup import call_with_routes, record_fields
 from timerstore.errors import CorruptError, FullError
-from timerstore.messages import Int64Array
+from timerstore.messages import Int64Array, parse_properties
 
 # --- dispatch ---
 
@@ -230,6 +232,11 @@ class Dispatch(Service):
         if self.dispatched >= written:
             return 0
         count = self._read(written)
+        if count and len(deletions := self._deletions(count)):
+            later = deletions[deletions > self._first_offset]
+            if len(later):
+                return self._dispatch_held(int(later[0]), touched)
+            self._delete_topic(self._first_offset)
         if count:
             self._append(count, touched)
         reach("dispatch_queues_written")
@@ -268,6 +275,31 @@ class Dispatch(Service):
                 self._requests,
             )
 
+    # A topic's units are deleted when dispatch comes to the record of the deletion, now or in a
+    # rebuild. That record must be the first of its batch: a repeated batch deletes no later unit.
+
+    def _deletions(self, count: int) -> Int64Array:
+        """Return the log offsets of the records of the batch that delete a topic."""
+        route = self._routes.get(DELETED_TOPIC, 0)
+        if route is None:
+            return np.empty(0, np.int64)
+        is_deletion = self._indexes[:count] == route.native.index
+        units = self._units[: count * UNIT_BYTES].view(queue_unit.QUEUE_UNIT)
+        found: Int64Array = units["log_offset"][is_deletion].astype(np.int64)
+        return found
+
+    @property
+    def _first_offset(self) -> int:
+        """The log offset of the first record of the batch."""
+        return int(self._units[:UNIT_BYTES].view(queue_unit.QUEUE_UNIT)["log_offset"][0])
+
+    def _delete_topic(self, log_offset: int) -> None:
+        segments = self._log.segments
+        with segments.view(self._log.written) as view:
+            text = record_fields(segments, view, log_offset)[2]
+        self._routes.delete(parse_properties(text)[DELETED_PROPERTY], log_offset)
+        reach("dispatch_topic_deleted")
+
     def _append(self, count: int, touched: set[int]) -> None:
         """Append the units to their queues, and add the indexes of these routes to `touched`."""
         units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
@@ -299,6 +331,7 @@ class Dispatch(Service):
                 wanted=f"offsets from {route.queue.count} on",
                 got=f"{begin} to {int(offsets[-1])}",
             )
+        self._routes.restore(route, self._clock.now_ms)
         route.queue.append(begin, np.ascontiguousarray(units).data.cast("B"))
 
 

@@ -73,7 +73,7 @@ def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> 
             f"{segments.path(need // segments.segment_bytes)} offset {need}",
         )
     for name, number in named:
-        routes.make(name, number, now_ms)
+        routes.make_of_record(name, number, need, now_ms)
 
 
 def call_with_routes(
@@ -221,8 +221,8 @@ def timer_properties(
     begin: int,
     end: int,
     is_wanted: Callable[[str], bool],
-) -> Iterator[tuple[str, bytes]]:
-    """Yield topic and property text of the timers in [begin, end) of the log, in its order.
+) -> Iterator[tuple[str, int, bytes]]:
+    """Yield topic, log offset and property text of the timers in [begin, end) of the log.
 
     Includes timers that were delivered or cancelled since.
     is_wanted: returns whether messages for a topic are to be yielded.
@@ -235,7 +235,7 @@ def timer_properties(
         with segments.view(end) as view:
             for row in rows[["route", "log_offset"]].tolist():
                 _, _, text = record_fields(segments, view, row[1])
-                yield routes.by_index[row[0]].topic, text
+                yield routes.by_index[row[0]].topic, row[1], text
 
 
 # --- record units ---

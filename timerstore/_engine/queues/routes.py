@@ -12,7 +12,7 @@ Invariants:
 On-disk format: config/topics.json.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import json_text, queue_unit, topics_json
+from timerstore._engine.format.lease import source_of
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.store_paths import (
     SCHEDULE_TOPIC,
@@ -62,6 +63,7 @@ class Routes(Owner):
         self._listed: list[Route] = []  # the same in order; updated on access
         self.topic_numbers: dict[str, int] = {}  # of topics that have a route, from 1
         self._made_count: dict[str, int] = {}  # one more than a topic's last queue with a route
+        self._gone: set[tuple[str, int]] = set()  # of deleted topics: no caller sees them
         self._pointers: list[Any] = []  # all tables that C may still read
         self.native: Any = None  # ts_routes *
         self._table: Any = None
@@ -76,6 +78,8 @@ class Routes(Owner):
                 where=tree.topics_json,
                 wanted="a valid file or .bak, or neither: then the queue folders name the topics",
             ) from error
+        self.deleted_below = {name: at for name, at in self._topics.deleted.items() if at >= 0}
+        """By topic: the log offset below which its records are deleted."""
         topics = self._topics.topics
         self.priority_topics = {name for name, one in topics.items() if one.has_priorities}
         """The topics of which each queue holds the messages of one priority."""
@@ -171,6 +175,8 @@ class Routes(Owner):
                 self._persist(topic, queue_id + 1, now_ms)
             if route is None:
                 route = self._make(topic, queue_id)
+            self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
+            self._gone.discard((topic, queue_id))
             self._enter(route)
             return route
 
@@ -198,6 +204,73 @@ class Routes(Owner):
         self._topics = topics  # after the write: if the disk is full, the next put retries
         reach("topics_json_written")
 
+    # --- deleting ---
+
+    def make_of_record(self, topic: str, queue_id: int, log_offset: int, now_ms: int) -> None:
+        """Make the route that C needs for a record; no caller sees that of a deleted record."""
+        if log_offset >= self.deleted_below.get(topic, 0):
+            self.make(topic, queue_id, now_ms)
+            return
+        with self._lock:
+            if (topic, queue_id) not in self._by_name:
+                self._gone.add((topic, queue_id))
+                self._enter(self._make(topic, queue_id))
+
+    def restore(self, route: Route, now_ms: int) -> None:
+        """Make a deleted topic visible again: its queue gets a unit."""
+        if (route.topic, route.queue_id) in self._gone:
+            self.make(route.topic, route.queue_id, now_ms)
+
+    def is_deleting(self, topic: str) -> bool:
+        """Return whether the topic, or for a retry topic that of its messages, is being deleted."""
+        deleting = self.deleting
+        return bool(deleting) and (topic in deleting or source_of(topic) in deleting)
+
+    @property
+    def deleting(self) -> set[str]:
+        """The topics whose deletion has begun and is not complete."""
+        return {name for name, at in self._topics.deleted.items() if at < 0}
+
+    def delete(self, topic: str, below: int) -> None:
+        """Empty the topic's queues, remove their files, and forget the topic.
+
+        The caller excludes dispatch. It may be repeated after an error.
+
+        below: the log offset below which the topic's records are deleted.
+        """
+        with self._lock:
+            gone = {key for key in self._by_name if key[0] == topic}
+            for key in gone:
+                self._by_name[key].queue.empty()
+            gone |= {(topic, queue_id) for queue_id in range(self.queue_count(topic))}
+            self._disk.remove_tree(self._tree.queues / topic)
+            if self._disk.is_directory(self._tree.queues):
+                self._disk.sync_directory(self._tree.queues)
+            self.deleted_below[topic] = below
+            self._made_count.pop(topic, None)
+            self._gone |= gone
+
+    def save_deletions(
+        self, log_begin: int, now_ms: int, *, begun: Iterable[str] = (), ended: Iterable[str] = ()
+    ) -> None:
+        """Write to topics.json which topics are deleted and which are being deleted, durably.
+
+        begun, ended: topics whose deletion begins or is complete.
+        """
+        for key in list(self._gone):  # a topic that was made again, and has no unit yet
+            route = self._by_name.get(key)
+            if route is not None and (route.native.pending or route.native.level_pending):
+                self.make(*key, now_ms)
+        with self._lock:
+            deleting = self.deleting.union(begun).difference(ended)
+            gone = {topic for topic, _ in self._gone}.difference(self._made_count, deleting)
+            below = {name: at for name, at in self.deleted_below.items() if at > log_begin}
+            deleted = {**below, **dict.fromkeys(sorted(deleting), -1)}
+            new = self._topics.with_deleted(deleted, gone.union(ended), now_ms)
+            if new is not self._topics:
+                self._write_topics(new)
+            self.priority_topics -= gone.union(ended)
+
     def _make(self, topic: str, queue_id: int) -> Route:
         name = topic.encode("ascii")
         native = ffi.new("ts_route *")
@@ -214,7 +287,6 @@ class Routes(Owner):
         queue = self._make_queue(self._tree.queue(topic, queue_id))
         queue.load()
         route = Route(topic, queue_id, native, queue)
-        self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
         self._by_name[topic, queue_id] = route  # last: from here on the route exists
         return route
 

@@ -179,8 +179,18 @@ class Offsets(Owner):
                 one.is_done = True
         reach("commit_written")
 
+    def remove(self, is_deleted: Callable[[str], bool]) -> None:
+        """Remove the offsets in deleted topics; durable on return."""
+        with self._write_lock:
+            self._check_alive()
+            new = self._file.without(lambda topic: not is_deleted(topic), self._clock.now_ms)
+            if new is not self._file:
+                self._replace(new)
+
     def _write(self, changes: Mapping[Key, Mapping[int, int]]) -> None:
-        new = self._file.with_offsets(changes, self._clock.now_ms)
+        self._replace(self._file.with_offsets(changes, self._clock.now_ms))
+
+    def _replace(self, new: ConsumerOffsets) -> None:
         self._disk.make_directory(self._tree.config)
         text = json_text.with_checksum(consumer_offset_json.write(new))
         self._disk.write_small(self._tree.consumer_offset_json, text)
@@ -301,6 +311,11 @@ class LeaseProgress(Owner):
         with self._log.lock:
             return list(self._recorded)
 
+    def forget(self, topic: str) -> None:
+        """Forget the offsets in a deleted topic; the caller holds the append lock."""
+        for key in [one for one in self._recorded if one[0] == topic]:
+            del self._recorded[key]
+
     def commit(self) -> None:
         """Commit all recorded offsets; durable on return."""
         with self._commit_lock:
@@ -342,13 +357,19 @@ class LeaseProgress(Owner):
 
     # --- opening ---
 
-    def recover(self, leases: Iterable[tuple[str, bytes]], store_id: int) -> None:
+    def recover(
+        self,
+        leases: Iterable[tuple[str, int, bytes]],
+        store_id: int,
+        deleted_below: Mapping[str, int],
+    ) -> None:
         """Commit the progress of leases in the log; durable on return.
 
-        leases: the target topic and the encoded properties of each lease.
+        leases: the target topic, log offset and encoded properties of each lease.
+        deleted_below: as in Routes.
         """
         found: GroupOffsets = {}
-        for key, queue_id, following in _source_offsets(leases, store_id):
+        for key, queue_id, following in _source_offsets(leases, store_id, deleted_below):
             offsets = found.setdefault(key, {})
             offsets[queue_id] = max(offsets.get(queue_id, 0), following)
         for (topic, group), offsets in self._known_in_retry(found).items():
@@ -361,14 +382,16 @@ class LeaseProgress(Owner):
 
 
 def _source_offsets(
-    leases: Iterable[tuple[str, bytes]], store_id: int
+    leases: Iterable[tuple[str, int, bytes]], store_id: int, deleted_below: Mapping[str, int]
 ) -> Iterator[tuple[Key, int, int]]:
-    for lease_topic, text in leases:
+    for lease_topic, log_offset, text in leases:
         group = group_of(lease_topic)
         properties = parse_properties(text)
         lease = read_lease(properties.get(LEASE_PROPERTY, ""))
         topic = properties.get(TOPIC_PROPERTY)
         if group is None or topic is None or lease is None or lease.store_id != store_id:
+            continue
+        if log_offset < deleted_below.get(topic, 0):
             continue
         source = retry_topic(topic, group) if lease.is_from_retry else topic
         yield (source, group), lease.source_queue, lease.source_offset + 1

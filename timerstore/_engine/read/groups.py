@@ -388,6 +388,12 @@ class Group(Owner):
         member.is_in = True
         self.divide()
 
+    def restart(self) -> None:
+        """Read the topic from its beginning when it has messages again: it was deleted."""
+        for member in self.members:
+            member.assigned, member.revoked, member.blocked_queues = {}, {}, set()
+        self.divide()
+
     def leave(self, member: Member) -> None:
         """Remove a consumer; the others get its queues."""
         if member.is_in:
@@ -557,6 +563,12 @@ class Groups(Owner):
                     with group.lock:
                         for member in group.members:
                             member.unblock()
+
+    def restart(self, topic: str) -> None:
+        """Let the groups of a deleted topic read it from its beginning."""
+        for group in self._by_topic.get(topic, ()):
+            with group.lock:
+                group.restart()
 
     def wake_all(self, until_ns: int = FOREVER_NS) -> None:
         """Wake every poll whose time ends at `until_ns` or earlier.

@@ -224,9 +224,11 @@ class Puller(Owner):
                     route, offset, max_count, low, high, message_filter, bytes_max
                 )
             except GoneError:
-                if offset >= route.queue.first_at(self._log.segments.begin):
+                first = route.queue.first_at(self._log.segments.begin)
+                if first <= offset < route.queue.count:
                     raise
-                bounds = self._bounds(route, offset)  # retention removed the messages since
+                # Retention or the deletion of the topic removed the messages since.
+                bounds = self._bounds(route, offset)
         return bounds
 
     def catch_up(self) -> None:

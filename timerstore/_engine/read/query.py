@@ -390,7 +390,8 @@ class Querier(Owner):
         index = self._dispatch.index
         assert index is not None, "checked by the caller"
         assert criteria.key is not None, "the index is searched by key"
-        from_ = max(from_, self._log.segments.begin)
+        deleted_below = self._routes.deleted_below.get(criteria.real or criteria.topic, 0)
+        from_ = max(from_, self._log.segments.begin, deleted_below)
         for part in index.find(
             criteria.topic.encode("ascii"), criteria.key, criteria.begin_ms, criteria.end_ms
         ):
@@ -459,7 +460,8 @@ class Querier(Owner):
     ) -> list[Message]:
         visible_end = reading.visible_end
         segments = self._log.segments
-        if not segments.begin <= offset < visible_end:
+        deleted_below = self._routes.deleted_below.get(query.topic, 0)
+        if not max(segments.begin, deleted_below) <= offset < visible_end:
             return []
         self._dispatch.through(visible_end)
         for criteria in _at_offset(query, reading):

@@ -46,6 +46,7 @@ class LogTail:
         for route in recovered.routes.by_index:
             if route.native.kind == lib.TS_ROUTE_LEVELS:
                 recovered.levels.begin_at(route.queue_id, route.queue.min_offset)
+        recovered.routes.save_deletions(recovered.segments.begin, self._clock.now_ms)
         reach("recover_dispatched")
 
     def clamp(self, offsets: Offsets) -> None:
@@ -65,7 +66,7 @@ class LogTail:
             recovered.log_end,
             lambda topic: group_of(topic) is not None,
         )
-        progress.recover(texts, recovered.store_id)
+        progress.recover(texts, recovered.store_id, recovered.routes.deleted_below)
 
     def batches(self) -> Iterator[Scan]:
         """Yield the records of the tail."""

@@ -20,6 +20,7 @@ from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.counts_json import Counts, Pending
 from timerstore._engine.format.store_paths import (
+    DELETED_TOPIC,
     INGEST_TOPIC,
     SCHEDULE_TOPIC,
     WHEEL_TIMER_TOPIC,
@@ -111,7 +112,7 @@ def take_newest(root: Path, precision_ms: int | None = None) -> Snapshot:
 # Raises: ConfigError if there is no store. CorruptError if a file cannot be read.
 
 
-SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC})
+SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC, DELETED_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,10 +270,10 @@ UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(
             (
-                "put", "put_many", "put_every", "cancel_every", "ingest", "cancel", "cancel_many",
-                "reschedule", "pace", "receive", "begin_receive", "lease_consumer", "ack",
-                "ack_many", "nack", "extend", "renew", "heartbeat", "bury", "commit", "rollback",
-                "requeue", "flush",
+                "put", "put_many", "put_every", "cancel_every", "delete_topic", "ingest", "cancel",
+                "cancel_many", "reschedule", "pace", "receive", "begin_receive", "lease_consumer",
+                "ack", "ack_many", "nack", "extend", "renew", "heartbeat", "bury", "commit",
+                "rollback", "requeue", "flush",
             ),
             _CHANGES,
         ),

@@ -334,6 +334,9 @@ class SnapshotRoutes(Routes):
         except CorruptError as error:
             raise CorruptError(f"topics cannot be read: {error}", where=tree.topics_json) from error
         self._topics, self._seen = found, text
+        self.deleted_below.update(found.deleted)
+        for topic in found.deleted.keys() - found.topics.keys():
+            self._made_count.pop(topic, None)
 
     def load(self) -> None:
         """Make a route for every queue that has a folder."""

@@ -191,8 +191,8 @@ class SegmentFiles(Owner):
             try:
                 file = self._disk.open(self.path(number))
             except FailedError as error:
-                if number * self.segment_bytes < self.begin:
-                    raise GoneError("retention removed it", where=self.path(number)) from error
+                if number * self.segment_bytes < self.begin or not self.numbers:
+                    raise GoneError("it was removed", where=self.path(number)) from error
                 raise
             with self._lock:
                 if len(self._open) >= _OPEN_MAX:
@@ -347,6 +347,14 @@ class SegmentFiles(Owner):
         self._remove(self.numbers)
         self._reserved_end = 0
         self.has_incompatible_files = False
+
+    def forget_all(self) -> None:
+        """Close and forget every file, which the caller removes; a read then raises GoneError."""
+        with self._sync_lock, self._lock:
+            numbers, self.numbers = self.numbers, []
+            self._reserved_end = 0
+            for number in numbers:
+                self._close_file(number)
 
     def _remove(self, numbers: list[int]) -> None:
         """Remove files, the last one first, each durably before the next.

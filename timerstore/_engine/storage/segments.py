@@ -185,6 +185,12 @@ class Segments(SegmentFiles):
         super().remove_all()
         self._table, self._table_first, self._table_size = None, 0, 0  # the space may begin at 0
 
+    def forget_all(self) -> None:
+        """Close and forget every file, retired ones too, which the caller removes."""
+        super().forget_all()
+        self._retired = []
+        self._table, self._table_first, self._table_size = None, 0, 0  # as `remove_all`
+
     def _close_file(self, number: int) -> None:
         super()._close_file(number)
         self._unmap(number)

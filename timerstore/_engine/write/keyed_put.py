@@ -191,9 +191,10 @@ class KeyedRecords(Owner):
         """Yield the records of a topic below `end` that may have the key; hashes may collide."""
         index, segments = self._dispatch.index, self._log.segments
         assert index is not None, "check_keyed_put checks it"
+        begin = max(segments.begin, self._routes.deleted_below.get(topic, 0))
         for offsets in index.find(topic.encode(), key.encode()):
             for log_offset in offsets.tolist():
-                if segments.begin <= log_offset < end:
+                if begin <= log_offset < end:
                     with segments.view(self._log.written) as view:
                         name, _, text = record_fields(segments, view, log_offset)
                     if name == topic.encode():

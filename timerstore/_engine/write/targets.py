@@ -6,6 +6,7 @@ Raises: MessageError for an invalid topic name or queue id; FullError if there i
 files of a new queue; FailedError once the store has failed.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from timerstore._engine.base import message_fields
@@ -21,7 +22,7 @@ from timerstore._engine.format.lease import group_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
-from timerstore.errors import MessageError
+from timerstore.errors import BusyError, MessageError
 from timerstore.receipts import ReceiptOrigin
 
 
@@ -97,6 +98,11 @@ class Targets(Owner):
             target = self.by_topic.get(topic)
             if target is None:
                 self._log.check_alive()  # a failed store must not create files
+                if self._routes.is_deleting(topic):
+                    raise BusyError(
+                        f"topic {topic!r} is being deleted: put again when delete_topic has "
+                        "returned; if it raised an error, repeat it first"
+                    )
                 config = self._config
                 count = self._routes.queue_count(topic) or config.topic_queue_count
                 origin = ReceiptOrigin(
@@ -117,6 +123,13 @@ class Targets(Owner):
                 self.by_topic[topic] = target
                 self._set_fastpath(target)
             return target
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forget topics that are being deleted: until that is complete, `make` raises BusyError."""
+        with self._lock:
+            for topic in topics:
+                self.by_topic.pop(topic, None)
+                self.fastpath_topics.pop(topic, None)
 
     def route_of(self, target: TopicTarget, queue_id: int | None) -> Route:
         """Return the queue with this id, created if necessary; None: the topic's next queue."""

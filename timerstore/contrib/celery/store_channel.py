@@ -124,12 +124,12 @@ class StoreChannel(virtual.Channel):
         if_empty: bool = False,
         **_options: Any,
     ) -> None:
-        """Remove the messages of a queue and its bindings. Its topic stays."""
+        """Remove a queue: its topic with all messages, and its bindings."""
         if self._broadcasts.pop(queue, None) is not None or (if_empty and self._size(queue)):
             return
         for one in self.broker.bindings.of_queue(queue):
             self.broker.bindings.remove(one)
-        self._purge(queue)
+        self.broker.store.delete_topic(topic_of(queue))
 
     def _size(self, queue: str) -> int:
         if queue in self._broadcasts:

@@ -1,0 +1,44 @@
+"""Fill a topic and delete it, again and again, in a child that is killed.
+
+The child appends a row to a file before and after each deletion.
+"""
+
+import os
+import signal
+from itertools import count
+from pathlib import Path
+
+import timerstore
+from tests.support.bench import small
+from timerstore._engine.base import failpoints
+
+CONFIG = small(commit_log_segment_bytes=1 << 20, checkpoint_interval_ms=20, flush="sync")
+TOPIC = "gone"
+GROUP = "workers"
+PUTS = 12
+
+
+def run(root: str, point: str | None) -> None:
+    """Fill and delete until it is killed: at a fail point of the second turn, or from outside."""
+    with timerstore.open(root, CONFIG) as store:
+        notes = os.open(Path(root).parent / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        for turn in count():
+            if turn == 1 and point is not None:
+                _die_at(point)
+            os.write(notes, b"filling\n")
+            for number in range(PUTS):
+                store.put(TOPIC, b"%d" % number, delay=(0, 0.01, 600)[number % 3], keys="k")
+            store.put("kept", b"kept", delay=600)
+            store.receive(TOPIC, GROUP, max_count=3, lease=600)
+            os.write(notes, b"filled\n")
+            os.write(notes, b"deleting\n")
+            store.delete_topic(TOPIC)
+            os.write(notes, b"deleted\n")
+
+
+def _die_at(point: str) -> None:
+    def hook(name: str) -> None:
+        if name == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.hook = hook

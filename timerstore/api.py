@@ -87,6 +87,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         unique: bool = False,
         check_after: timedelta | float | None = None,
         message_group: str | None = None,
+        expires_ms: int | None = None,
     ) -> Receipt:
         """Store one message and deliver it to its topic at its due time.
 
@@ -136,6 +137,11 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         wait_at_most: with `replace=True`, seconds or a timedelta from 0 to `delay_ms_max`. A chain
         of messages that replace each other is delivered at the latest this long after its first
         message. If several bounds were given, the shortest applies.
+
+        expires_ms: milliseconds since 1970, after the due time. From then on groups and `query`
+        drop the message: `receive`, consumers and retries pass over it, and `stats` counts it as
+        expired. It is no dead letter. `pull` still returns it, with its `expires_ms`. Not with
+        `level`, `spread` and `unique`.
 
         key, unique: with `unique=True` nothing is stored while the earlier unique message of this
         topic with the same `key` is not done. The call then returns the receipt of that message,
@@ -189,6 +195,7 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
                 unique,
                 check_after,
                 message_group,
+                expires_ms,
             )
         )
 

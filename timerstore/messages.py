@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import ipaddress
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
@@ -37,6 +37,7 @@ SYS_FLAG_COMPRESSED = 0x01
 SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
 _COMPRESSION_NAMES = {1: "LZ4", 2: "ZSTD"}  # bits 8-10 of the system flag; 0 and 3 are zlib
+EXPIRES_PROPERTY = "TS_EXPIRES"
 _SHOWN_MAX = 400  # characters of one field in a message's repr
 
 
@@ -176,9 +177,22 @@ class Message:
         return self.properties.get("__SHARDINGKEY") or None
 
     @property
+    def expires_ms(self) -> int | None:
+        """When groups and `query` drop the message, ms since 1970; None: never."""
+        value = self.properties.get(EXPIRES_PROPERTY, "")
+        return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys by which `query` finds the message."""
         return tuple(self.properties.get("KEYS", "").split())
+
+
+def unexpired(messages: Iterable[Message], now_ms: int) -> list[Message]:
+    """Return the messages that have not expired."""
+    return [
+        one for one in messages if (expires_ms := one.expires_ms) is None or expires_ms > now_ms
+    ]
 
 
 def _shortened(text: str) -> str:

@@ -5,6 +5,7 @@ The child appends a row to a file before and after each deletion.
 
 import os
 import signal
+import time
 from itertools import count
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def run(root: str, point: str | None) -> None:
             os.write(notes, b"filling\n")
             for number in range(PUTS):
                 store.put(TOPIC, b"%d" % number, delay=(0, 0.01, 600)[number % 3], keys="k")
+            soon_ms = time.time_ns() // 1_000_000 + 20
+            store.put(TOPIC, b"brief", expires_ms=soon_ms)
             store.put("kept", b"kept", delay=600)
             store.receive(TOPIC, GROUP, max_count=3, lease=600)
             os.write(notes, b"filled\n")

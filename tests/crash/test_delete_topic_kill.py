@@ -51,6 +51,9 @@ def check(root: Path, note: str) -> str:
             assert note in ("filling", "filled", "deleting"), f"it came back after {note!r}"
             if note != "filling":
                 assert len(store.query(TOPIC, "k", max_count=100)) == PUTS
+            time.sleep(0.02)
+            got = store.receive(TOPIC, GROUP, max_count=100)
+            assert b"brief" not in [one.body for one in got]
             found = "whole"
             assert store.delete_topic(TOPIC)
         assert store.put(TOPIC, b"new").queue_offset == 0

@@ -29,12 +29,22 @@ class Scrapping(World):
         for at in range(draw.choice((1, 2, 12))):
             delay = draw.choice((None, 0.5, 30, 400 * 86_400))
             body = b"scrap %d" % at
-            self.store.put(SCRAP, body, delay=delay, flush="sync", queue_id=at % 2, keys="scrap")
+            expires_ms = draw.choice((None, self.clock.now_ms + 5)) if delay is None else None
+            self.store.put(
+                SCRAP, body, delay=delay, flush="sync", queue_id=at % 2, keys="scrap",
+                expires_ms=expires_ms,
+            )  # fmt: skip
             self._scrap_count += not self.is_dead
+        self.clock.advance(draw.choice((0, 4, 5)))
         if draw.random() < 0.5:
-            self.store.receive(SCRAP, _GROUP, max_count=2, lease=draw.choice((1, 30)))
+            self._receive(2, draw.choice((1, 30)))
         self._may_be_deleted |= not self.is_dead
         self._delete_scrap()
+
+    def _receive(self, count: int, lease_s: float) -> None:
+        found = self.store.receive(SCRAP, _GROUP, max_count=count, lease=lease_s)
+        now_ms = self.clock.now_ms
+        assert all(one.expires_ms is None or one.expires_ms > now_ms for one in found), found
 
     def _delete_scrap(self) -> None:
         for is_there in (True, False):
@@ -67,4 +77,5 @@ class Scrapping(World):
             there += len(self.store.pull(SCRAP, queue_id, 0, max_count=100).messages)
         assert there >= self._scrap_count, f"{there} of {self._scrap_count} are there"
         self.count("scrap whole")
+        self._receive(100, 30)
         self._delete_scrap()

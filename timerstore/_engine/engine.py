@@ -365,7 +365,7 @@ class Engine(Owner):
     def consumer_context(self, call: Callable[..., Any]) -> ConsumerContext:
         """Return what consumers use; `call` runs a function as a call of the store."""
         return ConsumerContext(
-            self.clock, self.routes, self.puller, self.groups, self.offsets, call
+            self.clock, self.routes, self.puller, self.groups, self.offsets, self.metrics, call
         )
 
     def make_leases(self, call: Callable[..., Any]) -> Leases:

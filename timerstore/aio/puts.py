@@ -35,7 +35,7 @@ _TURN = 64  # puts without a wait after which other tasks run
 # the key index.
 _ON_LOOP = frozenset(
     {"delay", "deliver_at", "deliver_ms", "tags", "keys", "properties", "queue_id", "message_id",
-     "flush", "check_after"}
+     "flush", "check_after", "expires_ms"}
 )  # fmt: skip
 
 Answer = TypeVar("Answer")

@@ -14,6 +14,7 @@ from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.params import (
+    INSTANT,
     PAIR,
     SPAN,
     config_of,
@@ -51,6 +52,7 @@ _LOOK_S = 0.2
 @click.option("--spread", type=SPAN, help="Add a random delay of up to so long.")
 @click.option("--replace", is_flag=True, help="Replace the pending message with the same --key.")
 @click.option("--unique", is_flag=True, help="Put nothing while one with the --key is not done.")
+@click.option("--expires", type=INSTANT, help="Time from which on groups pass over the message.")
 @click.option("--at-most", type=SPAN, help="With --replace: longest delay after the first put.")
 @click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
 @click.option("--receipts", is_flag=True, help="With --lines: print the handle of each message.")
@@ -76,6 +78,8 @@ def put_command(**options: Any) -> None:
         raise click.UsageError("--at-most: only with --replace")
     if options["receipts"] and not lines:
         raise click.UsageError("--receipts: only with --lines; a single put prints its handle")
+    if lines and options["expires"]:
+        raise click.UsageError("--lines: wanted no --expires, which only single messages have")
     if lines and options["properties"]:
         raise click.UsageError(
             "--lines: wanted no --property; `timerstore import` reads rows with properties"
@@ -105,6 +109,7 @@ def put_command(**options: Any) -> None:
             priority=options["priority"],
             message_group=options["message_group"],
             message_id=options["message_id"],
+            expires_ms=ms_of(options["expires"]),
         )
     _write_receipt(receipt, as_json=options["as_json"])
 

@@ -1,5 +1,6 @@
 """Names and messages on their way into a store."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,18 @@ def test_eta_without_an_offset_is_in_the_zone_of_the_application() -> None:
 def test_invalid_eta_is_an_error(eta: Any) -> None:
     with pytest.raises(MessageError, match="eta: wanted a time in ISO 8601, got"):
         wire.due_ms({"eta": eta}, _NOW)
+
+
+def test_expired_task_is_kept_for_workers_to_revoke_it() -> None:
+    now_s = time.time()
+    expires = datetime.fromtimestamp(now_s + 60, UTC).isoformat()
+    found = wire.put_options(_message(expires=expires))["expires_ms"]
+    assert found == pytest.approx((now_s + 60) * 1000 + wire.EXPIRED_KEPT_MS, abs=1)
+    eta = datetime.fromtimestamp(now_s + 900, UTC).isoformat()
+    found = wire.put_options(_message(expires=expires, eta=eta))["expires_ms"]
+    assert found == pytest.approx((now_s + 900) * 1000 + wire.EXPIRED_KEPT_MS, abs=1)
+    with pytest.raises(MessageError, match="expires: wanted a time in ISO 8601, got 'soon'"):
+        wire.put_options(_message(expires="soon"))
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, 0), (-1, 0), (3, 3), (255, 9), ("x", 0)])

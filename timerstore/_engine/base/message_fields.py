@@ -154,6 +154,7 @@ RESERVED_NAMES = {
     "TRAN_MSG": "transactions are not written",
     PRIORITY_PROPERTY: "pass it as priority=",
     MESSAGE_GROUP_PROPERTY: "pass it as message_group=",
+    "TS_EXPIRES": "pass it as expires_ms=",
 }
 """Names that the engine or a broker uses. Names that begin with TIMER_ are reserved as well."""
 

@@ -42,6 +42,7 @@ COUNTERS = {
     "retention_moved_messages": "pending messages moved out of an expiring commit log file",
     "retention_log_files": "commit log files removed by retention",
     "retention_unconsumed_messages": "messages removed before a group read them, once per group",
+    "expired_messages": "messages that groups dropped because they had expired",
     "service_retries": "service steps repeated after a transient error",
 }
 

@@ -48,7 +48,7 @@ from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.timer.level_delivery import pending_by_topic
 from timerstore._engine.write.reschedule import ChangeCall
 from timerstore.errors import MessageError, typed
-from timerstore.messages import Message, MessageBatch, PullResult
+from timerstore.messages import Message, MessageBatch, PullResult, unexpired
 from timerstore.receipts import PutReceipt
 from timerstore.reports import (
     BackupReport,
@@ -119,7 +119,7 @@ class StoreCalls(OpenStore):
     ) -> list[Message]:
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._log.check_alive()
-        return self._engine.querier.query(wanted)
+        return unexpired(self._engine.querier.query(wanted), self._clock.now_ms)
 
     # --- offsets ---
 

@@ -183,6 +183,7 @@ class LeaseReader(Owner):
             return
         before = len(leased)
         queues = self._consumers[side].fetch_next(count, bytes_max=terms.bytes_max)
+        self._leasing.pass_over(self._sides[side], self._consumers[side].take_dropped())
         try:
             self._lease_from(side, queues, count, terms, leased)
         finally:
@@ -214,6 +215,7 @@ class LeaseReader(Owner):
                 self._lease_from(1, [queue], free_count, terms, leased)
             finally:
                 order.handed_out(leased[before:])
+        self._leasing.pass_over(self._sides[1], consumer.take_dropped())
 
     def _retry_position(self, queue_id: int) -> int:
         """Return the offset after the last message of a retry queue that was handed out."""
@@ -255,6 +257,7 @@ class LeaseReader(Owner):
             queues = consumer.fetch_next(count, order, bytes_max=bytes_max)
             for queue in queues if turn_count else ():
                 consumer.fetch_next(turn_count, partial(_only, queue.queue_id), bytes_max=bytes_max)
+            self._leasing.pass_over(self._sides[side], consumer.take_dropped())
             found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
 

@@ -11,13 +11,14 @@ See also: docs/decisions/0005-long-poll.md.
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.due_times import moment_ms
+from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Closing
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.consumer_offsets import Offsets, PendingCommit, log_removed_unread
@@ -100,6 +101,7 @@ class ConsumerContext(NamedTuple):
     puller: Puller
     groups: Groups
     offsets: Offsets
+    metrics: Metrics
     call: Callable[..., Any]
     """Runs a function as a call of the store, which `close` waits for."""
 
@@ -147,6 +149,7 @@ class Consumer(Closing):
         self._reader = TopicReader(context.routes, context.puller, context.clock, topic, filters)
         self.removed_count = 0
         """Messages that were removed from the log before this consumer could hand them out."""
+        self._dropped: set[int] = set()  # queues in which messages had expired
         self._next_queue = 0  # the index of the queue to read first
         self._member = member = Member(
             queues, WaitQueue(self._reader.add_poll, self._reader.remove_poll)
@@ -224,6 +227,7 @@ class Consumer(Closing):
         with self._group.lock:
             self._group.refresh()
             queues = self._queues_in_turn() if order is None else order(self._member.assigned)
+            self._drop_expired(queues)
         return queues if self._fetch(queues, max_count, bytes_max or _FETCH_BYTES_MAX) else []
 
     def _fetch(self, queues: list[AssignedQueue], max_count: int, left_bytes: int) -> bool:
@@ -275,6 +279,7 @@ class Consumer(Closing):
                 is_removed = is_next and queue.is_known and result.status in _REMOVED
                 if is_next:
                     queue.add_pulled(result)
+                    self._drop_expired([queue])
                 is_at_end = is_next and queue.fetch_at == offset
                 buffered_count = len(queue.buffered)
                 if is_removed:
@@ -331,10 +336,27 @@ class Consumer(Closing):
     def take_buffered(self, count: int) -> list[Message]:
         """Hand out `count` messages if as many are buffered, otherwise none; read nothing."""
         with self._group.lock:
+            self._drop_expired(list(self._member.assigned.values()))
             queues = [queue for queue in self._queues_in_turn() if queue.buffered]
             if sum(len(queue.buffered) for queue in queues) < count:
                 return []
             return self._hand_out(queues, count)
+
+    def _drop_expired(self, queues: Iterable[AssignedQueue]) -> None:
+        """Drop buffered messages that have expired; under the group's lock."""
+        for queue in queues:
+            if count := queue.drop_expired(self._context.clock.now_ms):
+                self._context.metrics.add("expired_messages", count)
+                self._dropped.add(queue.queue_id)
+
+    def take_dropped(self) -> dict[int, int]:
+        """Return the offsets after queues whose last messages were dropped since the last call."""
+        if not self._dropped:
+            return {}
+        with self._group.lock:
+            queues = [self._member.assigned.get(one) for one in self._dropped]
+            self._dropped = set()
+            return {one.queue_id: one.position for one in queues if one and not one.buffered}
 
     def _queues_in_turn(self) -> list[AssignedQueue]:
         queues = list(self._member.assigned.values())

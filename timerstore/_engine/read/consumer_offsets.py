@@ -301,6 +301,11 @@ class LeaseProgress(Owner):
         """
         self._recorded.setdefault((topic, group), {}).update(offsets)
 
+    def pass_over(self, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Record that a group has read all messages below these offsets, without a lease."""
+        with self._log.lock:
+            self.record(topic, group, offsets)
+
     def recorded(self, topic: str, group: str) -> dict[int, int]:
         """Return the offsets of a group that are not committed yet, by queue."""
         with self._log.lock:

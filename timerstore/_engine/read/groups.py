@@ -29,7 +29,7 @@ from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.format.lease import DEAD_LETTER_PREFIX, group_of
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore.errors import MessageError, TimerStoreError, plain, quoted
-from timerstore.messages import Message, PullResult
+from timerstore.messages import EXPIRES_PROPERTY, Message, PullResult, unexpired
 
 # --- wait queue ---
 # Order the waiting polls of one consumer; only the first is in the long-poll table.
@@ -238,6 +238,7 @@ class AssignedQueue:
         "commit_floor",
         "fetch_at",
         "is_known",
+        "may_expire",
         "position",
         "queue_id",
         "requested",
@@ -254,6 +255,7 @@ class AssignedQueue:
         self.fetch_at = 0  # the offset after the last message fetched
         self.buffered: deque[Message] = deque()  # fetched, not handed out
         self.buffered_bytes = 0  # of their bodies
+        self.may_expire = False  # whether a buffered message has an expiry
 
     def set_known(self, *, is_known: bool) -> None:
         """Record whether the group has committed there."""
@@ -279,10 +281,23 @@ class AssignedQueue:
     def add_pulled(self, result: PullResult) -> None:
         """Buffer the messages of a pull from `fetch_at`, which never decreases."""
         self.buffered.extend(result.messages)
+        self.may_expire |= any(EXPIRES_PROPERTY in one.properties for one in result.messages)
         self.buffered_bytes += sum([len(one.raw_body) for one in result.messages])
         self.fetch_at = max(self.fetch_at, result.next_offset)
         if not self.buffered:
             self.position = self.fetch_at
+
+    def drop_expired(self, now_ms: int) -> int:
+        """Drop the buffered messages that have expired; return their number."""
+        if not self.may_expire:
+            return 0
+        kept = unexpired(self.buffered, now_ms)
+        count = len(self.buffered) - len(kept)
+        self.buffered = deque(kept)
+        self.buffered_bytes = sum([len(one.raw_body) for one in kept])
+        if not kept:
+            self.position, self.may_expire = self.fetch_at, False
+        return count
 
     def skip(self, offset: int, no_match_below: int) -> None:
         """Skip messages that do not match, if they are the next to fetch."""

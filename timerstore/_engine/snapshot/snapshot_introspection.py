@@ -26,7 +26,7 @@ from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
 from timerstore.clock import Clock
 from timerstore.errors import MessageError
-from timerstore.messages import Message
+from timerstore.messages import Message, unexpired
 from timerstore.receipts import PutReceipt
 from timerstore.reports import Explanation, Histogram, HistoryEntry, PendingTimer
 
@@ -267,4 +267,4 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
     ) -> list[Message]:
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._timers.catch_up()
-        return query(self._view, self._timers, wanted)
+        return unexpired(query(self._view, self._timers, wanted), self._clock.now_ms)

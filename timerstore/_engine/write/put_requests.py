@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base import due_times, message_fields
-from timerstore._engine.base.argument_types import check_flag
+from timerstore._engine.base.argument_types import check_flag, whole
 from timerstore._engine.base.message_fields import queue_of_message_group, queue_of_priority
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
@@ -23,6 +23,7 @@ from timerstore._engine.write.checked_batch import id_extra_bytes
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, plain, quoted
+from timerstore.messages import EXPIRES_PROPERTY
 
 # --- put requests ---
 
@@ -55,6 +56,7 @@ class PutRequest:
     unique: bool = False
     check_after: timedelta | float | None = None
     message_group: str | None = None
+    expires_ms: int | None = None
     is_derived: bool = field(default=False, kw_only=True)
     """Whether `deliver_ms` was derived from other arguments; a repeated put has another then."""
 
@@ -164,6 +166,8 @@ class PutCheck:
         text = message_fields.encode_properties(
             request.tags, request.keys if keys is None else keys, request.properties, queue_id
         )
+        if request.expires_ms is not None:
+            text += _expiry(request, due_ms or now_ms)
         raw_id, own_bytes = b"", len(text) + more_bytes
         if request.message_id is not None:
             raw_id = message_fields.check_message_id(request.message_id)
@@ -176,6 +180,28 @@ class PutCheck:
         flush = request.flush
         is_sync = self._is_sync if flush is None else wants_sync(flush, config)
         return CheckedPut(request, name, body, due_ms, now_ms, text, raw_id, is_sync)
+
+
+def _expiry(request: PutRequest, due_ms: int) -> bytes:
+    """Return the property of a message that expires; MessageError if it is not after its due time.
+
+    The due time of a level, or from a window of `spread`, is not that of the caller. A unique
+    message that expires is not done, and would keep its key for ever.
+    """
+    expires_ms = whole(request.expires_ms)
+    for name, is_given in (
+        ("level", request.level is not None),
+        ("spread", request.is_derived),
+        ("unique", request.unique),
+    ):
+        if is_given:
+            raise MessageError(f"expires_ms: does not go with {name}")
+    if expires_ms is None or not due_ms < expires_ms < 2**63:
+        raise MessageError(
+            f"expires_ms: wanted ms since 1970 after the due time, {due_ms}, got "
+            f"{quoted(request.expires_ms)}"
+        )
+    return b"%b\x01%d\x02" % (EXPIRES_PROPERTY.encode(), expires_ms)
 
 
 def wants_sync(flush: object, config: StoreConfig) -> bool:

@@ -11,6 +11,7 @@ Raises: MessageError for a name or an `eta` that is invalid.
 
 import math
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -68,18 +69,28 @@ def task_id_of(message: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
+EXPIRED_KEPT_MS = 3_600_000
+"""For so long a worker still gets an expired task, and marks it as revoked for its result."""
+
+
 def due_ms(headers: Mapping[str, Any], now: datetime) -> int | None:
     """Return the due time of a task in milliseconds since 1970; None if it is due now."""
-    eta = headers.get("eta")
-    if not eta:
+    at_ms = _time_ms(headers, "eta")
+    return at_ms if at_ms is not None and at_ms > now.timestamp() * 1000 else None
+
+
+def _time_ms(headers: Mapping[str, Any], name: str) -> int | None:
+    """Return a time of the headers in milliseconds since 1970; None if there is none."""
+    text = headers.get(name)
+    if not text:
         return None
     try:
-        at = datetime.fromisoformat(eta)
+        at = datetime.fromisoformat(text)
     except (TypeError, ValueError) as error:
-        raise MessageError(f"eta: wanted a time in ISO 8601, got {eta!r}") from error
+        raise MessageError(f"{name}: wanted a time in ISO 8601, got {text!r}") from error
     if at.tzinfo is None:  # as a worker reads it
         at = maybe_make_aware(at, current_app.timezone)
-    return math.ceil(at.timestamp() * 1000) if at > now else None
+    return math.ceil(at.timestamp() * 1000)
 
 
 def put_options(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,6 +100,9 @@ def put_options(message: Mapping[str, Any]) -> dict[str, Any]:
         options["keys"] = escaped(task_id)
     if (at_ms := due_ms(message["headers"], datetime.now(UTC))) is not None:
         options["deliver_ms"] = at_ms
+    if (expires_ms := _time_ms(message["headers"], "expires")) is not None:
+        now_ms = math.ceil(time.time() * 1000)
+        options["expires_ms"] = max(expires_ms, at_ms or now_ms) + EXPIRED_KEPT_MS
     if priority := priority_of(message):
         options["priority"] = priority
     return options

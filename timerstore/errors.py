@@ -115,12 +115,12 @@ def _arguments_in(problem: str) -> list[str]:
 
 ARGUMENT_NAMES = frozenset(
     """
-    atomic backoff begin begin_ms bodies body by check_after cron delay deliver_at deliver_ms end
-    end_ms error every expires_ms flush group half key keys lease letters level max_attempts
-    max_count message message_group message_id message_ids missed name offset ordered per_second
-    priority properties queue_id queues receipt receipt_or_handle receipts receipts_or_handles
-    replace shard spread sql start tags target time time_ms timezone topic unique wait
-    wait_at_most
+    ack atomic backoff begin begin_ms bodies body by check_after cron delay deliver_at
+    deliver_ms end end_ms error every expires_ms flush group half key keys lease letters level
+    max_attempts max_count message message_group message_id message_ids missed name offset
+    ordered per_second priority properties queue_id queues receipt receipt_or_handle receipts
+    receipts_or_handles replace shard spread sql start tags target time time_ms timezone topic
+    unique wait wait_at_most
     """.split()  # noqa: SIM905 - a list of one name a line is longer than a page
 )
 """The names of arguments that `MessageError.arguments` has; a test compares them with api.py."""

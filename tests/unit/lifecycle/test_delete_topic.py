@@ -1,4 +1,4 @@
-"""Deleting a topic: what goes with it, what stays, and what each crash leaves."""
+"""Delete a topic: the things that go with it, those that stay, and the state after a crash."""
 
 import shutil
 from collections.abc import Iterator

@@ -62,9 +62,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """What silences stores that are damaged on purpose must not silence the next test's."""
-    before = logging.root.manager.disable
+    before, level = logging.root.manager.disable, logging.root.level
     yield
     logging.disable(before)
+    logging.root.setLevel(level)  # a worker of Celery sets it
 
 
 LATE = (

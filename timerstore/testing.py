@@ -6,7 +6,7 @@ Thread safety: any thread may set or read a ManualClock. Listeners run in the th
 import threading
 from collections.abc import Callable
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.clock import Clock
 from timerstore.store import TimerStore
 
@@ -71,7 +71,7 @@ class ManualClock(Clock):
             listener()
 
 
-class Stepper(Owner):
+class Stepper(NotCopyable):
     """Steps the services of a store that was opened with `threads=False`.
 
     Names: dispatch, enqueue_get, enqueue_put, dequeue_get, dequeue_get_message, dequeue_put,

@@ -27,6 +27,7 @@ def test_command_suggests_init_when_there_is_no_store(ts: CommandLine) -> None:
         "get": ["t"],
         "follow": ["t"],
         "cancel": ["h"],
+        "delete-topic": ["t"],
         "move": ["h", "--in", "1s"],
         "repair": [ts.folder / "new"],
         "export": [ts.folder / "x.parquet"],

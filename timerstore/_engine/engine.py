@@ -35,7 +35,7 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.handle import make_prefix
@@ -105,7 +105,7 @@ _DELETE_BYTES = 4096
 """Reserved in a staging half for a delete record in one group with the largest record."""
 
 
-class Engine(Owner):
+class Engine(NotCopyable):
     """All components of one open store."""
 
     def __init__(

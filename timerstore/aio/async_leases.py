@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import AckResult, LeasedMessage
 from timerstore._engine.leases.lease_consumer import LONGEST_WAIT_S, Beats, described
 from timerstore._engine.leases.receive_request import check_loop
 from timerstore.errors import ClosedError, LeaseLostError, TimerStoreError
 
 
-class AsyncLeaseConsumer(Owner):
+class AsyncLeaseConsumer(NotCopyable):
     """Leases the messages of a topic for a group, one at a time; as LeaseConsumer."""
 
     def __init__(
@@ -87,7 +87,7 @@ class AsyncLeaseConsumer(Owner):
         await self._ack(message)
 
 
-class AsyncHeartbeat(Owner):
+class AsyncHeartbeat(NotCopyable):
     """Renews a lease while an `async with` block runs, in a task of its own; as Heartbeat."""
 
     def __init__(self, renew: Callable[[], Awaitable[int]], lease_s: float) -> None:

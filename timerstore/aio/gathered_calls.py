@@ -30,7 +30,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.aio.loop_turns import LoopTurns
 from timerstore.aio.quick_work import QuickWork
 
@@ -66,7 +66,7 @@ def _complete(future: "asyncio.Future[Answer]", answer: Answer | BaseException) 
         future.set_result(answer)
 
 
-class GatheredCalls(Owner, Generic[Value, Answer]):
+class GatheredCalls(NotCopyable, Generic[Value, Answer]):
     """The calls of one kind of all tasks of a store."""
 
     def __init__(

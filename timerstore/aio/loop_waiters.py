@@ -19,14 +19,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.read.waiting import Waitable
 from timerstore.errors import TimerStoreError
 
 _NEVER_S = 1e9  # three decades
 
 
-class LoopWaiters(Owner):
+class LoopWaiters(NotCopyable):
     """The waiting calls of one event loop."""
 
     def __init__(
@@ -97,7 +97,7 @@ class LoopWaiters(Owner):
             self._waits.popitem()[0].end()
 
 
-class _LoopEnd(Owner):
+class _LoopEnd(NotCopyable):
     """A callback at a time that never comes. The loop alone references it."""
 
     __slots__ = ("_notify",)

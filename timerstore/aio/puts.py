@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.write.put import KnownId
 from timerstore._engine.write.put_requests import REPEATABLE, PutRequest
 from timerstore.aio.shared_sync import SharedSync
@@ -49,7 +49,7 @@ class RunInThread(Protocol):
         ...
 
 
-class Puts(Owner):
+class Puts(NotCopyable):
     """The puts of all coroutines of a store."""
 
     def __init__(self, store: TimerStore, run: RunInThread, *, may_block: bool) -> None:

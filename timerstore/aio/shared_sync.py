@@ -27,7 +27,7 @@ from functools import partial
 from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.aio.loop_turns import LoopTurns
 from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import ClosedError
@@ -48,7 +48,7 @@ class _Waiting(NamedTuple):
     done: Done
 
 
-class SharedSync(Owner):
+class SharedSync(NotCopyable):
     """The puts of a store that wait for a sync, and the thread that syncs."""
 
     def __init__(self, store: TimerStore, *, may_block: bool) -> None:

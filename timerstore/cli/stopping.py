@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import WakeEvent
 from timerstore.cli.exits import Exit
 
@@ -30,7 +30,7 @@ class Stopped(BaseException):
         self.code = code
 
 
-class Stop(Owner):
+class Stop(NotCopyable):
     """Whether the command should end, as a signal or the command itself requested."""
 
     def __init__(self) -> None:

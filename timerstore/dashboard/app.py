@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.dashboard.events import STREAMS_MAX, UpdateEvent, stream
 from timerstore.dashboard.open_source import OpenSource
 from timerstore.dashboard.request_guard import Guard
@@ -36,7 +36,7 @@ _MS_MAX = 1 << 62
 _ROWS = 100
 
 
-class App(Owner):
+class App(NotCopyable):
     """The routes for one source."""
 
     def __init__(

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 
 from timerstore._engine.base.metrics import LATE_MS
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import decode
 from timerstore._engine.snapshot.live_stats import SYSTEM_TOPICS
 from timerstore.clock import Clock, SystemClock
@@ -54,7 +54,7 @@ _BEHIND = (
 )
 
 
-class OpenSource(Owner, DashboardSource):
+class OpenSource(NotCopyable, DashboardSource):
     """Data of a store, or shards, that this process has open."""
 
     def __init__(self, store: Store, *, read_only: bool, every_s: float) -> None:

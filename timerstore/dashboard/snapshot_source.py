@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from timerstore._engine.base.metrics import LATE_MS
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.snapshot.live_stats import LiveStats, Watch
 from timerstore.clock import SystemClock
 from timerstore.dashboard.rates import lateness_of
@@ -26,7 +26,7 @@ from timerstore.dashboard.source import (
 from timerstore.errors import MessageError
 
 
-class SnapshotSource(Owner, DashboardSource):
+class SnapshotSource(NotCopyable, DashboardSource):
     """Stores that another process may have open, as of their last checkpoints."""
 
     def __init__(

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import TimerStoreError
 from timerstore.net.connections import Connections
 from timerstore.net.server_connection import ServerConnection
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0  # without descriptors or memory for another connection
 
 
-class Acceptor(Owner):
+class Acceptor(NotCopyable):
     """Accepts connections until it is closed."""
 
     def __init__(

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.net.frames import frame_length
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _LARGE_BYTES = 64 << 10  # written without another copy
 
 
-class AnswerQueue(Owner):
+class AnswerQueue(NotCopyable):
     """Answers that were not passed to the transport yet."""
 
     def __init__(

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import (
     ClosedError,
     ConnectionLostError,
@@ -71,7 +71,7 @@ class _Running(NamedTuple):
         return self.begin_s + self.limit_s
 
 
-class AsyncChannel(Owner, asyncio.Protocol):
+class AsyncChannel(NotCopyable, asyncio.Protocol):
     """A connection; `connected_channel` makes it."""
 
     def __init__(self, endpoint: Endpoint, call_timeout_s: float) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import UnavailableError
 from timerstore.net.endpoints import Endpoint, connected_socket
 
@@ -52,7 +52,7 @@ class _GrowingPause:
         return pause_s
 
 
-class ConnectLimit(Owner):
+class ConnectLimit(NotCopyable):
     """The time for the attempts to connect, and the pauses between them."""
 
     def __init__(
@@ -153,7 +153,7 @@ def _reason_of_path(path: Path) -> str | None:
     return f"the path is no socket, but a {'folder' if stat.S_ISDIR(mode) else 'file'}"
 
 
-class RetryLimit(Owner):
+class RetryLimit(NotCopyable):
     """The time for the attempts of one call, and the pauses between them."""
 
     def __init__(

@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 READ_BYTES = 64 * 1024  # malloc maps and unmaps each block of 128 KiB or more
 _LONGEST_WAIT_S = 3600.0
@@ -22,7 +22,7 @@ _SHORTEST_WAIT_S = 0.001
 _timeval = struct.Struct("@ll")
 
 
-class SocketStream(Owner):
+class SocketStream(NotCopyable):
     """The bytes of a connected socket.
 
     The system ends a wait for bytes (SO_RCVTIMEO). Another call for each wait, such as poll, costs

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import AckResult, LeaseCall
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.receive_request import ReceiveRequest
@@ -43,7 +43,7 @@ _LEASE_CALLS = frozenset({"receive", "ack", "ack_many", "nack", "bury", "extend"
 """The calls that the loop gathers. None of them waits before it is made."""
 
 
-class MessageList(Owner):
+class MessageList(NotCopyable):
     """The rest of a `pending` or `dead_letters`, which a client reads page by page."""
 
     def __init__(self, calls: Mapping[str, CallSpec], found: AsyncIterator[Any]) -> None:
@@ -87,7 +87,7 @@ _CONSUMER_SIGNATURES = {
 }
 
 
-class CallRunner(Owner):
+class CallRunner(NotCopyable):
     """The calls of one connection."""
 
     def __init__(

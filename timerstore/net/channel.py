@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import (
     ClosedError,
     ConnectionLostError,
@@ -74,7 +74,7 @@ _LOOK_S = 1.0
 _GLANCE_S = 0.001  # for the rest of an answer whose first bytes have come
 
 
-class _Slot(Owner):
+class _Slot(NotCopyable):
     """A call that waits for its answer."""
 
     __slots__ = ("begin_s", "event", "is_waiting", "reply", "unsent", "wakeup")
@@ -111,7 +111,7 @@ class _Unsent(NamedTuple):
     """Returns whether it must not be sent any more; None: it may be sent at any time."""
 
 
-class Channel(Owner):
+class Channel(NotCopyable):
     """A connection that was greeted."""
 
     def __init__(
@@ -525,7 +525,7 @@ class Channel(Owner):
         self._stream.close()
 
 
-class BegunCall(Owner):
+class BegunCall(NotCopyable):
     """A call that was sent, and that no thread waits for."""
 
     def __init__(

@@ -17,7 +17,7 @@ import resource
 from collections.abc import Iterator
 from typing import Protocol
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import FailedError, UnavailableError
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
@@ -54,7 +54,7 @@ class Connection(Protocol):
         """Return when everything that belongs to the connection has ended."""
 
 
-class Connections(Owner):
+class Connections(NotCopyable):
     """The connections of all sockets of a server."""
 
     def __init__(self, limits: ServerLimits, counters: ServerCounters) -> None:

@@ -11,7 +11,7 @@ import ssl
 import time
 import weakref
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import ClosedError, UnavailableError
 from timerstore.net.attempt_limits import (
     LONGEST_PAUSE_S,
@@ -35,7 +35,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class Connector(Owner):
+class Connector(NotCopyable):
     """The present connection to one server."""
 
     longest_pause_s = LONGEST_PAUSE_S

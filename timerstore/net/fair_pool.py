@@ -27,7 +27,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 Answer = TypeVar("Answer")
 
@@ -76,7 +76,7 @@ class _Job:
             self.future.set_result(result)
 
 
-class FairPool(Owner, Executor):
+class FairPool(NotCopyable, Executor):
     """Threads that take jobs of clients in turn."""
 
     def __init__(self, workers: int, name: str, loop: asyncio.AbstractEventLoop) -> None:

@@ -7,7 +7,7 @@ See also: docs/protocol.md.
 from collections.abc import Iterator
 from struct import Struct
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import ProtocolError
 
 _length = Struct(">I")
@@ -26,7 +26,7 @@ def frame(payload: bytes) -> bytes:
     return frame_length(payload) + payload
 
 
-class FrameSplitter(Owner):
+class FrameSplitter(NotCopyable):
     """Collects received bytes and returns complete frames. It holds less than one frame and what
     was received with it.
     """

@@ -7,10 +7,10 @@ Invariants: the descriptor is closed when nothing refers to the event any more, 
 
 import os
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 
-class ReadableEvent(Owner):
+class ReadableEvent(NotCopyable):
     """Becomes readable once and stays so."""
 
     def __init__(self) -> None:

@@ -14,14 +14,14 @@ import os
 import select
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import ForkedError
 from timerstore.net.call_table import CallSpec
 from timerstore.net.channel import BegunCall, Channel
 from timerstore.net.readable_event import ReadableEvent
 
 
-class RemoteWait(Owner):
+class RemoteWait(NotCopyable):
     """A call that has begun. End it by `take`, or by `cancel`.
 
     No thread waits for it, and none is started: its descriptor waits for the socket of the

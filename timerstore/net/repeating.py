@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.msgpack import Ext
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.recurring import draw_name
 from timerstore.errors import (
     BusyError,
@@ -51,7 +51,7 @@ _SINGLE = {
 _ELAPSED_S_MIN = 0.05  # less than this is not subtracted
 
 
-class ClientIds(Owner):
+class ClientIds(NotCopyable):
     """Makes message ids: 20 random digits of this client, then a number in 12."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ClientIds(Owner):
         return spans_extension(data, np.arange(count + 1) * _ID_BYTES)
 
 
-class CallAttempt(Owner):
+class CallAttempt(NotCopyable):
     """One call of a client, sent once or several times.
 
     The server that gets a put decides whether it may be a repetition: each one states its window of

@@ -6,14 +6,14 @@ Raises: ProtocolError for an id that cannot be used, BusyError for too many wait
 
 import asyncio
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import BusyError, ProtocolError
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_messages import NO_CALL
 
 
-class RunningCalls(Owner):
+class RunningCalls(NotCopyable):
     """The calls that were started and have not ended."""
 
     def __init__(self, limits: ServerLimits, counters: ServerCounters) -> None:

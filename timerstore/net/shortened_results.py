@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import LeasedMessage
 from timerstore.aio import AsyncConsumer
 from timerstore.errors import MessageError
@@ -33,7 +33,7 @@ _GIVEN_BYTES = 15
 _GENERATED_ID_BYTES = 32
 
 
-class ResultShortener(Owner):
+class ResultShortener(NotCopyable):
     """Shortens the results of one connection."""
 
     def __init__(self, frame_bytes_max: int) -> None:

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 
-class SurvivingLock(Owner):
+class SurvivingLock(NotCopyable):
     """One thread at a time runs a function under it.
 
     A caller with a handler of its own may use `acquire` and `release`, and `release_own` in the

@@ -10,7 +10,7 @@ Raises: RejectedError (42900) above the limit.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import LeasedMessage
 from timerstore.messages import SYS_FLAG_COMPRESSED
 from timerstore.rocketmq.codes import RejectedError
@@ -32,7 +32,7 @@ def answer_bytes(found: Sequence[LeasedMessage]) -> int:
     return sum(map(message_bytes, found)) + 2 * largest
 
 
-class ByteBudget(Owner):
+class ByteBudget(NotCopyable):
     """The bytes that count for one limit."""
 
     def __init__(self, limit_name: str, bytes_max: int) -> None:

@@ -5,7 +5,7 @@ Thread safety: only the server's loop adds; any thread may read.
 
 from typing import NamedTuple
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 UNAVAILABLE = "UNAVAILABLE"
 CANCELLED = "CANCELLED"
@@ -23,7 +23,7 @@ class CallCount(NamedTuple):
     """Their time together. It includes the waiting of polls, and the life of Telemetry streams."""
 
 
-class CallCounts(Owner):
+class CallCounts(NotCopyable):
     """The counts of one server."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.rocketmq.definitions import HEALTH, MESSAGING, messages, methods
 
 _STATUS = messages.HealthCheckResponse.ServingStatus
@@ -16,7 +16,7 @@ _STATUS = messages.HealthCheckResponse.ServingStatus
 _WATCHES_MAX = 1024
 
 
-class Health(Owner):
+class Health(NotCopyable):
     """Answers Check and Watch."""
 
     def __init__(self) -> None:

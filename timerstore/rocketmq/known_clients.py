@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import LeasedMessage
 from timerstore.net.server_counters import ServerCounters
 from timerstore.rocketmq.codes import RejectedError
@@ -42,7 +42,7 @@ class Client(NamedTuple):
     connection: str
 
 
-class KnownClients(Owner):
+class KnownClients(NotCopyable):
     """The clients that are connected."""
 
     def __init__(

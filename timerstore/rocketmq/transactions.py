@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import half_topic, topic_of_half
 from timerstore._engine.leases import AckResult, LeasedMessage
 from timerstore._engine.leases.half_messages import half_of
@@ -66,7 +66,7 @@ class Producer:
         self.topics: dict[str, Any] = {}  # by name, the Resource by which the client names it
 
 
-class Transactions(Owner):
+class Transactions(NotCopyable):
     """The transactions of a server."""
 
     def __init__(self, store: AsyncTimerStore, settling: Settling) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner, weakly
+from timerstore._engine.base.owner import NotCopyable, weakly
 from timerstore.clock import SystemClock
 from timerstore.errors import BucketError, ClosedError, ConfigError, quoted
 from timerstore.shards.bucket_binding import BucketSource
@@ -29,7 +29,7 @@ Pass = Callable[[TimerStore], list[Ingested]]
 CallSome = Callable[[dict[int, Pass], ThreadPoolExecutor], list[list[Ingested]]]
 
 
-class BackgroundIngest(Owner):
+class BackgroundIngest(NotCopyable):
     """The ingest of all shards from one place."""
 
     def __init__(
@@ -142,7 +142,7 @@ def _run(
     return ingester.run(now_ms, committed)
 
 
-class IngestOfAll(Owner):
+class IngestOfAll(NotCopyable):
     """The ingest of all shards, from their directory and from a bucket.
 
     Each place has a thread of its own: a bucket that does not answer delays only its own rows.

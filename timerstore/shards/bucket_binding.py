@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Mapping
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.buckets import Bucket, BucketUrl, location_of
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, CorruptError, quoted
@@ -28,7 +28,7 @@ _RETRY_S = 10.0
 """An owner asks again at its next pass."""
 
 
-class BucketSource(Owner):
+class BucketSource(NotCopyable):
     """The bucket from which a directory of shards ingests, and whether it was bound."""
 
     def __init__(

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.buckets import Bucket, StoredObject
 from timerstore._engine.buckets.bucket import in_parallel
 from timerstore._engine.format.store_paths import shard_name
@@ -39,7 +39,7 @@ CLOCK = "_ingest/clock"
 """The object that is written to read the time of the service."""
 
 
-class _TemporaryOutput(Owner):
+class _TemporaryOutput(NotCopyable):
     """A file without a name, that is sent to the bucket when it is complete."""
 
     def __init__(self, path: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import Lock, address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import MessageError
 
 Shards = npt.NDArray[np.int32]
@@ -61,7 +61,7 @@ def shards_of_rows(data: Any, offsets: npt.NDArray[np.int64], shard_count: int) 
     return shards
 
 
-class Turns(Owner):
+class Turns(NotCopyable):
     """Distributes messages round robin.
 
     Thread safety: any thread.

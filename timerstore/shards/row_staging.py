@@ -23,7 +23,7 @@ import numpy as np
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Int64Array
@@ -46,7 +46,7 @@ _MASK = 2**64 - 1
 _HASH = np.uint64(0x9E3779B97F4A7C15)  # odd, and its bits are well spread
 
 
-class _Sink(Owner):
+class _Sink(NotCopyable):
     """A file that pyarrow writes to, with its size and CRC-32 so far."""
 
     closed = False
@@ -88,7 +88,7 @@ class _Sink(Owner):
         return self.size
 
 
-class _Writer(Owner):
+class _Writer(NotCopyable):
     """One file that is being written."""
 
     def __init__(self, output: StagedOutput, path: str, schema: Any) -> None:
@@ -133,7 +133,7 @@ class _Writer(Owner):
         )
 
 
-class Stager(Owner):
+class Stager(NotCopyable):
     """Writes the rows of one attempt. Call `add` with batches, then `finish` or `abandon`."""
 
     def __init__(

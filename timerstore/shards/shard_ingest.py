@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from timerstore import store as single
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.buckets.bucket_url import reject_without_bucket
@@ -87,7 +87,7 @@ class IngestReport(NamedTuple):
         return sum(one.row_count for one in self.ingested)
 
 
-class ShardIngester(Owner):
+class ShardIngester(NotCopyable):
     """Ingests committed rows into shards that are open in this process."""
 
     def __init__(

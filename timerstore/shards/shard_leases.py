@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from timerstore._engine.base import argument_types
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import read_receipt
 from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive, WaitingTopics
 from timerstore._engine.leases.lease_reader import recalled
@@ -50,7 +50,7 @@ class CallSome(Protocol):
     def __call__(self, calls: Mapping[int, Call]) -> list[Any]: ...  # noqa: D102
 
 
-class ShardLeases(Owner):
+class ShardLeases(NotCopyable):
     """The leases of one directory of shards."""
 
     def __init__(

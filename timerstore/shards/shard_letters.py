@@ -11,7 +11,7 @@ from operator import methodcaller
 from typing import Any
 
 from timerstore._engine.base import argument_types
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import read_letter
 from timerstore._engine.leases import DeadLetter
 from timerstore._engine.leases.dead_letters import check_names
@@ -21,7 +21,7 @@ from timerstore.store import TimerStore
 Call = Callable[[TimerStore], Any]
 
 
-class ShardLetters(Owner):
+class ShardLetters(NotCopyable):
     """The dead letters of one directory of shards."""
 
     def __init__(

@@ -13,7 +13,7 @@ import numpy as np
 
 from timerstore._engine.base import argument_types, due_times, message_fields
 from timerstore._engine.base.message_fields import PriorityQueueId, queue_of_priority
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.write.checked_batch import Column, gather_ids, id_bytes
 from timerstore._engine.write.put_many import check_priorities, is_for_all
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
@@ -26,7 +26,7 @@ from timerstore.shards.routing import Shards, Turns, first_key, shards_of_rows
 from timerstore.store import TimerStore
 
 
-class ShardPuts(Owner):
+class ShardPuts(NotCopyable):
     """Puts into one directory of shards."""
 
     def __init__(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.recurring import RecurringRequest, draw_name
 from timerstore.errors import MessageError
 from timerstore.shards.receipt import ShardRecurring, recurring_in
@@ -17,7 +17,7 @@ from timerstore.store import TimerStore
 Call = Callable[[TimerStore], Any]
 
 
-class ShardRecurringCalls(Owner):
+class ShardRecurringCalls(NotCopyable):
     """The recurring messages of one directory of shards."""
 
     def __init__(

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.shards.cluster import Cluster
 from timerstore.shards.manifest import Manifest
 from timerstore.shards.staged_files import StagedFile
@@ -31,7 +31,7 @@ class StagedOutput(Protocol):
         """Make the data durable, if the file is in its final place."""
 
 
-class Attempt(Owner, ABC):
+class Attempt(NotCopyable, ABC):
     """The files that one Stager writes, in a folder of their own."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class FetchedFiles(NamedTuple):
     missing: list[StagedFile]
 
 
-class StagingArea(Owner, ABC):
+class StagingArea(NotCopyable, ABC):
     """A place where rows are staged and committed."""
 
     removes_aborted: bool

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import ClosedError, ConfigError, ForkedError
 from timerstore.telemetry.metric_families import (
     FAMILIES,
@@ -45,7 +45,7 @@ except ImportError as error:
 _FRESH_S = 1.0
 
 
-class Instruments(Owner):
+class Instruments(NotCopyable):
     """The instruments of one store. After `close` they observe nothing."""
 
     def __init__(self, store: HasStats, name: str, monotonic_s: Callable[[], float]) -> None:
@@ -106,7 +106,7 @@ def _observed(family: Family, value: Any, attributes: Mapping[str, str]) -> Iter
         yield Observation(value, attributes)
 
 
-class _Meter(Owner):
+class _Meter(NotCopyable):
     """The instruments of one meter provider. It has one instrument for each name, which all stores
     share.
     """

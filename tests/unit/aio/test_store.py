@@ -37,6 +37,7 @@ NOT_AWAITED = {
     "take_buffered": "a part of it",
     "queues_in_turn": "of an ordered receive",
     "position": "of an ordered receive",
+    "take_dropped": "a part of it",
     "block": "of an ordered receive",
     "unblock": "of an ordered receive",
 }

@@ -91,6 +91,7 @@ class Door:
 def plain_text(error: TimerStoreError) -> str:
     """Return the text of an error without addresses in memory and the numbers of shards."""
     text = re.sub(r"0x[0-9a-f]+", "0x", str(error))
+    text = re.sub(r"\b[0-9a-f]{12}\b(, )?", "", text)  # a name that the store made
     return re.sub(r"shard \d+: |; at shard \d+", "", text)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 COUNTERS = {
     "flow_control_rejected_messages": "puts rejected because the slot was full (slot_messages_max)",
@@ -175,7 +175,7 @@ class Distribution:
         return {**counted, "sum": self._sum}
 
 
-class Metrics(Owner):
+class Metrics(NotCopyable):
     """The counters of one store."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from timerstore.errors import ForkedError
 # --- owner ---
 
 
-class Owner:
+class NotCopyable:
     """Cannot be copied or pickled."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ def reject_copy(owner: object) -> NoReturn:
 #     2. At exit a forked child closes nothing that its parent opened.
 
 
-class Closing(Owner):
+class Closing(NotCopyable):
     """Closed at the end of a `with` block, also after an exception.
 
     If a forked child leaves the block of its parent, nothing is closed. The child's own exception
@@ -90,7 +90,7 @@ class Closing(Owner):
                 raise
 
 
-class AsyncClosing(Owner):
+class AsyncClosing(NotCopyable):
     """The same for `async with`."""
 
     __slots__ = ()
@@ -118,7 +118,7 @@ class AsyncClosing(Owner):
 _AsyncClosing = TypeVar("_AsyncClosing", bound=AsyncClosing)
 
 
-class Making(Owner, Coroutine[Any, Any, _AsyncClosing]):
+class Making(NotCopyable, Coroutine[Any, Any, _AsyncClosing]):
     """An object that is being made: await it, or use it with `async with`.
 
     It is a coroutine, so that `asyncio.run` and `create_task` take it.

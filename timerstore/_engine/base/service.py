@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from timerstore._engine.base.metrics import Metrics
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.signal import Signals
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 
@@ -32,7 +32,7 @@ _BACKOFF_S_MAX = 1.0
 Item = TypeVar("Item")
 
 
-class WakeEvent(Owner):
+class WakeEvent(NotCopyable):
     """An event for one waiter, which `wait` clears.
 
     Unlike threading.Event, each method is one call of C. So an exception of a signal handler during
@@ -66,7 +66,7 @@ class WakeEvent(Owner):
         return self._unset.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
 
 
-class Service(Owner):
+class Service(NotCopyable):
     """A named service. Subclasses define `name` and `step`, and `idle_s` to wait for a time."""
 
     name = "service"

@@ -36,10 +36,10 @@ Thread safety: subscribe while a store is built, before any thread runs. A signa
 from collections.abc import Callable
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 
 
-class Signal(Owner):
+class Signal(NotCopyable):
     """One notification. Calling it calls each subscriber with the same arguments."""
 
     __slots__ = ("_subscribers",)
@@ -56,7 +56,7 @@ class Signal(Owner):
             subscriber(*given)
 
 
-class Signals(Owner):
+class Signals(NotCopyable):
     """All signals of one store. Each has one sender, named here."""
 
     def __init__(self) -> None:

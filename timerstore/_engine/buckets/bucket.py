@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import cache
 from typing import IO, Any, NamedTuple, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.buckets.bucket_url import BucketUrl, split_client, without_values
 from timerstore._engine.storage.disk import File
 from timerstore.errors import BucketError, ClosedError, ConfigError, TimerStoreError
@@ -73,7 +73,7 @@ class StoredObject(NamedTuple):
     e_tag: str
 
 
-class Bucket(Owner):
+class Bucket(NotCopyable):
     """The objects below one URL."""
 
     def __init__(

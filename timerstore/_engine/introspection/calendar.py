@@ -31,7 +31,7 @@ import numpy as np
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.due_times import moment_ms
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.timer_states import BLOCK_BYTES, BLOCK_IDS
 from timerstore._engine.queues.core import Core
@@ -113,7 +113,7 @@ _FILL_BATCH = 1024  # messages counted in one critical section, at most
 _RECORD_BYTES_MIN = 160  # of a timer; so one group can add this many messages at once
 
 
-class Calendar(Owner):
+class Calendar(NotCopyable):
     """The counters of one store."""
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from timerstore._engine.base import argument_types, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import (
     ERROR_PROPERTY,
     LEASE_PROPERTY,
@@ -53,7 +53,7 @@ PlacedLetter = tuple[Place, DeadLetter]
 _COPIED = [one.name for one in fields(Message) if one.init]
 
 
-class RequeuedPlaces(Owner):
+class RequeuedPlaces(NotCopyable):
     """The dead letters of one group that were requeued."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class RequeuedPlaces(Owner):
         """The offset after the last message read, by retry topic and queue."""
 
 
-class CountedLetters(Owner):
+class CountedLetters(NotCopyable):
     """The dead letters of one group that were not requeued, by place and by topic."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class CountedLetters(Owner):
                 self.by_topic[topic] -= 1
 
 
-class DeadLetterReader(Owner):
+class DeadLetterReader(NotCopyable):
     """Reads the dead letters of one store."""
 
     def __init__(
@@ -273,7 +273,7 @@ class _Copy(NamedTuple):
     own: OwnMessage
 
 
-class Requeuer(Owner):
+class Requeuer(NotCopyable):
     """Lists and requeues the dead letters of one store."""
 
     def __init__(

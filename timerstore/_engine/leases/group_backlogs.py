@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
@@ -54,7 +54,7 @@ class _Queued(NamedTuple):
     first_ms: int | None  # when the first of them was stored; None without any
 
 
-class GroupBacklogs(Owner):
+class GroupBacklogs(NotCopyable):
     """The backlogs of the groups of one store."""
 
     def __init__(

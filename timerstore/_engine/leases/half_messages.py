@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, Literal
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import Handle, handle_of
 from timerstore._engine.format.lease import (
     COMMITTED_PROPERTY,
@@ -57,7 +57,7 @@ def half_of(target: Any) -> Handle | Receipt:
     return receipt_of(target) if is_check else handle_of(target)
 
 
-class HalfMessages(Owner):
+class HalfMessages(NotCopyable):
     """The half messages of one store."""
 
     def __init__(

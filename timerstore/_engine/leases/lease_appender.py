@@ -175,8 +175,7 @@ class LeaseAppender:
 
     def pass_over(self, source: LeaseSource, offsets: dict[int, int]) -> None:
         """Record that the group has read messages that it does not lease, as they have expired."""
-        if offsets:
-            self._lease_progress.pass_over(source.read_topic, source.group, offsets)
+        self._lease_progress.pass_over(source.read_topic, source.group, offsets)
 
     def _check_size(self, one: Message, target: TopicTarget, own: OwnMessage) -> None:
         """Raise MessageError if a message leaves no room for its lease."""

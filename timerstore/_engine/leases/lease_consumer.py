@@ -17,7 +17,7 @@ from traceback import format_exception_only
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
 from timerstore._engine.leases.receive_request import check_loop
 from timerstore.errors import ClosedError, LeaseLostError, TimerStoreError
@@ -36,7 +36,7 @@ def described(error: BaseException) -> str:
     return "".join(format_exception_only(error)).strip()
 
 
-class LeaseConsumer(Owner, Generic[Leased]):
+class LeaseConsumer(NotCopyable, Generic[Leased]):
     """Iterates over a topic for a group, one lease at a time; see `TimerStore.lease_consumer`.
 
         for message in consumer:
@@ -139,7 +139,7 @@ class LeaseConsumer(Owner, Generic[Leased]):
 _PARTS = 3  # of a lease, between two renewals
 
 
-class Beats(Owner):
+class Beats(NotCopyable):
     """The renewals of one lease, for a thread or a task that waits between them."""
 
     def __init__(self, lease_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -179,7 +179,7 @@ class Beats(Owner):
         return False
 
 
-class Heartbeat(Owner):
+class Heartbeat(NotCopyable):
     """Renews a lease while a `with` block runs; see StoreApi.heartbeat."""
 
     def __init__(self, renew: Callable[[], int], lease_s: float) -> None:

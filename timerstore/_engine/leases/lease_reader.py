@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 from timerstore._engine.base.message_fields import rank_of_queue
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import Receipt
 from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
@@ -120,7 +120,7 @@ _NAMES_BYTES = 512
 MakeConsumer = Callable[[str, str, Filters], Consumer]
 
 
-class LeaseReader(Owner):
+class LeaseReader(NotCopyable):
     """Leases the messages of one topic for one group."""
 
     def __init__(
@@ -182,8 +182,12 @@ class LeaseReader(Owner):
             self._take_in_order(order, terms, leased)
             return
         before = len(leased)
-        queues = self._consumers[side].fetch_next(count, bytes_max=terms.bytes_max)
-        self._leasing.pass_over(self._sides[side], self._consumers[side].take_dropped())
+        consumer = self._consumers[side]
+        queues = consumer.fetch_next(count, bytes_max=terms.bytes_max)
+        if consumer.dropped:
+            self._leasing.pass_over(self._sides[side], consumer.take_dropped())
+        if not queues:
+            return
         try:
             self._lease_from(side, queues, count, terms, leased)
         finally:
@@ -215,7 +219,8 @@ class LeaseReader(Owner):
                 self._lease_from(1, [queue], free_count, terms, leased)
             finally:
                 order.handed_out(leased[before:])
-        self._leasing.pass_over(self._sides[1], consumer.take_dropped())
+        if consumer.dropped:
+            self._leasing.pass_over(self._sides[1], consumer.take_dropped())
 
     def _retry_position(self, queue_id: int) -> int:
         """Return the offset after the last message of a retry queue that was handed out."""
@@ -257,7 +262,8 @@ class LeaseReader(Owner):
             queues = consumer.fetch_next(count, order, bytes_max=bytes_max)
             for queue in queues if turn_count else ():
                 consumer.fetch_next(turn_count, partial(_only, queue.queue_id), bytes_max=bytes_max)
-            self._leasing.pass_over(self._sides[side], consumer.take_dropped())
+            if consumer.dropped:
+                self._leasing.pass_over(self._sides[side], consumer.take_dropped())
             found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
 
@@ -424,7 +430,7 @@ def recalled(turns: dict[Key, Turn], key: Key, first: Turn) -> Turn:
     return turn
 
 
-class TopicTurns(Owner):
+class TopicTurns(NotCopyable):
     """The readers of several topics for one group."""
 
     def __init__(self, readers: Sequence[LeaseReader]) -> None:

@@ -8,7 +8,7 @@ from array import array
 import numpy as np
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, renewal_mark
 from timerstore._engine.log.timer_states import TimerStates, which_wait
@@ -21,7 +21,7 @@ from timerstore.receipts import out_ms
 # --- lease timers ---
 
 
-class LeaseTimers(Owner):
+class LeaseTimers(NotCopyable):
     """The timers of the leases of one store."""
 
     def __init__(self, routes: Routes, config: StoreConfig, opening: int) -> None:
@@ -79,7 +79,7 @@ Root = tuple[int, int]
 """Opening and timer id of the receipt that a lease keeps."""
 
 
-class Renewals(Owner):
+class Renewals(NotCopyable):
     """The renewed leases of one store."""
 
     def __init__(self, opening: int, clock: Clock, lookup: HandleLookup) -> None:
@@ -162,7 +162,7 @@ Key = tuple[str, str]
 """Topic and group."""
 
 
-class TimerIds(Owner):
+class TimerIds(NotCopyable):
     """The ids of pending timers, by topic and group."""
 
     def __init__(self, states: TimerStates) -> None:
@@ -206,7 +206,7 @@ class TimerIds(Owner):
         return len(ids)
 
 
-class LeaseKinds(Owner):
+class LeaseKinds(NotCopyable):
     """The timers of all groups of one store that are not plain leases."""
 
     def __init__(self, states: TimerStates) -> None:

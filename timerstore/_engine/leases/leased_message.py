@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from timerstore._engine.base.message_fields import UNIQUE_PROPERTY, is_of_engine
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, LeaseLostError, MessageError
 from timerstore.messages import SYS_FLAG_COMPRESSED, Message
@@ -139,7 +139,7 @@ def properties_of(message: Message, lease: Lease, topic: str) -> bytes:
 # Thread safety: any thread; one of several claims gets a message.
 
 
-class UnclaimedLeases(Owner):
+class UnclaimedLeases(NotCopyable):
     """The unclaimed messages of one store, by receipt."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from timerstore._engine.base import argument_types
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import (
     BACKOFF_PROPERTY,
     Receipt,
@@ -103,7 +103,7 @@ def _in_backoff(kept: bytes) -> tuple[bytes, None]:
     return kept + _IN_BACKOFF, None
 
 
-class Leases(Owner):
+class Leases(NotCopyable):
     """The leases of one store."""
 
     def __init__(

@@ -19,7 +19,7 @@ See also: docs/decisions/0021-message-groups.md.
 from collections.abc import Callable, Sequence
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import dead_letter_topic, retry_topic
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Routes
@@ -36,7 +36,7 @@ class _Begun:
         self.names: dict[str, str | None] = {}  # by message id; None: of several message groups
 
 
-class MessageOrder(Owner):
+class MessageOrder(NotCopyable):
     """The order of the message groups of one topic for one group."""
 
     def __init__(

@@ -16,7 +16,7 @@ Invariants:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases.lease_reader import (
     LeaseReader,
     TopicTurns,
@@ -48,7 +48,7 @@ class BegunReceive:
         return self.terms.max_count - len(self.found)
 
 
-class SharedReceive(Owner):
+class SharedReceive(NotCopyable):
     """Shares reads among the calls of one store."""
 
     def __init__(

@@ -32,7 +32,7 @@ from timerstore._engine.base.native import (
     lib,
     raise_status,
 )
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.storage.guarded_map import TruncationWatch
@@ -64,7 +64,7 @@ from timerstore.errors import (
 # See also: native/fastpath/group_commit.c; docs/decisions/0002-group-commit.md.
 
 
-class GroupCommit(Owner, NativeGroupCommit):  # type: ignore[misc]
+class GroupCommit(NotCopyable, NativeGroupCommit):  # type: ignore[misc]
     """Choose the thread that syncs, and let the others wait."""
 
     __slots__ = ()
@@ -87,7 +87,7 @@ class _FullHalf(NamedTuple):
     half: int
 
 
-class CommitLog(Owner):
+class CommitLog(NotCopyable):
     """The commit log of one store."""
 
     def __init__(

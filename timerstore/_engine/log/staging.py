@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import newer_format
 
@@ -59,7 +59,7 @@ class StagedBytes(NamedTuple):
     """The log was synced through this offset; 0 if that is unknown."""
 
 
-class Staging(Owner):
+class Staging(NotCopyable):
     """The staging file of one store."""
 
     def __init__(self, disk: Disk, path: Path, half_bytes: int) -> None:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import segment_name
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.storage.disk import Disk, File
@@ -172,7 +172,7 @@ def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> 
     return None
 
 
-class _Segment(Owner):
+class _Segment(NotCopyable):
     """The bytes of one segment, with zeros if the file is too short."""
 
     def __init__(self, disk: Disk, files: Files, number: int, precision_ms: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import state_sector
 from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES, Bytes
 from timerstore._engine.log.fold import is_uncertain
@@ -58,7 +58,7 @@ def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
     return waits
 
 
-class TimerStates(Owner):
+class TimerStates(NotCopyable):
     """The timer states of one store."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base.argument_types import Int64Array
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import topics_json, watermark, wheel_slot
 from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
 from timerstore._engine.format.queue_unit import UNIT_BYTES as QUEUE_UNIT_BYTES
@@ -220,7 +220,7 @@ class _FarFiles(FarWheel):
         self.begin, self.end = table.begin, table.end
 
 
-class AtRestView(Owner):
+class AtRestView(NotCopyable):
     """One directory."""
 
     engine = None

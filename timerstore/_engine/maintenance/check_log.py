@@ -11,7 +11,7 @@ import numpy as np
 
 from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit, timer_unit
 from timerstore._engine.format.index_position import IndexFileState
 from timerstore._engine.format.queue_unit import UNIT_BYTES
@@ -48,7 +48,7 @@ from timerstore.reports import Problem
 _PIECE_BYTES = 1 << 20
 
 
-class QueueCheck(Owner):
+class QueueCheck(NotCopyable):
     """Compares queues with the records of the log, run after run."""
 
     def __init__(self, view: StoreView) -> None:
@@ -277,7 +277,7 @@ class _Walk:
         self._fold.add(rows[~wild])
 
 
-class _OrderCheck(Owner):
+class _OrderCheck(NotCopyable):
     """Compares records of the timer topic with their units, which stand in the same order."""
 
     def __init__(
@@ -371,7 +371,7 @@ def check_index(view: StoreView) -> None:
     findings.count("index entries", remake.entries)
 
 
-class _Remake(Owner):
+class _Remake(NotCopyable):
     def __init__(
         self,
         findings: Findings,
@@ -497,7 +497,7 @@ def runs_of(route: Route, offsets: Int64Array, units: UnitRows) -> Iterator[Unit
         yield UnitRun(route, int(offsets[rows[0]]), units[rows])
 
 
-class LogUnits(Owner):
+class LogUnits(NotCopyable):
     """Makes the units that dispatch would write."""
 
     def __init__(self, tree: Tree, files: Files, config: StoreConfig) -> None:

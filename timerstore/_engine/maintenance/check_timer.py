@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.sorted_values import are_in
 from timerstore._engine.format import far_table, timer_unit, wheel_checks, wheel_slot
 from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
@@ -93,7 +93,7 @@ def _check_sectors(view: StoreView, copy: WheelCopy) -> bool:
     return not wrong
 
 
-class _ChainCheck(Owner):
+class _ChainCheck(NotCopyable):
     """Checks the slots of a copied wheel, and walks their chains."""
 
     def __init__(self, view: StoreView, segments: Segments, copy: WheelCopy) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import wheel_slot
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.scanned_records import Scan
@@ -44,7 +44,7 @@ _PAGE_BYTES = 4096
 _LENGTH_IS_RIGHT = (lib.TS_FAULT_POSITION, lib.TS_FAULT_BODY_CRC, lib.TS_FAULT_PROPERTY_CRC)
 
 
-class LiveView(Owner):
+class LiveView(NotCopyable):
     """One open store."""
 
     is_built = True

@@ -30,7 +30,7 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import check_topic
 from timerstore._engine.base.native import Lock, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import decode
 from timerstore._engine.format.lease import group_of, source_of
 from timerstore._engine.format.recurring_json import Definition
@@ -52,7 +52,7 @@ _ROUNDS_MAX = 100
 """A call that ran before the deletion may still move a lease in each round."""
 
 
-class TopicDeleter(Owner):
+class TopicDeleter(NotCopyable):
     """Deletes topics of one store."""
 
     def __init__(

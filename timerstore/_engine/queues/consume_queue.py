@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from timerstore._engine.base.native import lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
 
@@ -24,7 +24,7 @@ _APPENDS_KEPT = 8
 _BLOCK_UNITS = 1024  # a search that has narrowed to so many units reads them at once
 
 
-class ConsumeQueue(Owner):
+class ConsumeQueue(NotCopyable):
     """One queue of one topic.
 
     A *blank* unit fills the begin of a file whose first messages are gone.

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.index_position import IndexFileState
 from timerstore._engine.storage.disk import Disk, File
 from timerstore.errors import CorruptError
@@ -59,7 +59,7 @@ class Geometry(NamedTuple):
         return self.entries_at + ENTRY_BYTES * number
 
 
-class IndexFile(Owner):
+class IndexFile(NotCopyable):
     """One index file. Create it with `make` or `load`."""
 
     def __init__(self, path: Path, file: File, geometry: Geometry) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import index_position
 from timerstore._engine.format.index_position import IndexFileState, IndexPosition
 from timerstore._engine.format.store_paths import Tree, index_name, is_index_name
@@ -45,7 +45,7 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 assert _KEY.itemsize == ffi.sizeof("ts_key"), "key_index.py and native/api disagree"
 
 
-class Index(Owner):
+class Index(NotCopyable):
     """The index of one store."""
 
     def __init__(

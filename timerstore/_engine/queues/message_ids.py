@@ -25,7 +25,7 @@ import numpy.typing as npt
 from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.counts_json import NO_IDS, IdsMark
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
@@ -64,7 +64,7 @@ class _Table(NamedTuple):
     slots: Any
 
 
-class Ids(Owner):
+class Ids(NotCopyable):
     """The message ids of one store."""
 
     def __init__(

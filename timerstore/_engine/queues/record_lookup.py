@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import address, ffi, lib, raise_status
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.store_paths import (
@@ -252,7 +252,7 @@ UnitRows = npt.NDArray[np.uint8]
 """Rows of 20 bytes."""
 
 
-class RecordUnits(Owner):
+class RecordUnits(NotCopyable):
     """Makes the units of one log, batch by batch."""
 
     def __init__(self, level_delays: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import json_text, queue_unit, topics_json
 from timerstore._engine.format.lease import source_of
 from timerstore._engine.format.queue_unit import UNIT_BYTES
@@ -51,7 +51,7 @@ class Route(NamedTuple):
     queue: ConsumeQueue
 
 
-class Routes(Owner):
+class Routes(NotCopyable):
     """All queues of a store."""
 
     def __init__(self, disk: Disk, tree: Tree, queue_segment_bytes: int) -> None:
@@ -384,7 +384,7 @@ def wrong_tags(route: Route, offset: int) -> CorruptError:
     )
 
 
-class LevelUnits(Owner):
+class LevelUnits(NotCopyable):
     """Reads units of the level topic."""
 
     def __init__(self, log: LogReader, delays: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ See also: docs/decisions/0005-long-poll.md.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Self
@@ -149,7 +149,7 @@ class Consumer(Closing):
         self._reader = TopicReader(context.routes, context.puller, context.clock, topic, filters)
         self.removed_count = 0
         """Messages that were removed from the log before this consumer could hand them out."""
-        self._dropped: set[int] = set()  # queues in which messages had expired
+        self.dropped: set[int] = set()  # queues in which messages had expired
         self._next_queue = 0  # the index of the queue to read first
         self._member = member = Member(
             queues, WaitQueue(self._reader.add_poll, self._reader.remove_poll)
@@ -227,7 +227,9 @@ class Consumer(Closing):
         with self._group.lock:
             self._group.refresh()
             queues = self._queues_in_turn() if order is None else order(self._member.assigned)
-            self._drop_expired(queues)
+            for queue in queues:
+                if queue.may_expire:
+                    self._drop_expired(queue)
         return queues if self._fetch(queues, max_count, bytes_max or _FETCH_BYTES_MAX) else []
 
     def _fetch(self, queues: list[AssignedQueue], max_count: int, left_bytes: int) -> bool:
@@ -279,7 +281,7 @@ class Consumer(Closing):
                 is_removed = is_next and queue.is_known and result.status in _REMOVED
                 if is_next:
                     queue.add_pulled(result)
-                    self._drop_expired([queue])
+                    self._drop_expired(queue)
                 is_at_end = is_next and queue.fetch_at == offset
                 buffered_count = len(queue.buffered)
                 if is_removed:
@@ -336,26 +338,25 @@ class Consumer(Closing):
     def take_buffered(self, count: int) -> list[Message]:
         """Hand out `count` messages if as many are buffered, otherwise none; read nothing."""
         with self._group.lock:
-            self._drop_expired(list(self._member.assigned.values()))
+            for queue in self._member.assigned.values():
+                if queue.may_expire:
+                    self._drop_expired(queue)
             queues = [queue for queue in self._queues_in_turn() if queue.buffered]
             if sum(len(queue.buffered) for queue in queues) < count:
                 return []
             return self._hand_out(queues, count)
 
-    def _drop_expired(self, queues: Iterable[AssignedQueue]) -> None:
+    def _drop_expired(self, queue: AssignedQueue) -> None:
         """Drop buffered messages that have expired; under the group's lock."""
-        for queue in queues:
-            if count := queue.drop_expired(self._context.clock.now_ms):
-                self._context.metrics.add("expired_messages", count)
-                self._dropped.add(queue.queue_id)
+        if queue.may_expire and (count := queue.drop_expired(self._context.clock.now_ms)):
+            self._context.metrics.add("expired_messages", count)
+            self.dropped.add(queue.queue_id)
 
     def take_dropped(self) -> dict[int, int]:
         """Return the offsets after queues whose last messages were dropped since the last call."""
-        if not self._dropped:
-            return {}
         with self._group.lock:
-            queues = [self._member.assigned.get(one) for one in self._dropped]
-            self._dropped = set()
+            queues = [self._member.assigned.get(one) for one in self.dropped]
+            self.dropped = set()
             return {one.queue_id: one.position for one in queues if one and not one.buffered}
 
     def _queues_in_turn(self) -> list[AssignedQueue]:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import consumer_offset_json, json_text, queue_unit
 from timerstore._engine.format.consumer_offset_json import SEPARATOR, ConsumerOffsets, entry_name
 from timerstore._engine.format.lease import (
@@ -92,7 +92,7 @@ class PendingCommit:
         self.is_done = False  # written under `_write_lock`
 
 
-class Offsets(Owner):
+class Offsets(NotCopyable):
     """The committed offsets of one store."""
 
     def __init__(
@@ -285,7 +285,7 @@ GroupOffsets = dict[Key, dict[int, int]]
 """The offset of the next message by topic and group, then by queue."""
 
 
-class LeaseProgress(Owner):
+class LeaseProgress(NotCopyable):
     """The progress of all groups that lease in one store."""
 
     def __init__(self, log: CommitLog, offsets: Offsets) -> None:

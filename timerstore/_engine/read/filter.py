@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from timerstore._engine.base import message_fields
 from timerstore._engine.base.native import address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.sql import SqlCondition, parse_sql
 from timerstore.errors import MessageError, kind_of, quoted, typed
@@ -64,7 +64,7 @@ class Filter(ABC):
         """
 
 
-class TagFilter(Owner, Filter):
+class TagFilter(NotCopyable, Filter):
     """Messages with one of some tags, compared by hash and then exactly."""
 
     units_max = 65_536  # takes about a third of a millisecond if no unit has the hash

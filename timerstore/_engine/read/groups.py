@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.format.lease import DEAD_LETTER_PREFIX, group_of
 from timerstore._engine.read.long_poll import LongPoll
@@ -289,8 +289,6 @@ class AssignedQueue:
 
     def drop_expired(self, now_ms: int) -> int:
         """Drop the buffered messages that have expired; return their number."""
-        if not self.may_expire:
-            return 0
         kept = unexpired(self.buffered, now_ms)
         count = len(self.buffered) - len(kept)
         self.buffered = deque(kept)
@@ -317,7 +315,7 @@ class AssignedQueue:
         return found
 
 
-class Member(Owner):
+class Member(NotCopyable):
     """A group's record of one consumer."""
 
     def __init__(self, queues: tuple[int, ...] | None, wait_queue: WaitQueue) -> None:
@@ -361,7 +359,7 @@ class Member(Owner):
             self.wait_queue.wake_first()
 
 
-class Group(Owner):
+class Group(NotCopyable):
     """The consumers of one topic and group in this process."""
 
     def __init__(self, topic: str, name: str, count_queues: Callable[[str], int]) -> None:
@@ -476,7 +474,7 @@ class Group(Owner):
                 member.wait_queue.wake_all(until_ns)
 
 
-class Groups(Owner):
+class Groups(NotCopyable):
     """The groups of one store."""
 
     def __init__(

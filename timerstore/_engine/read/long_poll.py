@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore.errors import TimerStoreError
@@ -109,7 +109,7 @@ class _Scan:
         self.has_invisible = False  # a queue has units that are not visible yet
 
 
-class LongPollTable(Owner):
+class LongPollTable(NotCopyable):
     """The long polls of one store."""
 
     def __init__(

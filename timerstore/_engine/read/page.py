@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.native import Lock, address, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.read.filter import Mask
 from timerstore.messages import Int64Array
 
@@ -34,7 +34,7 @@ _KEPT_MAX = 8  # rows, bodies and properties of the last two pages, and two more
 _KEPT_BYTES_MAX = 32 << 20
 
 
-class Buffers(Owner):
+class Buffers(NotCopyable):
     """The buffers of one store."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ PULLED = np.dtype(
 assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and native/api disagree"
 
 
-class Page(Owner):
+class Page(NotCopyable):
     """A page of up to `rows_max` messages."""
 
     def __init__(self, rows_max: int, buffers: Buffers) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
@@ -47,7 +47,7 @@ _SYNC_INTERVAL_NS = 10_000_000
 _PROPERTIES_MAX = 1024  # messages read to decide which polls to wake; with more, all are woken
 
 
-class Puller(Owner):
+class Puller(NotCopyable):
     """Pulls from the queues of one store."""
 
     def __init__(self, core: Core, dispatch: Dispatch, request_sync: Callable[[], None]) -> None:
@@ -327,7 +327,7 @@ def result_of(pulled: Pulled) -> PullResult:
 #        within the limits of Puller.
 
 
-class QueueEnds(Owner):
+class QueueEnds(NotCopyable):
     """The ends of the queues of one store."""
 
     def __init__(self, routes: Routes, puller: Puller) -> None:

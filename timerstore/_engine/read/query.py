@@ -29,7 +29,7 @@ import numpy as np
 
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import real_queue
 from timerstore._engine.format.store_paths import (
     QUEUE_COUNT_MAX,
@@ -259,7 +259,7 @@ class _Criteria(NamedTuple):
     end_ms: int
 
 
-class Querier(Owner):
+class Querier(NotCopyable):
     """Finds messages of one store."""
 
     def __init__(

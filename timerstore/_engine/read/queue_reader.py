@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.routes import Route, check_tags, wrong_tags
@@ -34,7 +34,7 @@ _STEP_UNITS_MAX = 16_384  # 320 KiB of units read at a time
 _NO_BUFFERS = Buffers()  # for pages without rows
 
 
-class QueueReader(Owner):
+class QueueReader(NotCopyable):
     """Reads the messages in the queues of one store."""
 
     def __init__(self, config: StoreConfig, log: LogReader) -> None:
@@ -110,7 +110,7 @@ class QueueReader(Owner):
         return times
 
 
-class _Reading(Owner):
+class _Reading(NotCopyable):
     """One read: its page and its next offset."""
 
     def __init__(

@@ -9,7 +9,7 @@ Raises: MessageError if the topic has no such queue; what a pull raises.
 
 from collections.abc import Callable
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import Filter, make_filter
 from timerstore._engine.read.groups import Filters
@@ -19,7 +19,7 @@ from timerstore.clock import Clock
 from timerstore.messages import PullResult
 
 
-class TopicReader(Owner):
+class TopicReader(NotCopyable):
     """Reads one topic."""
 
     def __init__(

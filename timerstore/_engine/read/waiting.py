@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
@@ -90,7 +90,7 @@ class WaitContext(NamedTuple):
         return self.clock.monotonic_ns + wait_ns
 
 
-class WaitingPull(Owner, Generic[Answer]):
+class WaitingPull(NotCopyable, Generic[Answer]):
     """One pull."""
 
     def __init__(
@@ -243,7 +243,7 @@ class PollSource(Protocol):
         """Return buffered messages of these queues."""
 
 
-class WaitingPoll(Owner):
+class WaitingPoll(NotCopyable):
     """One poll."""
 
     def __init__(
@@ -369,7 +369,7 @@ def begin_parts(begins: Iterable[Callable[[], Part]]) -> list[Part]:
     return begun
 
 
-class MultiWait(Owner, Generic[One]):
+class MultiWait(NotCopyable, Generic[One]):
     """A call that may wait for any of its parts; its answer is a list."""
 
     def __init__(self, parts: Sequence[Waitable[Any, Any]], take: Callable[[], list[One]]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import AppendLock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import counts_json, recurring_json, watermark
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import (
@@ -95,7 +95,7 @@ def recover(
     return Recovery(disk, directory, config, clock).run()
 
 
-class Recovery(Owner):
+class Recovery(NotCopyable):
     """One recovery of one store."""
 
     def __init__(

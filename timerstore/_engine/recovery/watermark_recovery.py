@@ -3,7 +3,7 @@
 import numpy as np
 
 from timerstore._engine.base.native import lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import counts_json
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.format.watermark import Watermark
@@ -21,7 +21,7 @@ from timerstore.errors import CorruptError
 # --- timer restore ---
 
 
-class TimerRestore(Owner):
+class TimerRestore(NotCopyable):
     """Restores the timer files of one store."""
 
     def __init__(

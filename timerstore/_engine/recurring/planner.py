@@ -19,7 +19,7 @@ import numpy as np
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import IDLE_S_MAX, Service
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.recurring_json import Definition
@@ -52,7 +52,7 @@ PROPERTY = "TS_EVERY"
 """Property of each run's message: `<name> <time of the run, epoch ms>`."""
 
 
-class Definitions(Owner):
+class Definitions(NotCopyable):
     """The definitions of one store."""
 
     def __init__(self, disk: Disk, tree: Tree, log: CommitLog, saved: list[Definition]) -> None:

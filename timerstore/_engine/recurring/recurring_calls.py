@@ -19,7 +19,7 @@ from contextlib import suppress
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import PriorityQueueId, stored_queue_id
 from timerstore._engine.base.native import lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.queues.core import Core
@@ -42,7 +42,7 @@ from timerstore.receipts import out_ms
 from timerstore.reports import CancelResult
 
 
-class RecurringCalls(Owner):
+class RecurringCalls(NotCopyable):
     """The recurring messages of one store."""
 
     def __init__(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import filler_record
 from timerstore._engine.format.store_paths import segment_name
 from timerstore._engine.storage.disk import Disk, File
@@ -31,7 +31,7 @@ from timerstore.errors import ConfigError, CorruptError, FailedError
 WINDOW_BYTES = 8 << 20
 
 
-class Windows(Owner):
+class Windows(NotCopyable):
     """The bytes of one log below `end`, as a `ts_window` that moves."""
 
     def __init__(

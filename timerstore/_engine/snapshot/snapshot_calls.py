@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Closing, Owner, close_at_exit, warn_unclosed
+from timerstore._engine.base.owner import Closing, NotCopyable, close_at_exit, warn_unclosed
 from timerstore._engine.format.store_paths import BACKUP_JSON
 from timerstore._engine.read.queue_reader import QueueReader
 from timerstore._engine.snapshot.position import SnapshotPosition
@@ -54,7 +54,7 @@ POLL_S = 0.05
 """Seconds between two looks: a tenth of the default time between two checkpoints."""
 
 
-class SnapshotPolling(Owner):
+class SnapshotPolling(NotCopyable):
     """The pauses of the waiting calls of one store."""
 
     def __init__(self, clock: Clock) -> None:

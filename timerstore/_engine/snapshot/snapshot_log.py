@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import topics_json
 from timerstore._engine.format.store_paths import (
     WHEEL_TIMER_TOPIC,
@@ -148,7 +148,7 @@ class SnapshotUnits(SnapshotSegments):
 # --- snapshot log ---
 
 
-class SnapshotLog(Owner):
+class SnapshotLog(NotCopyable):
     """One store's log."""
 
     def __init__(self, segments: SnapshotSegments) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.native import lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.fold import fold, has_foreign_records
@@ -44,7 +44,7 @@ from timerstore.reports import PendingTimer
 _TRIES = 5
 
 
-class SnapshotTimers(Owner):
+class SnapshotTimers(NotCopyable):
     """The timers of one store."""
 
     def __init__(self, view: SnapshotView, clock: Clock) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 from pathlib import Path
 
 from timerstore._engine.base.native import lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.queues.record_lookup import (
     RecordUnits,
@@ -37,7 +37,7 @@ from timerstore.errors import CorruptError, FailedError
 _TAIL_UNITS = 65_536  # of a broker's store: 1.3 MB in memory, before its files are read again
 
 
-class SnapshotView(Owner):
+class SnapshotView(NotCopyable):
     """One store."""
 
     def __init__(self, root: Path, config: StoreConfig | None, clock: Clock) -> None:

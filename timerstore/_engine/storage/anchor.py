@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.file import check_of_system, close_descriptor, os_error
 from timerstore.errors import ConfigError, FailedError, quoted
 
@@ -27,7 +27,7 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags that open a directory, but no link to one."""
 
 
-class Anchor(Owner):
+class Anchor(NotCopyable):
     """An open root directory. Paths below it stay in it if the root is renamed or replaced."""
 
     __slots__ = ("fd", "prefix", "root")

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.anchor import is_mount_point, resolved_path
 from timerstore._engine.storage.disk import Anchor, Disk, File
@@ -115,7 +115,7 @@ def _locked_by_another(disk: Disk, tree: Tree) -> LockedError:
     )
 
 
-class Directory(Owner):
+class Directory(NotCopyable):
     """A locked store directory."""
 
     def __init__(self, disk: Disk, root: Path) -> None:

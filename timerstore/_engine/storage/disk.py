@@ -24,7 +24,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.anchor import FOLDER_FLAGS, Anchor, link_error, open_folder
 from timerstore._engine.storage.file import (
     NO_DESCRIPTOR,
@@ -76,7 +76,7 @@ def is_temporary_of(name: str, path: Path) -> bool:
     return name.startswith(f".{path.name}.") and name.endswith(".tmp")
 
 
-class Disk(Owner):
+class Disk(NotCopyable):
     """Files and directories by name."""
 
     _anchors: tuple[Anchor, ...] = ()

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.guarded_map import GuardedMap
 from timerstore.errors import FailedError, FullError, TimerStoreError
 
@@ -96,7 +96,7 @@ _ZEROS = bytes(1 << 20)
 _FLOCK = "hhqqi"  # struct flock of 64-bit Linux: type, whence, start, length, process
 
 
-class File(Owner):
+class File(NotCopyable):
     """One open regular file."""
 
     __slots__ = ("fd", "path")

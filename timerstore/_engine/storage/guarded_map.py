@@ -22,7 +22,7 @@ import threading
 from pathlib import Path
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import FailedError
 
 _lock = threading.RLock()  # the garbage collector may unmap while its own thread holds it
@@ -41,7 +41,7 @@ fault_count = memoryview(ffi.buffer(lib.ts_guard_hits(), 4)).cast("i")
 """One number: how many faults were caught in maps of truncated files, in this process."""
 
 
-class GuardedMap(Owner, mmap.mmap):
+class GuardedMap(NotCopyable, mmap.mmap):
     """A map of a file. Call `watch` once, right after it is made."""
 
     _number = -1
@@ -84,7 +84,7 @@ def truncated_below(root: Path) -> Path | None:
         return next((path for path in (*found, *_truncated) if path.is_relative_to(root)), None)
 
 
-class TruncationWatch(Owner):
+class TruncationWatch(NotCopyable):
     """Checks whether a mapped file below a folder was found truncated since the last check."""
 
     __slots__ = ("_root", "_seen")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import store_paths
 from timerstore._engine.storage.disk import Disk, File
 from timerstore.errors import CorruptError, FailedError, GoneError
@@ -32,7 +32,7 @@ _REWRITE_BYTES = 1 << 20
 _NAME = re.compile(r"\d{20}")
 
 
-class SegmentFiles(Owner):
+class SegmentFiles(NotCopyable):
     """The files of one space. Offsets are bytes from the start of the space."""
 
     def __init__(

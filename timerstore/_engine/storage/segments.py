@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerstore._engine.base.native import ffi, lib, raise_fault, raise_status
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.storage.segment_files import SegmentFiles
@@ -32,7 +32,7 @@ from timerstore.errors import CorruptError
 #        epoch that `advance` returned. Later readers do not delay this.
 
 
-class Epochs(Owner):
+class Epochs(NotCopyable):
     """Counts readers by the epoch in which they started."""
 
     __slots__ = ("_counts", "now")
@@ -78,7 +78,7 @@ class _Map(NamedTuple):
     view: Any
 
 
-class View(Owner):
+class View(NotCopyable):
     """A view of a space, used with `with`.
 
     This is a class because a generator would cost a microsecond more for each view.

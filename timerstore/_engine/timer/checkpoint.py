@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.counts_json import Pending
 from timerstore._engine.format.recurring_json import Definition
@@ -110,7 +110,7 @@ class _Snapshot(NamedTuple):
     recurring: list[Definition]
 
 
-class Checkpoint(Owner):
+class Checkpoint(NotCopyable):
     """Writes checkpoints of one store."""
 
     def __init__(

@@ -35,7 +35,7 @@ import sys
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore.errors import MessageError, quoted, typed
 
 DUE_MS_MAX = 2**63 - 1
@@ -101,7 +101,7 @@ class _Open(Generic[Key, Value]):
             yield heapq.heappop(late)[2]
 
 
-class DelayQueue(Owner, Generic[Key, Value]):
+class DelayQueue(NotCopyable, Generic[Key, Value]):
     """Keys with due times, in memory and without a thread.
 
     queue = DelayQueue[str, Order]()

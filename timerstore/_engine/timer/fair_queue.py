@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import Lock, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.log.timer_states import which_wait
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import real_routes
@@ -83,7 +83,7 @@ class _TopicQueue:
         return taken
 
 
-class FairQueue(Owner):
+class FairQueue(NotCopyable):
     """The fair queue of one store."""
 
     def __init__(self, core: Core, rates: Mapping[str, float], on_rate: Callable[[], None]) -> None:

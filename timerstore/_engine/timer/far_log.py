@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.far_table import UNIT_BYTES
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
@@ -23,7 +23,7 @@ from timerstore._engine.timer.timer_arrays import FAR, Int64Array, Records
 # --- far log ---
 
 
-class FarLog(Owner):
+class FarLog(NotCopyable):
     """The far log of one store."""
 
     def __init__(

@@ -33,7 +33,7 @@ import numpy as np
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import far_table
 from timerstore._engine.format.far_table import ROW, FarTable
 from timerstore._engine.format.store_paths import Tree
@@ -59,7 +59,7 @@ _WIDTH_SHARE = 8  # the roll window is this many far slots long
 _BATCH = 8192
 
 
-class FarWheel(Owner):
+class FarWheel(NotCopyable):
     """The far wheel of one store."""
 
     def __init__(
@@ -403,7 +403,7 @@ class FarWheel(Owner):
 # See also: docs/decisions/0003-timing-wheel.md
 
 
-class FarTidier(Owner):
+class FarTidier(NotCopyable):
     """Tidies the far wheel of one store."""
 
     def __init__(

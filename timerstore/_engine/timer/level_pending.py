@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import parse_level_delays, real_queue
 from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.dispatch import DispatchedQueues
@@ -137,7 +137,7 @@ class Gaps(NamedTuple):
     gaps: list[tuple[Route, tuple[int, int]]]  # a level's queue, and queue offsets [begin, end)
 
 
-class LevelPending(Owner):
+class LevelPending(NotCopyable):
     """Reads the pending messages of one store's delay levels."""
 
     def __init__(

@@ -27,7 +27,7 @@ import numpy as np
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit, timer_unit
 from timerstore._engine.format.timer_unit import UNIT_BYTES
 from timerstore._engine.log.commit_log import CommitLog
@@ -100,7 +100,7 @@ BLOCKED = -1
 """No slot is free for the first message: each may still be needed."""
 
 
-class Linker(Owner):
+class Linker(NotCopyable):
     """Links the messages of one store."""
 
     def __init__(

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.timer.timer_arrays import DUE, KEY, Int64Array, Records
 
 # --- due queue ---
@@ -49,7 +49,7 @@ RUN_MIN = 512
 """The smallest batch that becomes a run."""
 
 
-class DueQueue(Owner):
+class DueQueue(NotCopyable):
     """Entries in order of wake time."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-class OpenSlot(Owner):
+class OpenSlot(NotCopyable):
     """The loaded messages of one store."""
 
     def __init__(self, precision_ms: int, is_mixed: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore._engine.timer.timer_arrays import Int64Array, slots_of
 from timerstore._engine.timer.wheel import Wheel
@@ -35,7 +35,7 @@ Due = int | Int64Array
 """One due time in ms, or many."""
 
 
-class SlotCounts(Owner):
+class SlotCounts(NotCopyable):
     """The counts of one store whose slots have a limit."""
 
     def __init__(

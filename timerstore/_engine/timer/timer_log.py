@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import timer_unit
 from timerstore._engine.format.timer_unit import BLANK_BYTES, UNIT_BYTES
 from timerstore._engine.storage.disk import Disk
@@ -34,7 +34,7 @@ def pieces(segments: Segments, end: int) -> Iterator[tuple[int, int]]:
             yield begin + at * UNIT_BYTES, min(_PIECE_UNITS, count - at)
 
 
-class TimerLog(Owner):
+class TimerLog(NotCopyable):
     """The timer log of one store."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:

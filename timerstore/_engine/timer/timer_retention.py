@@ -14,7 +14,7 @@ import numpy as np
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import timer_unit
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.log.timer_states import which_wait
@@ -63,7 +63,7 @@ _SCRATCH_BYTES = 1 << 16
 _IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
-class Relocator(Owner):
+class Relocator(NotCopyable):
     """Moves pending messages out of parts of one store's log."""
 
     def __init__(

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore._engine.base.native import Lock, ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import timer_unit, wheel_checks, wheel_slot
 from timerstore._engine.format.wheel_checks import ENTRY_BYTES, SECTOR_BYTES, Checks
 from timerstore._engine.storage.disk import Disk
@@ -47,7 +47,7 @@ from timerstore.errors import ConfigError, CorruptError
 _ENTRIES_A_SECTOR = SECTOR_BYTES // ENTRY_BYTES
 
 
-class WheelChecks(Owner):
+class WheelChecks(NotCopyable):
     """The checksums of one wheel's file."""
 
     def __init__(self, disk: Disk, path: Path, held: Checks) -> None:
@@ -162,7 +162,7 @@ class ReadAhead(NamedTuple):
     outstanding: Int64Array
 
 
-class Wheel(Owner):
+class Wheel(NotCopyable):
     """The wheel of one store."""
 
     def __init__(

@@ -22,7 +22,7 @@ from timerstore._engine.base import failpoints
 from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
 from timerstore._engine.queues.message_ids import DedupeLookup, OriginalMessages
@@ -47,7 +47,7 @@ class OwnMessage(NamedTuple):
     """Its encoded properties."""
 
 
-class Appender(Owner):
+class Appender(NotCopyable):
     """Appends checked messages of one store."""
 
     def __init__(

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.write.targets import Level
 
@@ -23,7 +23,7 @@ class Destination(NamedTuple):
         return self.real if self.level is None else self.level.route
 
 
-class AppendedRows(Owner):
+class AppendedRows(NotCopyable):
     """Places of the rows of one batch in the log, by row.
 
     log_offsets: of the row's record, or of the first message with its id; -1: not appended.

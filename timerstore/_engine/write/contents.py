@@ -21,7 +21,7 @@ import numpy.typing as npt
 from timerstore._engine.base.column_batch import ColumnBatch
 from timerstore._engine.base.message_fields import is_of_engine
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.message_ids import OriginalRows
 from timerstore._engine.queues.record_lookup import record_fields
@@ -32,7 +32,7 @@ from timerstore.messages import parse_properties
 _CRC_MASK = 0x7FFF_FFFF  # a record has a CRC without its top bit
 
 
-class Contents(Owner):
+class Contents(NotCopyable):
     """Compares the rows of a call with earlier messages of one store."""
 
     def __init__(self, log: CommitLog, *, is_on: bool) -> None:

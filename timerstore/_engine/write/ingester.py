@@ -20,7 +20,7 @@ from timerstore._engine.base import argument_types, due_times, message_fields
 from timerstore._engine.base.column_batch import BatchPart, ColumnBatch
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.ledger_json import ChunkHeader, write_chunk, write_state
 from timerstore._engine.format.store_paths import INGEST_TOPIC
@@ -189,7 +189,7 @@ class _Piece(NamedTuple):
     begin: int
 
 
-class Ingester(Owner):
+class Ingester(NotCopyable):
     """Ingests rows into one store."""
 
     def __init__(

@@ -17,7 +17,7 @@ from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import UNIQUE_PROPERTY
 from timerstore._engine.base.native import Lock, lib
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import (
     LEASE_PROPERTY,
     TOPIC_PROPERTY,
@@ -138,7 +138,7 @@ def _wait_ms(wait_at_most: Any, config: StoreConfig) -> int | None:
     return due_times.span_ms("wait_at_most", wait_at_most, config.delay_ms_max)
 
 
-class KeyLocks(Owner):
+class KeyLocks(NotCopyable):
     """The locks of keys."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class KeyedRecord(NamedTuple):
     properties: Mapping[str, str]
 
 
-class KeyedRecords(Owner):
+class KeyedRecords(NotCopyable):
     """Finds the records of one store that have a key."""
 
     def __init__(self, core: Core, dispatch: Dispatch) -> None:
@@ -251,7 +251,7 @@ class _Looked(NamedTuple):
     """Log offsets of timers that are over, and by which the message is done."""
 
 
-class UniqueWriter(Owner):
+class UniqueWriter(NotCopyable):
     """Puts unique messages into one store."""
 
     def __init__(self, core: Core, records: KeyedRecords, appender: Appender) -> None:

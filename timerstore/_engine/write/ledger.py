@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import ledger_cache, queue_unit
 from timerstore._engine.format.ledger_cache import LedgerCache
 from timerstore._engine.format.ledger_json import Begun, ChunkHeader, Done, SourceState, read
@@ -96,7 +96,7 @@ class Known(NamedTuple):
 NOTHING = Known(is_complete=False)
 
 
-class _Source(Owner):
+class _Source(NotCopyable):
     def __init__(self) -> None:
         self.turn = Lock()
         self.complete = VersionSet()
@@ -123,7 +123,7 @@ class _Source(Owner):
             del self.details[min(one for one in self.details if one != version)]
 
 
-class Ledger(Owner):
+class Ledger(NotCopyable):
     """The ledger of one store."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ _READ_COUNT = 4096
 _LAG_MAX = 1024  # records past the file that an opening may have to read
 
 
-class LedgerSideFile(Owner):
+class LedgerSideFile(NotCopyable):
     """The side file of one store's ledger."""
 
     def __init__(

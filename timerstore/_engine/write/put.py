@@ -31,7 +31,7 @@ import numpy as np
 from timerstore._engine.base import failpoints, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Putter, ffi, lib, pointer
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.message_ids import OriginalMessages
@@ -52,7 +52,7 @@ class KnownId(NamedTuple):
     """Of the first message with the id. It may not be durable yet."""
 
 
-class PutWriter(Owner):
+class PutWriter(NotCopyable):
     """Puts single messages into one store."""
 
     def __init__(

@@ -24,7 +24,7 @@ from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import PriorityQueueId, queue_of_priority
 from timerstore._engine.base.native import ffi
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.core import Core
@@ -48,7 +48,7 @@ from timerstore.receipts import CallerIds, PutBatch, ReceiptOrigin
 # --- put many ---
 
 
-class PutBatchWriter(Owner):
+class PutBatchWriter(NotCopyable):
     """Puts batches into one store."""
 
     def __init__(
@@ -347,7 +347,7 @@ class PutBatchWriter(Owner):
 # Raises: as PutBatchWriter. `stored_count` of an error counts the stored messages of all parts.
 
 
-class PriorityBatchWriter(Owner):
+class PriorityBatchWriter(NotCopyable):
     """Puts batches into one store."""
 
     def __init__(self, batches: PutBatchWriter, log: CommitLog) -> None:

@@ -17,7 +17,7 @@ from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.argument_types import check_flag, whole
 from timerstore._engine.base.message_fields import queue_of_message_group, queue_of_priority
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import half_topic
 from timerstore._engine.write.checked_batch import id_extra_bytes
 from timerstore.clock import Clock
@@ -268,7 +268,7 @@ class BatchRequest:
 # Raises: MessageError for invalid arguments, and if the window ends more than `delay_ms_max` ahead.
 
 
-class Spreader(Owner):
+class Spreader(NotCopyable):
     """Draws due times for one store."""
 
     def __init__(self, config: StoreConfig, clock: Clock) -> None:

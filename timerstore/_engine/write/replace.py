@@ -25,7 +25,7 @@ from typing import NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.message_fields import MessageGroupQueueId, PriorityQueueId
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import PendingDeletes
@@ -63,7 +63,7 @@ class _Pending(NamedTuple):
     limit_ms: int  # latest due time; -1: no limit
 
 
-class ReplaceWriter(Owner):
+class ReplaceWriter(NotCopyable):
     """Puts messages with a replacement key into one store."""
 
     def __init__(

@@ -16,7 +16,7 @@ from timerstore._engine.base.message_fields import (
     PriorityQueueId,
 )
 from timerstore._engine.base.native import Lock, ffi
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.lease import group_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
@@ -71,7 +71,7 @@ class TopicTarget:
         self.only = routes[0] if has_priorities or len(routes) == 1 else None
 
 
-class Targets(Owner):
+class Targets(NotCopyable):
     """All topics that were put to since the store was opened."""
 
     def __init__(self, core: Core, id_prefix: str) -> None:

@@ -30,7 +30,7 @@ import click
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.printing import note
 from timerstore._engine.buckets import BucketUrl, location_of
 from timerstore._engine.storage.anchor import absolute_path
@@ -124,7 +124,7 @@ class Outcome:
     problems: tuple[str, ...] = ()
 
 
-class Run(Owner):
+class Run(NotCopyable):
     """One run of a job: its id, its progress messages, and its session, created on first use."""
 
     def __init__(self, name: str, common: Common) -> None:

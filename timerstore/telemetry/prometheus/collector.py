@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from timerstore._engine.base.message_fields import is_utf8
-from timerstore._engine.base.owner import Closing, Owner, close_at_exit, forked_error
+from timerstore._engine.base.owner import Closing, NotCopyable, close_at_exit, forked_error
 from timerstore.errors import ClosedError, ConfigError, ForkedError, TimerStoreError, cannot_listen
 from timerstore.telemetry.metric_families import (
     FAMILIES,
@@ -42,7 +42,7 @@ _METRICS: dict[str, Any] = {
 }
 
 
-class StoreCollector(Owner, registry.Collector):
+class StoreCollector(NotCopyable, registry.Collector):
     """The metrics of one store."""
 
     def __init__(self, store: HasStats, name: str = "") -> None:
@@ -83,7 +83,7 @@ def _add(metric: Any, family: Family, labels: list[str], value: Any) -> None:
         metric.add_metric(labels, value)
 
 
-class _Stores(Owner, registry.Collector):
+class _Stores(NotCopyable, registry.Collector):
     """Several stores in one registry: each family appears once, with the samples of all stores."""
 
     def __init__(self) -> None:

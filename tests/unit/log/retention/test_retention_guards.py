@@ -74,7 +74,7 @@ def test_file_is_kept_while_a_reader_has_it_open(bench: RetentionBench) -> None:
 def test_read_of_a_removed_file_raises_gone_error(bench: RetentionBench) -> None:
     bench.fill()
     bench.age()
-    with pytest.raises(GoneError, match="retention removed it"):
+    with pytest.raises(GoneError, match="it was removed"):
         inside(bench.store).log.segments.read(0, 10)
 
 

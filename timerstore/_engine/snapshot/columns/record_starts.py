@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit
 from timerstore._engine.format.store_paths import (
     SCHEDULE_TOPIC,
@@ -28,7 +28,7 @@ from timerstore.errors import TimerStoreError
 _QUEUES_READ = 8
 
 
-class QueueUnits(Owner):
+class QueueUnits(NotCopyable):
     """The units of one consume queue, by number. Each is read when it is asked for."""
 
     def __init__(self, directory: Path, segment_bytes: int) -> None:

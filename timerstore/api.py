@@ -743,10 +743,13 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """Delete a topic with its messages, pending, leased and dead ones included, and the offsets
         of its groups. Return whether it existed.
 
+        No consumer of the topic may be active during the call: messages that it leases at that
+        time may stay, and offsets that it commits may apply to the new topic.
+
         The deletion is durable on return. If the process dies during the call, the topic is whole
-        or the next opening completes the deletion; a repeated call does no harm. Until the call
-        returns, a put to the topic raises BusyError. A later put creates the topic again, with
-        queue offsets from 0.
+        or the next opening completes the deletion. A repeated call also deletes messages that were
+        put since, so a client does not repeat it by itself. Until the call returns, a put to the
+        topic raises BusyError. A later put creates the topic again, with queue offsets from 0.
 
         Raises:
             MessageError: the name is invalid or of a topic of the store itself, or recurring

@@ -6,7 +6,7 @@ them, the others would need a second sync, and the thread would take Python's lo
     the loop of a program                                a separate thread syncs
     the loop of a server                                 the loop syncs, at the end of the turn
     the loop of a server: the thread syncs already,
-    or a sync of the last second was slow (QuickWork)    a separate thread syncs
+    or a sync was slow not long ago (QuickWork)    a separate thread syncs
 
 Thread safety: any loop may await. The thread is not part of the pool, so no long call delays it.
 Locking: the lock protects the list of waiters for a few steps. No other lock is taken under it.

@@ -166,7 +166,7 @@ STORE_CALLS = _by_name(
     CallSpec("consumer", int),
     CallSpec("backlog", GroupBacklog),
     CallSpec("committed", dict[int, int]),
-    CallSpec("delete_topic", bool, takes_long=True),
+    CallSpec("delete_topic", bool, Repeat.NEVER, takes_long=True),
     CallSpec("offset_at", int),
     CallSpec("topics", dict[str, int]),
     CallSpec("pull", PullResult, waits=True),

@@ -369,7 +369,10 @@ class ServerConnection(asyncio.Protocol):
             if isinstance(found, BaseException):
                 self._fail_with(call, found)
             elif not self._is_answered(runner, call, found):
-                self._running.replace(call.id, self._task_of(runner, call, spec, found))
+                task = self._task_of(runner, call, spec, found)
+                self._running.replace(call.id, task)
+                # The end of the connection may wait for `end` already.
+                task.add_done_callback(partial(_set_ended, end))
                 return
         except Exception as error:  # noqa: BLE001 - the client gets it
             self._store._drop_begun(found)
@@ -583,3 +586,8 @@ def _described(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - raised by a class of the caller
         return type(error).__name__
+
+
+def _set_ended(end: "asyncio.Future[None]", _task: object) -> None:
+    if not end.done():
+        end.set_result(None)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from timerstore._engine.base.owner import NotCopyable
@@ -110,14 +111,14 @@ class Transactions(NotCopyable):
             self._leave(one)
 
     async def publish(self, producer: Producer, topics: Sequence[Any]) -> None:
-        """Let a producer be asked about its topics. RejectedError if there are too many."""
+        """Let a producer be asked about its topics, the first ones if there are too many."""
         if len(topics) > PRODUCER_TOPICS_MAX:
-            raise RejectedError(
-                Code.TOO_MANY_REQUESTS,
-                f"topics: wanted at most {PRODUCER_TOPICS_MAX} of a producer, got {len(topics)}",
-            )
+            _log.warning(
+                "a producer has %s topics; it is asked about half messages of the first %s",
+                len(topics), PRODUCER_TOPICS_MAX,
+            )  # fmt: skip
         self._leave(producer)
-        producer.topics = {resource_name(one): one for one in topics}
+        producer.topics = {resource_name(one): one for one in topics[:PRODUCER_TOPICS_MAX]}
         for topic in producer.topics:
             self._producers.setdefault(topic, []).append(producer)
         for topic in producer.topics.keys() & await self._with_halves():
@@ -144,25 +145,26 @@ class Transactions(NotCopyable):
     def begin(self, topic: str) -> None:
         """Check the half messages of a topic, as long as it has a live producer."""
         if topic in self._producers and topic not in self._checks:
-            self._checks[topic] = asyncio.ensure_future(self._check_all(topic))
+            self._checks[topic] = task = asyncio.ensure_future(self._check_all(topic))
+            # Not in the task: one that is cancelled before its first step runs no `finally`.
+            task.add_done_callback(partial(self._checks_ended, topic))
+
+    def _checks_ended(self, topic: str, _task: object) -> None:
+        del self._checks[topic]
+        self.begin(topic)  # a producer may have come while the task was being cancelled
 
     async def _check_all(self, topic: str) -> None:
-        try:
-            while topic in self._producers:
-                try:
-                    await self._check_some(topic)
-                except (ClosedError, FailedError):  # the server ends
-                    self._producers.clear()
-                except Exception as error:  # noqa: BLE001 - logged; a loop without a pause is worse
-                    is_known = isinstance(error, TimerStoreError)
-                    _log.warning(
-                        "half messages of %s are checked later: %r",
-                        topic, error, exc_info=not is_known,
-                    )  # fmt: skip
-                    await asyncio.sleep(_PAUSE_S)
-        finally:
-            del self._checks[topic]
-            self.begin(topic)  # a producer may have come while this task was being cancelled
+        while topic in self._producers:
+            try:
+                await self._check_some(topic)
+            except (ClosedError, FailedError):  # the server ends
+                self._producers.clear()
+            except Exception as error:  # noqa: BLE001 - logged; a loop without a pause is worse
+                is_known = isinstance(error, TimerStoreError)
+                _log.warning(
+                    "half messages of %s are checked later: %r", topic, error, exc_info=not is_known
+                )
+                await asyncio.sleep(_PAUSE_S)
 
     async def _check_some(self, topic: str) -> None:
         found = await self._store.receive(

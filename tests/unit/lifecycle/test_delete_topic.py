@@ -338,3 +338,34 @@ def test_sharded_store_deletes_the_topic_in_each_shard(tmp_path: Path) -> None:
         assert store.delete_topic("gone") is False
     with pytest.raises(ConfigError):
         timerstore.open(tmp_path)
+
+
+def test_retries_of_a_topic_that_was_created_again_are_received(bench: Bench) -> None:
+    store = bench.store
+    for body in (b"0", b"1", b"2"):
+        store.put("orders", body)
+    bench.turn()
+    for one in store.receive("orders", "g", max_count=3):
+        store.nack(one, delay=0)
+    bench.turn()
+    assert len(store.receive("orders", "g", max_count=3)) == 3
+    assert store.delete_topic("orders")
+    store.put("orders", b"new")
+    bench.turn()
+    found = [one for _ in range(2) for one in store.receive("orders", "g")]
+    store.nack(found[0], delay=0)
+    bench.turn()
+    again = [one for _ in range(2) for one in store.receive("orders", "g")]
+    assert [(one.body, one.attempt) for one in [*found, *again]] == [(b"new", 1), (b"new", 2)]
+
+
+def test_last_check_of_a_half_message_is_deleted_with_its_topic(bench: Bench) -> None:
+    store = bench.store
+    store.put("orders", b"half", check_after=1)
+    bench.turn(1000)
+    (check,) = store.receive("%HALF%orders", "p", max_attempts=1)
+    assert store.delete_topic("orders"), "the topic has only half messages"
+    assert store.commit(check) is not AckResult.COMMITTED
+    bench.turn(100_000)
+    assert list(store.dead_letters("p")) == []
+    assert "orders" not in store.topics()

@@ -14,6 +14,7 @@ from timerstore._engine.base.service import Service
 from timerstore._engine.base.version import __version__
 from timerstore._engine.calls.open_store import OpenStore, api_call
 from timerstore._engine.format.handle import Handle, handle_of
+from timerstore._engine.format.lease import half_topic
 from timerstore._engine.introspection.calendar import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.introspection.resource_usage import used
@@ -80,7 +81,8 @@ class StoreCalls(OpenStore):
     @api_call
     def _do_delete_topic(self, topic: str) -> bool:
         is_deleted = self._engine.topic_deleter.delete(topic)
-        self._requeuer.forget(topic)
+        for each in (topic, half_topic(topic)):
+            self._requeuer.forget(each)
         return is_deleted
 
     # --- pulling ---

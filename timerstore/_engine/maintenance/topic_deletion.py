@@ -89,6 +89,7 @@ class TopicDeleter(NotCopyable):
         self._checkpoint = checkpoint
         self._retention = retention
         self._lock = Lock()
+        self._last_attempts: set[int] = set()  # of deletions that are not complete
 
     def delete(self, topic: str) -> bool:
         """Delete a topic, as TimerStore.delete_topic."""
@@ -98,7 +99,8 @@ class TopicDeleter(NotCopyable):
                 f"topic: {topic!r} goes with the topic of its messages; wanted that one"
             )
         with self._lock:
-            if topic not in self._routes.topics() and topic not in self._routes.deleting:
+            known = {*self._routes.topics(), *self._routes.deleting}
+            if not any(topic in (one, source_of(one)) for one in known):
                 return False
             if names := sorted(one.name for one in self._definitions() if one.topic == topic):
                 raise MessageError(
@@ -135,10 +137,11 @@ class TopicDeleter(NotCopyable):
         for topic in deleting:
             self._refuse_level_messages(topic)
         with self._retention.still():  # it would meet files that are being removed
-            names = [one for one in self._routes.topics() if self._routes.is_deleting(one)]
+            deleted = [one for one in self._routes.topics() if self._routes.is_deleting(one)]
+            names = deleted
             self._appender.targets.forget(names)
             for _ in range(_ROUNDS_MAX):
-                self._cancel_pending(deleting)
+                self._cancel_pending({*deleting, *deleted})
                 reach("delete_topic_cancelled")
                 names = [one for one in names if not self._append(one)]
                 if not names:
@@ -149,29 +152,31 @@ class TopicDeleter(NotCopyable):
             end = self._log.end
             self._log.sync_through(end)
             self._dispatch.through(end)
-            self._offsets.remove(self._routes.is_deleting)
+            with self._progress.still():
+                self._offsets.remove(self._routes.is_deleting)
             reach("delete_topic_offsets_removed")
+            for topic in deleted:  # before a put can create it again
+                self._groups.restart(topic)
             self._routes.save_deletions(
                 self._log.segments.begin, self._clock.now_ms, ended=deleting
             )
             reach("delete_topic_ended")
-            for topic in deleting:
-                self._groups.restart(topic)
+            self._last_attempts.clear()
             # A crash before the next checkpoint costs a rebuild from the log.
             self._checkpoint.run()
 
     def _routes_of(self, topic: str) -> list[Route]:
         return [one for one in list(self._routes.by_index) if one.topic == topic]
 
-    def _cancel_pending(self, deleting: set[str]) -> None:
-        last_attempts = set().union(*(self._forget_leases(topic) for topic in deleting))
+    def _cancel_pending(self, deleted: set[str]) -> None:
+        self._last_attempts.update(*map(self._forget_leases, deleted))
         entries = self._pending.entries()
         found = real_routes(
             self._log, self._routes, entries["log_offset"], entries["size"], is_level=False
         )
         topics = [one.topic for one in list(self._routes.by_index)]
         wanted = [at for at, one in enumerate(topics) if self._routes.is_deleting(one)]
-        chosen = np.isin(found, wanted) | np.isin(entries["id"], sorted(last_attempts))
+        chosen = np.isin(found, wanted) | np.isin(entries["id"], sorted(self._last_attempts))
         handles = [self._pending.describe(one).handle for one in entries[chosen]]
         self._canceller.cancel(list(handles), lambda at: decode(handles[at]))
 

@@ -17,6 +17,7 @@ See also: docs/file-format.md, docs/exactly-once.md, docs/decisions/0005-long-po
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
@@ -320,6 +321,12 @@ class LeaseProgress(NotCopyable):
         """Forget the offsets in a deleted topic; the caller holds the append lock."""
         for key in [one for one in self._recorded if one[0] == topic]:
             del self._recorded[key]
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Let no commit run during the block."""
+        with self._commit_lock:
+            yield
 
     def commit(self) -> None:
         """Commit all recorded offsets; durable on return."""

@@ -151,7 +151,7 @@ class Appender(NotCopyable):
 
         It becomes a timer if it is due after `now_ms`; None: after the current time. `note` gets
         its log offset, and its timer id or queue offset, in the critical section that assigns
-        them. So no checkpoint can come in between, and no interrupt can lose them.
+        them, so that no checkpoint can come in between.
         """
         message_id, body, text = own
         now_ms = self._clock.now_ms if now_ms is None else now_ms

@@ -6,7 +6,6 @@ makes durable, and before the sync returns.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -22,6 +21,7 @@ from tests.support.durable.answering import Answering, durable_log_end
 from tests.support.durable.recorder import Recorder
 from tests.support.inside import inside
 from tests.support.served_bench import RawClient
+from tests.support.until import until
 from timerstore import AckResult, TimerStore
 from timerstore.aio import AsyncTimerStore
 from timerstore.clock import SystemClock
@@ -31,13 +31,6 @@ from timerstore.testing import ManualClock
 PATIENCE_S = 30.0
 RIDERS = 5
 HELD_SYNCS = 3
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "nothing came"
-        time.sleep(0.001)
 
 
 def _is_log(path: str) -> bool:
@@ -284,12 +277,12 @@ def test_put_of_a_thread_is_durable_that_comes_during_the_sync_of_another(
             held += 1
             before = log.end
             begin(pool)
-            _until(lambda: log.end > before)
+            until(lambda: log.end > before)
             log.write_out()  # as dispatch does: the bytes of the rider are in the file
 
         recorder.after_sync = riding
         begin(pool)
-        _until(lambda: held == HELD_SYNCS)
+        until(lambda: held == HELD_SYNCS)
         assert all(one.result(PATIENCE_S) for one in list(threads))
     assert len(threads) == 1 + HELD_SYNCS
 
@@ -328,7 +321,7 @@ def test_each_put_in_a_packet_is_durable_when_its_answer_leaves_the_server(
             before = log.end
             send(RIDERS)
             if not answering.is_on_loop:
-                _until(lambda: log.end > before)
+                until(lambda: log.end > before)
 
         def sending(data: bytes) -> None:
             nonlocal answers

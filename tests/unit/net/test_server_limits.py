@@ -18,6 +18,7 @@ from tests.support.bench import Bench, small
 from tests.support.held_sync import PATIENCE_S, HeldSync
 from tests.support.inside import inside
 from tests.support.served_bench import RawClient, ServedBench
+from tests.support.until import until
 from timerstore.errors import ConfigError, ProtocolError
 from timerstore.net.connections import REJECTING_MAX
 from timerstore.net.running_calls import RunningCalls
@@ -53,11 +54,6 @@ def _stat(served: ServedBench, name: str) -> int:
     return served.server.stats()[f"net_{name}"]
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        pass
-
-
 # --- each row: returns "taken", or what the server did with one more ---
 
 
@@ -69,10 +65,10 @@ def _connections(served: ServedBench, count: int) -> str:
 
 def _greeting(served: ServedBench, count: int) -> str:
     first = served.raw()
-    _until(lambda: _stat(served, "connections") == 1)
+    until(lambda: _stat(served, "connections") == 1)
     for at in range(2, count + 1):
         served.raw()
-        _until(lambda at=at: _stat(served, "accepted_connections") == at)  # type: ignore[misc]
+        until(lambda at=at: _stat(served, "accepted_connections") == at)  # type: ignore[misc]
     try:
         return _kind(first.hello())  # the oldest
     except BrokenPipeError:
@@ -82,7 +78,7 @@ def _greeting(served: ServedBench, count: int) -> str:
 def _waits_of_all(served: ServedBench, count: int) -> str:
     for at in range(1, count):
         _greeted(served).send([2, 1, "receive", ["t", "g"], WAIT])
-        _until(lambda at=at: _stat(served, "waiting_requests") == at)  # type: ignore[misc]
+        until(lambda at=at: _stat(served, "waiting_requests") == at)  # type: ignore[misc]
     return _last_wait(served, _greeted(served), 1)
 
 
@@ -301,7 +297,7 @@ def test_rejected_connections_get_the_error_up_to_a_number(tmp_path: Path) -> No
     with _served(tmp_path, ServerLimits(connections_max=1)) as served:
         _greeted(served)
         raws = [served.raw() for _ in range(REJECTING_MAX + 1)]
-        _until(lambda: _stat(served, "rejected_connections") == REJECTING_MAX + 1)
+        until(lambda: _stat(served, "rejected_connections") == REJECTING_MAX + 1)
         for raw in raws[:-1]:
             assert raw.reply()[2] == "UnavailableError"
         with pytest.raises(ConnectionResetError):

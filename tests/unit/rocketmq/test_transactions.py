@@ -1,8 +1,7 @@
 """Transactions: send, EndTransaction, and checks by live producers."""
 
 import queue
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.support.bench import DAY
 from tests.support.inside import inside
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
+from tests.support.until import until
 from timerstore.rocketmq import transactions
 from timerstore.rocketmq.definitions import Code, MessageType, TransactionResolution, messages
 from timerstore.rocketmq.transactions import CHECK_GROUP, CHECKS_MAX
@@ -71,21 +71,14 @@ def producer(served: RocketmqBench) -> Iterator[LiveProducer]:
     one.leave()
 
 
-def until(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "nothing came"
-        time.sleep(0.001)
-
-
 def until_waiting(served: RocketmqBench) -> None:
     """Wait until the server waits for checks."""
-    until(lambda: inside(served.bench.store).long_polls.count)
+    until(lambda: inside(served.bench.store).long_polls.count, PATIENCE_S)
 
 
 def until_idle(served: RocketmqBench) -> None:
     """Wait until the server does not wait for checks any more."""
-    until(lambda: not inside(served.bench.store).long_polls.count)
+    until(lambda: not inside(served.bench.store).long_polls.count, PATIENCE_S)
 
 
 # --- commit and rollback ---
@@ -276,7 +269,7 @@ def test_check_that_no_producer_could_get_counts_no_attempt(
 
     monkeypatch.setattr(transactions.messages, "TelemetryCommand", failing_once())
     served.bench.turn(AFTER_S * 1000)
-    until(lambda: served.server.stats()["net_returned_leases"])
+    until(lambda: served.server.stats()["net_returned_leases"], PATIENCE_S)
     monkeypatch.undo()
     live = LiveProducer(served, "t")
     check = live.checked()

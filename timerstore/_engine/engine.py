@@ -314,11 +314,11 @@ class Engine(NotCopyable):
             self.appender,
             threads=threads,
         )
-
-        writing = self.dispatch, self.pending, self.many_canceller, self.appender, self.offsets
-        leases = self.lease_progress, self.groups, self.group_backlogs.forget
-        others = self.definitions.all, self.checkpoint, self.retention
-        self.topic_deleter = TopicDeleter(core, *writing, *leases, *others)
+        self.topic_deleter = TopicDeleter(
+            core, self.dispatch, self.pending, self.many_canceller, self.appender, self.offsets,
+            self.lease_progress, self.groups, self.group_backlogs.forget, self.definitions.all,
+            self.checkpoint, self.retention,
+        )  # fmt: skip
 
     def _make_retention(self) -> Retention:
         """Build retention, with the components that move or protect messages."""

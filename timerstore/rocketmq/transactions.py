@@ -121,13 +121,10 @@ class Transactions(NotCopyable):
         producer.topics = {resource_name(one): one for one in topics[:PRODUCER_TOPICS_MAX]}
         for topic in producer.topics:
             self._producers.setdefault(topic, []).append(producer)
-        for topic in producer.topics.keys() & await self._with_halves():
-            self.begin(topic)
-
-    async def _with_halves(self) -> set[str]:
-        """Return the topics that have, or had, half messages."""
         known = await self._store.topics()
-        return {topic for topic in self._producers if half_topic(topic) in known}
+        for topic in producer.topics:
+            if half_topic(topic) in known:
+                self.begin(topic)
 
     def _leave(self, producer: Producer) -> None:
         for topic in producer.topics:
@@ -179,7 +176,7 @@ class Transactions(NotCopyable):
             self._settling.give_back(found)  # those that no producer was asked about
 
     async def _check(self, topic: str, message: LeasedMessage) -> None:
-        """Ask the next live producer about a message; give the message back if there is none."""
+        """Ask the next live producer about a message; without one, give the message back."""
         while producers := self._producers.get(topic):
             producers.append(one := producers.pop(0))
             try:
@@ -205,7 +202,7 @@ class Transactions(NotCopyable):
         self._settling.give_back([message])
 
     def close(self) -> None:
-        """End the checks. What is leased and not answered is checked again later."""
+        """End the checks. Messages that are leased and not answered are checked again later."""
         self._producers.clear()
         for task in list(self._checks.values()):
             task.cancel()

@@ -20,7 +20,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 INGEST_TOPIC = "rmq_sys_timerstore_ingest"
 """The ingest ledger. A broker treats topics that begin with rmq_sys_ as system topics."""
 DELETED_TOPIC = "rmq_sys_timerstore_deleted"
-"""A record for each deleted topic (write/topic_deletion.py)."""
+"""A record for each deleted topic (maintenance/topic_deletion.py)."""
 DELETED_PROPERTY = "TS_DELETED"
 """On such a record: the topic."""
 

@@ -5,7 +5,8 @@ Invariants:
 Raises: CorruptError if neither the file nor its older copy can be parsed.
 On-disk format: JSON as a broker writes it. Unknown fields of a topic are kept unchanged. If a topic
     was deleted, `timerstoreDeleted` has the log offset below which its records are deleted, or -1
-    while it is being deleted. A broker ignores it; the log has the same (write/topic_deletion.py).
+    while it is being deleted. A broker ignores it; the log has the same
+    (maintenance/topic_deletion.py).
 """
 
 from collections.abc import Collection

@@ -28,7 +28,7 @@ from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.message_order import MessageOrder
 from timerstore._engine.leases.receive_request import ReceiveTerms
-from timerstore._engine.read.consumer import Consumer
+from timerstore._engine.read.consumer import Consumer, OrderQueues
 from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.pull import QueueEnds
 from timerstore._engine.read.waiting import MultiWait, WaitingPoll, begin_parts
@@ -182,10 +182,7 @@ class LeaseReader(NotCopyable):
             self._take_in_order(order, terms, leased)
             return
         before = len(leased)
-        consumer = self._consumers[side]
-        queues = consumer.fetch_next(count, bytes_max=terms.bytes_max)
-        if consumer.dropped:
-            self._leasing.pass_over(self._sides[side], consumer.take_dropped())
+        queues = self._fetch(side, count, terms.bytes_max)
         if not queues:
             return
         try:
@@ -204,8 +201,7 @@ class LeaseReader(NotCopyable):
             count = terms.max_count - len(leased)
             if not count or not self._may_have_messages(self.topic, queue):
                 continue
-            only = partial(_only, queue.queue_id)
-            consumer.fetch_next(count, only, bytes_max=terms.bytes_max)
+            self._fetch(1, count, terms.bytes_max, partial(_only, queue.queue_id))
             messages = consumer.peek([queue], count)
             free_count = order.free_count(queue.queue_id, messages)
             if free_count < len(messages):
@@ -219,14 +215,21 @@ class LeaseReader(NotCopyable):
                 self._lease_from(1, [queue], free_count, terms, leased)
             finally:
                 order.handed_out(leased[before:])
+
+    def _fetch(
+        self, side: int, count: int, bytes_max: int, order: OrderQueues | None = None
+    ) -> list[AssignedQueue]:
+        """Buffer messages as Consumer.fetch_next; the group is done with those that expired."""
+        consumer = self._consumers[side]
+        queues = consumer.fetch_next(count, order, bytes_max=bytes_max)
         if consumer.dropped:
-            self._leasing.pass_over(self._sides[1], consumer.take_dropped())
+            self._leasing.pass_over(self._sides[side], consumer.take_dropped())
+        return queues
 
     def _retry_position(self, queue_id: int) -> int:
         """Return the offset after the last message of a retry queue that was handed out."""
-        consumer = self._consumers[0]
-        consumer.fetch_next(1, partial(_only, queue_id))  # finds where the group is
-        return consumer.position(queue_id)
+        self._fetch(0, 1, 0, partial(_only, queue_id))  # finds where the group is
+        return self._consumers[0].position(queue_id)
 
     def message_done(self, receipt: Receipt) -> None:
         """Let the next message of a message group be received, after this one was settled."""
@@ -256,14 +259,11 @@ class LeaseReader(NotCopyable):
         found: dict[Source, AssignedQueue] = {}
         turn_count = self._order.turn_count(count)
         self._ends.catch_up()
-        for side, consumer in enumerate(self._consumers):
-            topic = self._sides[side].read_topic
-            order = partial(self._highest_first, topic)
-            queues = consumer.fetch_next(count, order, bytes_max=bytes_max)
+        for side, source in enumerate(self._sides):
+            order = partial(self._highest_first, source.read_topic)
+            queues = self._fetch(side, count, bytes_max, order)
             for queue in queues if turn_count else ():
-                consumer.fetch_next(turn_count, partial(_only, queue.queue_id), bytes_max=bytes_max)
-            if consumer.dropped:
-                self._leasing.pass_over(self._sides[side], consumer.take_dropped())
+                self._fetch(side, turn_count, bytes_max, partial(_only, queue.queue_id))
             found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
 

@@ -331,7 +331,8 @@ class Dispatch(Service):
                 wanted=f"offsets from {route.queue.count} on",
                 got=f"{begin} to {int(offsets[-1])}",
             )
-        self._routes.restore(route, self._clock.now_ms)
+        if self._routes.gone:
+            self._routes.restore(route, self._clock.now_ms)
         route.queue.append(begin, np.ascontiguousarray(units).data.cast("B"))
 
 

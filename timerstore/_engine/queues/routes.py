@@ -63,7 +63,8 @@ class Routes(NotCopyable):
         self._listed: list[Route] = []  # the same in order; updated on access
         self.topic_numbers: dict[str, int] = {}  # of topics that have a route, from 1
         self._made_count: dict[str, int] = {}  # one more than a topic's last queue with a route
-        self._gone: set[tuple[str, int]] = set()  # of deleted topics: no caller sees them
+        self.gone: set[tuple[str, int]] = set()
+        """Topic and queue id of the queues of deleted topics, which no caller sees."""
         self._pointers: list[Any] = []  # all tables that C may still read
         self.native: Any = None  # ts_routes *
         self._table: Any = None
@@ -176,7 +177,7 @@ class Routes(NotCopyable):
             if route is None:
                 route = self._make(topic, queue_id)
             self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
-            self._gone.discard((topic, queue_id))
+            self.gone.discard((topic, queue_id))
             self._enter(route)
             return route
 
@@ -213,12 +214,12 @@ class Routes(NotCopyable):
             return
         with self._lock:
             if (topic, queue_id) not in self._by_name:
-                self._gone.add((topic, queue_id))
+                self.gone.add((topic, queue_id))
                 self._enter(self._make(topic, queue_id))
 
     def restore(self, route: Route, now_ms: int) -> None:
         """Make a deleted topic visible again: its queue gets a unit."""
-        if (route.topic, route.queue_id) in self._gone:
+        if (route.topic, route.queue_id) in self.gone:
             self.make(route.topic, route.queue_id, now_ms)
 
     def is_deleting(self, topic: str) -> bool:
@@ -248,7 +249,7 @@ class Routes(NotCopyable):
                 self._disk.sync_directory(self._tree.queues)
             self.deleted_below[topic] = below
             self._made_count.pop(topic, None)
-            self._gone |= gone
+            self.gone |= gone
 
     def save_deletions(
         self, log_begin: int, now_ms: int, *, begun: Iterable[str] = (), ended: Iterable[str] = ()
@@ -257,13 +258,13 @@ class Routes(NotCopyable):
 
         begun, ended: topics whose deletion begins or is complete.
         """
-        for key in list(self._gone):  # a topic that was made again, and has no unit yet
+        for key in list(self.gone):  # a topic that was made again, and has no unit yet
             route = self._by_name.get(key)
             if route is not None and (route.native.pending or route.native.level_pending):
                 self.make(*key, now_ms)
         with self._lock:
             deleting = self.deleting.union(begun).difference(ended)
-            gone = {topic for topic, _ in self._gone}.difference(self._made_count, deleting)
+            gone = {topic for topic, _ in self.gone}.difference(self._made_count, deleting)
             below = {name: at for name, at in self.deleted_below.items() if at > log_begin}
             deleted = {**below, **dict.fromkeys(sorted(deleting), -1)}
             new = self._topics.with_deleted(deleted, gone.union(ended), now_ms)

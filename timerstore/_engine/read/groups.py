@@ -281,8 +281,9 @@ class AssignedQueue:
     def add_pulled(self, result: PullResult) -> None:
         """Buffer the messages of a pull from `fetch_at`, which never decreases."""
         self.buffered.extend(result.messages)
-        self.may_expire |= any(EXPIRES_PROPERTY in one.properties for one in result.messages)
-        self.buffered_bytes += sum([len(one.raw_body) for one in result.messages])
+        for one in result.messages:
+            self.buffered_bytes += len(one.raw_body)
+            self.may_expire |= EXPIRES_PROPERTY in one.properties
         self.fetch_at = max(self.fetch_at, result.next_offset)
         if not self.buffered:
             self.position = self.fetch_at

@@ -80,7 +80,7 @@ def due_ms(headers: Mapping[str, Any], now: datetime) -> int | None:
 
 
 def _time_ms(headers: Mapping[str, Any], name: str) -> int | None:
-    """Return a time of the headers in milliseconds since 1970; None if there is none."""
+    """Return a time of the headers in milliseconds since 1970, or None."""
     text = headers.get(name)
     if not text:
         return None

@@ -155,6 +155,7 @@ def test_ping(ts: CommandLine, store: Path, tmp_path: Path, managers: list[Manag
     assert (found["url"], found["path"]) == (url, str(store))
     assert found["round_trip_ms"] > 0
     os.kill(manager.child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, manager.child.pid, os.WSTOPPED)
     try:
         answer = ts("ping", url, "--within", "200ms")
     finally:

@@ -1,11 +1,13 @@
 """`with` blocks that a forked child leaves: what it raised comes out, and the parent goes on."""
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from tests.support.amounts import sample
-from tests.support.programs import run_program
+from tests.support.bench import Bench
+from tests.support.programs import run_child, run_program
 
 FORKING = """
 import asyncio, os, sys
@@ -113,3 +115,21 @@ def test_forked_child_exits_with_its_error(
         assert not ended.stderr
     else:
         assert error in ended.stderr.splitlines()[-1] or f"\n{error}" in ended.stderr
+
+
+def test_store_of_a_child_keeps_its_files_when_the_child_drops_its_parents_store(
+    tmp_path: Path,
+) -> None:
+    """The maps of the child's files do not take the addresses of maps of its parent."""
+    benches = [Bench(tmp_path / "parent")]
+
+    def open_another() -> bool:
+        child = Bench(tmp_path / "child")
+        benches.clear()
+        gc.collect()
+        child.store.put("t", b"x")
+        child.turn()
+        return child.bodies("t") == [b"x"]
+
+    assert run_child(open_another, patience_s=60) == 0
+    benches[0].close()

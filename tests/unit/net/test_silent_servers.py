@@ -409,6 +409,7 @@ def test_stopped_owner_of_a_shared_store_is_an_error(
         assert "owner" in store.topics()
         monkeypatch.setattr(shared_store, "_SILENT_S", 0.3)
         os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)  # until all of its threads have stopped
         reason = f"the owner of the store does not answer .process {pid}"
         with pytest.raises(ConnectionLostError, match=reason):
             store.put("t", b"x")

@@ -74,7 +74,6 @@ class Staging(NotCopyable):
         if new:
             disk.sync_directory(path.parent)
         self._memory = self._file.map_shared(size)
-        self._memory.madvise(_MADV_DONTFORK)
         self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
         self._marks = np.frombuffer(self._memory, np.int64, 4, _MARKS_AT)
         self.active = 0
@@ -124,9 +123,6 @@ class Staging(NotCopyable):
         with suppress(BufferError):  # the stored error of a failed write still refers to the map
             self._memory.close()
         del self._file
-
-
-_MADV_DONTFORK = 10
 
 
 def check_version(disk: Disk, path: Path) -> None:

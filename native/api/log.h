@@ -43,8 +43,9 @@ typedef struct {
     int64_t soon_ms;          /* a put due later than now + soon_ms may wait some milliseconds */
     int64_t near_end;         /* out: end of the last record that is due before near_ms */
     int64_t soon_end;         /* out: end of the last record that is due before soon_ms */
-    int64_t out[2];           /* of a single put: queue offset or timer id, and unique counter; of a
-                                 cancel or reschedule: queue offset or timer id, and log end */
+    int64_t out[2];           /* of a single put: queue offset or timer id, and unique counter, or
+                                 log offset if it has an id; of a cancel or reschedule: queue offset
+                                 or timer id, and log end */
     int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */
     int64_t put_count;        /* messages put since opening */
     int64_t cancel_count;     /* messages cancelled since opening */

@@ -84,6 +84,7 @@ int64_t ts_put_named(ts_log *log, ts_ids *ids, const uint8_t *topic, int32_t top
     status = ts_put_append(log, route, &put, now_ms);
     if (status != TS_OK)
         return status;
+    log->out[1] = log_offset;
     if (ids != NULL)
         ts_id_add(ids, hash, log_offset, now_ms);
     ts_log_publish_due(log, due_ms, now_ms);

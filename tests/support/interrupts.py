@@ -64,10 +64,15 @@ class InterruptError(Exception):
 
 
 class Interrupt:
-    """Raises InterruptError at the n-th place of a call."""
+    """Raises InterruptError at the n-th place of a call.
 
-    def __init__(self, nth: int) -> None:
+    within: counts only the places in functions of this name, and in what they call.
+    """
+
+    def __init__(self, nth: int, within: str = "") -> None:
         self._nth = nth
+        self._within = within
+        self._depth = 0 if within else 1  # how many functions of that name run
         self._count = 0
         self._before: dict[FrameType, tuple[str, int]] = {}
         self.where = ""
@@ -80,17 +85,20 @@ class Interrupt:
             return call()
         finally:
             sys.settrace(None)
+            self._before.clear()  # else frames, and what they hold, stay until garbage is collected
 
     def _enter(self, frame: FrameType, _event: str, _given: Any) -> Any:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
+        self._depth += frame.f_code.co_name == self._within
         return self._step
 
     def _step(self, frame: FrameType, event: str, _given: Any) -> Any:
         if event == "return":
             self._before.pop(frame, None)
+            self._depth -= frame.f_code.co_name == self._within
             if frame.f_back is not None:  # no handler runs at the end of a function of Python
                 self._before[frame.f_back] = "", frame.f_back.f_lasti
         if event != "opcode":
@@ -103,7 +111,7 @@ class Interrupt:
         # The handler of the jump must be that of the loop.
         other = _loops(frame.f_code).get(at, at) if name in _BEGINS else before_at
         is_place = name in _BEGINS or is_after_call
-        if is_place and _handler(frame.f_code, at) == _handler(frame.f_code, other):
+        if self._depth and is_place and _handler(frame.f_code, at) == _handler(frame.f_code, other):
             self._count += 1
             if self._count == self._nth:
                 self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} before {name}"

@@ -77,20 +77,23 @@ def test_begun_receive_acknowledges_first(syncing: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "more", "said"),
     [
-        (["{first}", "no receipt"], r"ack\[1\]: "),
-        ("{first}", "ack: wanted several, got "),
-        (7, "ack: wanted several, got "),
+        (["{first}", "no receipt"], {}, r"ack\[1\]: "),
+        ("{first}", {}, "ack: wanted several, got "),
+        (7, {}, "ack: wanted several, got "),
+        (["{first}"], {"max_count": 0}, "max_count: "),
     ],
 )
-def test_wrong_receipts_change_nothing(bench: Bench, given: Any, said: str) -> None:
+def test_wrong_arguments_change_nothing(
+    bench: Bench, given: Any, more: dict[str, Any], said: str
+) -> None:
     put(bench, b"a", b"b")
     (first,) = take(bench, 1)
     if isinstance(given, list):
         given = [one.format(first=first.receipt) for one in given]
     with bench.refused(MessageError, said):
-        bench.store.receive("t", "g", ack=given)
+        bench.store.receive("t", "g", ack=given, **more)
     assert bodies(take(bench)) == [b"b"]
     assert bench.store.ack(first) is AckResult.ACKED
 

@@ -4,6 +4,7 @@ import errno
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ BODY = bytes(6000)  # two of them fill a half of the staging file
 
 Prepare = Callable[[TimerStore], Any]
 Call = Callable[[TimerStore, Any, bytes], Any]
+CallWithTopic = Callable[[TimerStore, str], Any]
 
 
 def _leased(store: TimerStore) -> Any:
@@ -91,6 +93,73 @@ def test_store_goes_on_after_an_interrupt_at_any_place(tmp_path: Path, name: str
         assert all(found[one] == 1 for one in answered), "a message that was answered is missing"
     assert sorted(_bodies(store, "after")) == sorted(after)
     bench.close()  # which verifies the store
+
+
+def _letter(store: TimerStore, topic: str) -> None:
+    store.put(topic, b"x")
+    store.bury(store.receive(topic, topic)[0])
+
+
+def _every(store: TimerStore, topic: str) -> Any:
+    return store.put_every(topic, b"x", every=60, name=topic)
+
+
+OWN: dict[str, tuple[CallWithTopic, CallWithTopic]] = {
+    "receive": (lambda s, topic: s.put(topic, b"x"), lambda s, topic: s.receive(topic, topic)),
+    "requeue": (_letter, lambda s, topic: s.requeue(topic)),
+    "put_every": (lambda s, topic: None, _every),
+}
+"""Calls after which the store itself has put a message: what to do before, and the call."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_message_of_the_store_is_there_once_after_an_interrupt_at_any_place(
+    tmp_path: Path, name: str
+) -> None:
+    """What the store notes of its own message is noted, wherever a call is interrupted."""
+    prepare, call = OWN[name]
+    bench = Bench(tmp_path / "store", small(flush="sync"))
+    store = bench.store
+    places: dict[str, str] = {}
+    for nth in itertools.count(1):
+        topic = f"t{nth}"
+        prepare(store, topic)
+        bench.turn()
+        interrupt = Interrupt(nth, within="append_own")
+        with suppress(InterruptError):
+            interrupt.during(lambda topic=topic: call(store, topic))
+        if not interrupt.where:
+            break
+        places[topic] = interrupt.where
+        if name == "receive":
+            store.ack_many(call(store, topic))
+        else:
+            call(store, topic)
+    assert len(places) > 5, "the call has places"
+    bench.turn(61_000)
+    for topic, where in places.items():
+        found = store.receive(topic, topic, max_count=10)
+        assert len(found) == (name != "receive"), f"{name} {where}"
+    bench.close()
+
+
+def test_queues_of_a_consumer_that_was_interrupted_while_it_joined_go_to_the_next(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "store", small())
+    for nth in itertools.count(1):
+        topic = f"t{nth}"
+        bench.store.put(topic, b"x")
+        bench.turn()
+        interrupt = Interrupt(nth, within="join")
+        with suppress(InterruptError):
+            interrupt.during(lambda topic=topic: bench.store.consumer(topic, "g").poll())
+        with bench.store.consumer(topic, "g") as consumer:
+            assert len(consumer.poll()) == 1, interrupt.where
+        if not interrupt.where:
+            break
+    assert nth > 5, "joining has places"
+    bench.close()
 
 
 def _bodies(store: TimerStore, topic: str) -> list[bytes]:

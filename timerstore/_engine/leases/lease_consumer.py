@@ -97,7 +97,8 @@ class LeaseConsumer(NotCopyable, Generic[Leased]):
 
         One call acknowledges a message and receives the next, so this takes half as many syncs and
         round trips as `handling`. The message of a loop that ends early, by `break` or by an
-        exception, is not acknowledged; it is delivered again when its lease ends.
+        exception, is not acknowledged; it is delivered again when its lease ends. The same holds
+        if the store is closed before the next call, which ends the loop.
         """
         found = self._next(())
         while found is not None:

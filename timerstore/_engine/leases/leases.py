@@ -412,6 +412,8 @@ class Leases(NotCopyable):
         """Make a call; of a `receive` only its acks. Add the offset to sync through to a list."""
         try:
             if isinstance(call, ReceiveRequest):
+                if call.ack:
+                    self._prepare(call)  # a wrong argument raises before a lease is settled
                 self._cancel_each(call.acked(), acked)
                 return None
             if call.kind == "nack":

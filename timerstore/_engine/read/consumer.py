@@ -151,12 +151,9 @@ class Consumer(Closing):
         """Messages that were removed from the log before this consumer could hand them out."""
         self.dropped: set[int] = set()  # queues in which messages had expired
         self._next_queue = 0  # the index of the queue to read first
-        self._member = member = Member(
-            queues, WaitQueue(self._reader.add_poll, self._reader.remove_poll)
-        )
-        self._group: Group = context.groups.join(topic, group, member, filters, leases=leases)
-        abandoned = self._group.abandoned
-        member.own_by(weakref.ref(self, lambda _: abandoned.append(member)))
+        wait_queue = WaitQueue(self._reader.add_poll, self._reader.remove_poll)
+        self._member = Member(queues, wait_queue, weakref.ref(self))
+        self._group: Group = context.groups.join(topic, group, self._member, filters, leases=leases)
 
     # --- reading ---
 

@@ -319,23 +319,21 @@ class AssignedQueue:
 class Member(NotCopyable):
     """A group's record of one consumer."""
 
-    def __init__(self, queues: tuple[int, ...] | None, wait_queue: WaitQueue) -> None:
+    def __init__(
+        self, queues: tuple[int, ...] | None, wait_queue: WaitQueue, owner: weakref.ref[object]
+    ) -> None:
+        self.owner = owner
         self.queues = queues  # the queues that it requested; None: a fair share
         self.wait_queue = wait_queue  # its waiting polls
         self.assigned: dict[int, AssignedQueue] = {}
         self.revoked: dict[int, int] = {}  # its positions in queues that it has lost
         self.is_in = False
         self.blocked_queues: set[int] = set()  # queues whose next message must wait for another one
-        self.owner: weakref.ref[object] | None = None
-
-    def own_by(self, owner: weakref.ref[object]) -> None:
-        """Record the consumer that owns this member."""
-        self.owner = owner
 
     @property
     def is_gone(self) -> bool:
         """Return whether its consumer was collected without having been closed."""
-        return self.owner is not None and self.owner() is None
+        return self.owner() is None
 
     def assign(self, queues: Collection[int]) -> None:
         """Replace the assigned queues."""
@@ -373,7 +371,6 @@ class Group(NotCopyable):
         self.queue_count = 0
         self.committing: dict[object, Collection[int]] = {}  # the queues of each pending commit
         self._waiting: list[WakeEvent] = []  # set when a pending commit ends
-        self.abandoned: deque[Member] = deque()  # their consumers were collected, not closed
 
     @property
     def is_read(self) -> bool:
@@ -418,9 +415,10 @@ class Group(NotCopyable):
             member.wait_queue.wake_all()
 
     def refresh(self) -> None:
-        """Divide the queues again if there are new queues or abandoned consumers."""
-        while self.abandoned:
-            self.leave(self.abandoned.popleft())
+        """Divide the queues again if there are new queues, or consumers were collected."""
+        for member in self.members.copy():
+            if member.is_gone:
+                self.leave(member)
         if self._count_queues(self.topic) != self.queue_count:
             self.divide()
 
@@ -460,11 +458,12 @@ class Group(NotCopyable):
     # --- waiting ---
 
     def arrived(self) -> None:
-        """Divide the queues again if the topic has new queues or a consumer was abandoned.
+        """Divide the queues again if the topic has new queues or a consumer was collected.
 
         The long-poll table wakes the consumer that a message is for.
         """
-        if self.abandoned or self._count_queues(self.topic) != self.queue_count:
+        is_changed = self._count_queues(self.topic) != self.queue_count
+        if is_changed or any(one.is_gone for one in list(self.members)):
             with self.lock:
                 self.refresh()
 

@@ -70,7 +70,7 @@ class Appender(NotCopyable):
         self._dispatch = dispatch
         self._flush = flush
         self._firsts = firsts
-        self._is_new = ffi.new("int32_t *")  # not read: messages of the store's own are new
+        self._is_unnoted = ffi.new("int32_t *")  # C sets it when it has appended the message
         # A message due later than near_ms needs no dispatch at once: flush or dispatch runs before
         # that. The same holds for soon_ms, if dispatch runs within milliseconds anyway.
         self._native.near_ms = 1000 + 2 * core.config.flush_interval_ms
@@ -151,21 +151,29 @@ class Appender(NotCopyable):
 
         It becomes a timer if it is due after `now_ms`; None: after the current time. `note` gets
         its log offset, and its timer id or queue offset, in the critical section that assigns
-        them, so that no checkpoint can come in between.
+        them, so that no checkpoint can come in between. It may be called twice.
         """
         message_id, body, text = own
         now_ms = self._clock.now_ms if now_ms is None else now_ms
 
+        is_unnoted = self._is_unnoted
+
         def append(native: Any) -> int:
-            log_offset = int(
-                lib.ts_put_named(
-                    native, ffi.NULL, ffi.NULL, 0, route.native, body, len(body), due_ms,
-                    text, len(text), message_id, len(message_id), now_ms, self._is_new,
-                )
-            )  # fmt: skip
-            if log_offset >= 0:
-                note(log_offset, int(native.out[0]))
-            return log_offset
+            is_unnoted[0] = 0
+            try:
+                log_offset = int(
+                    lib.ts_put_named(
+                        native, ffi.NULL, ffi.NULL, 0, route.native, body, len(body), due_ms,
+                        text, len(text), message_id, len(message_id), now_ms, is_unnoted,
+                    )
+                )  # fmt: skip
+                if log_offset >= 0:
+                    note(log_offset, int(native.out[0]))
+                    is_unnoted[0] = 0
+                return log_offset
+            finally:
+                if is_unnoted[0]:  # a signal handler raised in between
+                    note(int(native.out[1]), int(native.out[0]))
 
         self.admission.reserve(due_ms)
         try:

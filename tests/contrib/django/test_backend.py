@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from django.utils import timezone
 
 from tests.contrib.django import sample_tasks
 from tests.support.django_bench import BACKEND, DjangoBench
+from timerstore.contrib.django import task_record
 from timerstore.contrib.django.task_topics import level_of, queue_of, task_topic
 
 
@@ -198,6 +200,34 @@ def test_signal_is_sent_when_the_task_is_stored(project: DjangoBench) -> None:
     assert found == [(type(project.backend), result.id, TaskResultStatus.READY)]
 
 
+def test_result_is_kept_for_its_days_after_the_last_change(
+    project: DjangoBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_s = time.time()
+
+    def is_kept(days: float) -> bool:
+        monkeypatch.setattr(task_record.time, "time", lambda: start_s + days * 86_400)
+        try:
+            assert project.backend.get_result(result.id).id == result.id
+        except TaskResultDoesNotExist:
+            return False
+        return True
+
+    with project.configured(RESULT_DAYS=7):
+        later = sample_tasks.fail_until.using(run_after=timezone.now() + timedelta(days=1))
+        result = later.enqueue(9)
+        assert (is_kept(7.9), is_kept(8.1)) == (True, False)
+        project.turn(86_401)
+        assert project.run_due() == 1
+        assert (is_kept(6.9), is_kept(7.1)) == (True, False)
+        assert [one.status for one in project.tasks.failed()] == ["FAILED"]
+        first = project.tasks.find(result.id)
+        assert project.tasks.repeat(result.id)
+        assert first is not None
+        assert project.backend.get_result(result.id).enqueued_at.isoformat() > first.enqueued_at
+    assert is_kept(10_000)
+
+
 # --- transactions ---
 
 
@@ -246,7 +276,9 @@ def _problems() -> list[str]:
 
 
 def test_check_accepts_valid_options(project: DjangoBench) -> None:
-    with project.configured(ON_COMMIT=False, MAX_ATTEMPTS=5, token_file="/run/token"):
+    with project.configured(
+        ON_COMMIT=False, MAX_ATTEMPTS=5, RESULT_DAYS=0.5, token_file="/run/token"
+    ):
         assert _problems() == []
 
 
@@ -260,6 +292,8 @@ def test_check_accepts_valid_options(project: DjangoBench) -> None:
         ("ON_COMMIT", "yes", "ON_COMMIT: wanted True or False, got 'yes'"),
         ("MAX_ATTEMPTS", 0, "MAX_ATTEMPTS: wanted 1 or more, got 0"),
         ("MAX_ATTEMPTS", True, "MAX_ATTEMPTS: wanted 1 or more, got True"),
+        ("RESULT_DAYS", 0, "RESULT_DAYS: wanted a number of days above 0, or None, got 0"),
+        ("RESULT_DAYS", "7", "RESULT_DAYS: wanted a number of days above 0, or None, got '7'"),
         ("on_commit", True, "'on_commit': wanted one of url, token_file, ON_COMMIT, MAX_ATTEMPTS"),
     ],
 )

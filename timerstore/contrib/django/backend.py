@@ -96,11 +96,12 @@ class TimerStoreBackend(BaseTaskBackend):
         """Return the present state of a task.
 
         Raises:
-            TaskResultDoesNotExist: there is no such task, or retention has dropped its result.
+            TaskResultDoesNotExist: there is no such task, or its result was dropped: RESULT_DAYS
+                have passed, or the store's retention dropped it.
             ImportError: the code of the task does not exist any more.
         """
         record = self.tasks.find(result_id)
-        if record is None:
+        if record is None or record.is_older_than(self.settings.result_days):
             raise TaskResultDoesNotExist(result_id)
         return record.result(self.alias)
 

@@ -4,7 +4,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-_DEFAULTS = {"url": "", "token_file": None, "ON_COMMIT": True, "MAX_ATTEMPTS": 1}
+_DEFAULTS = {
+    "url": "",
+    "token_file": None,
+    "ON_COMMIT": True,
+    "MAX_ATTEMPTS": 1,
+    "RESULT_DAYS": None,
+}
 _SCHEMES = ("unix", "tls", "tcp", "shared")
 _FORMS = "unix:///PATH, tls://HOST:PORT, tcp://HOST:PORT or shared:///PATH"
 
@@ -16,6 +22,8 @@ class Options(NamedTuple):
     token_file: str | None
     on_commit: bool
     attempts_max: int
+    result_days: float | None
+    """None: results are kept as long as the store's retention keeps the log."""
     problems: tuple[str, ...]
     """The errors; the backend can only be used if there are none."""
 
@@ -27,7 +35,7 @@ def read_options(given: Mapping[str, Any]) -> Options:
         f"{name!r}: wanted one of {', '.join(_DEFAULTS)}"
         for name in values.keys() - _DEFAULTS.keys()
     ]
-    url, token_file, on_commit, attempts_max = (values[name] for name in _DEFAULTS)
+    url, token_file, on_commit, attempts_max, result_days = (values[name] for name in _DEFAULTS)
     scheme, _, rest = str(url).partition("://")
     if scheme not in _SCHEMES or not rest:
         problems.append(f"url: wanted {_FORMS}, got {url!r}")
@@ -37,4 +45,8 @@ def read_options(given: Mapping[str, Any]) -> Options:
         problems.append(f"ON_COMMIT: wanted True or False, got {on_commit!r}")
     if type(attempts_max) is not int or attempts_max < 1:
         problems.append(f"MAX_ATTEMPTS: wanted 1 or more, got {attempts_max!r}")
-    return Options(str(url), token_file, on_commit, attempts_max, tuple(problems))
+    if result_days is not None and (type(result_days) not in (int, float) or not result_days > 0):
+        problems.append(
+            f"RESULT_DAYS: wanted a number of days above 0, or None, got {result_days!r}"
+        )
+    return Options(str(url), token_file, on_commit, attempts_max, result_days, tuple(problems))

@@ -8,6 +8,7 @@ Raises: ValueError for bytes that are no record.
 """
 
 import json
+import time
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from traceback import format_exception
@@ -19,6 +20,7 @@ from django.utils import timezone
 from django.utils.json import normalize_json
 from django.utils.module_loading import import_string
 
+_DAY_S = 86_400
 _TRACEBACK_CHARACTERS_MAX = 100_000  # a message has at most 4 MB
 
 READY, RUNNING = TaskResultStatus.READY.value, TaskResultStatus.RUNNING.value
@@ -85,6 +87,17 @@ class TaskRecord:
         """Whether no attempt follows."""
         return self.status in (FAILED, SUCCESSFUL)
 
+    def is_older_than(self, days: float | None) -> bool:
+        """Whether the last change of state was more than `days` ago; None: it counts as younger.
+
+        `run_after` counts as a change. The state's message has no `expires_ms`: if the store passed
+        over the last state of a task, it would show a worker, or a reader, the state before it.
+        """
+        last = self.finished_at or self.last_attempted_at
+        changes = [last] if last else [self.enqueued_at, self.run_after]
+        at_s = max(datetime.fromisoformat(one).timestamp() for one in changes if one)
+        return days is not None and time.time() > at_s + days * _DAY_S
+
     @property
     def last_error(self) -> str | None:
         """The last line of the last attempt's traceback, or None."""
@@ -125,6 +138,10 @@ class TaskRecord:
         return result
 
     # --- changes of state ---
+
+    def enqueue_again(self) -> None:
+        """Begin as a task that was enqueued now."""
+        self.enqueued_at = _now()
 
     def start(self, worker_id: str) -> None:
         """Begin an attempt."""

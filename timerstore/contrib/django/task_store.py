@@ -147,6 +147,7 @@ class TaskStore:
         """
         for letter, record in _tasks_in(self.store.dead_letters(self.group)):
             if record.id == result_id:
+                record.enqueue_again()
                 self.save(record)
                 return bool(self.store.requeue(self.group, letter))
         return False

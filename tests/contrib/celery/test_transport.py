@@ -1,7 +1,5 @@
 """The transport, through kombu, with a server of its own."""
 
-import logging
-import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -503,57 +501,3 @@ def test_gevent_is_refused_at_the_start(
         ImproperlyConfigured, match=r"does not work with gevent .* prefork, threads"
     ):
         kombu_bench.connect().connect()
-
-
-# --- processes ---
-
-
-def test_connections_of_a_process_share_a_store_that_the_last_one_closes(
-    kombu_bench: KombuBench,
-) -> None:
-    first, second = kombu_bench.connect(), kombu_bench.connect()
-    first.connect()
-    second.connect()
-    broker = first.transport.broker
-    assert second.transport.broker is broker
-    first.release()
-    _put(second, 1)
-    second.release()
-    with pytest.raises(timerstore.ClosedError):
-        broker.store.topics()
-
-
-def test_forked_child_publishes_and_does_not_return_the_leases_of_its_parent(
-    kombu_bench: KombuBench,
-) -> None:
-    connection, received = kombu_bench.connect(), Received(settles=False)
-    _put(connection, 1)
-    with connection.Consumer([WORK], callbacks=[received]):
-        drain(connection, received, 1)
-        pid = os.fork()
-        if not pid:
-            try:
-                connection.release()
-                with kombu.Connection(kombu_bench.url) as own:
-                    _put(own, 2)
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        drain(connection, received, 2)
-        received.messages[0].ack()
-    assert received.bodies == [1, 2]
-    assert kombu_bench.store.backlog("work", "celery").ready == 0
-
-
-def test_broker_that_was_closed_is_opened_again_for_a_late_settlement(
-    kombu_bench: KombuBench, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    connection, received = kombu_bench.connect(), Received(settles=False)
-    _put(connection, 1)
-    with connection.Consumer([WORK], callbacks=[received]):
-        drain(connection, received, 1)
-    connection.release()  # the lease is returned
-    received.messages[0].channel.qos.ack(received.messages[0].delivery_tag)
-    assert "it may run a second time" in caplog.text
-    assert not [key for key in broker_module._open if str(kombu_bench.socket) in str(key)]

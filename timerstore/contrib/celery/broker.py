@@ -23,6 +23,8 @@ _open: "dict[tuple[Address, str], Broker]" = {}
 def _forget_in_child() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent may hold it
     _lock = threading.Lock()
+    for one in _open.values():
+        one.leases.forget_in_child()
     _open.clear()
 
 

@@ -67,12 +67,10 @@ class HeldLeases:
         _warn_if_late(receipt, result)
 
     def give_back(self, receipts: Iterable[str]) -> None:
-        """Return leases now, so that other workers get the messages. Without a server they return
-        when they end.
+        """Return those leases that are held, so that other workers get the messages now. Without a
+        server they return when they end.
         """
-        found = list(receipts)
-        for one in found:
-            self._renewed_s.pop(one, None)
+        found = [one for one in receipts if self._renewed_s.pop(one, None) is not None]
         for count, one in enumerate(found):
             try:
                 self._store.nack(one, delay=0)
@@ -84,6 +82,12 @@ class HeldLeases:
                     error,
                 )
                 return
+
+    def forget_in_child(self) -> None:
+        """Hold nothing in a forked child: the leases, and the thread, are the parent's."""
+        self._renewed_s, self._late = {}, {}
+        self._wake = threading.Event()
+        self._thread = None
 
     def close(self) -> None:
         """End the thread, after the store was closed: so a call that it waits in ends."""

@@ -81,7 +81,6 @@ class Prefetch:
         """Return the messages that were not settled: other workers get them."""
         tags = [one for one in list(self._delivered) if not one.startswith(_BROADCAST_TAG)]
         self._delivered.clear()
-        if tags and not self._broker.is_inherited:
-            self._broker.leases.give_back(tags)
+        self._broker.leases.give_back(tags)
 
     restore_unacked_once = restore_unacked

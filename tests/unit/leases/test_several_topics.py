@@ -164,7 +164,7 @@ def test_waiting_threads_get_each_message_once(tmp_path: Path) -> None:
                 with lock:
                     got.update(one.body for one in found)
                     if sum(got.values()) == 60:
-                        for one in "abc":
+                        for one in "aabbcc":  # each thread finds one, whatever the others take
                             store.put(one, b"end")
                 if found[0].body == b"end":
                     return

@@ -13,7 +13,7 @@ import pytest
 
 import timerstore
 from tests.support.command_line import SMALL, CommandLine
-from timerstore._engine.storage.disk import Disk
+from tests.support.inside import Disk
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE, Exit
 from timerstore.errors import FullError

@@ -14,7 +14,7 @@ from tests.crash import failing_calls
 from tests.crash.failing_calls import TAKE_SPACE, FailingCalls
 from tests.support.amounts import both
 from tests.support.command_line import SMALL, Answer, CommandLine
-from timerstore._engine.storage.disk import Disk
+from tests.support.inside import Disk
 from timerstore.cli.exits import Exit
 from timerstore.errors import FailedError
 

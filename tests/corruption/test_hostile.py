@@ -24,8 +24,8 @@ from tests.corruption.answers import ask
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from tests.support import disk_reader as disk
 from tests.support.answers import Answers
+from tests.support.inside import Disk
 from timerstore import FailedError, TimerStoreError, verify_directory
-from timerstore._engine.storage.disk import Disk
 from timerstore.testing import ManualClock, Stepper
 
 ANSWERS = Answers(Path(__file__).with_name("hostile.json"))

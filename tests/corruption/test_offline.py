@@ -13,6 +13,7 @@ import pytest
 import timerstore
 from tests.corruption import damages
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
+from tests.support.inside import Disk
 from tests.support.inside.parts import find_in_segment
 from timerstore import (
     ConfigError,
@@ -24,7 +25,6 @@ from timerstore import (
     verify_directory,
 )
 from timerstore._engine.storage.directory import Directory
-from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import GuardedMap
 from timerstore.cli import main
 from timerstore.testing import ManualClock, Stepper

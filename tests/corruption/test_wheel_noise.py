@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench
-from tests.support.inside import inside
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints, inside
 from timerstore._engine.format import wheel_slot
 from timerstore._engine.maintenance.verify import verify_directory
 

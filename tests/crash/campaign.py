@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import ledger
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 

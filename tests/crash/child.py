@@ -32,7 +32,7 @@ from tests.crash.report import (
     Reporter,
     read_body,
 )
-from tests.support.inside import inside, keep_log_from, sizes
+from tests.support.inside import failpoints, inside, keep_log_from, sizes
 from timerstore import (
     CancelResult,
     Consumer,
@@ -40,7 +40,6 @@ from timerstore import (
     NotPendingError,
     TimerStore,
 )
-from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import decode
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.maintenance.backup import MANIFEST

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import timerstore
 from tests.support.bench import small
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints
 
 CONFIG = small(commit_log_segment_bytes=1 << 20, checkpoint_interval_ms=20, flush="sync")
 TOPIC = "gone"

@@ -15,8 +15,8 @@ from random import Random
 
 import timerstore
 from tests.support.bench import small
+from tests.support.inside import failpoints
 from timerstore import AckResult, FullError, LeasedMessage, LeaseLostError, TimerStore
-from timerstore._engine.base import failpoints
 
 CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")
 GROUP = "workers"

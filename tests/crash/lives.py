@@ -11,7 +11,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints
 
 KIB = 1024
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from timerstore._engine.storage.disk import Disk
+from tests.support.inside import Disk
 from timerstore.errors import TimerStoreError
 
 IMAGE_BYTES = 320 << 20

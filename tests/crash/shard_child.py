@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import timerstore
 from tests.support.bench import small
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints
 from timerstore.shards import Staged, Stager, WriteOptions, abort, commit, ingest, stage
 
 SHARDS = 2

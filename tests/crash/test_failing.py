@@ -9,9 +9,8 @@ import pytest
 
 import timerstore
 from tests.support.driver import START_MS, abandon, tiny
-from tests.support.inside import inside, write_index_in_each_checkpoint
+from tests.support.inside import failpoints, inside, write_index_in_each_checkpoint
 from timerstore import FullError
-from timerstore._engine.base import failpoints
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.segments import Segments
 from timerstore.testing import ManualClock, Stepper

@@ -24,7 +24,7 @@ import timerstore
 from tests.crash.campaign import Campaign
 from tests.crash.lives import make_few_lives, make_lives
 from tests.support.amounts import AMOUNTS, both
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints
 
 _MEMORY = Path("/dev/shm")
 _SEED = 20_131

@@ -16,8 +16,8 @@ import pytest
 
 import timerstore
 from tests.crash import lease_child
+from tests.support.inside import failpoints
 from timerstore import AckResult
-from timerstore._engine.base import failpoints
 
 _POINTS = [
     *((name, 1) for name in failpoints.LEASE_NAMES if name.startswith(("lease", "receive", "ack"))),

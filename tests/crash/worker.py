@@ -29,8 +29,8 @@ from tests.crash.check_saved import check_saved
 from tests.crash.history import History
 from tests.crash.plan import SAVED, Known, Plan, handle_of
 from tests.crash.report import LINE_BYTES, Kind, unpack
+from tests.support.inside import failpoints
 from timerstore import StoreConfig
-from timerstore._engine.base import failpoints
 from timerstore._engine.format.store_paths import Tree
 
 _HANG_S = 30.0

@@ -23,8 +23,8 @@ from tests.support import disk_reader as disk
 from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key
+from tests.support.inside import failpoints
 from timerstore import CancelResult, StoreConfig, TimerStore
-from timerstore._engine.base import failpoints
 
 _listings: dict[str, Expected] = {}
 

@@ -11,8 +11,8 @@ import pytest
 import timerstore
 from tests.interop.our_store import CONFIG, Made, make
 from tests.support import disk_reader as disk
+from tests.support.inside import failpoints
 from timerstore import CancelResult, StoreConfig
-from timerstore._engine.base import failpoints
 from timerstore._engine.timer.timer_retention import ExpiredSegments
 from timerstore.testing import ManualClock, Stepper
 

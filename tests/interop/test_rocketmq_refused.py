@@ -16,8 +16,8 @@ from tests.support.broker import our_store as shared_store
 from tests.support.broker import process as rocketmq
 from tests.support.broker.our_store import QUEUES, SMALL, Made, number_of
 from tests.support.broker.process import BrokerError, RocketMQ
+from tests.support.inside import failpoints
 from timerstore import CancelResult, StoreConfig
-from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 from tests.support.amounts import AMOUNTS, both
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.durable.shadow_disk import ShadowDisk
+from tests.support.inside import failpoints
 from tests.support.inside.sizes import SMALL, replaced
 from timerstore import CancelResult, StoreConfig
-from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import decode, encode
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0), ("ranked", 0), ("ranked", 9)])

@@ -10,9 +10,9 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.inside import Disk
 from tests.support.shards import bodies_of
 from timerstore import shards
-from timerstore._engine.storage.disk import Disk
 from timerstore.shards import committing, manifest
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.testing import Stepper

@@ -19,9 +19,9 @@ import timerstore
 from tests.spark import write_programs
 from tests.spark.test_write import came, each_once
 from tests.support.bench import small
+from tests.support.inside import Disk
 from tests.support.spark import session as spark_session
 from timerstore import shards
-from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest
 from timerstore.shards.shard_paths import ShardsTree
 

@@ -13,7 +13,7 @@ import pytest
 import timerstore
 from tests.spark.test_write import ROWS, came, each_once, make
 from tests.support.bench import small
-from timerstore._engine.storage.disk import Disk
+from tests.support.inside import Disk
 from timerstore.shards import manifest
 from timerstore.shards.shard_paths import ShardsTree
 

@@ -8,10 +8,10 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench, small
+from tests.support.inside import failpoints
 from timerstore import (
     PutReceipt,
 )
-from timerstore._engine.base import failpoints
 
 SEGMENT = 16 * 1024
 

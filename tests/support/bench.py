@@ -13,9 +13,8 @@ import pytest
 
 import timerstore
 from tests.support.driver import abandon
-from tests.support.inside import inside
+from tests.support.inside import failpoints, inside
 from timerstore import Message, StoreConfig, TimerStore
-from timerstore._engine.base import failpoints
 from timerstore.errors import TimerStoreError
 from timerstore.testing import ManualClock, Stepper
 

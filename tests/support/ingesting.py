@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import failpoints
 from timerstore import PutReceipt, RowBatch, StoreConfig
-from timerstore._engine.base import failpoints
 from timerstore.receipts import KeptOrigin
 
 TOPIC = "bulk"

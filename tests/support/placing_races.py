@@ -10,13 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.bench import DAY, SECOND, Bench
-from tests.support.inside import inside
+from tests.support.inside import failpoints, inside
 from timerstore import (
     CancelResult,
     FullError,
     PutReceipt,
 )
-from timerstore._engine.base import failpoints
 
 LAP_S = 128  # of a bench's wheel
 

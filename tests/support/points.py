@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints
 
 
 @contextmanager

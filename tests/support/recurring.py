@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support.bench import NOW, Bench
 from tests.support.driver import abandon
+from tests.support.inside import failpoints
 from timerstore import Recurring
-from timerstore._engine.base import failpoints
 
 MINUTE = 60_000
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import timerstore
 from tests.support.bench import NOW, small
-from timerstore._engine.storage.disk import Disk
+from tests.support.inside import Disk
 from timerstore._engine.write.row_batch import RowBatch, StagedBatch
 from timerstore.shards import Committed, Staged, StagedFile, WriteOptions, commit, row_staging
 from timerstore.shards.staged_files import pairs_of, read_staged

@@ -6,10 +6,10 @@ from pathlib import Path
 from tests.support.driver.kills import KillDriver
 from tests.support.driver.setup import YEAR_MS, abandon
 from tests.support.durable.shadow_disk import ShadowDisk
+from tests.support.inside import failpoints
 from timerstore import (
     StoreConfig,
 )
-from timerstore._engine.base import failpoints
 from timerstore.errors import FlowControlError
 
 

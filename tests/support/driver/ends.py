@@ -10,8 +10,7 @@ from tests.support.driver.pending import PendingDriver
 from tests.support.driver.setup import (
     abandon,
 )
-from tests.support.inside import inside
-from timerstore._engine.base import failpoints
+from tests.support.inside import failpoints, inside
 
 
 class EndDriver(PendingDriver):

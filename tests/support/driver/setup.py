@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.inside import inside
+from tests.support.inside import failpoints, inside
 from tests.support.models.dedupe import Onces
 from tests.support.models.messages import Put
 from tests.support.turned_clock import TurnedClock
@@ -12,7 +12,6 @@ from timerstore import (
     StoreConfig,
     TimerStore,
 )
-from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import decode, encode
 from timerstore.errors import FailedError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from timerstore._engine.storage.disk import Disk
+from tests.support.inside import Disk
 
 
 class KilledError(BaseException):

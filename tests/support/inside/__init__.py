@@ -177,3 +177,5 @@ from tests.support.inside.writing import (
     putting_of,
     recount,
 )
+from timerstore._engine.base import failpoints
+from timerstore._engine.storage.disk import Disk

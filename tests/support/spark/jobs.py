@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import timerstore
+from tests.support.inside import Disk
 from timerstore import Message, StoreConfig, TimerStore
-from timerstore._engine.storage.disk import Disk
 from timerstore.shards.cluster import require
 from timerstore.shards.shard_ingest import ShardIngester
 from timerstore.spark.jobs.names import module_of

@@ -78,12 +78,7 @@ from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.reschedule import Rescheduler, Rewrite, Sync
-from timerstore.errors import (
-    GoneError,
-    MessageError,
-    NotPendingError,
-    TimerStoreError,
-)
+from timerstore.errors import GoneError, MessageError, NotPendingError, TimerStoreError
 from timerstore.receipts import PutReceipt
 from timerstore.reports import CancelResult
 

@@ -157,6 +157,7 @@ from tests.support.inside.tools import (
     export_sync,
     late_by_bound,
     ledger_of_part,
+    loop_of_server,
     partitions_of_tasks,
     root_of_write,
     set_event_stream_count,

@@ -74,3 +74,8 @@ def store_of_page(source: Any) -> Any:
 def clock_listeners(clock: Any) -> Any:
     """Return the listeners of a ManualClock."""
     return clock._listeners
+
+
+def loop_of_server(server: Any) -> Any:
+    """Return the event loop of a server."""
+    return server._loop

@@ -354,7 +354,7 @@ def test_handshake_of_tls_is_limited(made: Made) -> None:
 @_CLIENTS
 def test_connect_timeout_limits_the_first_search(tmp_path: Path, made: Made) -> None:
     options = {"connect_timeout": 0.2, "retry_for": _FOR_EVER_S}
-    with pytest.raises(UnavailableError, match=r"no server was found in 0\.[23] s"):
+    with pytest.raises(UnavailableError, match=r"no server was found in 0\.\d s"):
         made(f"unix://{tmp_path}/none", "topics", options=options)
     with pytest.raises(UnavailableError, match=r"no server was found in 0 s"):
         made(f"unix://{tmp_path}/none", "topics", options={"retry_for": 0})
@@ -380,7 +380,7 @@ def test_retry_for_limits_later_searches_of_an_awaited_client(tmp_path: Path) ->
             await asyncio.to_thread(served.server.close)
             while not channel.is_lost:
                 await asyncio.sleep(0)
-            with pytest.raises(UnavailableError, match=r"no server was found in 0\.[23] s"):
+            with pytest.raises(UnavailableError, match=r"no server was found in 0\.\d s"):
                 await asyncio.wait_for(store.topics(), 20)
 
     asyncio.run(main())

@@ -93,6 +93,45 @@ def test_messages_without_a_group_are_not_kept_in_order(bench: Bench) -> None:
     assert len(take(bench)) == 4
 
 
+@pytest.mark.parametrize("max_attempts", [None, 1])
+@pytest.mark.parametrize("queue_id", [0, 3])
+def test_leased_message_without_a_group_blocks_no_group(
+    bench: Bench, queue_id: int, max_attempts: int | None
+) -> None:
+    bench.store.put("t", b"plain", queue_id=queue_id)
+    bench.turn()
+    [plain] = take(bench, max_attempts=max_attempts)
+    name = names_of_queue(queue_id, 1)[0]
+    put(bench, name, name)
+    bench.reopen()
+    [one] = take(bench)
+    assert (one.message_group, numbers([one])) == (name, [0])
+    bench.store.ack(one)
+    assert numbers(take(bench)) == [1]
+    assert bench.store.ack(plain) is AckResult.ACKED
+
+
+def test_message_without_a_group_does_not_wait_for_a_leased_one(bench: Bench) -> None:
+    name = names_of_queue(0, 1)[0]
+    put(bench, name)
+    [one] = take(bench)
+    bench.store.put("t", b"plain", queue_id=0)
+    bench.reopen()
+    assert bodies(take(bench)) == [b"plain"]
+    bench.store.put("t", b"later", message_group=name)
+    bench.turn()
+    assert take(bench) == []
+    bench.store.ack(one)
+    assert bodies(take(bench)) == [b"later"]
+
+
+def test_lease_in_the_last_queue_that_a_topic_may_have(bench: Bench) -> None:
+    bench.store.put("t", b"x", queue_id=1023)
+    bench.turn()
+    [one] = take(bench)
+    assert bench.store.ack(one) is AckResult.ACKED
+
+
 def test_a_call_that_is_not_ordered_takes_all(bench: Bench) -> None:
     put(bench, A, A, B)
     assert numbers(take(bench, ordered=False)) == [0, 1, 2]
@@ -301,6 +340,30 @@ def test_waiting_receive_is_woken_by_the_end_of_the_earlier_message(bench: Bench
     assert numbers(found.pop()) == [1]
 
 
+def _acked(bench: Bench, one: LeasedMessage) -> None:
+    assert bench.store.ack(one) is AckResult.ACKED
+
+
+def _given_back(bench: Bench, one: LeasedMessage) -> None:
+    assert bench.local._give_back([one.receipt]) == 1
+
+
+@pytest.mark.parametrize("end", [_acked, _given_back, ended_by_bury, ended_by_nack, ended_by_time])
+def test_waiting_receive_is_woken_by_the_end_of_a_last_attempt_of_another_topic(
+    bench: Bench, end: Callable[[Bench, LeasedMessage], None]
+) -> None:
+    bench.store.put("u", b"other", message_group=B)
+    bench.turn()
+    [other] = bench.store.receive("u", "g", ordered=True, max_attempts=1, lease=LEASE_S)
+    put(bench, A)
+    assert take(bench) == []
+    found: deque[list[LeasedMessage]] = deque()
+    thread = waiting(bench, found)
+    end(bench, other)
+    thread.join(20)
+    assert numbers(found.pop()) == [0]
+
+
 def test_waiting_receive_is_woken_by_the_retry(bench: Bench) -> None:
     put(bench, A, A)
     [one] = take(bench)
@@ -461,7 +524,7 @@ def test_dead_letter_of_a_group_lies_in_the_queue_of_the_group(bench: Bench) -> 
     put(bench, A)
     [one] = take(bench, max_attempts=1)
     bench.turn(LEASE_S * 1000)
-    assert [each.body for each in bench.out(DEAD, queue_of(A))] == [one.body]
+    assert [each.body for each in bench.out(DEAD, queue_of(A) + 1)] == [one.body]
 
 
 def test_backlog_counts_messages_that_wait_for_their_turn(bench: Bench) -> None:

@@ -269,7 +269,7 @@ LetterOrReceipt = str | DeadLetter
 class _Copy(NamedTuple):
     place: Place
     topic: str
-    queue_id: int | None  # of the retry topic
+    queue_id: int  # of the retry topic
     own: OwnMessage
 
 

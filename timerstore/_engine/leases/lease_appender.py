@@ -146,8 +146,7 @@ class LeaseAppender:
             )  # fmt: skip
         is_last = 0 < terms.attempts_max <= lease.attempt
         if is_last:
-            # Leases of message groups are in the queue with the number of their messages' queue.
-            chosen = lease.queue_id if message.message_group else None
+            chosen = message_fields.lease_queue_of(lease.queue_id) if message.message_group else 0
             target, route = self._appender.place_of(dead_letter_topic(source.group), chosen)
         else:
             target, route = self.retry_place(

@@ -246,17 +246,11 @@ class Leases(NotCopyable):
             if reader is None:
                 # Before the first read, so that no consumer can join the group.
                 self._groups.lease(topic, group, again)
-                commit = self._lease_progress.commit
                 reader = LeaseReader(
-                    topic,
-                    group,
-                    self._leasing,
-                    self._make_consumer,
-                    commit,
-                    self._routes.priority_topics,
-                    self._ends,
+                    topic, group, self._leasing, self._make_consumer, self._lease_progress.commit,
+                    self._routes.priority_topics, self._ends,
                     partial(MessageOrder, self._log, self._routes, topic, group),
-                )
+                )  # fmt: skip
                 self._readers[topic, group] = reader
             return reader
 
@@ -390,6 +384,8 @@ class Leases(NotCopyable):
         reader = self._readers.get((receipt.topic, receipt.group))
         if reader is not None:
             reader.message_done(receipt)
+        if receipt.is_last:
+            self._groups.unblock(receipt.group)
 
     def _again(self, receipt: Receipt, tried: Receipt) -> Receipt | None:
         with self._renewals.lock:
@@ -576,6 +572,8 @@ class Leases(NotCopyable):
             present = self._again(receipt, tried) if moved in _MAY_BE_RENEWED else None
         if isinstance(moved, PutReceipt):
             self._renewals.remove(receipt)
+            if receipt.is_last:
+                self._groups.unblock(receipt.group)
         return moved
 
     def _move_timer(

@@ -1,13 +1,14 @@
 """Keep the order of message groups: which messages of a queue a group may get now.
 
     queue 3    a1 b1 a2 c1       a1 and b1 are handed out; a2 waits for a1, and c1 behind it
-               retry topic, 3    a1 comes again from here, at any time
+               retry topic, 4    a1 comes again from here, at any time
                a1 is acked       a2 and c1 are next
 
-The retries of a message group, and the timers of its leases, are in the queue of the same number of
-the retry topic or the dead-letter topic. So the engine's counts of pending timers and of messages
-tell, also after a crash, whether any message of a queue is leased or waits for its retry. Only then
-the names in memory are asked, which may be too many: a queue whose last lease is over forgets them.
+The retries of the message groups of a queue, and the timers of their leases, are in one queue of
+the retry topic or the dead-letter topic, apart from messages without a group. So the engine's
+counts of pending timers and of messages tell, also after a crash, whether any of them is leased or
+waits for its retry. Only then the names in memory are asked, which may be too many: a queue whose
+last lease is over forgets them.
 
 Thread safety: one thread at a time, but `settled` may be called by any.
 Locking: `_lock` for the names; the append lock, for the counts of one queue.
@@ -18,6 +19,7 @@ See also: docs/decisions/0021-message-groups.md.
 
 from collections.abc import Callable, Sequence
 
+from timerstore._engine.base.message_fields import lease_queue_of
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import dead_letter_topic, retry_topic
@@ -54,27 +56,28 @@ class MessageOrder(NotCopyable):
         self._lease_topics = (self._retry_topic, dead_letter_topic(group))
         self._retry_position = retry_position
         self._lock = Lock()
-        self._begun: dict[int, _Begun] = {}
+        self._begun: dict[int, _Begun] = {}  # by the queue of the leases
 
     def free_count(self, queue_id: int, messages: Sequence[Message]) -> int:
         """Return how many of a queue's next messages may be leased now: the first ones."""
-        begun = self._begun.get(queue_id)
+        lease_queue_id = lease_queue_of(queue_id)
+        begun = self._begun.get(lease_queue_id)
         chosen: set[str] = set()
         for count, one in enumerate(messages):
             name = one.message_group
             if name is None:
                 continue
             if begun is None or name in begun.ids or len(begun.ids) >= _GROUPS_MAX:
-                if chosen or not self._is_idle(queue_id):
+                if chosen or not self._is_idle(lease_queue_id):
                     return count
-                begun = self._begun[queue_id] = _Begun()
+                begun = self._begun[lease_queue_id] = _Begun()
             elif name in chosen:
                 return count
             chosen.add(name)
         return len(messages)
 
     def _is_idle(self, queue_id: int) -> bool:
-        """Return whether no message of a queue is leased or waits for its retry."""
+        """Return whether no timer of a queue of leases is pending, and no retry waits in it."""
         position = self._retry_position(queue_id)
         with self._log.lock:
             for topic in self._lease_topics:
@@ -90,7 +93,7 @@ class MessageOrder(NotCopyable):
     def handed_out(self, messages: Sequence[Message]) -> None:
         """Record messages that were leased, also again."""
         for one in messages:
-            name, begun = one.message_group, self._begun.get(one.queue_id)
+            name, begun = one.message_group, self._begun.get(lease_queue_of(one.queue_id))
             if name is not None and begun is not None:
                 with self._lock:
                     begun.ids.setdefault(name, set()).add(one.message_id)
@@ -98,7 +101,7 @@ class MessageOrder(NotCopyable):
                     begun.names[one.message_id] = None if is_other else name
 
     def settled(self, queue_id: int, message_id: str) -> None:
-        """Record that a message is acknowledged or a dead letter."""
+        """Record that a message is acknowledged or a dead letter; `queue_id`: of its lease."""
         begun = self._begun.get(queue_id)
         if begun is None:
             return

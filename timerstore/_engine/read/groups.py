@@ -566,10 +566,10 @@ class Groups(NotCopyable):
                 for group in self._by_topic.get(topic, ()):
                     group.arrived()
                 if topic.startswith(DEAD_LETTER_PREFIX):
-                    self._dead_letters_arrived(group_of(topic))
+                    self.unblock(group_of(topic))
 
-    def _dead_letters_arrived(self, name: str | None) -> None:
-        """Look again for messages that waited for one that is a dead letter now."""
+    def unblock(self, name: str | None) -> None:
+        """Look again for messages that waited for a last attempt of the group, of any topic."""
         for groups in list(self._by_topic.values()):
             for group in groups:
                 if group.name == name:

@@ -162,14 +162,11 @@ class Targets(NotCopyable):
         """Return whether each queue of the topic holds the messages of one priority."""
         return topic in self._routes.priority_topics
 
-    def retry_queue(self, topic: str, queue_id: int, *, is_grouped: bool) -> int | None:
-        """Return the queue of the retries of a message with a priority or a message group.
-
-        None: any queue.
-        """
-        if self.has_priorities(topic):
-            return PriorityQueueId(queue_id)
-        return queue_id if is_grouped else None
+    def retry_queue(self, topic: str, queue_id: int, *, is_grouped: bool) -> int:
+        """Return the queue of the retries of a message in a queue of the topic."""
+        if is_grouped:
+            return message_fields.lease_queue_of(queue_id)
+        return PriorityQueueId(queue_id) if self.has_priorities(topic) else 0
 
     def _set_priorities(self, target: TopicTarget) -> None:
         """Make a topic one with priorities. Its messages so far must be in queue 0.

@@ -108,13 +108,6 @@ def queue_of_message_group(name: object, queue_id: object, priority: object) -> 
     return MessageGroupQueueId(str(name))
 
 
-def lease_queue_of(queue_id: int) -> int:
-    """Return the queue of retry and dead-letter topics for the messages with a message group of a
-    queue. Queue 0 is for those without one. Stored messages rely on it.
-    """
-    return min(queue_id + 1, QUEUE_COUNT_MAX - 1)
-
-
 # --- message fields ---
 
 

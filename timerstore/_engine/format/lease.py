@@ -30,7 +30,11 @@ import zlib
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
-from timerstore._engine.base.message_fields import MESSAGE_GROUP_PROPERTY, TOPIC_BYTES_MAX
+from timerstore._engine.base.message_fields import (
+    MESSAGE_GROUP_PROPERTY,
+    QUEUE_COUNT_MAX,
+    TOPIC_BYTES_MAX,
+)
 from timerstore.errors import MessageError, quoted, typed
 
 # --- lease ---
@@ -61,6 +65,13 @@ _NUMBER_MAX = 2**63 - 1
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")  # binascii itself: base64 costs as much again
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # without tab and ends of lines
+
+
+def lease_queue_of(queue_id: int) -> int:
+    """Return the queue of retry and dead-letter topics for the messages with a message group of a
+    queue. Queue 0 is for those without one. Stored messages rely on it.
+    """
+    return min(queue_id + 1, QUEUE_COUNT_MAX - 1)
 
 
 def retry_topic(topic: str, group: str) -> str:

@@ -34,6 +34,7 @@ from timerstore._engine.format.lease import (
     Lease,
     Receipt,
     dead_letter_topic,
+    lease_queue_of,
     read_lease,
     retry_topic,
     with_error,
@@ -146,7 +147,7 @@ class LeaseAppender:
             )  # fmt: skip
         is_last = 0 < terms.attempts_max <= lease.attempt
         if is_last:
-            chosen = message_fields.lease_queue_of(lease.queue_id) if message.message_group else 0
+            chosen = lease_queue_of(lease.queue_id) if message.message_group else 0
             target, route = self._appender.place_of(dead_letter_topic(source.group), chosen)
         else:
             target, route = self.retry_place(

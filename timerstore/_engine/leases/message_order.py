@@ -19,10 +19,9 @@ See also: docs/decisions/0021-message-groups.md.
 
 from collections.abc import Callable, Sequence
 
-from timerstore._engine.base.message_fields import lease_queue_of
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
-from timerstore._engine.format.lease import dead_letter_topic, retry_topic
+from timerstore._engine.format.lease import dead_letter_topic, lease_queue_of, retry_topic
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Routes
 from timerstore.messages import Message

@@ -18,7 +18,7 @@ from timerstore._engine.base.message_fields import (
 from timerstore._engine.base.native import Lock, ffi
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import parse_level_delays
-from timerstore._engine.format.lease import group_of
+from timerstore._engine.format.lease import group_of, lease_queue_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
@@ -165,7 +165,7 @@ class Targets(NotCopyable):
     def retry_queue(self, topic: str, queue_id: int, *, is_grouped: bool) -> int:
         """Return the queue of the retries of a message in a queue of the topic."""
         if is_grouped:
-            return message_fields.lease_queue_of(queue_id)
+            return lease_queue_of(queue_id)
         return PriorityQueueId(queue_id) if self.has_priorities(topic) else 0
 
     def _set_priorities(self, target: TopicTarget) -> None:

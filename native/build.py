@@ -124,9 +124,15 @@ class BuildNative(build_ext):
     """Generate the C code of `_native`, compile all C in parallel with our flags, and link."""
 
     def get_source_files(self) -> list[str]:
-        """Return the files that a source distribution must contain."""
-        files = [*NATIVE.glob("*.py"), *_headers(), *_sources(), *FASTPATH.glob("*.[ch]")]
-        return [str(file.relative_to(NATIVE.parent)) for file in files]
+        """Return all files of git for a source distribution: distributors can run the tests.
+
+        Outside git setuptools takes them from SOURCES.txt.
+        """
+        listing = "test -e .git && git ls-files"
+        listed = subprocess.run(
+            listing, shell=True, cwd=NATIVE.parent, stdout=subprocess.PIPE, text=True, check=False
+        )
+        return listed.stdout.splitlines()
 
     def build_extensions(self) -> None:
         """Build both extension modules."""

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 import timerstore
 from benchmarks import audit, flights, harness
 from benchmarks.flight_year import PULL_MINUTES, Played, Reader, make_plan, play
+from benchmarks.progress_line import progress_line
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 
@@ -123,7 +123,7 @@ def run(
     tell(quiet, f"{len(data.bodies):,} flights read in {load_seconds:.1f} s")
     with harness.workspace(directory, keep=keep) as root:
         clock = ManualClock(plan.stops_ms[0])
-        bar = tqdm(total=due_total, unit=" reminders", disable=quiet, mininterval=0.5)
+        bar = progress_line(due_total, " reminders", quiet=quiet)
 
         def progress(now_ms: int) -> None:
             bar.set_description(time.strftime("%Y-%m-%d", time.gmtime(now_ms / 1e3)), refresh=False)

@@ -61,6 +61,7 @@ from benchmarks.live_ledger import (
     ledger_of,
     wall_ms,
 )
+from benchmarks.progress_line import progress_line
 from timerstore import StoreConfig
 
 
@@ -100,7 +101,7 @@ def drive(root: Path, pace: Pace, kills: int, quiet: bool) -> tuple[Lived, Sched
     killed: list[int] = []
     began = time.perf_counter()
     ends_ms = int(schedule.due_ms.max()) + GRACE_S * 1e3 + 10_000
-    with Control() as control, tqdm(total=n, unit=" put", disable=quiet, mininterval=0.5) as bar:
+    with Control() as control, progress_line(n, " put", quiet=quiet) as bar:
         child = spawn(root, 0, pace, start_ms)
         try:
             while child.poll() is None:

@@ -27,10 +27,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from benchmarks import flights, harness
 from benchmarks.play_worker import RESULT, PlayShards, progress_path
+from benchmarks.progress_line import progress_line
 from timerstore.spark.jobs import audit, bulk_schedule, init_shards
 from timerstore.spark.jobs.job import Common, make_session
 
@@ -85,7 +85,7 @@ def play(spark: Any, worker: PlayShards, *, quiet: bool) -> list[dict[str, Any]]
 
 
 def _watch(root: str, done: threading.Event, quiet: bool) -> None:
-    with tqdm(total=SHARDS * 100, unit="%", disable=quiet, mininterval=0.5) as bar:
+    with progress_line(SHARDS * 100, "%", quiet=quiet) as bar:
         while True:
             over = done.wait(0.5)
             parts = []
@@ -96,7 +96,8 @@ def _watch(root: str, done: threading.Event, quiet: bool) -> None:
                     parts.append((told["done"] / max(told["of"], 1), told["now_ms"]))
             if parts:
                 now_ms = min((now for part, now in parts if part < 1), default=parts[0][1])
-                bar.set_description(time.strftime("%Y-%m-%d", time.gmtime(now_ms / 1e3)))
+                date = time.strftime("%Y-%m-%d", time.gmtime(now_ms / 1e3))
+                bar.set_description(date, refresh=False)
                 bar.update(int(100 * sum(part for part, _ in parts)) - bar.n)
             if over:
                 return

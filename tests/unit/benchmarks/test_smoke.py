@@ -96,6 +96,22 @@ def test_flight_departures_equal_new_york_time() -> None:
         assert data.depart_ms[row] == local.timestamp() * 1000, lines[row]
 
 
+def test_progress_is_written_at_most_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tqdm")
+    module = importlib.import_module("benchmarks.progress_line")
+    now = 1000.0
+    monkeypatch.setattr("tqdm.std.time", lambda: now)
+    with module.progress_line(1000, " put", quiet=False) as bar:
+        for _ in range(1000):  # 10 s
+            now += 0.01
+            bar.update()
+    written = capsys.readouterr().err
+    assert 10 <= written.count("\r") <= 12, "the first, one for each second, the last"
+    assert "1000/1000" in written
+
+
 def test_demo_flights_passes_with_few_flights(tmp_path: Path) -> None:
     pytest.importorskip("tqdm")
     demo = importlib.import_module("benchmarks.demo_flights")

@@ -158,3 +158,13 @@ def test_doctor_names_the_command_for_a_damaged_store(
     [row] = [one for one in rows if (one["about"], one["level"]) == ("store", "change")]
     assert f"timerstore verify {path}" in row["do"]
     assert f"timerstore repair {path} NEW" in row["do"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root")
+def test_doctor_does_not_send_to_a_folder_that_cannot_be_written(
+    ts: CommandLine, shared: Path
+) -> None:
+    rows = run("another user", ts, "doctor", shared / "new", "--json").rows
+    [row] = [one for one in rows if one["about"] == "store"]
+    assert row["why"].endswith(f"user nobody cannot create one in {shared}")
+    assert "timerstore init" not in row["do"]

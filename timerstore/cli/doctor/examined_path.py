@@ -85,14 +85,13 @@ def _existing(path: Path) -> Path:
 
 def _no_store(path: Path) -> Finding:
     """Describe a path that has no store."""
-    make = f"timerstore init {shlex.quote(str(path))}"
+    why, make = "there is no store to open", f"timerstore init {shlex.quote(str(path))}"
+    home, own = _existing(path), user_text(os.geteuid())
+    if home.is_dir() and not _may(home, os.W_OK | os.X_OK):
+        why = f"{why}, and {own} cannot create one in {home}"
+        make = f"give a path in a folder that {own} can write"
     if not path.exists():
-        return change(
-            "store",
-            f"nothing is at {path}",
-            "there is no store to open",
-            f"check the path, or create a store: {make}",
-        )
+        return change("store", f"nothing is at {path}", why, f"check the path, or: {make}")
     if not path.is_dir():
         return change(
             "store",
@@ -102,7 +101,7 @@ def _no_store(path: Path) -> Finding:
         )
     names = sorted(one.name for one in path.iterdir())
     if not names:
-        return change("store", f"{path} is an empty directory", "there is no store to open", make)
+        return change("store", f"{path} is an empty directory", why, make)
     inner = [name for name in names if (path / name).is_dir() and _is_store(path / name)]
     if inner:
         return change(

@@ -39,7 +39,7 @@ def test_every_snapshot_is_complete_and_a_prefix_of_the_next(tmp_path: Path) -> 
         before: list[Any] = []
         end = time.monotonic() + 4
         rounds = 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or rounds < 4:
             store = take(tmp_path / "s")
             columns = ("log_offset", "kind", "timer_id", "body")
             rows = read_rows(store.root, snapshot=store, columns=columns)
@@ -63,7 +63,6 @@ def test_every_snapshot_is_complete_and_a_prefix_of_the_next(tmp_path: Path) -> 
             assert len(delivered) == len(set(delivered))
             before = rows
             rounds += 1
-        assert rounds > 3
         assert len(before) > 100
     finally:
         stop.set()

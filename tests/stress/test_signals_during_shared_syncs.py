@@ -88,7 +88,9 @@ def test_handlers_that_raise_leave_no_put_waiting(tmp_path: Path, number: int) -
     try:
         putters = _Putters(store)
         with interrupted(stop):
-            for n in range(PUTS):
+            n = 0
+            while n < PUTS or not stops:  # puts can be faster than the first signals
+                n += 1
                 try:
                     is_inside = True
                     store.put("t", b"%d" % n, delay=3600)
@@ -103,7 +105,7 @@ def test_handlers_that_raise_leave_no_put_waiting(tmp_path: Path, number: int) -
         stored += putters.join()
     finally:
         store.close()
-    assert stops, "no put was interrupted: the test shows nothing"
+    assert stops
     with timerstore.open(tmp_path / "s", small(flush="sync")) as store:
         assert sum(1 for _ in store.pending()) >= stored
         assert store.verify().clean

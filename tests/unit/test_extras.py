@@ -1,6 +1,7 @@
 """The extras: what `import timerstore` loads, and the error of a part whose package is missing."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ MODULES = {"opentelemetry-api": "opentelemetry", "grpcio": "grpc", "protobuf": "
 """Modules that are not named as their packages."""
 MODULES_MAX = 370
 """Modules that `import timerstore` loads after numpy: 350 on 2026-11-28, of them 308 of ours."""
+IMPORT_MICROS_MAX = 120_000
 LATER = {"ssl", "timerstore.shards", "timerstore.net", "timerstore.aio", "timerstore.cli",
          "timerstore.tables", "timerstore.spark", "timerstore._engine.buckets"}  # fmt: skip
 """Modules that take time and that few programs use."""
@@ -175,6 +177,21 @@ def test_import_loads_no_package_of_an_extra_and_few_modules() -> None:
     assert not roots & packages(*OF_USERS)
     assert not {name for name in found if name in LATER}
     assert len(found) <= MODULES_MAX, sorted(found)
+
+
+@pytest.mark.more
+def test_import_takes_little_time_after_numpy() -> None:
+    """The shortest of several imports of each module counts: other programs disturb few of them."""
+    row = re.compile(r"^import time: +(\d+) \| +\d+ \| +(\S+)$", re.MULTILINE)
+    cached = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-X", "importtime", "-c", "import numpy, timerstore"]
+    shortest: dict[str, int] = {}
+    for _ in range(8):
+        told = subprocess.run(command, env=cached, capture_output=True, text=True, check=True)
+        for micros, name in row.findall(told.stderr):
+            shortest[name] = min(int(micros), shortest.get(name, int(micros)))
+    beyond_numpy = loaded("", "timerstore") - loaded("", "numpy")
+    assert sum(shortest[one] for one in beyond_numpy & shortest.keys()) <= IMPORT_MICROS_MAX
 
 
 def test_names_that_are_imported_later_are_listed_and_found() -> None:

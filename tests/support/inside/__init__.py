@@ -173,6 +173,7 @@ from tests.support.inside.writing import (
     counts_by_slot,
     doubt_header,
     encode_replacement,
+    end_half_message,
     known_keys,
     planner_is_started,
     putting_of,

@@ -58,3 +58,8 @@ def planner_is_started(recurring: Any) -> bool:
 def doubt_header(ingester: Any, source: str) -> None:
     """Have the log hold a header of a source that may not be noted in memory."""
     ingester._doubted.add(source)
+
+
+def end_half_message(store: Any) -> Any:
+    """What commits a half message or rolls it back, with a sync of the caller."""
+    return store._half_messages.end

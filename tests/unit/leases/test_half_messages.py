@@ -11,6 +11,7 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, copied_at, small
 from tests.support.driver import abandon
+from tests.support.inside import end_half_message, inside
 from tests.support.leasing import put, take
 from tests.support.stepped_aio import stepped_store
 from timerstore import AckResult, CancelResult, LeasedMessage, MessageError, PutReceipt, TimerStore
@@ -167,6 +168,19 @@ def test_repeated_calls_get_the_true_outcome(bench: Bench) -> None:
     assert store.cancel(a) is CancelResult.ALREADY_CANCELLED
     bench.turn()
     assert bench.bodies() == [b"a"]
+
+
+@pytest.mark.parametrize("call", ["commit", "rollback"])
+def test_commit_of_another_call_is_durable_before_it_is_told(tmp_path: Path, call: str) -> None:
+    """The other call has appended it, and not synced yet."""
+    bench = Bench(tmp_path / "store", small(flush="async"))
+    receipt, log = half(bench), inside(bench.store).log
+    bench.turn()
+    end_half_message(bench.store)("commit", receipt, lambda _: None)
+    assert log.durable < log.end
+    assert getattr(bench.store, call)(receipt) is COMMITTED
+    assert log.durable == log.end
+    bench.close()
 
 
 def test_handle_is_expired_from_the_check_on_until_the_check_has_committed(bench: Bench) -> None:

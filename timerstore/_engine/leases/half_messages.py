@@ -90,7 +90,6 @@ class HalfMessages(NotCopyable):
             else:
                 result = self._roll_back(half, ends.append)
             if result not in _DONE and self._is_committed(topic, half.message_id):
-                ends.append(self._log.end)
                 result = AckResult.COMMITTED
             reach("half_appended")
         finally:

@@ -248,9 +248,9 @@ test-interop: $(VENV)/.has-dev $(BUILT) jdk ## with a real RocketMQ; installs a 
 	@$(MAKE) --no-print-directory $(ROCKETMQ)
 	INTEROP=required $(PYTEST) -n 2 --dist loadfile tests/interop/test_rocketmq_*.py $(ARGS)
 
-# The clients are fetched once into tests/clients/built.
+# The clients and Apache's proxy are fetched once into tests/clients/built.
 .PHONY: test-clients
-test-clients: $(VENV)/.has-dev $(BUILT) ## the official RocketMQ 5 clients for Java, Python, Node and Rust; fetches them; INTEROP=required
+test-clients: $(VENV)/.has-dev $(BUILT) ## the official RocketMQ 5 clients, also with Apache's proxy; fetches them; INTEROP=required
 	@$(RUN) -m tests.clients.fetch
 	$(PYTEST) tests/clients $(ARGS)
 

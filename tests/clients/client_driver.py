@@ -5,14 +5,17 @@ same form: `message` for each message, then `ok` or `error`. Messages of a push 
 time as `pushed`, and checks of half messages as `checked`.
 """
 
+import os
 import queue
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 from tests.clients.fetch import CLIENTS
 
 _ANSWER_S = 60
+_AUTHORITIES = ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
 
 
 class ClientError(Exception):
@@ -27,7 +30,9 @@ class ClientError(Exception):
 class ClientDriver:
     """One program with an official client."""
 
-    def __init__(self, client: str, address: str, **configured: str) -> None:
+    def __init__(
+        self, client: str, address: str, authority: Path | None = None, **configured: str
+    ) -> None:
         self.name = client
         self._process = subprocess.Popen(
             [str(one) for one in CLIENTS[client][1]()],
@@ -36,6 +41,9 @@ class ClientDriver:
             stderr=subprocess.DEVNULL,
             text=True,
             bufsize=1,
+            env={**os.environ, **dict.fromkeys(_AUTHORITIES, str(authority))}
+            if authority
+            else None,
         )
         self._answers: queue.Queue[tuple[str, dict[str, str]]] = queue.Queue()
         self.pushed: queue.Queue[dict[str, str]] = queue.Queue()

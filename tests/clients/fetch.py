@@ -1,6 +1,7 @@
-"""Fetch the official clients, and build their drivers: `python -m tests.clients.fetch`.
+"""Fetch the official clients and Apache's proxy, and build our programs for them:
+`python -m tests.clients.fetch`.
 
-A client that cannot be fetched is named loudly; its tests then do not run, and fail where
+One that cannot be fetched is named loudly; its tests then do not run, and fail where
 INTEROP=required.
 """
 
@@ -27,19 +28,23 @@ def run(*words: str | Path, cwd: Path | None = None) -> None:
         raise OSError(f"{' '.join(map(str, words[:4]))}: {(done.stdout + done.stderr)[-2000:]}")
 
 
-def class_path(version: str) -> str:
-    """Return the classes of a release of the client for Java, and of its driver."""
-    folder = BUILT / f"java-{version}"
+def class_path(name: str) -> str:
+    """Return the classes that Maven fetched, and those of our program for them."""
+    folder = BUILT / name
     return f"{(folder / 'classpath').read_text().strip()}:{folder}"
 
 
-def fetch_java(version: str) -> None:
-    folder = BUILT / f"java-{version}"
+def fetch_by_maven(name: str, program: Path, *options: str) -> None:
+    """Fetch what the pom.xml next to a program needs, and compile the program."""
+    folder = BUILT / name
     folder.mkdir(parents=True, exist_ok=True)
-    run("mvn", "-q", "-B", "-Dstyle.color=never", f"-Dclient.version={version}",
-        "dependency:build-classpath", f"-Dmdep.outputFile={folder / 'classpath'}",
-        cwd=HERE / "java")  # fmt: skip
-    run("javac", "-cp", class_path(version), "-d", folder, HERE / "java" / "Driver.java")
+    run("mvn", "-q", "-B", "-Dstyle.color=never", *options, "dependency:build-classpath",
+        f"-Dmdep.outputFile={folder / 'classpath'}", cwd=program.parent)  # fmt: skip
+    run("javac", "-cp", class_path(name), "-d", folder, program)
+
+
+def fetch_java(version: str) -> None:
+    fetch_by_maven(f"java-{version}", HERE / "java/Driver.java", f"-Dclient.version={version}")
 
 
 def fetch_python() -> None:
@@ -66,7 +71,7 @@ CLIENTS: dict[str, tuple[Callable[[], None], Callable[[], Sequence[str | Path]]]
     **{
         f"java-{version}": (
             lambda version=version: fetch_java(version),
-            lambda version=version: ["java", "-cp", class_path(version), "Driver"],
+            lambda version=version: ["java", "-cp", class_path(f"java-{version}"), "Driver"],
         )
         for version in JAVA_VERSIONS
     },
@@ -75,26 +80,31 @@ CLIENTS: dict[str, tuple[Callable[[], None], Callable[[], Sequence[str | Path]]]
     "rust": (fetch_rust, lambda: [BUILT / "rust/release/driver"]),
 }
 """For each client: how to fetch it, and the command of its driver."""
+APACHE = "apache"
+FETCHED = {
+    **{client: fetch for client, (fetch, _) in CLIENTS.items()},
+    APACHE: lambda: fetch_by_maven(APACHE, HERE / "apache/Apache.java"),
+}
+"""The clients, and Apache's proxy and broker."""
 
 
-def is_fetched(client: str) -> bool:
-    return (BUILT / f"{client}.fetched").exists()
+def is_fetched(name: str) -> bool:
+    return (BUILT / f"{name}.fetched").exists()
 
 
 def main(wanted: Sequence[str]) -> int:
     failed = 0
-    for client in wanted or CLIENTS:
-        if is_fetched(client):
+    for name in wanted or FETCHED:
+        if is_fetched(name):
             continue
-        print(f"fetching the client {client}", flush=True)
+        print(f"fetching {name}", flush=True)
         try:
-            CLIENTS[client][0]()
+            FETCHED[name]()
         except OSError as error:
             failed += 1
-            print(f"!!! NOT TESTED: the client {client} could not be fetched: {error}",
-                  file=sys.stderr)  # fmt: skip
+            print(f"!!! NOT TESTED: {name} could not be fetched: {error}", file=sys.stderr)
             continue
-        (BUILT / f"{client}.fetched").touch()
+        (BUILT / f"{name}.fetched").touch()
     return failed if os.environ.get("INTEROP") == "required" else 0
 
 

@@ -8,25 +8,44 @@ from pathlib import Path
 
 import timerstore
 from tests.support.bench import small
+from tests.support.certificates import make_authority
+from timerstore import StoreConfig
 
 
 class ServedStore:
     """A store in a folder, and its server on a port that stays the same."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: StoreConfig | None = None) -> None:
         self.folder = folder
         self.path = folder / "store"
-        self.options: list[str | Path] = []
+        config = config or small(commit_log_segment_bytes=64 << 20, flush="sync")
+        self.options: list[str | Path] = ["-c", f"flush={config.flush}"]
         with socket.create_server(("127.0.0.1", 0)) as one:
             self.address = f"127.0.0.1:{one.getsockname()[1]}"
-        timerstore.open(self.path, small(commit_log_segment_bytes=64 << 20, flush="sync")).close()
+        timerstore.open(self.path, config).close()
         self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
 
     def groups(self, text: str) -> None:
         """Use policies of groups from the next start on."""
         path = self.folder / "groups.toml"
         path.write_text(text)
         self.options += ["--groups-file", path]
+
+    def secure(self, key: str, secret: str) -> Path:
+        """Use TLS and keys from the next start on; return the certificate of the authority."""
+        authority = make_authority(self.folder)
+        keys = self.folder / "keys"
+        keys.write_text(f"{key} {secret}\n")
+        keys.chmod(0o600)
+        self.options += ["--tls-cert", self.folder / "cert.pem",
+                         "--tls-key", self.folder / "key.pem", "--keys-file", keys]  # fmt: skip
+        return authority
 
     def start(self) -> None:
         words = [sys.executable, "-m", "timerstore.cli", "serve", self.path, "--grpc",
@@ -47,7 +66,8 @@ class ServedStore:
 
     def kill(self) -> None:
         """Kill the server."""
-        self._end("kill")
+        if self._process is not None:
+            self._end("kill")
 
     def _end(self, how: str) -> None:
         assert self._process is not None
@@ -56,7 +76,3 @@ class ServedStore:
         self._process.wait(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()

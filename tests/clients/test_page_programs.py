@@ -34,7 +34,7 @@ def command(client: str, text: str, folder: Path) -> list[str | Path]:
     if client.startswith("java"):
         path = folder / "Reminders.java"
         path.write_text(text)
-        return ["java", "-cp", class_path(client.partition("-")[2]), path]
+        return ["java", "-cp", class_path(client), path]
     if client == "python":
         path = folder / "reminders.py"
         path.write_text(text)

@@ -118,6 +118,7 @@ class Driver:
                 await_duration=max(int(wait_ms) // 1000, 1), tls_enable=self.tls,
             )  # fmt: skip
             made.startup()
+            time.sleep(0.5)  # Apache's proxy fails a receive that overtakes the settings
             self.consumers[name] = made
         found = self.consumers[name].receive(int(count), int(lease_ms) // 1000) or []
         for one in found:

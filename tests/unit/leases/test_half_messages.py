@@ -171,7 +171,7 @@ def test_repeated_calls_get_the_true_outcome(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("call", ["commit", "rollback"])
-def test_commit_of_another_call_is_durable_before_it_is_told(tmp_path: Path, call: str) -> None:
+def test_commit_of_another_call_is_durable_before_the_answer(tmp_path: Path, call: str) -> None:
     """The other call has appended it, and not synced yet."""
     bench = Bench(tmp_path / "store", small(flush="async"))
     receipt, log = half(bench), inside(bench.store).log

@@ -261,6 +261,19 @@ def test_window_begins_when_the_call_is_sent(clock: _Clock) -> None:
     assert attempt.pause_s(lost, limit) is None
 
 
+def test_window_does_not_begin_again_with_a_repetition(clock: _Clock) -> None:
+    """The first sending may have stored the message."""
+    attempt = CallAttempt(STORE_CALLS["put"], ["t", b"0"], {}, ClientIds())
+    lost, limit = ConnectionLostError("lost"), RetryLimit(30.0, 0.5, "a server")
+    attempt.options_for(1000)
+    for _ in range(2):
+        assert attempt.pause_s(lost, limit) is not None
+        attempt.options_for(1000)
+        clock.now_s += 0.5
+    with pytest.raises(ConnectionLostError, match="window of deduplication of 1000 ms"):
+        attempt.options_for(1000)
+
+
 @_CLIENTS
 def test_put_that_was_not_sent_takes_the_window_of_the_server_that_gets_it(
     served: ServedBench, relay: Relay, clock: _Clock, made: Callable[..., Any]

@@ -94,6 +94,7 @@ class GatheredCalls(NotCopyable, Generic[Value, Answer]):
 
     async def call(self, value: Value) -> Answer:
         """Make a call together with the others of this turn. Return its answer, or raise it."""
+        self._check_open()  # a forked child has no running loop
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         one = self.begin(value, partial(_complete, future))
         try:

@@ -168,6 +168,14 @@ test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, m
 test-late: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what follows `make test` in CI: planted bugs, kills, tests of tools
 	$(PYTEST) -n 2 --dist worksteal -m "late and $(USUAL)" $(OTHERS) $(or $(ARGS),tests)
 
+# Left out: what needs more than each machine has, races in real time, and campaigns, of which `make test`
+# runs fewer rounds.
+MORE := more and not deep and not spark
+APART := browser clients contrib corruption crash fuzz interop property sim stress wheel
+.PHONY: test-more
+test-more: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what follows in CI: all cases of tests that are no campaigns
+	$(PYTEST) -n 2 --dist worksteal -m "$(MORE)" $(APART:%=--ignore tests/%) $(or $(ARGS),tests)
+
 TIMES := build/test-times.xml
 
 .PHONY: test-times
@@ -177,8 +185,8 @@ test-times: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## tests/TIMES.md: the se
 	@$(RUN) -m tests.support.times $(TIMES)
 
 .PHONY: test-all
-test-all: test test-late docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
-	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" --ignore tests/wheel --ignore tests/clients tests
+test-all: test test-late test-more docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
+	$(PYTEST) -n 2 --dist worksteal -m "$(MORE)" $(addprefix tests/,browser contrib corruption crash fuzz interop property sim stress)
 	@$(MAKE) --no-print-directory test-disk
 	@if command -v redis-server >/dev/null; then $(MAKE) --no-print-directory test-frameworks; else \
 		echo "!!! NOT RUN: test-frameworks; it needs redis-server" >&2; fi

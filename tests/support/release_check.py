@@ -42,6 +42,7 @@ STEPS = {
     "django": ("make", "test-django"),
     "test": ("make", "test"),
     "test-late": ("make", "test-late"),
+    "test-more": ("make", "test-more"),
     "property": ("make", "test-property"),
     "crash": ("make", "test-crash"),
     "interop": ("make", "test-interop"),

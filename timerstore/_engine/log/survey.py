@@ -32,6 +32,7 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import segment_name
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.storage.disk import Disk, File
+from timerstore.errors import FailedError
 
 _ZEROS = bytes(1 << 20)
 _BATCH = 16_384
@@ -150,10 +151,17 @@ def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[SurveyedReco
     size = files.segment_bytes
     for number in range(min(files.sizes, default=0), max(files.sizes, default=-1) + 1):
         begin = number * size
-        if number not in files.sizes:
+        segment = None
+        if number in files.sizes:
+            try:
+                segment = _Segment(disk, files, number, precision_ms)
+            except FailedError:
+                if disk.exists(files.path(begin)):  # else the owner removed it since
+                    raise
+        if segment is None:
             yield Gap(begin, begin + size, "the file is missing", is_zero=False)
-            continue
-        yield from _Segment(disk, files, number, precision_ms).pieces()
+        else:
+            yield from segment.pieces()
 
 
 def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> int | None:

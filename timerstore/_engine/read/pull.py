@@ -273,7 +273,14 @@ class Puller(NotCopyable):
         return PropertyColumn(batch.properties, batch.properties_offsets)
 
     def _bounds(self, route: Route, offset: int) -> PullBounds:
-        return bounds_of(route.queue, offset, self._reader.visible_end, self._log.segments.begin)
+        queue, segments = route.queue, self._log.segments
+        while True:
+            low = queue.min_offset
+            try:
+                return bounds_of(queue, offset, self._reader.visible_end, segments.begin)
+            except GoneError:
+                if low == queue.min_offset:  # retention has not removed a file of the queue since
+                    raise
 
 
 def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int) -> PullBounds:

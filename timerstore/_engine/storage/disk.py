@@ -430,9 +430,13 @@ class Disk(NotCopyable):
         """Return the contents of a small file; None if it is absent. CorruptError above 64 MiB."""
         if not self.exists(path):
             return None
-        file = self.open(path, read_only=True)
-        size = file.size()
-        if size > _SMALL_BYTES_MAX:
+        try:
+            file = self.open(path, read_only=True)
+        except FailedError:
+            if self.exists(path):
+                raise
+            return None  # another process removed it since
+        if (size := file.size()) > _SMALL_BYTES_MAX:
             raise CorruptError(
                 "a side file is too large",
                 where=path,

@@ -14,8 +14,11 @@ from tests.support.inside import (
     segment_pointer,
 )
 from tests.support.retaining import HOUR_MS, KIB, RetentionBench
+from timerstore import PullStatus
 from timerstore._engine.base.service import Service
 from timerstore._engine.format import watermark
+from timerstore._engine.maintenance import verify_directory
+from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.segments import Segments
 from timerstore.errors import FullError, GoneError
@@ -76,6 +79,39 @@ def test_read_of_a_removed_file_raises_gone_error(bench: RetentionBench) -> None
     bench.age()
     with pytest.raises(GoneError, match="it was removed"):
         inside(bench.store).log.segments.read(0, 10)
+
+
+def test_pull_continues_when_retention_removes_the_unit_that_it_reads(
+    bench: RetentionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.fill(60)
+    bench.age()
+    first = bench.store.pull("t", 0, 0).next_offset
+    bench.fill(60)
+    real = ConsumeQueue.first_kept
+
+    def first_kept(queue: ConsumeQueue, *given: int) -> int:
+        monkeypatch.undo()
+        bench.age()
+        return real(queue, *given)
+
+    monkeypatch.setattr(ConsumeQueue, "first_kept", first_kept)
+    found = bench.store.pull("t", 0, first)
+    assert (found.status, found.next_offset) == (PullStatus.OFFSET_TOO_SMALL, found.min_offset)
+    assert first < found.min_offset < found.max_offset
+
+
+def test_verify_reports_a_log_file_that_is_removed_during_it(bench: RetentionBench) -> None:
+    bench.fill(60)
+    bench.store.close()
+    removed = bench.root / "commitlog" / f"{bench.log_files[1]:020d}"
+    data = removed.read_bytes()
+    report = verify_directory(
+        bench.root, bench.config, progress=lambda *_: removed.unlink(missing_ok=True)
+    )
+    assert "the file is missing" in str(report)
+    removed.write_bytes(data)
+    bench.open()
 
 
 @contextmanager

@@ -1,16 +1,19 @@
 """`receive(ack=)` through a server, also one of an older version."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import timerstore.aio
+from tests.support.bench import Bench
 from tests.support.leasing import bodies, put
 from tests.support.served_bench import ServedBench
 from timerstore import AckResult, MessageError
 from timerstore.net import server_connection
 from timerstore.net.remote_store import RemoteStore
+from timerstore.net.server_limits import ServerLimits
 
 
 def requests(served: ServedBench) -> int:
@@ -82,3 +85,16 @@ def test_acknowledged_leases_are_not_returned_with_their_connection(served: Serv
     (again,) = other.receive("t", "g", wait=20)
     assert (again.body, again.attempt) == (b"b", 2)
     assert served.bench.store.stats()["net_returned_leases"] == 1
+
+
+def test_acknowledged_leases_do_not_count_for_the_limit(tmp_path: Path) -> None:
+    served = ServedBench(
+        Bench(tmp_path / "store"), tmp_path / "x.sock", limits=ServerLimits(leases_max=2)
+    )
+    remote = served.connect(return_leases=True)
+    put(served.bench, *(b"%d" % k for k in range(6)))
+    held = remote.receive("t", "g")
+    for _ in range(5):
+        held = remote.receive("t", "g", ack=held)
+        assert len(held) == 1
+    served.close()

@@ -308,6 +308,7 @@ nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark
 	TIMERSTORE_NOTE_AMOUNTS=1 $(PYTEST) --timeout=0 -m deep tests/crash
 	TIMERSTORE_SOAK_S=2400 $(PYTEST) --timeout=0 tests/stress/test_retention_soak.py
+	TIMERSTORE_CELERY_SOAK_S=600 TIMERSTORE_CELERY_TASKS=100000 $(PYTEST) -s --timeout=0 tests/contrib/celery/test_soak.py tests/contrib/celery/test_many_tasks.py
 	$(RUN) -m tests.support.ledger
 	$(RUN) -m tests.promises
 

@@ -124,7 +124,7 @@ def _settings(python: Path, broker: Path, port: int) -> Mapping[str, str]:
 
 def _run_file(python: Path, source: Path, name: str, settings: Mapping[str, str]) -> int:
     print(f"celery: test_{name}.py", flush=True)
-    command = [str(python), "-m", "pytest", "-q", "-rs", "-p", _PLUGIN, "-p", "no:cacheprovider"]
+    command = [str(python), "-m", "pytest", "-q", "-rsR", "-p", _PLUGIN, "-p", "no:cacheprovider"]
     command.append(f"t/integration/test_{name}.py")
     return subprocess.run(command, cwd=source, env=settings, check=False).returncode
 

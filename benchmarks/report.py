@@ -40,6 +40,7 @@ def write(out: Path) -> Path:
         _recovery(lines),
         _puts(lines),
         _net(lines),
+        _rocketmq(lines),
         _single(lines),
         _trickle(lines),
         _missing(machine),
@@ -337,6 +338,27 @@ def _net(lines: Lines) -> str:
         f"Python client, {found[0].first['parameters']['body']} B a message.\n\n"
         + _table(head, rows)
     )
+
+
+def _rocketmq(lines: Lines) -> str:
+    found = lines.where(name="rocketmq").variants()
+    rows = [
+        (
+            one.first["flush"],
+            one.first["parameters"]["server"],
+            _cell(one.told("rate")),
+            _cell(one.told("receive_rate")),
+            *(human(_median(one, figure), "ms") for figure in ("p50", "p99")),
+            f"{max(line['early'] for line in one.all)}",
+            *(human(_median(one, f"{phase}_client_percent"), "%")
+              for phase in ("send", "receive", "paced")),
+            str(len(one.all)),
+        )
+        for one in found
+    ]  # fmt: skip
+    head = ("flush", "server", "send /s", "receive+ack /s", "late p50", "p99", "early",
+            "client's CPU: send", "receive", "paced", "rounds")  # fmt: skip
+    return f"## A client of RocketMQ\n\n{_table(head, rows)}" if rows else ""
 
 
 def _net_order(found: Lines) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ def resource_name(resource: Any) -> str:
 
 
 class ClientNames:
-    """The topics of the store, and the groups that have read through this server."""
+    """The names that clients may use, and the groups that have read through this server."""
 
     def __init__(
         self, store: AsyncTimerStore, limits: RocketmqLimits, *, auto_create: bool
@@ -29,7 +29,6 @@ class ClientNames:
         self._store = store
         self._limits = limits
         self._auto_create = auto_create
-        self._topics: frozenset[str] = frozenset()
         self._groups: set[tuple[str, str]] = set()
 
     async def check_topic(self, topic: str, *, is_put: bool = False) -> None:
@@ -39,13 +38,8 @@ class ClientNames:
             MessageError: the name is invalid.
             RejectedError: there is no such topic, and the client may not make it.
         """
-        if topic in self._topics:
-            return
         check_topic(topic)
-        if self._auto_create and not is_put:
-            return
-        self._topics = frozenset(await self._store.topics())
-        if topic in self._topics:
+        if self._store.blocking._has_topic(topic):
             return
         if not self._auto_create:
             raise RejectedError(
@@ -53,11 +47,10 @@ class ClientNames:
                 f"topic: wanted one of the store's, as the server makes none "
                 f"(--no-auto-create), got {topic!r}",
             )
-        if len(self._topics) >= self._limits.topics_max:
+        if is_put and (count := len(await self._store.topics())) >= self._limits.topics_max:
             raise RejectedError(
                 Code.TOO_MANY_REQUESTS,
-                f"topic: the store has {len(self._topics)} topics (topics_max), so no client "
-                "makes another one",
+                f"topic: the store has {count} topics (topics_max), so no client makes another one",
             )
 
     def check_group(self, topic: str, group: str) -> None:

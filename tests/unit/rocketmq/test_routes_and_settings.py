@@ -61,6 +61,9 @@ def test_unknown_topic_is_rejected_without_auto_create(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=str(int(Code.TOPIC_NOT_FOUND))):
         caller.receive("unknown")
     assert caller.send("known").status.code == Code.OK
+    assert served.bench.store.delete_topic("known")
+    assert caller.send("known").status.code == Code.TOPIC_NOT_FOUND
+    assert "known" not in served.bench.store.topics()
     served.close()
 
 

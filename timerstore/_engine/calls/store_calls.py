@@ -79,6 +79,11 @@ class StoreCalls(OpenStore):
         return self._engine.routes.topics()
 
     @api_call
+    def _has_topic(self, topic: str) -> bool:
+        """Return whether there is such a topic; it takes no lock (timerstore.rocketmq)."""
+        return self._engine.routes.full_queue_count(topic) > 0
+
+    @api_call
     def _do_delete_topic(self, topic: str) -> bool:
         is_deleted = self._engine.topic_deleter.delete(topic)
         for each in (topic, half_topic(topic)):

@@ -15,7 +15,7 @@ Invariants:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,7 +49,7 @@ class KnownClients(NotCopyable):
         self,
         limits: RocketmqLimits,
         counters: ServerCounters,
-        give_back: Callable[[list[LeasedMessage]], None],
+        give_back: Callable[[Sequence[str]], None],
         end_leases: Callable[[str, Callable[[Client], bool]], None],
     ) -> None:
         """`end_leases`: ends the leases of those connections of an id that the predicate names."""
@@ -128,9 +128,7 @@ class KnownClients(NotCopyable):
 
     def goodbye(self, client: Client) -> None:
         """End the polls, streams and leases of a client, and the leases of earlier connections."""
-        self._left_clients[client] = None
-        if len(self._left_clients) > self._limits.clients_max:
-            del self._left_clients[next(iter(self._left_clients))]
+        remember(self._left_clients, client, self._limits.clients_max)
         self._end_polls(self._polls.get(client, ()))
         self._end_streams(self._streams.get(client, ()))
         self._end_leases(client.id, lambda one: one == client or one not in self._streams)
@@ -161,7 +159,7 @@ class KnownClients(NotCopyable):
             if task.cancelled() and mine is not None and not mine.cancelling():
                 return []  # this poll was ended, not its call
             if task.done() and not task.cancelled() and task.exception() is None:
-                self._give_back(task.result())
+                self._give_back([one.receipt for one in task.result()])
             raise
 
     @property
@@ -185,6 +183,14 @@ class KnownClients(NotCopyable):
         for one in streams:
             self._ended.add(one)
             one.cancel()
+
+
+def remember(latest: dict[Got, None], one: Got, count_max: int) -> None:
+    """Add a key to the latest ones, and forget the oldest above `count_max`."""
+    latest.pop(one, None)
+    latest[one] = None
+    if len(latest) > count_max:
+        del latest[next(iter(latest))]
 
 
 def _discard(

@@ -99,9 +99,11 @@ class MethodService:
             ),
             "Heartbeat": self._heartbeat,
             "NotifyClientTermination": self._goodbye,
-            "SendMessage": lambda _, request: self._parts.sending.send(request),
+            "SendMessage": lambda call, request: self._parts.sending.send(call.client.id, request),
             "RecallMessage": lambda _, request: self._parts.sending.recall(request),
-            "EndTransaction": lambda _, request: self._parts.transactions.end(request),
+            "EndTransaction": lambda call, request: self._parts.transactions.end(
+                call.client.id, request
+            ),
             "AckMessage": lambda _, request: self._parts.settling.ack(request),
             "ChangeInvisibleDuration": lambda _, request: self._parts.settling.change(request),
             "ForwardMessageToDeadLetterQueue": (
@@ -167,7 +169,10 @@ class MethodService:
                 async with writing:  # checks come between answers
                     await context.write(command.SerializeToString())
 
-            with self._parts.clients.stream(call.client), transactions.stream(send) as producer:
+            with (
+                self._parts.clients.stream(call.client),
+                transactions.stream(call.client.id, send) as producer,
+            ):
                 async for raw in raws:
                     self._parts.clients.seen(call.client.id)
                     with self._requests.hold(_memory_bytes(method, raw)):

@@ -10,7 +10,9 @@ group, and ends early with its client.
 Thread safety: the server's loop only.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from timerstore._engine.leases import LeasedMessage
@@ -70,6 +72,7 @@ class Receiving:
         self._settling = settling
         self._limits = limits
         self._unsent = unsent
+        self._senders: Counter[str] = Counter()  # by receipt; no entry once a call has sent it
 
     async def receive(self, client: Client, left_s: float | None, request: Any, send: Send) -> None:
         """Answer ReceiveMessage. `left_s`: seconds until the deadline of the call."""
@@ -79,16 +82,33 @@ class Receiving:
         if is_new:
             self._unsent.check()
             found = await self._clients.poll(client, lambda: self._lease(terms))
+        with (
+            self._sending(found, is_new=is_new),
+            self._unsent.hold(min(answer_bytes(found), self._limits.unsent_bytes_max)),
+        ):
+            if is_new and request.auto_renew:
+                self._held.renew(client, found)
+            if is_new and found and terms.attempt is not None:
+                self._held.keep(terms.attempt, found)
+            await self._send(found, request.message_queue.topic, terms.lease_ms, send)
+
+    @contextmanager
+    def _sending(self, found: Sequence[LeasedMessage], *, is_new: bool) -> Iterator[None]:
+        """If the block fails, give back the messages that no other call sends or has sent."""
+        senders = self._senders
+        mine = [one.receipt for one in found if is_new or one.receipt in senders]
+        senders.update(mine)
         try:
-            with self._unsent.hold(min(answer_bytes(found), self._limits.unsent_bytes_max)):
-                if is_new and request.auto_renew:
-                    self._held.renew(client, found)
-                if is_new and found and terms.attempt is not None:
-                    self._held.keep(terms.attempt, found)
-                await self._send(found, request.message_queue.topic, terms.lease_ms, send)
+            yield
         except BaseException:
-            self._settling.give_back(found)
+            mine = [one for one in mine if one in senders]  # the others have been sent
+            senders.subtract(mine)
+            mine = [one for one in mine if senders[one] == 0]
+            self._settling.give_back(mine)
             raise
+        finally:
+            for one in mine:
+                del senders[one]
 
     async def _lease(self, terms: Terms) -> list[LeasedMessage]:
         request = ReceiveRequest.from_options(terms.topic, terms.group, terms.options)

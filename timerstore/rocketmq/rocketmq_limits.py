@@ -33,9 +33,10 @@ class RocketmqLimits:
     """Bytes of requests, and of their bodies as they are stored, until their calls have ended. A
     byte of a request other than SendMessage counts as 32, which it may take when it is decoded."""
     unsent_bytes_max: int = 128 << 20
-    """Bytes of messages, until the ReceiveMessage that leased them has sent them. An answer that
-    takes more alone is sent if there is no other. One answer has at most a quarter of the bytes
-    that are left, shared by the polls that wait, but 64 KiB or its first message in any case."""
+    """Bytes of messages, until the ReceiveMessage or the check that leased them has been sent. One
+    that takes more alone is sent if there is no other. One answer has at most a quarter of the
+    bytes that are left, shared by the polls that wait, but 64 KiB or its first message in any
+    case. A check above it waits."""
     entries_max: int = 1024
     """Messages of one SendMessage, entries of one AckMessage (40000 above it), and messages of one
     ReceiveMessage, which never returns more."""

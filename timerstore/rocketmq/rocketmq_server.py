@@ -166,14 +166,15 @@ class RocketmqServer(ServerThread):
         clients = KnownClients(
             options.limits, self._counters, settling.give_back, settling.end_leases
         )
-        transactions = Transactions(store, settling)
+        unsent = ByteBudget("unsent_bytes_max", options.limits.unsent_bytes_max)
+        transactions = Transactions(store, settling, unsent, options.limits)
         return Parts(
             TopicRoutes(names, store.config.broker_name, endpoints(*own),
                    is_advertised=options.advertise is not None),
             clients,
             Sending(store, names, options.limits, requests, transactions),
             Receiving(store, options.policies, names, clients, held, settling, options.limits,
-                      ByteBudget("unsent_bytes_max", options.limits.unsent_bytes_max)),
+                      unsent),
             settling,
             transactions,
         )  # fmt: skip

@@ -46,7 +46,7 @@ class Sending:
         self._limits = limits
         self._transactions = transactions
 
-    async def send(self, request: Any) -> Any:
+    async def send(self, client_id: str, request: Any) -> Any:
         """Answer SendMessage, with an entry for each message."""
         count = len(request.messages)
         if not 1 <= count <= self._limits.entries_max:
@@ -56,20 +56,20 @@ class Sending:
             )
         # One after the other: a call has one inflated body in memory, and sees its own topics. The
         # official clients send one message in a call.
-        entries = [await self._entry(one) for one in request.messages]
+        entries = [await self._entry(client_id, one) for one in request.messages]
         return messages.SendMessageResponse(status=joint(entries), entries=entries)
 
-    async def _entry(self, message: Any) -> Any:
+    async def _entry(self, client_id: str, message: Any) -> Any:
         message_id = message.system_properties.message_id
         try:
-            return await self._put(message, message_id)
+            return await self._put(client_id, message, message_id)
         except (TimerStoreError, RejectedError) as error:
             found = status_of(error)
             if found is None:
                 raise
             return messages.SendResultEntry(status=found, message_id=message_id)
 
-    async def _put(self, message: Any, message_id: str) -> Any:
+    async def _put(self, client_id: str, message: Any, message_id: str) -> Any:
         topic, system = resource_name(message.topic), message.system_properties
         options = _options_of(system)
         bytes_max = self._store.config.message_bytes_max
@@ -86,7 +86,7 @@ class Sending:
                 **options,
             )
         if "check_after" in options:
-            self._transactions.begin(topic)
+            self._transactions.sent(client_id, topic)
             return messages.SendResultEntry(
                 status=status(), message_id=receipt.message_id, transaction_id=receipt.handle
             )

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases import AckResult
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import TimerStoreError
 from timerstore.rocketmq.client_leases import ClientLeases
@@ -101,9 +101,8 @@ class Settling:
 
     # --- leases that end without a call of their client ---
 
-    def give_back(self, found: Sequence[LeasedMessage]) -> None:
+    def give_back(self, receipts: Sequence[str]) -> None:
         """Give back messages that no client has seen: the next one gets them at once."""
-        receipts = [one.receipt for one in found]
         for one in receipts:
             self._held.settled(one)
         if receipts:

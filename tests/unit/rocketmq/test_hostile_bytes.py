@@ -1,5 +1,6 @@
 """Random and mutated bytes as requests: an ordinary error, and the next call works."""
 
+import asyncio
 import logging
 import random
 import threading
@@ -7,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from google.protobuf.message import DecodeError
 
 import timerstore
 import timerstore.rocketmq
@@ -17,7 +20,7 @@ from tests.support.rocketmq_bench import RawCaller, resource, seconds
 from timerstore.rocketmq import receiving
 from timerstore.rocketmq.definitions import MESSAGING, Code, messages, methods
 from timerstore.rocketmq.message_views import timestamp
-from timerstore.rocketmq.topic_routes import endpoints
+from timerstore.rocketmq.topic_routes import TopicRoutes, endpoints
 
 _DEADLINE_S = 20.0
 _POLL_S = 0.05
@@ -132,5 +135,26 @@ def test_any_bytes_of_a_stream_get_an_answer(server: Any) -> None:
     for _ in range(60):
         raw = mutated(valid, chance)
         found = list(make(iter([raw]), timeout=_DEADLINE_S, metadata=tuple(caller.headers.items())))
-        assert {one.status.code for one in found} <= {Code.OK, Code.BAD_REQUEST}, raw
+        assert [one.status.code for one in found] == codes_of_stream(raw), raw
+    caller.close()
+
+
+def codes_of_stream(raw: bytes) -> list[int]:
+    """Return the codes of the answers to one command of a stream: settings have one."""
+    try:
+        command = messages.TelemetryCommand.FromString(raw)
+    except DecodeError:
+        return [Code.BAD_REQUEST]
+    return [Code.OK] if command.WhichOneof("command") == "settings" else []
+
+
+def test_method_that_hangs_gets_no_code(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(TopicRoutes, "route", hang)
+    monkeypatch.setitem(globals(), "_DEADLINE_S", 0.2)
+    caller = RawCaller(server.address)
+    with pytest.raises(grpc.RpcError):
+        code_of(caller, "QueryRoute", valid_requests()["QueryRoute"])
     caller.close()

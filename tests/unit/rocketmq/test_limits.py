@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
+from tests.support.until import until
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError
 from timerstore.rocketmq.byte_budget import answer_bytes, message_bytes
@@ -198,11 +199,11 @@ def answer_size(served: RocketmqBench) -> int:
     return answer_bytes(served.bench.store.receive("t", "other"))
 
 
-def unread(served: RocketmqBench) -> Any:
+def unread(served: RocketmqBench, client_id: str | None = None, **fields: Any) -> Any:
     """Return an answer with a message that its client does not read."""
-    caller = served.caller()
+    caller = served.caller(client_id)
     before = served.server.stats()["net_running_requests"]
-    request = caller.receive_request(batch_size=1).SerializeToString()
+    request = caller.receive_request(batch_size=1, **fields).SerializeToString()
     call = caller.begin("ReceiveMessage", request)
     assert next(call).status.code == Code.OK
     assert served.server.stats()["net_running_requests"] == before + 1
@@ -227,6 +228,55 @@ def test_bytes_of_unread_answers_are_limited(limited: Any, missing: int) -> None
         with suppress(ValueError):  # the answer that was cancelled still counts
             found += caller.receive()
     assert {one.system_properties.delivery_attempt for one in found} == {1}
+
+
+def test_repeated_call_above_the_limit_takes_no_lease_from_the_first(limited: Any) -> None:
+    served = limited(unsent_bytes_max=answer_size(limited()))
+    answer_size(served)
+    first = unread(served, "one", attempt_id="a")
+    again = served.caller("one")
+    assert code_of(again, batch_size=1, attempt_id="a") == Code.TOO_MANY_REQUESTS
+    assert acked(served, first) == [Code.OK]
+
+
+def acked(served: RocketmqBench, answer: Any) -> list[int]:
+    """Read the rest of an answer, and acknowledge its messages; return the codes."""
+    receipts = [one.message.system_properties.receipt_handle for one in answer
+                if one.HasField("message")]  # fmt: skip
+    assert receipts
+    return [one.status.code for one in served.caller().ack(*receipts)]
+
+
+@pytest.mark.parametrize("fails", ["first", "again"])
+def test_call_that_fails_takes_no_lease_from_its_repetition(limited: Any, fails: str) -> None:
+    served = limited()
+    answer_size(served)
+    calls = {name: unread(served, "one", attempt_id="a") for name in ("first", "again")}
+    calls.pop(fails).cancel()
+    until(lambda: served.server.stats()["net_running_requests"] == 1)
+    [left] = calls.values()
+    assert acked(served, left) == [Code.OK]
+    assert served.server.stats()["net_returned_leases"] == 0
+
+
+def test_message_of_calls_that_all_fail_is_given_back(limited: Any) -> None:
+    served = limited()
+    answer_size(served)
+    for one in [unread(served, "one", attempt_id="a") for _ in range(2)]:
+        one.cancel()
+    until(lambda: served.server.stats()["net_returned_leases"])
+    served.bench.turn()
+    found = served.caller().receive()
+    assert [one.system_properties.delivery_attempt for one in found] == [1, 1, 1]
+
+
+def test_repetition_that_fails_takes_no_lease_that_was_sent(limited: Any) -> None:
+    served = limited()
+    answer_size(served)
+    first = list(unread(served, "one", attempt_id="a"))
+    unread(served, "one", attempt_id="a").cancel()
+    until(lambda: not served.server.stats()["net_running_requests"])
+    assert acked(served, first) == [Code.OK]
 
 
 def test_poll_that_gets_messages_above_the_limit_gives_them_back(limited: Any) -> None:

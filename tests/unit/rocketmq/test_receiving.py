@@ -1,5 +1,6 @@
 """ReceiveMessage: leases, filters, polls, repeated calls, and answers that cannot be sent."""
 
+import asyncio
 import logging
 import socket
 import threading
@@ -11,11 +12,18 @@ import pytest
 
 import timerstore
 import timerstore.rocketmq
-from tests.support.bench import small
+from tests.support.bench import Bench, small
+from tests.support.held_sync import PATIENCE_S
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, seconds
+from tests.support.until import until
+from timerstore import TimerStore
+from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import MessageError
+from timerstore.net.server_counters import ServerCounters
 from timerstore.rocketmq import known_clients, receiving
 from timerstore.rocketmq.definitions import Code, FilterType, messages
+from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 
 
 def receipts(found: list[Any]) -> list[str]:
@@ -294,6 +302,78 @@ def test_client_that_dies_during_an_answer_gets_no_message(
     found = served.caller().receive()
     assert len(found) == 4
     assert {one.system_properties.delivery_attempt for one in found} == {1}
+
+
+@pytest.mark.parametrize("left", ["call", "connection", "goodbye"])
+def test_client_that_leaves_during_a_receive_in_the_pool_gets_no_message(
+    served: RocketmqBench, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    real = TimerStore._make_each
+
+    def slow(self: TimerStore, calls: Any) -> Any:
+        if any(isinstance(one, ReceiveRequest) for one in calls):
+            begun.set()
+            assert goes_on.wait(PATIENCE_S)
+        return real(self, calls)
+
+    served.server.close()
+    monkeypatch.setattr(QuickWork, "is_for_loop", False)
+    monkeypatch.setattr(TimerStore, "_make_each", slow)
+    served.serve()
+    caller, other = served.caller(), served.caller()
+    served.bench.store.put("t", b"x")
+    served.bench.turn()
+    call = caller.begin("ReceiveMessage", caller.receive_request().SerializeToString())
+    assert begun.wait(PATIENCE_S)
+    if left == "call":
+        call.cancel()
+    elif left == "connection":
+        break_connections(served.server.address)
+    else:
+        assert caller.call("NotifyClientTermination").status.code == Code.OK
+        assert [one.status.code for one in call] == [Code.MESSAGE_NOT_FOUND]
+    waits(served, 0)
+    goes_on.set()
+
+    found: list[Any] = []
+
+    def receive() -> list[Any]:
+        served.bench.turn()
+        found.extend(other.receive())
+        return found
+
+    until(receive)
+    assert [one.system_properties.delivery_attempt for one in found] == [1]
+
+
+def test_poll_that_is_cancelled_after_its_receive_gives_the_messages_back(bench: Bench) -> None:
+    bench.store.put("t", b"x")
+    bench.turn()
+    returned: list[str] = []
+
+    async def cancel_poll() -> list[str]:
+        clients = known_clients.KnownClients(
+            RocketmqLimits(), ServerCounters(), returned.extend, lambda *_: None
+        )
+        leased: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def receive() -> Any:
+            return await leased
+
+        found = bench.store.receive("t", "g")
+        poll = asyncio.ensure_future(clients.poll(known_clients.Client("one", "here"), receive))
+        while not clients.waiting_count:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # `receive` waits
+        leased.set_result(found)
+        await asyncio.sleep(0)  # `receive` has ended, and the poll does not know it yet
+        poll.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await poll
+        return [one.receipt for one in found]
+
+    assert asyncio.run(cancel_poll()) == returned != []
 
 
 def test_message_that_no_client_can_read_becomes_a_dead_letter(

@@ -1,17 +1,25 @@
 """Transactions: send, EndTransaction, and checks by live producers."""
 
+import asyncio
 import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.bench import DAY
+from tests.support.bench import DAY, Bench
 from tests.support.inside import inside
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
 from tests.support.until import until
+from timerstore.aio import AsyncTimerStore
 from timerstore.rocketmq import transactions
+from timerstore.rocketmq.byte_budget import ByteBudget
+from timerstore.rocketmq.client_leases import ClientLeases
 from timerstore.rocketmq.definitions import Code, MessageType, TransactionResolution, messages
+from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
+from timerstore.rocketmq.settling import Settling
 from timerstore.rocketmq.transactions import CHECK_GROUP, CHECKS_MAX
 
 COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
@@ -58,6 +66,11 @@ class LiveProducer:
         command = next(self._answers)
         assert command.WhichOneof("command") == "recover_orphaned_transaction_command"
         return command.recover_orphaned_transaction_command
+
+    def can_answer(self) -> "LiveProducer":
+        """Show that it has transactions, as a producer with a checker does."""
+        assert end(self.caller, send(self.caller).transaction_id, ROLLBACK)[0] == Code.OK
+        return self
 
     def leave(self) -> None:
         self._commands.put(None)
@@ -211,7 +224,7 @@ def test_check_waits_for_a_producer_and_goes_to_the_next_one(
 def test_check_comes_again_to_the_producers_in_turn_and_is_a_dead_letter_at_last(
     served: RocketmqBench, caller: RawCaller
 ) -> None:
-    producers = [LiveProducer(served, "t"), LiveProducer(served, "t")]
+    producers = [LiveProducer(served, "t").can_answer() for _ in range(2)]
     send(caller)
     until_waiting(served)
     served.bench.turn(AFTER_S * 1000)
@@ -263,31 +276,200 @@ def test_check_that_no_producer_could_get_counts_no_attempt(
     served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream has ended, and the server does not know it yet."""
-    dead = LiveProducer(served, "t")
+
+    class Gone(transactions.Producer):
+        def __init__(self, client_id: str, _: transactions.Send) -> None:
+            super().__init__(client_id, self.fail)
+
+        async def fail(self, _: Any) -> None:
+            raise OSError("the stream is gone")
+
+    monkeypatch.setattr(transactions, "Producer", Gone)
+    dead = LiveProducer(served, "t").can_answer()
+    monkeypatch.undo()
     send(caller)
     until_waiting(served)
-
-    monkeypatch.setattr(transactions.messages, "TelemetryCommand", failing_once())
     served.bench.turn(AFTER_S * 1000)
     until(lambda: served.server.stats()["net_returned_leases"], PATIENCE_S)
-    monkeypatch.undo()
     live = LiveProducer(served, "t")
+    served.bench.turn()
     check = live.checked()
     assert check.message.system_properties.delivery_attempt == 1
     live.leave()
     dead.leave()
 
 
-def failing_once() -> Any:
-    real, failed = messages.TelemetryCommand, []
+BODY = bytes(300_000)
+"""No connection takes it before its client reads it."""
 
-    def made(**given: Any) -> Any:
-        if "recover_orphaned_transaction_command" in given and not failed:
-            failed.append(True)
-            raise OSError("the stream is gone")
-        return real(**given)
 
-    return made
+def test_producer_that_reads_nothing_is_passed_over_until_it_reads(
+    served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "_WRITE_S", 0.05, raising=False)
+    unread, live = LiveProducer(served, "t"), LiveProducer(served, "t")
+    for _ in range(3):
+        send(caller, BODY)
+    until_waiting(served)
+    served.bench.turn(AFTER_S * 1000)
+    checks = [live.checked() for _ in range(3)]
+    assert {one.message.system_properties.delivery_attempt for one in checks} == {1}
+    assert [end(caller, one.transaction_id)[0] for one in checks] == [Code.OK] * 3
+    assert unread.checked().message == checks[0].message
+    for _ in range(2):
+        send(caller)
+    until_waiting(served)
+    served.bench.turn(AFTER_S * 1000)
+    assert unread.checked().transaction_id != live.checked().transaction_id
+    for one in (unread, live):
+        one.leave()
+
+
+def test_producer_that_can_answer_is_asked_before_others(
+    served: RocketmqBench, caller: RawCaller
+) -> None:
+    plain = LiveProducer(served, "t")
+    able = LiveProducer(served, "t").can_answer()
+    for _ in range(3):
+        send(caller)
+    until_waiting(served)
+    served.bench.turn(AFTER_S * 1000)
+    for _ in range(3):
+        assert end(able.caller, able.checked().transaction_id) == (Code.OK, "OK")
+    for one in (plain, able):
+        one.leave()  # without a check that was not read
+
+
+def test_attempt_counts_if_the_producer_can_answer(
+    served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain producer is asked, as it may have a checker, but its silence means nothing."""
+    monkeypatch.setattr(transactions, "_UNCOUNTED_S", 0.01, raising=False)
+    producer = LiveProducer(served, "t")
+    send(caller, message_id="m1")
+    until_waiting(served)
+    served.bench.turn(AFTER_S * 1000)
+    for k in range(CHECKS_MAX + 2):
+        assert producer.checked().message.system_properties.delivery_attempt == 1
+        until(lambda k=k: served.server.stats()["net_returned_leases"] == k + 1, PATIENCE_S)
+        served.bench.turn()
+    monkeypatch.undo()
+    check = producer.checked()
+    while end(producer.caller, check.transaction_id)[0] != Code.OK:  # that one was given back
+        served.bench.turn()
+        check = producer.checked()
+    send(caller, message_id="m2")
+    until_waiting(served)
+    served.bench.turn(AFTER_S * 1000)
+    for attempt in (1, 2, 3):
+        assert producer.checked().message.system_properties.delivery_attempt == attempt
+        until_waiting(served)
+        served.bench.turn(30_000)
+    assert served.server.stats()["net_returned_leases"] <= CHECKS_MAX + 3
+    producer.checked()
+    producer.leave()
+
+
+# --- the bytes of checks ---
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[RocketmqBench]:
+    """A server that has one answer or check at a time in memory."""
+    limits = RocketmqLimits(unsent_bytes_max=1)
+    one = RocketmqBench(Bench(tmp_path / "limited"), limits=limits)
+    yield one
+    one.close()
+
+
+def receive_code(caller: RawCaller, topic: str) -> int:
+    answers = caller.call("ReceiveMessage", caller.receive_request(topic))
+    return int(answers[0].status.code)
+
+
+def test_bytes_of_unread_checks_are_limited(limited: RocketmqBench) -> None:
+    producer = LiveProducer(limited, "t")
+    caller = limited.caller()
+    send(caller, BODY)
+    until_waiting(limited)
+    limited.bench.turn(AFTER_S * 1000)
+    until(lambda: receive_code(caller, "u") == Code.TOO_MANY_REQUESTS, PATIENCE_S)
+    producer.checked()
+    until(lambda: receive_code(caller, "u") == Code.MESSAGE_NOT_FOUND, PATIENCE_S)
+    producer.leave()
+
+
+def test_check_above_the_limit_waits_until_answers_are_read(
+    limited: RocketmqBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "_PAUSE_S", 0.01)
+    producer = LiveProducer(limited, "t").can_answer()
+    caller = limited.caller()
+    limited.bench.store.put("u", BODY)
+    limited.bench.turn()
+    unread = caller.begin("ReceiveMessage", caller.receive_request("u").SerializeToString())
+    assert next(unread).status.code == Code.OK
+    send(caller, BODY)
+    until_waiting(limited)
+    limited.bench.turn(AFTER_S * 1000)
+
+    def is_returned_twice() -> bool:
+        limited.bench.turn()
+        return bool(limited.server.stats()["net_returned_leases"] >= 2)
+
+    until(is_returned_twice, PATIENCE_S)
+    assert len([one for one in unread if one.HasField("message")]) == 1
+    limited.bench.turn()
+    assert producer.checked().message.system_properties.delivery_attempt == 1
+    producer.leave()
+
+
+# --- the task that checks ---
+
+
+@pytest.mark.parametrize("step_count", [0, 1, 2])
+def test_cancelled_checks_begin_again_with_the_next_producer(
+    served: RocketmqBench, caller: RawCaller, step_count: int
+) -> None:
+    """Also if the task has not made its first step: then it runs no `finally`."""
+    send(caller)
+    served.bench.turn(AFTER_S * 1000)
+
+    async def check() -> list[Any]:
+        pool, limits = ThreadPoolExecutor(1), RocketmqLimits()
+        sent: list[Any] = []
+        store = AsyncTimerStore(served.bench.store, pool)
+        held = ClientLeases(limits, lambda: 0)
+        settling = Settling(store, held, limits, lambda: 0, lambda _: None)
+        unsent = ByteBudget("unsent_bytes_max", limits.unsent_bytes_max)
+        checked = transactions.Transactions(store, settling, unsent, limits)
+
+        async def take(command: Any) -> None:
+            sent.append(command)
+
+        def begin(producer: transactions.Producer) -> None:
+            producer.topics = {"t": resource("t")}
+            checked._producers.setdefault("t", []).append(producer)
+            checked.begin("t")
+
+        with checked.stream("gone", take) as producer:
+            begin(producer)
+            for _ in range(step_count):
+                await asyncio.sleep(0)
+        assert sent == []
+        with checked.stream("live", take) as producer:
+            begin(producer)
+            while not sent:
+                served.bench.stepper.settle()
+                await asyncio.sleep(0.001)
+        while checked._checks:
+            await asyncio.sleep(0.001)
+        pool.shutdown()
+        return sent
+
+    [command] = asyncio.run(check())
+    shown = command.recover_orphaned_transaction_command.message
+    assert shown.system_properties.delivery_attempt == 1
 
 
 def test_producer_is_asked_about_a_limited_number_of_topics(

@@ -743,20 +743,23 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
         """Delete a topic with its messages, pending, leased and dead ones included, and the offsets
         of its groups. Return whether it existed.
 
-        No consumer of the topic may be active during the call: messages that it leases at that
-        time may stay, and offsets that it commits may apply to the new topic.
+        Until the call returns, calls that put to the topic, receive its messages or move their
+        leases raise BusyError, and a commit of a consumer has no effect. A put that was running
+        before is deleted, or its message is in the new topic. Consumers of before go on with the
+        new topic, from its beginning; their receipts are SETTLED.
 
         The deletion is durable on return. If the process dies during the call, the topic is whole
-        or the next opening completes the deletion. A repeated call also deletes messages that were
-        put since, so a client does not repeat it by itself. Until the call returns, a put to the
-        topic raises BusyError. A later put creates the topic again, with queue offsets from 0.
+        or the next opening completes the deletion; so it is in each shard. A repeated call also
+        deletes messages that were put since, so a client does not repeat it by itself. A later put
+        creates the topic again, with queue offsets from 0.
 
         Raises:
             MessageError: the name is invalid or of a topic of the store itself, or recurring
                 messages go to the topic (use `cancel_every`).
-            BusyError: messages of a fixed level are pending, which cannot be cancelled.
-            FullError: the disk is full. Repeat the call, or open the store again; before, puts to
-                the topic raise BusyError.
+            BusyError: messages of a fixed level are pending, which cannot be cancelled. Nothing was
+                changed, as with MessageError.
+            FullError: the disk is full. If puts to the topic raise BusyError, the deletion has
+                begun: repeat the call, or open the store again.
         """
         return self._do_delete_topic(plain(topic))
 

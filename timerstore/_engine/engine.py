@@ -164,7 +164,10 @@ class Engine(NotCopyable):
         index = tail.open_index(self.disk, tree) if config.index_enabled else None
         self.dispatch = Dispatch(self.core, recovered.dispatch_from, index)
         tail.dispatch(self.dispatch)
-        self.offsets = Offsets(self.disk, tree, self.clock, self.log.check_alive, self.log.fail)
+        self.offsets = Offsets(
+            self.disk, tree, self.clock, self.log.check_alive, self.log.fail,
+            self.routes.is_deleting,
+        )  # fmt: skip
         tail.clamp(self.offsets)
         self.lease_progress = LeaseProgress(self.log, self.offsets)
         tail.read_leases(self.lease_progress)
@@ -253,7 +256,9 @@ class Engine(NotCopyable):
         self.many_canceller = ManyCanceller(core, self.dispatch, self.canceller, self.removals)
         self.rescheduler = Rescheduler(core, self.finder, self.removals, self.ids, self.slot_counts)
         states, store_id = self.states.native, self.store_id
-        firsts = OriginalMessages(log, self.ids, states, store_id, config.precision_ms)
+        firsts = OriginalMessages(
+            log, self.ids, states, store_id, config.precision_ms, self.routes.deleted_below
+        )
         self.appender = Appender(
             core,
             dispatch=self.dispatch,
@@ -315,7 +320,7 @@ class Engine(NotCopyable):
             threads=threads,
         )
         self.topic_deleter = TopicDeleter(
-            core, self.dispatch, self.pending, self.many_canceller, self.appender, self.offsets,
+            core, self.dispatch, self.pending, self.many_canceller, self.appender,
             self.lease_progress, self.groups, self.group_backlogs.forget, self.definitions.all,
             self.checkpoint, self.retention,
         )  # fmt: skip

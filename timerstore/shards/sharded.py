@@ -294,6 +294,7 @@ class ShardedStore(
         return backlog_of_all(self._in_all(lambda store: store.backlog(topic, group)))
 
     def _do_delete_topic(self, topic: str) -> bool:
+        self._in_all(lambda store: store._check_deletion(topic))  # all shards refuse, or none
         return any(self._in_all(lambda store: store.delete_topic(topic)))
 
     def _do_flush(self) -> None:

@@ -120,6 +120,7 @@ from timerstore._engine.write.put_requests import PutCheck, Spreader
 
 # --- puts with a key ---
 from timerstore._engine.write.replace import ReplaceWriter
+from timerstore._engine.write.targets import Targets
 
 # --- several shards ---
 from timerstore.shards import background_ingest, shard_calls, shard_pending, sharded

@@ -85,10 +85,18 @@ class StoreCalls(OpenStore):
 
     @api_call
     def _do_delete_topic(self, topic: str) -> bool:
-        is_deleted = self._engine.topic_deleter.delete(topic)
+        def end_calls() -> None:
+            self._leases.end_calls()
+            self._requeuer.forget(topic)  # returns when no requeue runs that began before
+
+        is_deleted = self._engine.topic_deleter.delete(topic, end_calls)
         for each in (topic, half_topic(topic)):
             self._requeuer.forget(each)
         return is_deleted
+
+    @api_call
+    def _check_deletion(self, topic: str) -> None:
+        self._engine.topic_deleter.check(topic)
 
     # --- pulling ---
 

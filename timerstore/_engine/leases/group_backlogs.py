@@ -111,11 +111,10 @@ class GroupBacklogs(NotCopyable):
         self._read_once()
         return self._one(topic, group, self._pending_by_topic(), letters)
 
-    def forget(self, topic: str) -> set[int]:
-        """Forget the groups of a deleted topic; return the timers of their last attempts."""
-        self._read_once()
+    def forget(self, topic: str) -> None:
+        """Forget the groups of a deleted topic."""
         self._kinds.in_backoff.forget(topic)
-        return self._kinds.last_attempts.forget(topic)
+        self._kinds.last_attempts.forget(topic)
 
     def _pending_by_topic(self) -> dict[str, int]:
         with self._log.lock:

@@ -11,11 +11,11 @@ Invariants:
     4. All waiting callers use one filter; a call with another filter does not end their wait.
     5. An ordered call leases a message of the topic only if MessageOrder says that it is free.
 Raises: MessageError if a consumer reads for the group, or if the group waits with another filter;
-what reading and leasing raise.
+BusyError if the topic is being deleted; what reading and leasing raise.
 See also: docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
@@ -28,6 +28,7 @@ from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.message_order import MessageOrder
 from timerstore._engine.leases.receive_request import ReceiveTerms
+from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.consumer import Consumer, OrderQueues
 from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.pull import QueueEnds
@@ -130,12 +131,12 @@ class LeaseReader(NotCopyable):
         leasing: LeaseAppender,
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
-        priority_topics: Container[str],
+        routes: Routes,
         ends: QueueEnds,
         make_order: Callable[[Callable[[int], int]], MessageOrder],
     ) -> None:
         self.topic = topic
-        self._priority_topics = priority_topics
+        self._routes = routes
         self._ends = ends
         self._order = PriorityOrder()
         self._sides = [
@@ -159,8 +160,9 @@ class LeaseReader(NotCopyable):
         Each is appended to `leased` as soon as it is leased.
         """
         with self._lock:
+            self._routes.refuse_deleting(self.topic)
             self._read_with(_Mode(terms.filters, terms.ordered))
-            if self.topic in self._priority_topics and not terms.ordered:
+            if self.topic in self._routes.priority_topics and not terms.ordered:
                 self._take_by_priority(terms, leased)
                 return
             self._turn ^= 1
@@ -230,6 +232,12 @@ class LeaseReader(NotCopyable):
         """Return the offset after the last message of a retry queue that was handed out."""
         self._fetch(0, 1, 0, partial(_only, queue_id))  # finds where the group is
         return self._consumers[0].position(queue_id)
+
+    def end_call(self) -> None:
+        """Return when the call that leases messages has ended; the topic is being deleted."""
+        with self._lock:
+            if self._message_order is not None:
+                self._message_order = self._make_order(self._retry_position)
 
     def message_done(self, receipt: Receipt) -> None:
         """Let the next message of a message group be received, after this one was settled."""

@@ -192,11 +192,11 @@ class TimerIds(NotCopyable):
         with self._lock:
             return list(self._ids)
 
-    def forget(self, topic: str) -> set[int]:
-        """Forget the timers of a deleted topic; return their ids."""
+    def forget(self, topic: str) -> None:
+        """Forget the timers of a deleted topic."""
         with self._lock:
-            keys = [key for key in self._ids if key[0] == topic]
-            return {timer_id for key in keys for timer_id in self._ids.pop(key)}
+            for key in [key for key in self._ids if key[0] == topic]:
+                del self._ids[key]
 
     def _count(self, key: Key) -> int:
         ids = np.unique(np.array(self._ids[key], np.int64))

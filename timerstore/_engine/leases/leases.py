@@ -89,7 +89,6 @@ _IN_BACKOFF = f"{BACKOFF_PROPERTY}\x011\x02".encode()
 
 
 def _kept(kept: bytes) -> tuple[bytes, None]:
-    """Change nothing."""
     return kept, None
 
 
@@ -240,19 +239,24 @@ class Leases(NotCopyable):
             return recalled(self._turns, key, TopicTurns(readers))
 
     def _reader(self, topic: str, group: str) -> LeaseReader:
-        again = retry_topic(topic, group)
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:
                 # Before the first read, so that no consumer can join the group.
-                self._groups.lease(topic, group, again)
+                self._groups.lease(topic, group, retry_topic(topic, group))
                 reader = LeaseReader(
                     topic, group, self._leasing, self._make_consumer, self._lease_progress.commit,
-                    self._routes.priority_topics, self._ends,
+                    self._routes, self._ends,
                     partial(MessageOrder, self._log, self._routes, topic, group),
                 )  # fmt: skip
                 self._readers[topic, group] = reader
             return reader
+
+    def end_calls(self) -> None:
+        """Return when no call leases messages of a topic whose deletion began after it."""
+        for one in list(self._readers.values()):
+            if self._routes.is_deleting(one.topic):
+                one.end_call()
 
     def _take(
         self, source: Source, terms: ReceiveTerms, leased: list[LeasedMessage]
@@ -579,6 +583,7 @@ class Leases(NotCopyable):
     def _move_timer(
         self, receipt: Receipt, deliver_ms: int, sync: Sync | None, rewrite: Rewrite | None
     ) -> PutReceipt | AckResult:
+        self._routes.refuse_deleting(receipt.topic)
         rescheduler, timer = self._rescheduler, self._timers.timer_of(receipt)
         try:
             if timer is not None:

@@ -16,7 +16,7 @@ On-disk format: timerstore/ids-<n> has entries (ts_id of native/api, little-endi
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -399,8 +399,16 @@ class OriginalMessages:
     """Finds first messages by id in one store."""
 
     def __init__(
-        self, log: CommitLog, ids: Ids, states: Any, store_id: int, precision_ms: int
+        self,
+        log: CommitLog,
+        ids: Ids,
+        states: Any,
+        store_id: int,
+        precision_ms: int,
+        deleted_below: Mapping[str, int],
     ) -> None:
+        """`deleted_below`: as in Routes."""
+        self._deleted_below = deleted_below
         self._log = log
         self.ids = ids
         self._states = states
@@ -460,7 +468,8 @@ class OriginalMessages:
     ) -> OriginalRows:
         """Return the first messages at these log offsets, which `known` returned for these rows.
 
-        They are durable on return. `is_same` is 0 for a message with another id of the same hash.
+        They are durable on return. `is_same` is 0 for a message with another id of the same hash,
+        and for one that was deleted with its topic.
         `has_body` and `has_properties` compare a message with its row. For a message that retention
         removed, only the log offset is known, and its contents count as those of the row.
         """
@@ -476,6 +485,8 @@ class OriginalMessages:
             found = np.ascontiguousarray(firsts[there])
             self._read(rows, once, which[there].astype(np.int32), found)
             firsts[there] = found
+        deleted_below = self._deleted_below.get(once.topic.decode(), 0)
+        firsts["is_same"][firsts["log_offset"] < deleted_below] = 0
         if firsts["is_cancelled"].any():
             self._log.sync_through(self._log.end)  # so that the delete record is durable too
         return firsts

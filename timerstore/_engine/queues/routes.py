@@ -12,7 +12,7 @@ Invariants:
 On-disk format: config/topics.json.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from timerstore._engine.format.store_paths import (
 from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.storage.disk import Disk
-from timerstore.errors import CorruptError, MessageError, quoted
+from timerstore.errors import BusyError, CorruptError, MessageError, quoted
 
 # --- routes ---
 
@@ -81,6 +81,8 @@ class Routes(NotCopyable):
             ) from error
         self.deleted_below = {name: at for name, at in self._topics.deleted.items() if at >= 0}
         """By topic: the log offset below which its records are deleted."""
+        self.deleting = {name for name, at in self._topics.deleted.items() if at < 0}
+        """The topics whose deletion has begun and is not complete."""
         topics = self._topics.topics
         self.priority_topics = {name for name, one in topics.items() if one.has_priorities}
         """The topics of which each queue holds the messages of one priority."""
@@ -227,10 +229,13 @@ class Routes(NotCopyable):
         deleting = self.deleting
         return bool(deleting) and (topic in deleting or source_of(topic) in deleting)
 
-    @property
-    def deleting(self) -> set[str]:
-        """The topics whose deletion has begun and is not complete."""
-        return {name for name, at in self._topics.deleted.items() if at < 0}
+    def refuse_deleting(self, topic: str) -> None:
+        """Raise BusyError if the topic is being deleted."""
+        if self.is_deleting(topic):
+            raise BusyError(
+                f"topic {topic!r} is being deleted: call again when delete_topic has returned; if "
+                "it raised an error, repeat it first"
+            )
 
     def delete(self, topic: str, below: int) -> None:
         """Empty the topic's queues, remove their files, and forget the topic.
@@ -251,19 +256,17 @@ class Routes(NotCopyable):
             self._made_count.pop(topic, None)
             self.gone |= gone
 
-    def save_deletions(
-        self, log_begin: int, now_ms: int, *, begun: Iterable[str] = (), ended: Iterable[str] = ()
-    ) -> None:
+    def save_deletions(self, log_begin: int, now_ms: int, ended: Collection[str] = ()) -> None:
         """Write to topics.json which topics are deleted and which are being deleted, durably.
 
-        begun, ended: topics whose deletion begins or is complete.
+        ended: topics whose deletion is complete.
         """
         for key in list(self.gone):  # a topic that was made again, and has no unit yet
             route = self._by_name.get(key)
             if route is not None and (route.native.pending or route.native.level_pending):
                 self.make(*key, now_ms)
         with self._lock:
-            deleting = self.deleting.union(begun).difference(ended)
+            deleting = self.deleting.difference(ended)
             gone = {topic for topic, _ in self.gone}.difference(self._made_count, deleting)
             below = {name: at for name, at in self.deleted_below.items() if at > log_begin}
             deleted = {**below, **dict.fromkeys(sorted(deleting), -1)}
@@ -271,6 +274,7 @@ class Routes(NotCopyable):
             if new is not self._topics:
                 self._write_topics(new)
             self.priority_topics -= gone.union(ended)
+            self.deleting -= set(ended)
 
     def _make(self, topic: str, queue_id: int) -> Route:
         name = topic.encode("ascii")

@@ -17,7 +17,6 @@ See also: docs/file-format.md, docs/exactly-once.md, docs/decisions/0005-long-po
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
@@ -103,7 +102,10 @@ class Offsets(NotCopyable):
         clock: Clock,
         check_alive: Callable[[], None],
         fail: Callable[[TimerStoreError], None],
+        is_deleting: Callable[[str], bool],
     ) -> None:
+        """`is_deleting`: as Routes.is_deleting."""
+        self._is_deleting = is_deleting
         self._disk = disk
         self._tree = tree
         self._clock = clock
@@ -144,9 +146,13 @@ class Offsets(NotCopyable):
             self._write(changes)
 
     def begin_commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> PendingCommit:
-        """Request a commit, which is ordered after all earlier ones; return it to wait for."""
+        """Request a commit, which is ordered after all earlier ones; return it to wait for.
+
+        It has no effect if the topic is being deleted.
+        """
         pending = PendingCommit((topic, group), offsets)
         with self._lock:
+            pending.is_done = self._is_deleting(topic)
             self._pending.append(pending)
         return pending
 
@@ -180,11 +186,14 @@ class Offsets(NotCopyable):
                 one.is_done = True
         reach("commit_written")
 
-    def remove(self, is_deleted: Callable[[str], bool]) -> None:
-        """Remove the offsets in deleted topics; durable on return."""
+    def remove_deleting(self) -> None:
+        """Remove the offsets in topics that are being deleted; durable on return."""
         with self._write_lock:
             self._check_alive()
-            new = self._file.without(lambda topic: not is_deleted(topic), self._clock.now_ms)
+            with self._lock:
+                for one in self._pending:
+                    one.is_done |= self._is_deleting(one.key[0])
+            new = self._file.without(lambda topic: not self._is_deleting(topic), self._clock.now_ms)
             if new is not self._file:
                 self._replace(new)
 
@@ -317,16 +326,13 @@ class LeaseProgress(NotCopyable):
         with self._log.lock:
             return list(self._recorded)
 
-    def forget(self, topic: str) -> None:
-        """Forget the offsets in a deleted topic; the caller holds the append lock."""
-        for key in [one for one in self._recorded if one[0] == topic]:
-            del self._recorded[key]
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Let no commit run during the block."""
+    def remove_deleting(self, is_deleting: Callable[[str], bool]) -> None:
+        """Remove the offsets in topics that are being deleted; durable on return."""
         with self._commit_lock:
-            yield
+            with self._log.lock:
+                for key in [one for one in self._recorded if is_deleting(one[0])]:
+                    del self._recorded[key]
+            self._offsets.remove_deleting()
 
     def commit(self) -> None:
         """Commit all recorded offsets; durable on return."""

@@ -228,24 +228,26 @@ class Appender(NotCopyable):
         is_plain = once is None and to.level is None
         while done < end:
             until = min(end, done + _BATCH)
-            if is_plain:
-                last = end if failpoints.hook is None else until
-                got, status, need = self._append_in_batches(to, rows, done, last, now_ms, places)
-            else:
-                with self._lock:
-                    got = self._append_batch(to, rows, done, until, now_ms, places, once)
-                    need = int(self._native.need)
-                got, status = max(got, 0), min(got, 0)
-            if got:
-                done += got
-                reach("put_many_part_appended")
-            if status:
-                self.appended()  # the services may have to make space
-                try:
+            try:
+                if is_plain:
+                    last = end if failpoints.hook is None else until
+                    got, status, need = self._append_in_batches(
+                        to, rows, done, last, now_ms, places
+                    )
+                else:
+                    with self._lock:
+                        got = self._append_batch(to, rows, done, until, now_ms, places, once)
+                        need = int(self._native.need)
+                    got, status = max(got, 0), min(got, 0)
+                if got:
+                    done += got
+                    reach("put_many_part_appended")
+                if status:
+                    self.appended()  # the services may have to make space
                     self._log.provide(status, need, "put")
-                except (FullError, BusyError) as error:
-                    error.stored_count = done
-                    raise
+            except (FullError, BusyError) as error:
+                error.stored_count = done
+                raise
 
     def _append_in_batches(
         self,
@@ -289,8 +291,7 @@ class Appender(NotCopyable):
         native, route = self._native, to.route.native
         if to.level is not None:
             now_ms = self._clock.now_ms
-            if not lib.ts_calendar_fits(native, 1):
-                native.need = 0
+            if not self.targets.may_append_on_level(native, to.real):
                 return int(lib.TS_NEED_STATES)
         if once is None:
             got = int(
@@ -381,8 +382,7 @@ class Appender(NotCopyable):
                 if not self._firsts.ids.has_room(rows.count):
                     native.need = rows.count
                     return int(lib.TS_NEED_IDS)
-            if to.level is not None and not lib.ts_calendar_fits(native, 1):
-                native.need = 0
+            if to.level is not None and not self.targets.may_append_on_level(native, to.real):
                 return int(lib.TS_NEED_STATES)
             status = int(
                 lib.ts_put_group(

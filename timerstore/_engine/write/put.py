@@ -218,8 +218,7 @@ class PutWriter(NotCopyable):
             # The time is read under the append lock, so that due times ascend along the level's
             # queue unless the clock is set back.
             nonlocal now_ms
-            if not lib.ts_calendar_fits(native, 1):
-                native.need = 0
+            if not self._targets.may_append_on_level(native, real):
                 return int(lib.TS_NEED_STATES)
             now_ms = self._clock.now_ms
             got = int(

@@ -78,6 +78,7 @@ class Rescheduler:
         self._config = core.config
         self._clock = core.clock
         self._log = core.log
+        self._routes = core.routes
         self._timer_route = core.timer_route
         self._finder = finder
         self.removals = removals
@@ -164,6 +165,7 @@ class Rescheduler:
     def _append(
         self, one: FoundTimer, due_ms: int, now_ms: int, rewrite: Rewrite | None, sync: Sync
     ) -> PutReceipt:
+        self._routes.refuse_deleting(one.real.topic)
         if rewrite is not None and not self._finder.is_waiting(one.timer_id):
             rewrite = None  # its queue might be new
         target, record, once_ms = self._encode(one, due_ms, rewrite)

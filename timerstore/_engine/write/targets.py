@@ -7,7 +7,7 @@ files of a new queue; FailedError once the store has failed.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from timerstore._engine.base import message_fields
 from timerstore._engine.base.message_fields import (
@@ -15,14 +15,14 @@ from timerstore._engine.base.message_fields import (
     MessageGroupQueueId,
     PriorityQueueId,
 )
-from timerstore._engine.base.native import Lock, ffi
+from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.lease import group_of, lease_queue_of
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
-from timerstore.errors import BusyError, MessageError
+from timerstore.errors import MessageError
 from timerstore.receipts import ReceiptOrigin
 
 
@@ -98,11 +98,7 @@ class Targets(NotCopyable):
             target = self.by_topic.get(topic)
             if target is None:
                 self._log.check_alive()  # a failed store must not create files
-                if self._routes.is_deleting(topic):
-                    raise BusyError(
-                        f"topic {topic!r} is being deleted: put again when delete_topic has "
-                        "returned; if it raised an error, repeat it first"
-                    )
+                self._routes.refuse_deleting(topic)
                 config = self._config
                 count = self._routes.queue_count(topic) or config.topic_queue_count
                 origin = ReceiptOrigin(
@@ -199,6 +195,19 @@ class Targets(NotCopyable):
         now_ms = self._clock.now_ms
         self._routes.grow(topic, count, now_ms)
         return [self._routes.make(topic, queue_id, now_ms) for queue_id in range(count)]
+
+    def may_append_on_level(self, native: Any, real: Route) -> bool:
+        """Return whether the calendar has space for messages of a level; else set the need of the
+        log. The caller holds the append lock: so no deletion of the topic begins before they count.
+
+        Raises:
+            BusyError: the topic is being deleted.
+        """
+        self._routes.refuse_deleting(real.topic)
+        fits = bool(lib.ts_calendar_fits(native, 1))
+        if not fits:
+            native.need = 0
+        return fits
 
     def _make_level(self, target: TopicTarget, real: Route, level: int) -> Level:
         self._log.check_alive()

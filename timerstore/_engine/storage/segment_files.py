@@ -191,7 +191,7 @@ class SegmentFiles(NotCopyable):
             try:
                 file = self._disk.open(self.path(number))
             except FailedError as error:
-                if number * self.segment_bytes < self.begin or not self.numbers:
+                if number not in self.numbers:
                     raise GoneError("it was removed", where=self.path(number)) from error
                 raise
             with self._lock:

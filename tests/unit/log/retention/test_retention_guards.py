@@ -1,5 +1,6 @@
 """Guards, readers, backups and failures that keep files from being removed."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_verify_reports_a_log_file_that_is_removed_during_it(bench: RetentionBen
     assert "the file is missing" in str(report)
     removed.write_bytes(data)
     bench.open()
+
+
+def test_read_past_a_space_that_began_again_raises_gone_error(tmp_path: Path) -> None:
+    segments = Segments(Disk(), tmp_path / "space", 4096, 0)
+    segments.create(0)
+    segments.create(1)
+    segments.forget_all()
+    shutil.rmtree(tmp_path / "space")
+    segments.create(0)
+    with pytest.raises(GoneError, match="it was removed"):
+        segments.read(4096, 10)
+    segments.close()
 
 
 @contextmanager

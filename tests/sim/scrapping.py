@@ -37,12 +37,14 @@ class Scrapping(World):
             self._scrap_count += not self.is_dead
         self.clock.advance(draw.choice((0, 4, 5)))
         if draw.random() < 0.5:
-            self._receive(2, draw.choice((1, 30)))
+            self._receive(2, draw.choice((1, 30)), draw.choice((None, 1)))
         self._may_be_deleted |= not self.is_dead
         self._delete_scrap()
 
-    def _receive(self, count: int, lease_s: float) -> None:
-        found = self.store.receive(SCRAP, _GROUP, max_count=count, lease=lease_s)
+    def _receive(self, count: int, lease_s: float, max_attempts: int | None = None) -> None:
+        found = self.store.receive(
+            SCRAP, _GROUP, max_count=count, lease=lease_s, max_attempts=max_attempts
+        )
         now_ms = self.clock.now_ms
         assert all(one.expires_ms is None or one.expires_ms > now_ms for one in found), found
 
@@ -60,6 +62,7 @@ class Scrapping(World):
         assert not [one for one in self.store.pending() if one.topic.endswith(SCRAP)]
         assert not self.config.index_enabled or not self.store.query(SCRAP, "scrap")
         assert not self.store.committed(SCRAP, _GROUP)
+        assert not [one for one in self.store.dead_letters(_GROUP) if one.topic == SCRAP]
 
     def after_opening(self) -> None:
         """Check that the topic is whole or gone."""

@@ -160,7 +160,8 @@ class LeaseReader(NotCopyable):
         Each is appended to `leased` as soon as it is leased.
         """
         with self._lock:
-            self._routes.refuse_deleting(self.topic)
+            if self._routes.deleting:
+                self._routes.refuse_deleting(self.topic)
             self._read_with(_Mode(terms.filters, terms.ordered))
             if self.topic in self._routes.priority_topics and not terms.ordered:
                 self._take_by_priority(terms, leased)

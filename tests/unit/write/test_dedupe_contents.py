@@ -188,7 +188,12 @@ def test_native_and_python_know_the_same_properties_of_the_engine(bench: Bench, 
     rows = ColumnBatch(b"x", spans, np.zeros(1, np.int64), f"{name}\x01v\x02".encode())
     parts = inside(bench.store)
     firsts = OriginalMessages(
-        parts.log, parts.ids, parts.states.native, parts.store_id, bench.store.config.precision_ms
+        parts.log,
+        parts.ids,
+        parts.states.native,
+        parts.store_id,
+        bench.store.config.precision_ms,
+        {},
     )
     once = firsts.once(b"t", 1, NOW)
     assert once is not None

@@ -117,6 +117,7 @@ class TopicDeleter(NotCopyable):
 
     def check(self, topic: str) -> None:
         """Raise the error of a deletion that is refused."""
+        check_topic(topic)
         if names := sorted(one.name for one in self._definitions() if one.topic == topic):
             raise MessageError(
                 f"topic: {topic!r} has recurring messages, got {', '.join(names)}; "

@@ -63,7 +63,7 @@ CASES: list[Case] = []
 WITHOUT_RECALL = {"java-5.0.7", "rust"}
 RUST = {"rust"}
 """It has no change of a lease, no push consumer, and no driver for FIFO messages."""
-WITHOUT_TRANSACTIONS = {"node", "rust"}
+WITHOUT_TRANSACTIONS = {"rust"}
 """Clients whose transactions are not tested."""
 EARLY_MS_MAX = 2
 """How much a clock of a client, read in ms, may differ from the store's within one machine."""

@@ -89,7 +89,11 @@ FETCHED = {
 
 
 def is_fetched(name: str) -> bool:
-    return (BUILT / f"{name}.fetched").exists()
+    """Return whether it was fetched since our program for it changed."""
+    mark, programs = BUILT / f"{name}.fetched", HERE / name.partition("-")[0]
+    return mark.exists() and all(
+        one.stat().st_mtime <= mark.stat().st_mtime for one in programs.rglob("*")
+    )
 
 
 def main(wanted: Sequence[str]) -> int:

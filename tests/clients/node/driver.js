@@ -33,7 +33,15 @@ async function made(map, name, create) {
   return map.get(name);
 }
 
-const producer = topic => made(producers, topic, () => new Producer({ ...options, topics: [topic] }));
+const resolutions = { commit: 1, rollback: 2 };
+const checker = {
+  async check(view) {
+    show('checked', -1, view);
+    return view.body.toString().startsWith('keep') ? resolutions.commit : resolutions.rollback;
+  },
+};
+const producer = topic => made(
+  producers, topic, () => new Producer({ ...options, topics: [topic], checker }));
 
 const verbs = {
   async configure(given) {
@@ -58,6 +66,17 @@ const verbs = {
     }
     const receipt = await (await producer(given.topic)).send(message);
     say('ok', { id: receipt.messageId, handle: receipt.recallHandle ?? '' });
+  },
+  async check(given) {
+    await producer(given.topic);
+    say('ok');
+  },
+  async transact(given) {
+    const one = await producer(given.topic);
+    const transaction = one.beginTransaction();
+    await one.send({ topic: given.topic, body: Buffer.from(given.body) }, transaction);
+    if (given.end !== 'none') await transaction[given.end]();
+    say('ok');
   },
   async recall(given) {
     await (await producer(given.topic)).recallMessage(given.topic, given.handle);

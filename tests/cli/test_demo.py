@@ -41,6 +41,16 @@ def test_demo_kills_a_process_and_checks_each_reminder(ts: CommandLine, temporar
     assert not list(temporary.iterdir())
 
 
+def test_demo_runs_in_a_checkout_that_is_not_built(
+    ts: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other process is the installed program, too."""
+    (tmp_path / "timerstore").mkdir()
+    (tmp_path / "timerstore/__init__.py").write_text("import not_built")
+    monkeypatch.chdir(tmp_path)
+    assert "PASS" in ts.fine(*SHORT).out
+
+
 def test_the_next_three_commands_work(
     ts: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,8 @@ def _run(path: Path, step_ms: int, stop: Stop, show: Show) -> dict[str, Any]:
 
 def _live(path: Path, step_ms: int, stop: Stop, show: Show) -> tuple[dict[str, Any], int]:
     """Run the other process until it has read some reminders. Return its report and its id."""
-    words = "-m", "timerstore.cli", "demo", "--killed", str(path)
+    # -P: not the package in the present directory, which in a checkout is not built.
+    words = "-P", "-m", "timerstore.cli", "demo", "--killed", str(path)
     more = ["--json"] if show is _nothing else []
     with subprocess.Popen(  # noqa: S603 - this program itself
         [sys.executable, *words, "--seconds", str(step_ms * _SPAN_STEPS / 1000), *more],

@@ -1,6 +1,9 @@
 """The version of the package, and the hints to install its parts."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -59,3 +62,23 @@ def test_quick_start_lists_every_extra_for_users() -> None:
         "wheels",
         "dev",
     }
+
+
+def test_import_from_sources_that_are_not_compiled_says_what_to_do(tmp_path: Path) -> None:
+    """As in a checkout, if Python runs there."""
+    skipped = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "timerstore", tmp_path / "timerstore", ignore=skipped)
+    code = (
+        "import sys\n"
+        "sys.meta_path[:] = [one for one in sys.meta_path if 'editable' not in repr(one)]\n"
+        "sys.path.insert(0, '')\n"
+        "import timerstore"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr.splitlines()[-1] == (
+        "ImportError: timerstore._fastpath: not compiled for this Python in the folder from which "
+        "timerstore was imported. If it is a checkout, run Python in another folder, or type: "
+        "pip install -e ."
+    )

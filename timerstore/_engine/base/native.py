@@ -10,7 +10,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from timerstore._fastpath import AppendLock as _AppendLock
+try:
+    from timerstore._fastpath import AppendLock as _AppendLock
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"{error.name}: not compiled for this Python in the folder from which timerstore was "
+        "imported. If it is a checkout, run Python in another folder, or type: pip install -e ."
+    ) from error
 from timerstore._fastpath import GroupCommit as _GroupCommit
 from timerstore._fastpath import Lock as _Lock
 from timerstore._fastpath import Putter as _Putter

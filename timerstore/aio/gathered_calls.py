@@ -96,7 +96,7 @@ class GatheredCalls(NotCopyable, Generic[Value, Answer]):
         """Make a call together with the others of this turn. Return its answer, or raise it."""
         self._check_open()  # a forked child has no running loop
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        one = self.begin(value, partial(_complete, future))
+        one = self._add(value, partial(_complete, future))
         try:
             return await future
         except BaseException:
@@ -114,6 +114,11 @@ class GatheredCalls(NotCopyable, Generic[Value, Answer]):
         this loop, in a later turn.
         """
         self._check_open()
+        return self._add(value, done)
+
+    def _add(
+        self, value: Value, done: Callable[[Answer | BaseException], None]
+    ) -> _Gathered[Value, Answer]:
         one: _Gathered[Value, Answer] = _Gathered(value, done)
         self._turns.add(one)
         return one

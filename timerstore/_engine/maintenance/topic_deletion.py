@@ -172,7 +172,7 @@ class TopicDeleter(NotCopyable):
             end = self._log.end
             self._log.sync_through(end)
             self._dispatch.through(end)
-            self._progress.remove_deleting(self._routes.is_deleting)
+            self._progress.remove_deleting()
             reach("delete_topic_offsets_removed")
             for topic in deleted:  # before a put can create it again
                 self._groups.restart(topic)

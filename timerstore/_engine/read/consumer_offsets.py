@@ -105,7 +105,7 @@ class Offsets(NotCopyable):
         is_deleting: Callable[[str], bool],
     ) -> None:
         """`is_deleting`: as Routes.is_deleting."""
-        self._is_deleting = is_deleting
+        self.is_deleting = is_deleting
         self._disk = disk
         self._tree = tree
         self._clock = clock
@@ -152,7 +152,7 @@ class Offsets(NotCopyable):
         """
         pending = PendingCommit((topic, group), offsets)
         with self._lock:
-            pending.is_done = self._is_deleting(topic)
+            pending.is_done = self.is_deleting(topic)
             self._pending.append(pending)
         return pending
 
@@ -192,8 +192,8 @@ class Offsets(NotCopyable):
             self._check_alive()
             with self._lock:
                 for one in self._pending:
-                    one.is_done |= self._is_deleting(one.key[0])
-            new = self._file.without(lambda topic: not self._is_deleting(topic), self._clock.now_ms)
+                    one.is_done |= self.is_deleting(one.key[0])
+            new = self._file.without(lambda topic: not self.is_deleting(topic), self._clock.now_ms)
             if new is not self._file:
                 self._replace(new)
 
@@ -326,11 +326,11 @@ class LeaseProgress(NotCopyable):
         with self._log.lock:
             return list(self._recorded)
 
-    def remove_deleting(self, is_deleting: Callable[[str], bool]) -> None:
+    def remove_deleting(self) -> None:
         """Remove the offsets in topics that are being deleted; durable on return."""
         with self._commit_lock:
             with self._log.lock:
-                for key in [one for one in self._recorded if is_deleting(one[0])]:
+                for key in [one for one in self._recorded if self._offsets.is_deleting(one[0])]:
                     del self._recorded[key]
             self._offsets.remove_deleting()
 

@@ -37,7 +37,7 @@ def store(ts: CommandLine) -> Path:
 def test_top_shows_pending_messages_and_moves_its_hand(store: Path) -> None:
     with timerstore.open(store) as open_store:
         for k in range(40):
-            open_store.put("orders", b"x", delay=25 + 0.8 * k, flush="async")
+            open_store.put("orders", b"x", delay=48 + 0.2 * k, flush="async")  # shown before due
         open_store.put("invoices", b"x", delay=7200)
         open_store.flush()
         top = Terminal("top", store, "--every", "300ms")

@@ -198,6 +198,28 @@ def test_verify_names_damage_in_an_open_store(filled: Bench) -> None:
     assert filled.store.verify().counts["index entries"] == 200
 
 
+def test_file_may_fill_up_while_verify_reads_it(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest file has its header at an opening, and another one when it is full."""
+    filled.reopen()
+    index = inside(filled.store).dispatch.index
+    take = index.snapshot
+
+    def snapshot() -> object:
+        found = take()
+        for _ in range(100):
+            filled.store.put("t", b"more", keys=KEYS[0])
+        assert filled.store.query("t", KEYS[0], max_count=1)
+        return found
+
+    count = len(disk.index_files(filled.root))
+    monkeypatch.setattr(index, "snapshot", snapshot)
+    report = filled.store.verify()
+    assert len(disk.index_files(filled.root)) > count, "the newest file was not filled"
+    assert report.clean, report
+
+
 def test_damage_in_an_open_store_is_repaired(filled: Bench) -> None:
     filled.reopen()
     path = disk.index_files(filled.root)[0]

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from timerstore import (
     MessageError,
     ReadOnlyStore,
 )
+from timerstore._engine.snapshot.snapshot_log import SnapshotQueue
 
 
 def test_read_only_store_returns_what_owner_returns(bench: Bench, read: ReadOnlyStore) -> None:
@@ -58,6 +60,41 @@ def test_read_only_store_follows_retention(bench: Bench) -> None:
         assert one.stats()["log_begin_bytes"] > 0
         assert one.explain(waits) == bench.store.explain(waits)
         assert [message.body for message in one.query("t", "w")] == [b"waits"]
+
+
+def test_query_finds_a_message_that_retention_moves(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader knows its position, and looks for the files of the queues after it."""
+
+    def turn(ms: int) -> int:
+        for _ in range(60):  # more than a file of the log
+            bench.store.put("t", bytes(20_000))
+        bench.turn(ms)
+        bench.store.flush()
+        return int(bench.store.stats()["log_begin_bytes"])
+
+    for _ in range(3):
+        before = turn(60_000)
+    bench.store.put("t", b"waits", delay=5000, keys=("w",))
+    bench.store.put_many("t", [bytes(1)] * 150, delay=5)  # a file of a queue has 100 units
+    turn(50_000)
+    turn(1000)
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        assert one.query("t", "w")  # from now on the files of the log are mapped
+        bench.store.put("t", b"more")
+        bench.store.flush()
+        begins: list[int] = []
+        take = SnapshotQueue.settle
+
+        def settle(queue: SnapshotQueue, *given: Any) -> None:
+            if not begins:
+                begins.append(turn(60_000))
+            take(queue, *given)
+
+        monkeypatch.setattr(SnapshotQueue, "settle", settle)
+        assert [message.body for message in one.query("t", "w")] == [b"waits"]
+        assert begins[0] > before
 
 
 def test_follow_returns_each_message_once_from_given_offsets(

@@ -410,6 +410,14 @@ class FollowedPosition(PositionReader):
             self._read_on(records_end)
         return self.last
 
+    def has_newer_begin(self) -> bool:
+        """Return whether retention has moved the begin of the log since the last look."""
+        last = self.last
+        if last.mark is None:
+            return self._from_first_file(last) is not last
+        mark = self.mark()
+        return mark is not None and mark.log_begin > last.mark.log_begin
+
     def _is_time(self) -> bool:
         """Return whether to sync the log of a broker that has it open: a sync slows it down."""
         now_ns = self._clock.monotonic_ns

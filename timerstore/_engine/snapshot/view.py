@@ -32,7 +32,7 @@ from timerstore._engine.storage.disk import ReadOnlyDisk
 from timerstore._engine.storage.geometry import adopt_geometry, queue_bytes
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import CorruptError, FailedError
+from timerstore.errors import CorruptError, FailedError, GoneError
 
 _TAIL_UNITS = 65_536  # of a broker's store: 1.3 MB in memory, before its files are read again
 
@@ -64,6 +64,7 @@ class SnapshotView(NotCopyable):
         self._distrusted: int | None = None  # version of the queue files that do not fit the log
         self._tail_units = 0  # in memory
         self._tail_units_max: int | None = None  # None: not known until the next read of the tail
+        self._has_found_files = False  # of a queue, since the begin of the log was checked
         self._is_torn = False  # a step was interrupted, as by Ctrl-C: read everything again
         self._covered = 0  # the files have all units of the log below this offset
         self._tail_end = 0  # the files and memory have all units of the log below this one
@@ -183,6 +184,7 @@ class SnapshotView(NotCopyable):
         """Make a queue ready to be read."""
         self._read_tail()
         self._settle(route, is_done=True)
+        self._check_begin()
         return route
 
     def settle_all(self) -> None:
@@ -191,6 +193,16 @@ class SnapshotView(NotCopyable):
         for route in self.routes.by_index:
             self._settle(route, is_done=True)
             route.native.next_offset = route.queue.count
+        self._check_begin()
+
+    def _check_begin(self) -> None:
+        """Check that retention has kept the begin of the log while files of queues were found.
+
+        Their first files may have units of the position, and go after the begin has moved.
+        """
+        if self._has_found_files and self._followed.has_newer_begin():
+            raise GoneError("files of queues were removed", where=self.tree.queues)
+        self._has_found_files = False
 
     def _settle(self, route: Route, *, is_done: bool) -> SnapshotQueue:
         queue = route.queue
@@ -203,6 +215,7 @@ class SnapshotView(NotCopyable):
             wanted = position.counts.ends.get(route.topic, {}).get(route.queue_id, 0)
         if self._covered <= begin and not is_done:
             wanted = None  # its units are being read from the log
+        self._has_found_files = True
         queue.settle(self._covered, begin, wanted)
         if self._trusts_levels and route.native.kind == lib.TS_ROUTE_LEVELS:
             queue.trust()

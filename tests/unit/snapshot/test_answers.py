@@ -1,6 +1,7 @@
 """A read-only store returns the same as its owner."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,26 @@ def test_query_finds_a_message_that_retention_moves(
         monkeypatch.setattr(SnapshotQueue, "settle", settle)
         assert [message.body for message in one.query("t", "w")] == [b"waits"]
         assert begins[0] > before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pending_message_is_found_after_each_step_of_retention(bench: Bench, seed: int) -> None:
+    """A checkpoint has the copies before the log begins after their originals."""
+    draw = random.Random(seed)
+    bench.store.put("t", b"waits", delay=5000, keys=("w",))
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        begins = set()
+        for _ in range(8):
+            bench.store.put_many("t", [bytes(20_000)] * 40)
+            bench.clock.advance(60_000)
+            for name in draw.choices(bench.stepper.names, k=60):
+                if bench.stepper.step(name):
+                    assert [each.topic for each in one.pending()] == ["t"], name
+                    assert [each.body for each in one.query("t", "w")] == [b"waits"], name
+                    begins.add(one.stats()["log_begin_bytes"])
+        assert len(begins) > 3
 
 
 def test_follow_returns_each_message_once_from_given_offsets(

@@ -240,6 +240,12 @@ class SnapshotQueue(ConsumeQueue):
                 )
         self.is_settled = True
 
+    def may_lack_units(self) -> bool:
+        """Return whether the first unit is the first of a file, so that others may have been in
+        files before it.
+        """
+        return 0 < self._files.begin == self.min_offset * UNIT_BYTES
+
     def end_in_files(self) -> int:
         """Return where the record of the last unit in files ends; 0 without any unit."""
         self._files.load()

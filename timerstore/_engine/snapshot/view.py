@@ -64,7 +64,7 @@ class SnapshotView(NotCopyable):
         self._distrusted: int | None = None  # version of the queue files that do not fit the log
         self._tail_units = 0  # in memory
         self._tail_units_max: int | None = None  # None: not known until the next read of the tail
-        self._has_found_files = False  # of a queue, since the begin of the log was checked
+        self._may_lack_units = False  # a queue, since the begin of the log was checked
         self._is_torn = False  # a step was interrupted, as by Ctrl-C: read everything again
         self._covered = 0  # the files have all units of the log below this offset
         self._tail_end = 0  # the files and memory have all units of the log below this one
@@ -196,13 +196,12 @@ class SnapshotView(NotCopyable):
         self._check_begin()
 
     def _check_begin(self) -> None:
-        """Check that retention has kept the begin of the log while files of queues were found.
-
-        Their first files may have units of the position, and go after the begin has moved.
+        """Check that the queues have all units of the position. Retention moves the begin of the
+        log before it removes the first file of a queue.
         """
-        if self._has_found_files and self._followed.has_newer_begin():
-            raise GoneError("files of queues were removed", where=self.tree.queues)
-        self._has_found_files = False
+        if self._may_lack_units and self._followed.has_newer_begin():
+            raise GoneError("a file of a queue was removed", where=self.tree.queues)
+        self._may_lack_units = False
 
     def _settle(self, route: Route, *, is_done: bool) -> SnapshotQueue:
         queue = route.queue
@@ -215,8 +214,8 @@ class SnapshotView(NotCopyable):
             wanted = position.counts.ends.get(route.topic, {}).get(route.queue_id, 0)
         if self._covered <= begin and not is_done:
             wanted = None  # its units are being read from the log
-        self._has_found_files = True
         queue.settle(self._covered, begin, wanted)
+        self._may_lack_units |= queue.may_lack_units()
         if self._trusts_levels and route.native.kind == lib.TS_ROUTE_LEVELS:
             queue.trust()
         return queue

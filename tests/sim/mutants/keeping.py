@@ -7,7 +7,6 @@ from tests.support.inside.engine import (
     NO_IDS,
     NOTHING,
     Checkpoint,
-    CommitLog,
     ConsumerLag,
     Disk,
     ExpiredSegments,
@@ -25,7 +24,6 @@ from tests.support.inside.methods import (
     COPIER_CONFIG_TEXTS,
     RESTORING_WRITE_REST,
     RETENTION_IS_READ,
-    RETENTION_RETIRE,
 )
 
 
@@ -71,13 +69,12 @@ def _begin_not_raised() -> Patches:
 
 @mutant("P-31", "a file is removed before deliveries from it are durable", needs="retention_")
 def _evidence_not_durable() -> Patches:
-    original = RETENTION_RETIRE.value
+    original = TimerRetention.is_past
 
-    def retire(self: Any) -> bool:
-        with swap(CommitLog, "sync_through", nothing):
-            return original(self)
+    def is_past(self: Any, end: int, _moved_end: int) -> bool:
+        return original(self, end, end)
 
-    yield swap(*RETENTION_RETIRE, retire)
+    yield swap(TimerRetention, "is_past", is_past)
 
 
 @mutant("P-32", "a timer log file with unread slots is removed", needs="retention_")

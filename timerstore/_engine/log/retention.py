@@ -4,7 +4,8 @@ A segment is removed in these steps:
 
     1. It is older than the limit, or the log is too large, and no group still needs it.
     2. Its pending messages are copied to the end of the log.
-    3. The copies are durable, linked into the timing wheel and part of a checkpoint.
+    3. The copies are linked into the timing wheel. They, and all deliveries from the segment, are
+       part of a checkpoint.
     4. It is retired: no new reader opens it. The watermark names the new begin of the log.
     5. After its last reader has closed it, the file is unlinked.
     6. Units and index entries that point below the new begin are dropped.
@@ -55,8 +56,9 @@ class Dependents(Protocol):
     def move(self, begin: int, end: int) -> bool:
         """Copy some of the pending messages in [begin, end) of the log to its end."""
 
-    def is_past(self, end: int) -> bool:
-        """Return whether no service, and no recovery from the last checkpoint, reads below `end`.
+    def is_past(self, end: int, moved_end: int) -> bool:
+        """Return whether no service, no recovery and no reader of the last checkpoint reads below
+        `end`: the checkpoint has the log up to `moved_end`.
 
         If it is not so yet, start the work that makes it so.
         """
@@ -117,6 +119,7 @@ class Retention(Service):
         self._suspensions: set[object] = set()  # a token for each `still`; added under `_lock`
         self._may_drop_derived = True  # at opening it is unknown how far that was done
         self._emptied_end = 0  # end of the segment that is being emptied
+        self._moved_end: int | None = None  # end of the log when it had no pending message any more
         self._is_for_space = False  # whether it is removed because the log is too large
         self._pass_end: int | None = None  # end of the log when it was found too large
         self._resume_bytes = 0  # size of the log that starts the next pass
@@ -203,15 +206,15 @@ class Retention(Service):
         except (CorruptError, MessageError) as error:
             self._warn("stopped", error)
             return False
+        if self._moved_end is None:
+            with self._log.lock:
+                self._moved_end = self._log.end
         # Check again: a guard may have needed less when it was asked above.
-        if not self._dependents.is_past(end) or not self._may_remove(end):
+        if not self._dependents.is_past(end, self._moved_end) or not self._may_remove(end):
             return False
-        with self._log.lock:
-            log_end = self._log.end  # the segment has no pending message from here on
-        self._log.sync_through(log_end)
         reach("retention_emptied")
         segments.retire(end)
-        self._emptied_end = 0
+        self._emptied_end, self._moved_end = 0, None
         self._may_drop_derived = True
         reach("retention_retired")
         self._dependents.raise_begins()  # not left to the next checkpoint: this needs no space

@@ -77,9 +77,6 @@ class Relocator(NotCopyable):
         self._precision_ms = core.config.precision_ms
         self._part = (-1, -1)
         self._at = -1  # the part's records below this offset were read
-        self.copies_end: int | None = None
-        """A log offset after the newest copies of the part's pending messages; None while some
-        have to be moved."""
         self._rest: Records = np.empty(0, DUE)  # pending, and not moved yet
         self._queue_end = 0  # queue offset after the last copy in the timer topic
         self._scanned = np.empty(_BATCH, SCAN_DTYPE)
@@ -96,7 +93,7 @@ class Relocator(NotCopyable):
     def step(self, begin: int, end: int) -> bool:
         """Move some pending messages of [begin, end). Return whether there was anything to do."""
         if self._part != (begin, end):
-            self._part, self._at, self.copies_end = (begin, end), begin, None
+            self._part, self._at = (begin, end), begin
             self._rest = self._rest[:0]
         if not len(self._rest) and self._at < end:
             found, following = self._scan(end)
@@ -105,9 +102,6 @@ class Relocator(NotCopyable):
             if not len(self._rest):
                 return True
         if not len(self._rest):
-            if self.copies_end is None:
-                with self._log.lock:
-                    self.copies_end = self._log.end
             return False
         self._log.wait_for_checkpoint()
         self._move()
@@ -374,12 +368,12 @@ class TimerRetention:
             self._flush.note()
         return moved
 
-    def is_past(self, end: int) -> bool:
+    def is_past(self, end: int, moved_end: int) -> bool:
         """As Dependents.is_past."""
-        mark, copies_end = self._checkpoint.completed, self._mover.copies_end
-        if mark is None or copies_end is None or not self._mover.is_linked:
+        mark = self._checkpoint.completed
+        if mark is None or not self._mover.is_linked:
             return False  # a checkpoint after linking wakes retention
-        if mark.log_end >= copies_end:  # a reader of that checkpoint finds the copies
+        if mark.log_end >= moved_end:
             first = self._timer_route.queue.first_at(end)
             if mark.timer_queue_offset >= first:
                 return True

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from celery import Celery
 
@@ -26,6 +26,7 @@ from celery import Celery
 
 app = Celery("jobs", broker=os.environ["JOBS_BROKER"], control=timerstore.contrib.celery.Control)
 app.conf.update(task_acks_late=True, worker_prefetch_multiplier=4)
+app.conf.broker_transport_options = json.loads(os.environ["JOBS_OPTIONS"])
 
 def note(**what):
     with open(os.environ["JOBS_NOTES"], "a") as notes:
@@ -52,6 +53,9 @@ def fail(self, number):
 class Plant:
     """A server of a store, its workers, and the notes of their tasks."""
 
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Those of the transport."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._notes = folder / "notes"
@@ -61,6 +65,7 @@ class Plant:
         self.broker = self._prepare()
         self.app = Celery("jobs", set_as_current=False, control=timerstore.contrib.celery.Control)
         self.app.conf.broker_url = self.broker
+        self.app.conf.broker_transport_options = self.options
         self.serve()
 
     def _prepare(self) -> str:
@@ -94,6 +99,7 @@ class Plant:
                 env={
                     **os.environ,
                     "JOBS_BROKER": self.broker,
+                    "JOBS_OPTIONS": json.dumps(self.options),
                     "JOBS_NOTES": str(self._notes),
                     "PYTHONPATH": f"{Path(timerstore.__file__).parents[1]}:{self.folder}",
                 },

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.support.celery_plant import Plant, kill
-from timerstore.contrib.celery.held_leases import LEASE_S
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
@@ -102,13 +101,3 @@ def test_worker_connects_again_after_a_long_absence_of_the_server(plant: Plant) 
     plant.serve()
     plant.send("work", 1)
     plant.wait(lambda: plant.notes("number"))
-
-
-def test_eta_of_twice_the_lease_runs_the_task_once(plant: Plant) -> None:
-    for _ in range(4):
-        plant.worker("-c", "1")
-    countdown = 2 * LEASE_S + 1
-    plant.send("work", 1, countdown=countdown)
-    plant.wait(lambda: plant.notes("number"), 2 * countdown)
-    time.sleep(2)
-    assert len(plant.notes("number")) == 1

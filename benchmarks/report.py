@@ -41,6 +41,7 @@ def write(out: Path) -> Path:
         _puts(lines),
         _net(lines),
         _rocketmq(lines),
+        _celery(lines),
         _single(lines),
         _trickle(lines),
         _missing(machine),
@@ -364,6 +365,33 @@ def _rocketmq(lines: Lines) -> str:
 def _net_order(found: Lines) -> tuple[Any, ...]:
     told = found.first["parameters"]
     return (not told["syncs_each"], told["callers"], told["batch"], told["by"])
+
+
+def _celery(lines: Lines) -> str:
+    found = lines.where(name="celery").variants()
+    if not found:
+        return ""
+    told = found[0].first["parameters"]
+    rows = [
+        (
+            one.first["name_of_broker"],
+            one.first["flush"],
+            _cell(one.told("enqueue_rate")),
+            _cell(one.told("rate")),
+            *(human(_median(one, figure), "ms") for figure in ("p50", "p99")),
+            *(_cell(one.told(f"{of}_bytes"), "B") for of in ("broker", "worker")),
+            str(sum(line["doubles"] for line in one.all)),
+            str(len(one.all)),
+        )
+        for one in found
+    ]
+    head = ("broker", "durability", "enqueued /s", "run /s", "late p50", "late p99",
+            "memory of the broker", "of the worker", "doubles", "rounds")  # fmt: skip
+    return (
+        f"## Celery\n\nOne producer, one worker with two processes. Lateness: tasks with an `eta`, "
+        f"{told['late_rate']} a second. Memory: anonymous, added by {told['future']:,} tasks that "
+        "are due in an hour.\n\n" + _table(head, rows)
+    )
 
 
 def _single(lines: Lines) -> str:

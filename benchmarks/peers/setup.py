@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from benchmarks.peers import PEERS, contract
 
 MODULES = {"lmdb": "lmdb", "redis": "redis", "hiredis": "hiredis", "rocksdict": "rocksdict",
-           "greenstalk": "greenstalk"}  # fmt: skip
+           "greenstalk": "greenstalk", "celery": "celery"}  # fmt: skip
 """Python modules and their packages."""
 
-SERVERS = {"redis-server": "redis-server", "beanstalkd": "beanstalkd"}
+SERVERS = {"redis-server": "redis-server", "beanstalkd": "beanstalkd",
+           "rabbitmq-server": "rabbitmq-server"}  # fmt: skip
 """Programs and their packages in Debian and Ubuntu."""
 
 

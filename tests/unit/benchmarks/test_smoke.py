@@ -40,9 +40,13 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", sample(NAMES, "benchmarks"))
+@pytest.mark.parametrize(
+    "name", [*sample(NAMES, "benchmarks"), pytest.param("celery", marks=pytest.mark.more)]
+)
 def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = importlib.import_module(f"benchmarks.bench_{name}")
+    if name == "celery":
+        pytest.importorskip("celery", reason="NOT RUN: pip install timerstore[celery]")
     out = tmp_path / "lines"
     assert module.main(["--smoke", "--directory", str(tmp_path / "run"), "--json", str(out)]) == 0
     told = [json.loads(one) for one in out.read_text().splitlines()]

@@ -95,6 +95,18 @@ def test_stop_dequeue_and_start_delay_postpone_levels(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_pause_may_end_before_the_service_asks_how_long_to_sleep(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, small(start_delay_ms=5000))
+    bench.store.put("t", b"x", level=1)
+    bench.turn(2 * SECOND)
+    service = bench.store.services()["schedule_deliver"]
+    assert not service.step()
+    assert service.idle_s() == 3.0
+    bench.clock.advance(3 * SECOND)
+    assert service.idle_s() == 0.0
+    bench.close()
+
+
 def test_schedule_deliver_sleeps_until_first_message_is_due(bench: Bench) -> None:
     service = bench.store.services()["schedule_deliver"]
     bench.turn()

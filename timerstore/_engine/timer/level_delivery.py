@@ -106,7 +106,10 @@ class ScheduleDeliver(Service):
         self._log.check_alive()
         self._next_ms = None
         now_ns = self._clock.monotonic_ns
-        if self._config.stop_dequeue or now_ns < max(self._start_ns, self._retry_ns):
+        if self._config.stop_dequeue:
+            return False
+        if now_ns < max(self._start_ns, self._retry_ns):
+            self._next_ms = 0  # the pause may be over when `idle_s` is called
             return False
         now_ms = self._clock.now_ms
         self._look()

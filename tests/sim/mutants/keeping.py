@@ -7,6 +7,7 @@ from tests.support.inside.engine import (
     NO_IDS,
     NOTHING,
     Checkpoint,
+    CommitLog,
     ConsumerLag,
     Disk,
     ExpiredSegments,
@@ -24,6 +25,7 @@ from tests.support.inside.methods import (
     COPIER_CONFIG_TEXTS,
     RESTORING_WRITE_REST,
     RETENTION_IS_READ,
+    RETENTION_RETIRE,
 )
 
 
@@ -69,12 +71,15 @@ def _begin_not_raised() -> Patches:
 
 @mutant("P-31", "a file is removed before deliveries from it are durable", needs="retention_")
 def _evidence_not_durable() -> Patches:
-    original = TimerRetention.is_past
+    """Neither a checkpoint has them, nor are they synced, as on a full disk."""
+    original, is_past = RETENTION_RETIRE.value, TimerRetention.is_past
 
-    def is_past(self: Any, end: int, _moved_end: int) -> bool:
-        return original(self, end, end)
+    def retire(self: Any) -> bool:
+        with swap(CommitLog, "sync_through", nothing):
+            return original(self)
 
-    yield swap(TimerRetention, "is_past", is_past)
+    yield swap(*RETENTION_RETIRE, retire)
+    yield swap(TimerRetention, "is_past", lambda self, end, _moved_end: is_past(self, end, end))
 
 
 @mutant("P-32", "a timer log file with unread slots is removed", needs="retention_")

@@ -33,6 +33,7 @@ INGESTER_GO_ON = Attribute(engine.Ingester, "_go_on")
 SEGMENTS_REMOVE = Attribute(engine.Segments, "_remove")
 DISPATCH_BATCH = Attribute(engine.Dispatch, "_dispatch")
 RETENTION_IS_READ = Attribute(engine.Retention, "_is_read")
+RETENTION_RETIRE = Attribute(engine.Retention, "_retire")
 
 # --- the timer ---
 

@@ -5,7 +5,7 @@ A segment is removed in these steps:
     1. It is older than the limit, or the log is too large, and no group still needs it.
     2. Its pending messages are copied to the end of the log.
     3. The copies are linked into the timing wheel. They, and all deliveries from the segment, are
-       part of a checkpoint.
+       durable and part of a checkpoint; on a full disk only durable.
     4. It is retired: no new reader opens it. The watermark names the new begin of the log.
     5. After its last reader has closed it, the file is unlinked.
     6. Units and index entries that point below the new begin are dropped.
@@ -58,7 +58,8 @@ class Dependents(Protocol):
 
     def is_past(self, end: int, moved_end: int) -> bool:
         """Return whether no service, no recovery and no reader of the last checkpoint reads below
-        `end`: the checkpoint has the log up to `moved_end`.
+        `end`. For a reader that checkpoint must have the log up to `moved_end`; on a full disk,
+        which has no space for a checkpoint, this is not required.
 
         If it is not so yet, start the work that makes it so.
         """
@@ -212,6 +213,9 @@ class Retention(Service):
         # Check again: a guard may have needed less when it was asked above.
         if not self._dependents.is_past(end, self._moved_end) or not self._may_remove(end):
             return False
+        with self._log.lock:
+            log_end = self._log.end
+        self._log.sync_through(log_end)
         reach("retention_emptied")
         segments.retire(end)
         self._emptied_end, self._moved_end = 0, None

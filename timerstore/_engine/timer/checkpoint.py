@@ -176,6 +176,11 @@ class Checkpoint(NotCopyable):
         grown = self._log.end - self.completed_log_end
         return grown > self._config.checkpoint_log_bytes_max
 
+    @property
+    def has_no_space(self) -> bool:
+        """Whether an attempt has failed since the last completed one: the disk is full."""
+        return self.begun > self.completed_number + 1  # the last attempt may be running
+
     def wait(self) -> None:
         """Keep the log since the last checkpoint within its limit. The caller holds no lock.
 

@@ -373,7 +373,7 @@ class TimerRetention:
         mark = self._checkpoint.completed
         if mark is None or not self._mover.is_linked:
             return False  # a checkpoint after linking wakes retention
-        if mark.log_end >= moved_end:
+        if mark.log_end >= (end if self._checkpoint.has_no_space else moved_end):
             first = self._timer_route.queue.first_at(end)
             if mark.timer_queue_offset >= first:
                 return True

@@ -183,6 +183,32 @@ def test_retention_continues_on_a_full_disk(
     bench.stepper.settle()
 
 
+def test_retention_continues_on_a_disk_that_was_full_before_the_last_checkpoint(
+    bench: RetentionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a reader it waits for a checkpoint, but not for one that has no space."""
+    bench.fill(60)
+    bench.store.flush()
+    bench.store.put("t", b"not in a checkpoint")
+
+    def full(*_given: object, **_named: object) -> None:
+        raise FullError("no space")
+
+    bench.clock.advance(HOUR_MS)
+    flush, retention = (bench.store.services()[name] for name in ("flush", "retention"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "write_small", full)
+        patch.setattr(File, "reserve", full)
+        run_until_idle(retention)
+        assert len(bench.log_files) > 1
+        for _ in range(2):
+            with pytest.raises(FullError):
+                run_until_idle(flush)
+        run_until_idle(retention)
+        assert len(bench.log_files) == 2, "the last checkpoint ends in the first of them"
+    bench.stepper.settle()
+
+
 def test_full_disk_keeps_pending_messages_in_place(
     bench: RetentionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

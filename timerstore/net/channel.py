@@ -71,7 +71,6 @@ from timerstore.net.wire_messages import (
 )
 
 _LOOK_S = 1.0
-_GLANCE_S = 0.001  # for the rest of an answer whose first bytes have come
 
 
 class _Slot(NotCopyable):
@@ -262,16 +261,18 @@ class Channel(NotCopyable):
         return BegunCall(self, spec, call_id, slot, limit_s)
 
     def read_for(self, slot: _Slot) -> None:
-        """Read received bytes for a call without a thread. They may be its answer."""
+        """Read the bytes that have come, for a call without a thread. They may be its answer, or a
+        part of it. This never waits, also if they are the answer of another call.
+        """
         reading = self._reading
         try:
-            while (
+            if (
                 slot.reply is None
                 and not self._has_reader
                 and (self._chunks or self._stream.has_bytes())
                 and reading.acquire(blocking=False)
             ):
-                self._read_until(slot, time.monotonic() + _GLANCE_S)
+                self._read_until(slot, time.monotonic() + self._call_timeout_s, waits=False)
                 reading.release()
                 self._let_another_read()
         except BaseException:
@@ -436,12 +437,15 @@ class Channel(NotCopyable):
             else:
                 slot.wakeup.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
 
-    def _read_until(self, slot: _Slot, deadline_s: float) -> None:
+    def _read_until(self, slot: _Slot, deadline_s: float, *, waits: bool = True) -> None:
+        """Read until the answer, the time or, without `waits`, the bytes that have come end."""
         try:
             now_s = time.monotonic()
             if self._chunks:  # of a reader that was interrupted
                 self._deliver_received()
             while slot.reply is None and now_s < deadline_s and self._lost is None:
+                if not waits and not self._stream.has_bytes():
+                    return
                 is_received = self._stream.receive(self._chunks, deadline_s - now_s)
                 now_s = time.monotonic()
                 if is_received:

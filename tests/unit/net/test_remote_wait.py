@@ -84,6 +84,27 @@ def test_answer_that_another_call_reads_is_signalled(
     assert [one.body for one in _answer(wait)] == [b"x"]
 
 
+def test_take_does_not_wait_when_the_answer_of_another_call_has_come(
+    served: ServedBench, remote: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without, answered = (remote.begin_receive(topic, "g", wait=60) for topic in ("t", "u"))
+    served.bench.store.put("u", b"x")
+    served.bench.turn()
+    while not _is_readable(answered):
+        pass
+    stream, had_bytes = remote._connector.channel()._stream, []
+    receive = stream.receive
+
+    def recorded(chunks: list[bytes], left_s: float) -> bool:
+        had_bytes.append(stream.has_bytes())
+        return receive(chunks, left_s)
+
+    monkeypatch.setattr(stream, "receive", recorded)
+    assert without.take() is None
+    assert [one.body for one in _answer(answered)] == [b"x"]
+    assert set(had_bytes) == {True}
+
+
 def test_cancelled_receive_gives_its_messages_back(
     served: ServedBench, remote: RemoteStore
 ) -> None:

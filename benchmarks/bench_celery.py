@@ -34,7 +34,7 @@ from benchmarks.served.contract import program_missing
 ENDS_S = 120.0
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 FULL: dict[str, Any] = {"n": 4000, "late": 1000, "late_rate": 100, "future": 10_000, "rounds": 2,
-                        "seconds_max": 600.0, "brokers": ""}  # fmt: skip
+                        "seconds_max": 900.0, "brokers": ""}  # fmt: skip
 SMOKE: dict[str, Any] = {"n": 20, "late": 20, "late_rate": 20, "future": 20, "rounds": 1,
                          "seconds_max": 60.0, "brokers": "timerstore"}  # fmt: skip
 TASKS = """

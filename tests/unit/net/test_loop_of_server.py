@@ -76,7 +76,7 @@ def test_puts_in_one_packet_share_a_sync(
     raw.send_all([2, k, "put", ["t", b"x"], {"message_id": f"m{k}"}] for k in range(1, 101))
     assert [raw.reply()[:2] for _ in range(100)] == [[5, k] for k in range(1, 101)]
     (name,) = held.threads
-    assert name == LOOP if _is_quick(request) else name.startswith(SYNC)
+    assert (name == LOOP) if _is_quick(request) else name.startswith(SYNC), name
 
 
 def test_leases_are_made_by_the_loop_if_that_is_quick(

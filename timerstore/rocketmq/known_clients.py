@@ -15,12 +15,13 @@ Invariants:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore.net.server_counters import ServerCounters
 from timerstore.rocketmq.codes import RejectedError
 from timerstore.rocketmq.definitions import Code
@@ -49,19 +50,17 @@ class KnownClients(NotCopyable):
         self,
         limits: RocketmqLimits,
         counters: ServerCounters,
-        give_back: Callable[[Sequence[str]], None],
         end_leases: Callable[[str, Callable[[Client], bool]], None],
     ) -> None:
         """`end_leases`: ends the leases of those connections of an id that the predicate names."""
         self._limits = limits
         self._counters = counters
-        self._give_back = give_back
         self._end_leases = end_leases
         self._streams: dict[Client, set[asyncio.Task[Any]]] = {}
         self._ids: Counter[str] = Counter()  # of the streams
         self._seen_s: dict[str, float] = {}  # by id of a stream: the time of the last call
-        self._ended: set[asyncio.Task[Any]] = set()  # of the streams: those that this server ended
-        self._polls: dict[Client, set[asyncio.Task[list[LeasedMessage]]]] = {}
+        self._ended: set[asyncio.Task[Any]] = set()  # streams and polls that this server ended
+        self._polls: dict[Client, set[asyncio.Task[Any]]] = {}
         self._absent: dict[str, asyncio.TimerHandle] = {}  # by client id
         self._left_clients: dict[Client, None] = {}  # the latest ones that said goodbye
         self._is_closed = False
@@ -119,7 +118,7 @@ class KnownClients(NotCopyable):
             oldest_s = asyncio.get_running_loop().time() - SILENT_S
             for client, streams in self._streams.items():
                 if self._seen_s[client.id] < oldest_s:
-                    self._end_streams(streams)
+                    self._end(streams)
 
     def _look_for(self, client_id: str) -> None:
         self._absent.pop(client_id, None)
@@ -129,12 +128,15 @@ class KnownClients(NotCopyable):
     def goodbye(self, client: Client) -> None:
         """End the polls, streams and leases of a client, and the leases of earlier connections."""
         remember(self._left_clients, client, self._limits.clients_max)
-        self._end_polls(self._polls.get(client, ()))
-        self._end_streams(self._streams.get(client, ()))
+        self._end(self._polls.get(client, ()))
+        self._end(self._streams.get(client, ()))
         self._end_leases(client.id, lambda one: one == client or one not in self._streams)
 
     async def poll(
-        self, client: Client, receive: Callable[[], Coroutine[Any, Any, list[LeasedMessage]]]
+        self,
+        client: Client,
+        receive: Callable[[ReceiveRequest], Coroutine[Any, Any, list[LeasedMessage]]],
+        request: ReceiveRequest,
     ) -> list[LeasedMessage]:
         """Return the messages of a `receive`; none if the poll was ended."""
         mine = self._polls.get(client, ())
@@ -142,45 +144,34 @@ class KnownClients(NotCopyable):
             raise _too_many("polls of all clients that wait", self._limits.polls_max)
         if len(mine) >= self._limits.client_polls_max:
             raise _too_many("polls of this client that wait", self._limits.client_polls_max)
-        task = asyncio.ensure_future(receive())
+        task = asyncio.current_task()
+        assert task is not None
         self._polls.setdefault(client, set()).add(task)
         self._counters.net_waiting_requests += 1
         try:
-            return await self._result(task)
+            return await receive(request)
+        except asyncio.CancelledError:
+            if task not in self._ended or task.uncancel():  # the client is gone
+                raise
+            return []
         finally:
             self._counters.net_waiting_requests -= 1
+            self._ended.discard(task)
             _discard(self._polls, client, task)
-
-    async def _result(self, task: "asyncio.Task[list[LeasedMessage]]") -> list[LeasedMessage]:
-        try:
-            return await task
-        except asyncio.CancelledError:
-            mine = asyncio.current_task()
-            if task.cancelled() and mine is not None and not mine.cancelling():
-                return []  # this poll was ended, not its call
-            if task.done() and not task.cancelled() and task.exception() is None:
-                self._give_back([one.receipt for one in task.result()])
-            raise
 
     @property
     def waiting_count(self) -> int:
         """How many polls wait, of all clients."""
         return self._counters.net_waiting_requests
 
-    def _end_polls(self, polls: "set[asyncio.Task[list[LeasedMessage]]] | tuple[()]") -> None:
-        for one in list(polls):
-            one.cancel()
-
     def close(self) -> None:
         """End all polls and streams. The leases stay: their clients return with them."""
         self._is_closed = True
-        for polls in self._polls.values():
-            self._end_polls(polls)
-        for streams in self._streams.values():
-            self._end_streams(streams)
+        for calls in (*self._polls.values(), *self._streams.values()):
+            self._end(calls)
 
-    def _end_streams(self, streams: "Collection[asyncio.Task[Any]]") -> None:
-        for one in streams:
+    def _end(self, calls: "Collection[asyncio.Task[Any]]") -> None:
+        for one in calls:
             self._ended.add(one)
             one.cancel()
 
@@ -194,7 +185,7 @@ def remember(latest: dict[Got, None], one: Got, count_max: int) -> None:
 
 
 def _discard(
-    tasks: "dict[Client, set[asyncio.Task[Got]]]", client: Client, one: "asyncio.Task[Got]"
+    tasks: "dict[Client, set[asyncio.Task[Any]]]", client: Client, one: "asyncio.Task[Any]"
 ) -> None:
     tasks[client].discard(one)
     if not tasks[client]:

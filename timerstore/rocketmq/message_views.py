@@ -133,7 +133,7 @@ def _user_properties(one: LeasedMessage) -> dict[str, str]:
     }
 
 
-def filter_of(expression: Any) -> dict[str, str]:
+def filter_of(expression: Any) -> dict[str, Any]:
     """Return the filter of a subscription as an argument of `receive`."""
     text = expression.expression
     if expression.type == FilterType.SQL:

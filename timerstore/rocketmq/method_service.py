@@ -15,7 +15,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -46,16 +47,11 @@ _READS = frozenset({"ReceiveMessage"})
 _GOOD = frozenset({"OK", "MESSAGE_NOT_FOUND", CANCELLED})
 
 
-class _EndedError(Exception):
-    """The call cannot be answered, as the store is closing."""
-
-
 class ClientCall(NamedTuple):
-    """A call, as its headers describe it."""
+    """A call that is signed."""
 
     client: Client
-    headers: Mapping[str, str]
-    left_s: float | None
+    context: Any
 
 
 class Parts(NamedTuple):
@@ -93,9 +89,11 @@ class MethodService:
     def handler(self) -> Any:
         """Return the handler of all methods, for a server of grpc.aio."""
         answers: dict[str, Callable[[ClientCall, Any], Awaitable[Any]]] = {
-            "QueryRoute": lambda call, request: self._parts.routes.route(call.headers, request),
+            "QueryRoute": lambda call, request: self._parts.routes.route(
+                _headers(call.context), request
+            ),
             "QueryAssignment": lambda call, request: self._parts.routes.assignment(
-                call.headers, request
+                _headers(call.context), request
             ),
             "Heartbeat": self._heartbeat,
             "NotifyClientTermination": self._goodbye,
@@ -130,44 +128,42 @@ class MethodService:
         async def call(raw: bytes, context: Any) -> bytes:
             found: list[Any] = []
 
-            async def run(request: Any) -> None:
-                found.append(await answer(self._call(context), request))
+            async def run(one: ClientCall, request: Any) -> int:
+                found.append(await answer(one, request))
+                return int(found[0].status.code)
 
-            failed = await self._run(method, raw, context, run, lambda: found[0].status.code)
+            failed = await self._run(method, raw, context, run)
             response = found[0] if failed is None else method.response(status=failed)
-            return bytes(response.SerializeToString())
+            answered = bytes(response.SerializeToString())
+            self._counters.net_sent_bytes += len(answered)
+            return answered
 
         return call
 
     def _receive(self, method: Method) -> Callable[[bytes, Any], Awaitable[None]]:
         async def call(raw: bytes, context: Any) -> None:
-            codes: list[int] = []
+            async def run(one: ClientCall, request: Any) -> int:
+                receiving = self._parts.receiving
+                terms = await receiving.checked(one.client, context.time_remaining(), request)
+                del request  # a call that waits does not keep it
+                return await receiving.receive(one.client, terms, partial(self._write, context))
 
-            async def send(response: Any) -> None:
-                if response.HasField("status"):
-                    codes.append(response.status.code)
-                await _write(context, response)
-
-            async def run(request: Any) -> None:
-                one = self._call(context)
-                await self._parts.receiving.receive(one.client, one.left_s, request, send)
-
-            failed = await self._run(method, raw, context, run, lambda: codes[0])
+            failed = await self._run(method, raw, context, run)
             if failed is not None:
-                await _write(context, method.response(status=failed))
+                await self._write(context, method.response(status=failed))
 
         return call
 
     def _telemetry(self, method: Method) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def exchange(raws: AsyncIterator[bytes], context: Any) -> None:
-            call, writing = self._call(context), asyncio.Lock()
+        async def exchange(call: ClientCall, raws: AsyncIterator[bytes]) -> None:
+            context, writing = call.context, asyncio.Lock()
             if self._parts.clients.has_left(call.client):
                 return
             transactions = self._parts.transactions
 
             async def send(command: Any) -> None:
                 async with writing:  # checks come between answers
-                    await context.write(command.SerializeToString())
+                    await self._write(context, command)
 
             with (
                 self._parts.clients.stream(call.client),
@@ -180,19 +176,19 @@ class MethodService:
                         if reply := client_settings.answer(
                             command, self._policies, self._body_bytes_max
                         ):
-                            async with writing:
-                                await _write(context, reply)
+                            await send(reply)
                         if command.settings.HasField("publishing"):
                             topics = command.settings.publishing.topics
                             await transactions.publish(producer, topics)
 
         async def call(raws: AsyncIterator[bytes], context: Any) -> None:
-            async def run(_: Any) -> None:
-                await exchange(raws, context)
+            async def run(one: ClientCall, _: Any) -> int:
+                await exchange(one, raws)
+                return int(Code.OK)
 
-            failed = await self._run(method, b"", context, run, lambda: Code.OK)
+            failed = await self._run(method, b"", context, run)
             if failed is not None:
-                await _write(context, method.response(status=failed))
+                await self._write(context, method.response(status=failed))
 
         return call
 
@@ -203,51 +199,42 @@ class MethodService:
         method: Method,
         raw: bytes,
         context: Any,
-        run: Callable[[Any], Awaitable[None]],
-        code: Callable[[], int],
+        run: Callable[[ClientCall, Any], Awaitable[int]],
     ) -> Any | None:
         """Run a call and count it. Return the status of its error; None if it was answered.
 
-        code: returns the code of the answer.
+        run: answers the call, and returns the code of the answer.
         """
         begin = time.monotonic()
-        name = CANCELLED
+        name, code, failed = CANCELLED, 0, None
         self._counters.net_running_requests += 1
         self._counters.net_received_bytes += len(raw)
         try:
-            failed = await self._outcome(method, raw, context, run)
-            name = Code(failed.code if failed is not None else code()).name
-        except _EndedError as error:
-            name = UNAVAILABLE
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            try:
+                if self.is_closing:
+                    raise ClosedError("the server is closing")
+                call = self._call(context)
+                self._parts.clients.seen(call.client.id)
+                count = _memory_bytes(method, raw)
+                self._requests.take(count)
+                # Until the call has ended, as its answer may repeat texts of the request.
+                context.add_done_callback(lambda _: self._requests.release(count))
+                code = await run(call, _decoded(method, raw))
+            except (ClosedError, FailedError):
+                name = UNAVAILABLE
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the store closes, or has failed")
+            except (TimerStoreError, RejectedError) as error:
+                is_filter = method.name in _READS
+                failed = status_of(error, is_filter=is_filter) or self._bug(method, error)
+            except Exception as error:  # noqa: BLE001 - shown to the client by an id, and logged
+                failed = self._bug(method, error)
+            name = Code(code if failed is None else failed.code).name
         finally:
             self._counters.net_running_requests -= 1
             self._counters.net_requests += 1
             self._counters.net_failed_requests += name not in _GOOD
             self.counts.add(method.name, name, time.monotonic() - begin)
         return failed
-
-    async def _outcome(
-        self, method: Method, raw: bytes, context: Any, run: Callable[[Any], Awaitable[None]]
-    ) -> Any | None:
-        if self.is_closing:
-            raise _EndedError("the server is closing")
-        try:
-            call = self._call(context)
-            self._keys.check(call.headers)
-            self._parts.clients.seen(call.client.id)
-            count = _memory_bytes(method, raw)
-            self._requests.take(count)
-            # Until the call has ended, as its answer may repeat texts of the request.
-            context.add_done_callback(lambda _: self._requests.release(count))
-            await run(_decoded(method, raw))
-        except (ClosedError, FailedError) as error:
-            raise _EndedError("the store is closing, or has failed") from error
-        except (TimerStoreError, RejectedError) as error:
-            return status_of(error, is_filter=method.name in _READS) or self._bug(method, error)
-        except Exception as error:  # noqa: BLE001 - shown to the client by an id, and logged
-            return self._bug(method, error)
-        return None
 
     def _bug(self, method: Method, error: Exception) -> Any:
         found = secrets.token_hex(4)
@@ -258,8 +245,7 @@ class MethodService:
         )
 
     def _call(self, context: Any) -> ClientCall:
-        headers = {name: value for name, value in context.invocation_metadata() or ()
-                   if isinstance(value, str)}  # fmt: skip
+        headers = _headers(context)
         client_id = headers.get("x-mq-client-id", "")
         if not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
             raise RejectedError(
@@ -267,7 +253,17 @@ class MethodService:
                 f"x-mq-client-id: wanted 1 to {CLIENT_ID_CHARACTERS_MAX} characters, got "
                 f"{len(client_id)}",
             )
-        return ClientCall(Client(client_id, context.peer()), headers, context.time_remaining())
+        self._keys.check(headers)
+        return ClientCall(Client(client_id, context.peer()), context)
+
+    async def _write(self, context: Any, response: Any) -> None:
+        """Write an answer. Raise CancelledError if the client is gone, as grpc does a bit later."""
+        raw = response.SerializeToString()
+        self._counters.net_sent_bytes += len(raw)
+        try:
+            await context.write(raw)
+        except grpc.aio.InternalError as error:  # its connection has broken
+            raise asyncio.CancelledError from error
 
     # --- methods without a class of their own ---
 
@@ -279,17 +275,15 @@ class MethodService:
         return messages.NotifyClientTerminationResponse(status=status())
 
 
+def _headers(context: Any) -> dict[str, str]:
+    """Return the headers of a call. A call that waits keeps none."""
+    found = context.invocation_metadata() or ()
+    return {name: value for name, value in found if isinstance(value, str)}
+
+
 def _memory_bytes(method: Method, raw: bytes) -> int:
     """Return about how many bytes a request takes at most. Most of a SendMessage is bodies."""
     return len(raw) if method.name == "SendMessage" else len(raw) * _DECODED_FACTOR
-
-
-async def _write(context: Any, response: Any) -> None:
-    """Write an answer. Raise CancelledError if the client is gone, as grpc does a little later."""
-    try:
-        await context.write(response.SerializeToString())
-    except grpc.aio.InternalError as error:  # its connection has broken
-        raise asyncio.CancelledError from error
 
 
 def _decoded(method: Method, raw: bytes) -> Any:

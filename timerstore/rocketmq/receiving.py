@@ -13,9 +13,10 @@ Thread safety: the server's loop only.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.leases import Backoff, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import CorruptError, MessageError
@@ -37,16 +38,20 @@ _ANSWER_S = 0.5
 
 _SHARE_BYTES_MIN = 64 << 10
 
+_backoff = lru_cache(maxsize=1024)(Backoff.steps)
+"""The steps of a group, which its waiting calls share."""
+
 Send = Callable[[Any], Awaitable[None]]
 
 
 class Terms(NamedTuple):
-    """A checked request."""
+    """A checked request, without the fields that only the check needs: thousands may wait."""
 
-    topic: str
-    group: str
+    request: ReceiveRequest
     lease_ms: int
-    options: dict[str, Any]
+    is_renewed: bool
+    namespace: str
+    name: str
     attempt: ReceiveAttempt | None
 
 
@@ -74,23 +79,22 @@ class Receiving:
         self._unsent = unsent
         self._senders: Counter[str] = Counter()  # by receipt; no entry once a call has sent it
 
-    async def receive(self, client: Client, left_s: float | None, request: Any, send: Send) -> None:
-        """Answer ReceiveMessage. `left_s`: seconds until the deadline of the call."""
-        terms = await self._checked(client, left_s, request)
+    async def receive(self, client: Client, terms: Terms, send: Send) -> int:
+        """Answer ReceiveMessage; return the code of the answer."""
         found = [] if terms.attempt is None else self._held.replay(terms.attempt)
         is_new = not found
         if is_new:
             self._unsent.check()
-            found = await self._clients.poll(client, lambda: self._lease(terms))
+            found = await self._clients.poll(client, self._lease, terms.request)
         with (
             self._sending(found, is_new=is_new),
             self._unsent.hold(min(answer_bytes(found), self._limits.unsent_bytes_max)),
         ):
-            if is_new and request.auto_renew:
+            if is_new and terms.is_renewed:
                 self._held.renew(client, found)
             if is_new and found and terms.attempt is not None:
                 self._held.keep(terms.attempt, found)
-            await self._send(found, request.message_queue.topic, terms.lease_ms, send)
+            return await self._send(found, terms, send)
 
     @contextmanager
     def _sending(self, found: Sequence[LeasedMessage], *, is_new: bool) -> Iterator[None]:
@@ -110,20 +114,18 @@ class Receiving:
             for one in mine:
                 del senders[one]
 
-    async def _lease(self, terms: Terms) -> list[LeasedMessage]:
-        request = ReceiveRequest.from_options(terms.topic, terms.group, terms.options)
+    async def _lease(self, request: ReceiveRequest) -> list[LeasedMessage]:
         share = self._unsent.left_bytes // (4 * self._clients.waiting_count)  # itself included
         # A power of two: calls with the same limit share a read.
         request.bytes_max = max(1 << share.bit_length() >> 1, _SHARE_BYTES_MIN)
         return await self._store._receive(request)
 
-    async def _send(
-        self, found: Sequence[LeasedMessage], topic: Any, lease_ms: int, send: Send
-    ) -> None:
+    async def _send(self, found: Sequence[LeasedMessage], terms: Terms, send: Send) -> int:
+        topic = messages.Resource(resource_namespace=terms.namespace, name=terms.name)
         has_begun = False
         for one in found:
             try:
-                shown = view(one, topic, lease_ms)  # one at a time, as it is a copy
+                shown = view(one, topic, terms.lease_ms)  # one at a time, as it is a copy
             except (CorruptError, MessageError) as error:  # no client can read it
                 await self._settling.bury(one.receipt, str(error))
                 continue
@@ -133,12 +135,15 @@ class Receiving:
             await send(_answer(message=shown))
         if has_begun:
             await send(_answer(delivery_timestamp=timestamp(self._settling.now_ms())))
-        else:
-            text = "no message came in time"
-            await send(_answer(status=status(Code.MESSAGE_NOT_FOUND, text)))
+            return int(Code.OK)
+        text = "no message came in time"
+        await send(_answer(status=status(Code.MESSAGE_NOT_FOUND, text)))
+        return int(Code.MESSAGE_NOT_FOUND)
 
-    async def _checked(self, client: Client, left_s: float | None, request: Any) -> Terms:
-        topic, group = resource_name(request.message_queue.topic), resource_name(request.group)
+    async def checked(self, client: Client, left_s: float | None, request: Any) -> Terms:
+        """Return a request as it is kept while it waits. `left_s`: until the call's deadline."""
+        named = request.message_queue.topic
+        topic, group = resource_name(named), resource_name(request.group)
         await self._names.check_topic(topic)
         self._names.check_group(topic, group)
         policy = self._policies.of(group)
@@ -156,16 +161,20 @@ class Receiving:
             raise RejectedError(
                 Code.BAD_REQUEST, f"batch_size: wanted 1 or more, got {request.batch_size}"
             )
-        options = {
-            "lease": lease_ms / 1000,
-            "max_count": min(request.batch_size, self._limits.entries_max),
-            "wait": wait_s,
-            "max_attempts": policy.max_attempts,
-            "backoff": policy.backoff_s,
-            "ordered": policy.fifo,
+        found = ReceiveRequest(
+            topic,
+            group,
+            lease=lease_ms / 1000,
+            max_count=min(request.batch_size, self._limits.entries_max),
+            wait=wait_s,
+            max_attempts=policy.max_attempts,
+            backoff=_backoff(policy.backoff_s),
+            ordered=policy.fifo,
             **filter_of(request.filter_expression),
-        }
-        return Terms(topic, group, lease_ms, options, _attempt_of(client, topic, group, request))
+        )
+        attempt = _attempt_of(client, topic, group, request)
+        return Terms(found, lease_ms, request.auto_renew, named.resource_namespace, named.name,
+                     attempt)  # fmt: skip
 
 
 def _attempt_of(client: Client, topic: str, group: str, request: Any) -> ReceiveAttempt | None:

@@ -163,9 +163,7 @@ class RocketmqServer(ServerThread):
         settling = Settling(
             store, held, options.limits, lambda: self._store.clock.now_ms, self._count_returned
         )
-        clients = KnownClients(
-            options.limits, self._counters, settling.give_back, settling.end_leases
-        )
+        clients = KnownClients(options.limits, self._counters, settling.end_leases)
         unsent = ByteBudget("unsent_bytes_max", options.limits.unsent_bytes_max)
         transactions = Transactions(store, settling, unsent, options.limits)
         return Parts(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.rocketmq_bench import RawCaller, RocketmqBench, seconds
 from tests.support.until import until
 from timerstore import TimerStore
 from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore.aio import AsyncTimerStore
 from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import MessageError
 from timerstore.net.server_counters import ServerCounters
@@ -347,33 +349,39 @@ def test_client_that_leaves_during_a_receive_in_the_pool_gets_no_message(
     assert [one.system_properties.delivery_attempt for one in found] == [1]
 
 
-def test_poll_that_is_cancelled_after_its_receive_gives_the_messages_back(bench: Bench) -> None:
+@pytest.mark.parametrize("step_count", range(6))
+@pytest.mark.parametrize("by", ["client", "goodbye", "both"])
+def test_poll_that_ends_at_any_step_loses_no_message(
+    bench: Bench, by: str, step_count: int
+) -> None:
     bench.store.put("t", b"x")
     bench.turn()
-    returned: list[str] = []
 
-    async def cancel_poll() -> list[str]:
-        clients = known_clients.KnownClients(
-            RocketmqLimits(), ServerCounters(), returned.extend, lambda *_: None
-        )
-        leased: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        async def receive() -> Any:
-            return await leased
-
-        found = bench.store.receive("t", "g")
-        poll = asyncio.ensure_future(clients.poll(known_clients.Client("one", "here"), receive))
-        while not clients.waiting_count:
+    async def end_poll() -> Any:
+        pool, client = ThreadPoolExecutor(1), known_clients.Client("one", "here")
+        store = AsyncTimerStore(bench.store, pool, may_block=True)
+        clients = known_clients.KnownClients(RocketmqLimits(), ServerCounters(), lambda *_: None)
+        request = ReceiveRequest("t", "g", wait=20)
+        poll = asyncio.ensure_future(clients.poll(client, store._receive, request))
+        for _ in range(step_count):
             await asyncio.sleep(0)
-        await asyncio.sleep(0)  # `receive` waits
-        leased.set_result(found)
-        await asyncio.sleep(0)  # `receive` has ended, and the poll does not know it yet
-        poll.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await poll
-        return [one.receipt for one in found]
+        if by != "goodbye":
+            poll.cancel()
+        if by != "client":
+            clients.goodbye(client)
+        [found] = await asyncio.gather(poll, return_exceptions=True)
+        assert clients.waiting_count == 0
+        pool.shutdown()
+        return found
 
-    assert asyncio.run(cancel_poll()) == returned != []
+    found = asyncio.run(end_poll())
+    bench.turn()
+    again = bench.store.receive("t", "g")
+    if isinstance(found, list) and found:
+        assert again == []
+    else:
+        assert found == [] if by == "goodbye" else isinstance(found, asyncio.CancelledError)
+        assert [one.attempt for one in again] == [1]
 
 
 def test_message_that_no_client_can_read_becomes_a_dead_letter(

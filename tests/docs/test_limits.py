@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +364,19 @@ def test_waiting_pull_goes_on_when_messages_do_not_match(bench: Bench) -> None:
         answer = waiting.final(found)
         waiting.end()
         assert (answer.status, answer.next_offset) == (status, next_offset)
+
+
+def test_limits_of_rocketmq_clients_are_those_of_the_code() -> None:
+    pytest.importorskip("grpc")
+    from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
+
+    section = (GUIDES / "rocketmq-clients.md").read_text().split("\n## Limits\n")[1]
+    shown = {}
+    for names, values in re.findall(r"^\| (`.*?`) \| (.*?) \|", section, re.MULTILINE):
+        texts = values.split(", ")
+        shown |= dict(zip(re.findall("`(.*?)`", names), texts, strict=True))
+    wanted = {
+        name: f"{value >> 20} MiB" if "bytes" in name else f"{value:,}"
+        for name, value in asdict(RocketmqLimits()).items()
+    }
+    assert shown == wanted

@@ -7,7 +7,7 @@ Invariants:
     1. The polls of a client that says goodbye end at once, without messages, and so do its streams,
        also one that it opens later.
     2. The leases of a push consumer end when it says goodbye, or when no stream with its id was
-       open for 30 s. A short break of the network ends none.
+       open for 30 s. A short break of the network ends none, unless `clients_max` others broke too.
     3. The streams of an id end when no call with this id came for `SILENT_S`: the client for Java
        may open one while it closes, and waits for its end. Each client sends heartbeats.
     4. A client does not end the leases of another connection that has a stream, whatever its id.
@@ -103,6 +103,10 @@ class KnownClients(NotCopyable):
             del self._ids[client.id]
             del self._seen_s[client.id]
         if not self._is_closed and client.id not in self._ids:
+            if len(self._absent) >= self._limits.clients_max:
+                oldest = next(iter(self._absent))
+                self._absent[oldest].cancel()
+                self._look_for(oldest)
             loop = asyncio.get_running_loop()
             self._absent[client.id] = loop.call_later(ABSENT_S, self._look_for, client.id)
 

@@ -20,7 +20,8 @@ class RocketmqLimits:
     connections_max: int = 4096
     """Open connections. Another one is closed at once."""
     clients_max: int = 4096
-    """Clients with a Telemetry stream."""
+    """Clients with a Telemetry stream. As many that were disconnected keep their leases for 30 s;
+    above it those of the first end at once."""
     topics_max: int = 10_000
     """Topics of the store. Above it, no client makes another one."""
     groups_max: int = 10_000

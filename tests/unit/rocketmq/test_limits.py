@@ -16,6 +16,7 @@ from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, sec
 from tests.support.until import until
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ConfigError
+from timerstore.rocketmq import known_clients
 from timerstore.rocketmq.byte_budget import answer_bytes, message_bytes
 from timerstore.rocketmq.definitions import Code, messages
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
@@ -309,12 +310,55 @@ def test_answer_above_the_limit_is_sent_alone(limited: Any) -> None:
 def test_entries_of_a_call_are_limited(limited: Any) -> None:
     served = limited(entries_max=2)
     caller = served.caller()
-    for _ in range(3):
-        caller.send()
+    one = messages.Message(
+        topic=resource("t"), body=b"x", system_properties=messages.SystemProperties(message_type=1)
+    )
+    for count, code in ((2, Code.OK), (3, Code.BAD_REQUEST)):
+        assert caller.call("SendMessage", messages=[one] * count).status.code == code
+    caller.send()
     served.bench.turn()
-    assert len(caller.receive()) == 2
-    entries = [messages.AckMessageEntry(receipt_handle="x")] * 3
-    assert caller.call("AckMessage", entries=entries).status.code == Code.BAD_REQUEST
+    found = caller.receive()
+    assert len(found) == 2
+    entries = [
+        messages.AckMessageEntry(receipt_handle=one.system_properties.receipt_handle)
+        for one in found
+    ]
+    assert caller.call("AckMessage", entries=[*entries, entries[0]]).status.code == Code.BAD_REQUEST
+    assert caller.call("AckMessage", entries=entries).status.code == Code.OK
+
+
+def test_size_of_ids_is_limited(limited: Any) -> None:
+    served = limited()
+    for size, code in ((256, Code.OK), (257, Code.CLIENT_ID_REQUIRED)):
+        assert served.caller("x" * size).call("Heartbeat").status.code == code
+    for size, code in ((128, Code.MESSAGE_NOT_FOUND), (129, Code.BAD_REQUEST)):
+        assert code_of(served.caller(), attempt_id="x" * size) == code
+
+
+def test_clients_that_were_disconnected_are_limited(
+    limited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_clients, "ABSENT_S", 3600.0)
+    served = limited(clients_max=1)
+    push, second = served.caller(), served.caller()
+
+    def connect(caller: RawCaller) -> None:
+        """Open a stream, and end it."""
+        command = messages.TelemetryCommand(settings=messages.Settings(client_type=2))
+        assert [one.status.code for one in caller.telemetry(iter([command]))] == [Code.OK]
+        until(lambda: not served.server.stats()["net_connections"])
+
+    push.send()
+    served.bench.turn()
+    assert len(push.receive(auto_renew=True)) == 1
+    connect(push)
+    assert served.server.stats()["net_returned_leases"] == 0
+    connect(push)  # it is still the only one
+    assert served.server.stats()["net_returned_leases"] == 0
+    connect(second)
+    until(lambda: served.server.stats()["net_returned_leases"])
+    served.bench.turn()
+    assert len(second.receive()) == 1
 
 
 def test_answers_that_are_kept_are_limited(limited: Any) -> None:

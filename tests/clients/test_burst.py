@@ -8,7 +8,7 @@ import pytest
 
 import timerstore
 from tests.clients.client_driver import ClientDriver
-from tests.clients.fetch import is_fetched
+from tests.clients.conftest import need_fetched
 from tests.clients.served_store import ServedStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(900)]
@@ -29,10 +29,9 @@ def taken(driver: ClientDriver) -> Iterator[dict[str, str]]:
             return
 
 
-@pytest.mark.skipif(
-    not all(map(is_fetched, CONSUMERS)), reason="NOT RUN: some of the clients are not here"
-)
 def test_burst_reaches_push_consumers_once(served: ServedStore) -> None:
+    for name in CONSUMERS:
+        need_fetched(name)
     served.stop()
     due_ms = int(time.time() * 1000) + START_MS
     with timerstore.open(served.path) as store:

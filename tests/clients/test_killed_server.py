@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from tests.clients.client_driver import ClientDriver
-from tests.clients.fetch import is_fetched
+from tests.clients.conftest import need_fetched
 from tests.clients.served_store import ServedStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(600)]
@@ -17,8 +17,8 @@ COUNT = 5000
 SPREAD_MS = 1000
 
 
-@pytest.mark.skipif(not is_fetched(CLIENT), reason="NOT RUN: the client for Java is not here")
 def test_sends_of_a_client_survive_kills_of_the_server(tmp_path: Path) -> None:
+    need_fetched(CLIENT)
     served = ServedStore(tmp_path)
     served.start()
     driver = ClientDriver(CLIENT, served.address)
@@ -31,14 +31,19 @@ def test_sends_of_a_client_survive_kills_of_the_server(tmp_path: Path) -> None:
             time.sleep(0.01)
         served.kill()
         served.start()
+    reader = ClientDriver(CLIENT, served.address)
     driver.finish(300)
     acknowledged = set(driver.stored)
     assert len(acknowledged) == len(driver.stored) >= 2500
-    time.sleep(2)
-    served.kill()  # during the delivery
-    driver.kill()
+    end = time.monotonic() + 120
+    while not reader.receive("t", "other"):
+        assert time.monotonic() < end
+    served.kill()
+    for one in (driver, reader):
+        one.kill()
     found = []
     with timerstore.open(served.path) as store:
+        assert store.stats()["pending_messages"], "it was killed during the delivery"
         while store.stats()["pending_messages"]:
             time.sleep(0.1)
         while page := store.receive("t", "g", max_count=1000, wait=1):

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import descriptor_pb2
 
-from tests.clients.fetch import BUILT, is_fetched
+from tests.clients.conftest import need_fetched
+from tests.clients.fetch import BUILT
 from timerstore.rocketmq.definitions import COMPILED
 
 pytestmark = pytest.mark.more
@@ -63,8 +64,8 @@ def facts_of_message(
         yield from facts_of_message(f"{name}.", nested)
 
 
-@pytest.mark.skipif(not is_fetched("python"), reason="NOT RUN: the client for Python is not here")
 def test_definitions_are_those_of_the_official_client() -> None:
+    need_fetched("python")
     done = subprocess.run(
         [BUILT / "python/bin/python", "-c", PROGRAM], capture_output=True, check=True
     )
@@ -73,6 +74,6 @@ def test_definitions_are_those_of_the_official_client() -> None:
     assert ours - theirs == set()
 
 
-@pytest.mark.skipif(not is_fetched("python"), reason="NOT RUN: the client for Python is not here")
 def test_definitions_and_the_official_client_live_in_one_process() -> None:
+    need_fetched("python")
     subprocess.run([BUILT / "python/bin/python", "-c", TOGETHER, COMPILED.parent], check=True)

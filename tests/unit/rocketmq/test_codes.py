@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.support.bench import NOW
+from tests.support.bench import NOW, Bench, small
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
+from timerstore.aio import AsyncTimerStore
 from timerstore.errors import (
     BusyError,
     ClosedError,
@@ -17,7 +19,6 @@ from timerstore.errors import (
     FullError,
     LeaseLostError,
 )
-from timerstore.rocketmq import codes
 from timerstore.rocketmq.definitions import Code, FilterType, messages
 from timerstore.rocketmq.message_views import timestamp
 
@@ -110,14 +111,39 @@ def test_error_has_its_code(
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_error_of_the_store_has_its_code(error: Any, code: int) -> None:
-    assert codes.status_of(error).code == code
+def test_error_of_the_store_has_its_code(
+    caller: RawCaller, monkeypatch: pytest.MonkeyPatch, error: Any, code: int
+) -> None:
+    async def put(*_: Any, **_options: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(AsyncTimerStore, "put", put)
+    found = caller.send().status
+    assert (found.code, found.message) == (code, "EXPIRED" if code == 40013 else str(error))
+
+
+def test_full_slot_is_a_code_that_ends_repetitions(tmp_path: Path) -> None:
+    served = RocketmqBench(Bench(tmp_path / "store", small(slot_messages_max=1)))
+    caller = served.caller()
+    due = timestamp(NOW + 5000)
+    assert caller.send(delivery_timestamp=due).status.code == Code.OK
+    served.bench.turn()
+    found = caller.send(delivery_timestamp=due).status
+    assert found.code == Code.TOO_MANY_REQUESTS
+    assert "slot_messages_max" in found.message
+    served.close()
+
+
+def test_record_too_large_has_its_code(tmp_path: Path) -> None:
+    sizes = small(commit_log_segment_bytes=64 << 10, message_bytes_max=60_000)
+    served = RocketmqBench(Bench(tmp_path / "store", sizes))
+    found = served.caller().send(body=bytes(60_000), user_properties={"p": "x" * 9000}).status
+    assert (found.code, "message: wanted at most" in found.message) == (41300, True)
+    served.close()
 
 
 def test_client_without_an_id_is_rejected(served: RocketmqBench) -> None:
-    for client_id in ("", "x" * 257):
-        found = served.caller(client_id).call("Heartbeat").status
-        assert found.code == Code.CLIENT_ID_REQUIRED
+    assert served.caller("").call("Heartbeat").status.code == Code.CLIENT_ID_REQUIRED
 
 
 def test_bug_is_shown_by_its_id_only(

@@ -1,8 +1,9 @@
 """SendMessage and RecallMessage."""
 
 import gzip
+from pathlib import Path
 
-from tests.support.bench import NOW
+from tests.support.bench import NOW, Bench
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource
 from timerstore.rocketmq.definitions import Code, MessageType, messages
 from timerstore.rocketmq.message_views import timestamp
@@ -112,6 +113,17 @@ def test_recall_says_the_truth(served: RocketmqBench, caller: RawCaller) -> None
     served.bench.turn(1000)
     assert recall(sent[1].recall_handle) == (Code.NOT_FOUND, "ALREADY_DELIVERED", "m1")
     assert [one.system_properties.message_id for one in caller.receive()] == ["m1"]
+
+
+def test_recall_of_a_message_of_another_store_is_unknown(caller: RawCaller, tmp_path: Path) -> None:
+    caller.send(delivery_timestamp=timestamp(NOW + 1000))
+    other = RocketmqBench(Bench(tmp_path / "other"))
+    due = timestamp(NOW + 1000)
+    sent = [other.caller().send(message_id=f"m{k}", delivery_timestamp=due) for k in range(2)]
+    other.close()
+    handle = sent[1].recall_handle
+    found = caller.call("RecallMessage", topic=resource("t"), recall_handle=handle).status
+    assert (found.code, found.message) == (Code.NOT_FOUND, "UNKNOWN")
 
 
 def test_recall_needs_the_topic_of_the_handle(caller: RawCaller) -> None:

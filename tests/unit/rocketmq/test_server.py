@@ -1,5 +1,6 @@
 """The start and the end of a server, its health, its counters, and what it rejects."""
 
+import asyncio
 import os
 import socket
 import threading
@@ -13,8 +14,11 @@ import timerstore
 import timerstore.rocketmq
 from tests.support.bench import Bench
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, resource, seconds
+from tests.support.until import until
 from timerstore.errors import ClosedError, ConfigError
+from timerstore.rocketmq import health, rocketmq_server
 from timerstore.rocketmq.definitions import Code, messages
+from timerstore.rocketmq.sending import Sending
 
 
 def parked(served: RocketmqBench, caller: RawCaller) -> Any:
@@ -89,6 +93,26 @@ def test_shards_are_rejected(tmp_path: Path) -> None:
         timerstore.rocketmq.serve(store, address="127.0.0.1:0")  # type: ignore[arg-type]
 
 
+def http2_frame(kind: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind]) + bytes(5) + payload
+
+
+def test_pings_between_calls_are_permitted(served: RocketmqBench) -> None:
+    """The client for Java pings, also without calls. A server of gRPC would send it away."""
+    host, _, port = served.server.address.partition(":")
+    with socket.create_connection((host, int(port)), 20) as one:
+        one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, b""))
+        frames = one.makefile("rb")
+        for _ in range(10):
+            one.sendall(http2_frame(6, b"12345678"))
+            kind = b""
+            while kind != b"\x06\x01":  # the answer
+                head = frames.read(9)
+                kind = head[3:5]
+                assert kind[:1] != b"\x07", "GOAWAY"
+                frames.read(int.from_bytes(head[:3], "big"))
+
+
 def test_health_is_that_of_the_server(served: RocketmqBench, caller: RawCaller) -> None:
     assert caller.call("Check").status == 1
     assert caller.call("Check", service="apache.rocketmq.v2.MessagingService").status == 1
@@ -101,12 +125,57 @@ def test_health_is_that_of_the_server(served: RocketmqBench, caller: RawCaller) 
     assert next(watch).status == 2
 
 
+def test_watches_of_the_health_are_limited(
+    caller: RawCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_WATCHES_MAX", 1)
+    watch = caller.begin("Watch", b"")
+    assert next(watch).status == 1
+    with pytest.raises(grpc.RpcError) as found:
+        list(caller.begin("Watch", b""))
+    assert found.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    watch.cancel()
+
+
+def test_call_that_does_not_end_is_cancelled_at_the_close(
+    served: RocketmqBench, caller: RawCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocketmq_server, "_GOODBYE_S", 0.01)
+
+    async def hang(*_: Any) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Sending, "send", hang)
+    call = caller.begin("SendMessage", b"")
+    until(lambda: served.server.stats()["net_running_requests"])
+    served.server.close()
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    assert served.server.stats()["net_running_requests"] == 0
+
+
 def test_calls_that_are_not_supported_are_unimplemented(caller: RawCaller) -> None:
     for name in ("PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "SyncLiteSubscription"):
         call = caller.channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{name}")
         with pytest.raises(grpc.RpcError) as found:
             call(b"", timeout=20)
         assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+
+
+def test_bytes_of_calls_are_counted(served: RocketmqBench, caller: RawCaller) -> None:
+    def counted() -> tuple[int, int]:
+        stats = served.server.stats()
+        return stats["net_received_bytes"], stats["net_sent_bytes"]
+
+    heartbeat = messages.HeartbeatRequest(group=resource("g")).SerializeToString()
+    size = caller.call("Heartbeat", heartbeat).ByteSize()
+    assert counted() == (len(heartbeat), size)
+    poll = caller.receive_request()
+    size += sum(one.ByteSize() for one in caller.call("ReceiveMessage", poll))
+    assert counted() == (len(heartbeat) + poll.ByteSize(), size)
+    command = messages.TelemetryCommand(settings=messages.Settings(client_type=1))
+    [answer] = caller.telemetry(iter([command]))
+    assert counted()[1] == size + answer.ByteSize()
 
 
 def test_calls_are_counted(served: RocketmqBench, caller: RawCaller) -> None:

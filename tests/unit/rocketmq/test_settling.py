@@ -23,6 +23,18 @@ def test_second_ack_is_refused(served: RocketmqBench, caller: RawCaller) -> None
     assert (second.status.code, second.status.message) == (Code.INVALID_RECEIPT_HANDLE, "SETTLED")
 
 
+def test_receipt_of_another_store_is_unknown(
+    served: RocketmqBench, caller: RawCaller, tmp_path: Path
+) -> None:
+    received(served, caller)
+    other = RocketmqBench(Bench(tmp_path / "other"))
+    for _ in range(2):
+        receipt = received(other, other.caller())
+    other.close()
+    found = caller.ack(receipt)[0].status
+    assert (found.code, found.message) == (Code.INVALID_RECEIPT_HANDLE, "UNKNOWN")
+
+
 def test_acks_of_one_call_have_their_own_status(served: RocketmqBench, caller: RawCaller) -> None:
     receipt = received(served, caller)
     found = caller.ack(receipt, "no receipt")

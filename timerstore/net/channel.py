@@ -261,17 +261,14 @@ class Channel(NotCopyable):
         return BegunCall(self, spec, call_id, slot, limit_s)
 
     def read_for(self, slot: _Slot) -> None:
-        """Read the bytes that have come, for a call without a thread. They may be its answer, or a
-        part of it. This never waits, also if they are the answer of another call.
+        """Read the bytes that have come, for a call without a thread: its answer, a part of it, or
+        answers of other calls. This never waits.
         """
+        if slot.reply is not None or self._has_reader:
+            return
         reading = self._reading
         try:
-            if (
-                slot.reply is None
-                and not self._has_reader
-                and (self._chunks or self._stream.has_bytes())
-                and reading.acquire(blocking=False)
-            ):
+            if (self._chunks or self._stream.has_bytes()) and reading.acquire(blocking=False):
                 self._read_until(slot, time.monotonic() + self._call_timeout_s, waits=False)
                 reading.release()
                 self._let_another_read()
@@ -438,11 +435,10 @@ class Channel(NotCopyable):
                 slot.wakeup.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
 
     def _read_until(self, slot: _Slot, deadline_s: float, *, waits: bool = True) -> None:
-        """Read until the answer, the time or, without `waits`, the bytes that have come end."""
+        """Read until the answer comes or the time is over; if not `waits`, only what has come."""
         try:
             now_s = time.monotonic()
-            if self._chunks:  # of a reader that was interrupted
-                self._deliver_received()
+            self._deliver_received()  # what an interrupted reader left
             while slot.reply is None and now_s < deadline_s and self._lost is None:
                 if not waits and not self._stream.has_bytes():
                     return

@@ -435,7 +435,7 @@ class Channel(NotCopyable):
                 slot.wakeup.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
 
     def _read_until(self, slot: _Slot, deadline_s: float, *, waits: bool = True) -> None:
-        """Read until the answer comes or the time is over; if not `waits`, only what has come."""
+        """Read until the answer comes or the time is over. Without `waits`, do not wait."""
         try:
             now_s = time.monotonic()
             self._deliver_received()  # what an interrupted reader left

@@ -13,6 +13,7 @@ from tests.support.bench import Bench, small
 from tests.support.held_sync import PATIENCE_S, HeldSync
 from tests.support.inside import inside
 from tests.support.served_bench import ServedBench
+from tests.support.until import until
 from timerstore import AckResult
 from timerstore.aio import quick_work
 from timerstore.errors import ConnectionLostError, FailedError, MessageError
@@ -144,6 +145,27 @@ def test_put_of_a_closed_connection_is_stored(synced: ServedBench) -> None:
         pass
     synced.bench.turn()
     assert synced.bench.bodies("t") == [b"first", b"not answered"]
+
+
+@pytest.mark.parametrize("wait", [0.0, 60.0])
+@pytest.mark.parametrize("synced", ["slow"], indirect=True)
+def test_messages_that_are_leased_for_a_closed_connection_are_given_back(
+    synced: ServedBench, wait: float
+) -> None:
+    remote = synced.connect()
+    remote.receive("other", "g")  # the loop makes the first one
+    connections = synced.server.stats()["net_connections"]
+    raw = synced.raw()
+    raw.hello()
+    held = _held(synced)
+    raw.send([2, 1, "receive", ["t", "g"], {"wait": wait}])
+    assert held.is_reached.wait(PATIENCE_S), "the message is leased"
+    raw.close()
+    until(lambda: synced.server.stats()["net_connections"] == connections)
+    held.is_released.set()
+    until(lambda: not _running(synced))
+    (one,) = remote.receive("t", "g")
+    assert (one.body, one.attempt) == (b"first", 1)
 
 
 @pytest.mark.parametrize("synced", ["slow"], indirect=True)

@@ -66,6 +66,16 @@ def test_lease_and_delay_are_at_most_the_longest_delay(bench: Bench) -> None:
     assert bench.store.nack(longer, delay=longest_s) is AckResult.NACKED
 
 
+@pytest.mark.parametrize("beyond_ms", [-1, 0, 1])
+def test_backoff_ends_with_the_longest_delay(bench: Bench, beyond_ms: int) -> None:
+    longest_ms = bench.config.delay_ms_max
+    bench.store.put("t", b"a")
+    (one,) = receive(bench, backoff=timedelta(milliseconds=longest_ms + beyond_ms))
+    assert bench.store.nack(one) is AckResult.NACKED
+    (again,) = bench.store.pending()
+    assert again.due_ms == bench.clock.now_ms + longest_ms + min(beyond_ms, 0)
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 def test_last_attempt_is_the_one_of_max_attempts(bench: Bench, attempts: int) -> None:
     bench.store.put("t", b"a")

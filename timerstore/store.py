@@ -33,7 +33,6 @@ from timerstore._engine.read.pull_request import check_queues, wait_problems
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.write.put import KnownId
 from timerstore._engine.write.put_many import PriorityBatchWriter
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
 from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
@@ -141,7 +140,7 @@ class TimerStore(
         return self._put_writer.put(request)
 
     @api_call
-    def _begin_single(self, request: PutRequest) -> PutReceipt | KnownId | None:
+    def _begin_single(self, request: PutRequest) -> PutReceipt | None:
         """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
         return self._put_writer.begin(request.as_half(self._engine.config.delay_ms_max))
 

@@ -3,8 +3,7 @@
     plain, or with tags, keys, properties, an id     appended by the loop
     the first put to a topic, a level, a spread,
     a replacing put, a put that would have to wait   appended by a thread of the pool
-    an id that was put before                        looked up by a thread of the pool, once the
-                                                     first message with the id is durable
+    an id that was put before                        looked up by a thread of the pool
 
 Thread safety: runs on the loop that awaits.
 Invariants:
@@ -23,7 +22,6 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from timerstore._engine.base.owner import NotCopyable
-from timerstore._engine.write.put import KnownId
 from timerstore._engine.write.put_requests import REPEATABLE, PutRequest
 from timerstore.aio.shared_sync import SharedSync
 from timerstore.api import StoreApi
@@ -61,11 +59,9 @@ class Puts(NotCopyable):
         self._answered = 0  # puts without a wait since other tasks ran
         self.shared = SharedSync(store, may_block=may_block)
 
-    def _append(
-        self, given: Sequence[Any], named: Mapping[str, Any]
-    ) -> PutReceipt | KnownId | None:
+    def _append(self, given: Sequence[Any], named: Mapping[str, Any]) -> PutReceipt | None:
         """Append a message on the loop. Return None if the loop cannot."""
-        begun: PutReceipt | KnownId | None = self._store._begin_put(*given, **named)
+        begun: PutReceipt | None = self._store._begin_put(*given, **named)
         if (
             begun is None
             and self._is_own_put
@@ -84,7 +80,7 @@ class Puts(NotCopyable):
     ) -> bool:
         """Implement AsyncTimerStore._put_without_task."""
         begun = self._append(given, named)
-        if not isinstance(begun, PutReceipt):
+        if begun is None:
             return False
         if self._is_to_sync(named):
             self.shared.call_when_durable(
@@ -97,9 +93,7 @@ class Puts(NotCopyable):
     async def put(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> PutReceipt:
         """Implement AsyncTimerStore.put."""
         begun = self._append(given, named)
-        if isinstance(begun, KnownId):
-            await self.shared.through(begun.log_offset + 1)
-        elif begun is not None:
+        if begun is not None:
             await self._settle(begun.log_offset, is_sync=self._is_to_sync(named))
             return begun
         if not self._is_to_sync(named):

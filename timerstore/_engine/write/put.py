@@ -24,7 +24,7 @@ See also: docs/decisions/0002-group-commit.md.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -43,13 +43,6 @@ from timerstore._engine.write.put_requests import CheckedPut, PutCheck, PutReque
 from timerstore._engine.write.targets import TopicTarget
 from timerstore.clock import SystemClock
 from timerstore.receipts import PutBatch, PutReceipt, ReceiptOrigin
-
-
-class KnownId(NamedTuple):
-    """Nothing was appended: the id of the message was put before."""
-
-    log_offset: int
-    """Of the first message with the id. It may not be durable yet."""
 
 
 class PutWriter(NotCopyable):
@@ -126,7 +119,7 @@ class PutWriter(NotCopyable):
         """Store one message, unless its id was put to the topic before; return its receipt."""
         put = self._check(request, self._clock.now_ms)
         receipt = self._append(put, waits=True)
-        if not isinstance(receipt, PutReceipt):
+        if receipt is None:
             receipt = self._batches.put_checked(_as_batch(put), atomic=False)[0]
         elif put.is_sync:
             self._log.sync_through(receipt.log_offset + 1)
@@ -134,11 +127,11 @@ class PutWriter(NotCopyable):
             reach("put_once_answered")
         return receipt
 
-    def begin(self, request: PutRequest) -> PutReceipt | KnownId | None:
+    def begin(self, request: PutRequest) -> PutReceipt | None:
         """Append one message; the caller syncs. Return None if that is not the usual case."""
         return self._append(self._check(request, self._clock.now_ms), waits=False)
 
-    def _append(self, put: CheckedPut, *, waits: bool) -> PutReceipt | KnownId | None:
+    def _append(self, put: CheckedPut, *, waits: bool) -> PutReceipt | None:
         appender, is_unusual = self._appender, bool(put.raw_id) or not waits
         request, queue_id = put.request, put.request.queue_id
         target = self._targets.by_topic.get(request.topic)
@@ -160,8 +153,8 @@ class PutWriter(NotCopyable):
         origin: ReceiptOrigin = target.origin
         if is_unusual:
             appended = self._append_named(put, target, route.native, waits=waits)
-            if appended is None or isinstance(appended, KnownId):
-                return appended
+            if appended is None:
+                return None
             log_offset, number, counter = appended
             reach("put_single_appended")
             if request.message_id is not None:
@@ -177,10 +170,11 @@ class PutWriter(NotCopyable):
 
     def _append_named(
         self, put: CheckedPut, target: TopicTarget, route: Any, *, waits: bool
-    ) -> tuple[int, int, int] | KnownId | None:
+    ) -> tuple[int, int, int] | None:
         """Append a message with the id of its caller, or without waiting.
 
-        Return as Appender.append, or None if the append would have to wait.
+        Return as Appender.append, or None if the append would have to wait, or if the id was put
+        before: then nothing was appended.
         """
         source, text, ids = _source(put), put.text, ffi.NULL
         if put.raw_id and self._ids.is_on:
@@ -205,7 +199,7 @@ class PutWriter(NotCopyable):
             return int(got)
 
         appended = self._log.append("put", append) if waits else self._log.append_now(append)
-        return KnownId(appended[0]) if appended is not None and not is_new else appended
+        return appended if is_new else None
 
     def _append_on_level(self, put: CheckedPut, target: TopicTarget, level: int) -> PutReceipt:
         """Append to the level's queue; the message's own topic and queue are in its properties."""

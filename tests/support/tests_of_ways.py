@@ -54,6 +54,7 @@ LISTED: Mapping[str, frozenset[str]] = {
     "leases/test_receive.py": frozenset(),
     "leases/test_receive_limits.py": frozenset(),
     "leases/test_receive_request.py": frozenset(),
+    "leases/test_receive_with_ack.py": frozenset(),
     "leases/test_several_topics.py": frozenset(
         {
             "test_begin_that_fails_in_one_topic_leaves_no_waiter",
@@ -101,6 +102,7 @@ _ALWAYS = {
     "leases/test_lease_limits.py",
     "leases/test_receive.py",
     "leases/test_receive_limits.py",
+    "leases/test_receive_with_ack.py",
     "read/test_consumer_seeks.py",
     "read/test_consumer_shares.py",
     "write/test_flow_control.py",

@@ -304,6 +304,38 @@ def test_rejected_connections_get_the_error_up_to_a_number(tmp_path: Path) -> No
             raws[-1].reply()
 
 
+REFUSED: dict[str, list[Any]] = {
+    "receive with an argument less": ["receive", ["t"], WAIT],
+    "receive with an unknown option": ["receive", ["t", "g"], {**WAIT, "more": 1}],
+    "receive with a wrong value": ["receive", ["t", "g"], {**WAIT, "lease": -1}],
+    "receive with too many leases": ["receive", ["t", "g"], WAIT],
+    "pull of no queue": ["pull", ["t", -1, 0], WAIT],
+    "poll with an unknown option": ["poll", [], {**WAIT, "more": 1}, 1],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wait_that_is_refused_leaves_its_place(name: str, tmp_path: Path) -> None:
+    limits = ServerLimits(waits_max=1, connection_waits_max=1, leases_max=1)
+    with _served(tmp_path, limits) as served:
+        served.bench.store.put("t", b"x")
+        served.bench.turn()
+        raw = _greeted(served, return_leases=True)
+        raw.send([2, 1, "consumer", ["t", "reader"]])
+        assert raw.reply() == [5, 1, 1]
+        raw.send([2, 2, "receive", ["t", "g"]])
+        (leased,) = raw.reply()[2]
+        if "leases" not in name:
+            raw.send([2, 3, "ack", [leased["receipt"]]])
+            assert raw.reply()[0] == 5
+        raw.send([2, 4, *REFUSED[name]])
+        assert _kind(raw.reply()) == ("BusyError" if "leases" in name else "MessageError")
+        raw.send([2, 5, "ack", [leased["receipt"]]])
+        assert raw.reply()[0] == 5
+        raw.send_all([[2, 6, "receive", ["t", "g"], WAIT], [3, 6]])
+        assert _kind(raw.reply()) == "AbandonedCall", "the only place is free"
+
+
 def test_call_that_ended_leaves_its_room_and_its_id() -> None:
     end: Any = None
     running = RunningCalls(ServerLimits(running_bytes_max=100), ServerCounters())

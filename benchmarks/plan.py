@@ -38,7 +38,7 @@ PARTS = (
                                        "--kinds", "step,empty_step", "--rounds", "3"), extra=True),
     Part("net", "net", 160, ("--rounds", "2", "--n", "4000")),
     Part("rocketmq", "rocketmq", 320, extra=True),
-    Part("celery", "celery", 650, extra=True),
+    Part("celery", "celery", 430, extra=True),
     Part("lateness", "lateness", 62, ("--seconds", "4")),
     Part("trickle", "trickle", 25, extra=True),
     Part("peers_1m", "peers", 250, ("--n", "1000000", "--peers", FAST, "--seconds-max", "300")),

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ import timerstore.rocketmq
 from tests.support.amounts import both
 from tests.support.bench import small
 from tests.support.rocketmq_bench import RawCaller, resource, seconds
+from tests.support.until import until
 from timerstore.rocketmq import receiving
 from timerstore.rocketmq.definitions import MESSAGING, Code, messages, methods
 from timerstore.rocketmq.message_views import timestamp
+from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 from timerstore.rocketmq.topic_routes import TopicRoutes, endpoints
 
 _DEADLINE_S = 20.0
@@ -116,9 +117,11 @@ def test_any_bytes_get_an_answer(server: Any, count: int, caplog: pytest.LogCapt
     assert not caplog.records
     assert caller.send("works").status.code == Code.OK
     assert [one.body for one in caller.receive("works", long_polling_timeout=seconds(5))] == [b"x"]
-    while server.stats()["net_running_requests"]:
-        threading.Event().wait(0.001)
+    until(lambda: not server.stats()["net_running_requests"])
     assert server.stats()["net_waiting_requests"] == 0
+    limits, service = RocketmqLimits(), server._service
+    until(lambda: service._requests.left_bytes == limits.sending_bytes_max)
+    assert service._parts.receiving._unsent.left_bytes == limits.unsent_bytes_max
     caller.close()
 
 

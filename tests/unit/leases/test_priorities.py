@@ -122,13 +122,14 @@ def test_queues_past_the_priorities_come_last(bench: Bench) -> None:
     assert [one.body for one in take(bench)] == order  # the retries, too
 
 
-def test_retries_and_new_messages_of_a_priority_take_turns(bench: Bench) -> None:
+@pytest.mark.parametrize("at_once", [10, 1])
+def test_retries_and_new_messages_of_a_priority_take_turns(bench: Bench, at_once: int) -> None:
     put(bench, 5, 5, 1)
     for one in take(bench):
         assert bench.store.nack(one, delay=0) is AckResult.NACKED
     bench.turn()
     put(bench, 5, 5, 1)
-    got = take(bench)
+    got = [one for _ in range(6) for one in take(bench, at_once)]
     assert Counter(one.attempt for one in got[:4]) == {1: 2, 2: 2}
     assert [one.attempt for one in got[:4]] in ([1, 2, 1, 2], [2, 1, 2, 1])
     assert [one.priority for one in got] == [5, 5, 5, 5, 1, 1]

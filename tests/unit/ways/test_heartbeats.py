@@ -15,9 +15,7 @@ def test_lease_outlives_its_first_end_in_the_block(bench: Bench) -> None:
         for passed_ms in (60, 120):
             bench.clock.set(NOW + passed_ms)
             end_ms = NOW + passed_ms + 100
-            until(
-                lambda end_ms=end_ms: [one.due_ms for one in bench.local.pending()] == [end_ms], 5
-            )
+            until(lambda end_ms=end_ms: [one.due_ms for one in bench.local.pending()] == [end_ms])
             bench.turn()
         assert bench.store.receive("t", "g") == []
         assert beat.lost is None
@@ -36,7 +34,7 @@ def test_block_raises_if_its_lease_ended(bench: Bench) -> None:
     def block() -> None:
         with bench.store.heartbeat(one, lease=0.1) as beat:
             bench.turn(1000)
-            until(lambda: beat.lost is not None, 5)
+            until(lambda: beat.lost is not None)
 
     with pytest.raises(LeaseLostError) as caught:
         block()

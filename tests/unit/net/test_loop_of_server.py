@@ -168,6 +168,25 @@ def test_messages_that_are_leased_for_a_closed_connection_are_given_back(
     assert (one.body, one.attempt) == (b"first", 1)
 
 
+def test_messages_that_a_close_has_given_back_are_not_sent(
+    synced: ServedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """close() gives messages back that no answer has claimed."""
+    synced.connect().receive("other", "g")  # makes the group
+    raw = synced.raw()
+    raw.hello()
+    claimed: list[int] = []
+
+    def claim(_store: object, found: list[object]) -> list[object]:
+        claimed.append(len(found))
+        return []
+
+    monkeypatch.setattr(type(synced.bench.local), "_claim", claim)
+    raw.send([2, 1, "receive", ["t", "g"], {}])
+    assert raw.reply()[:3] == [5, 1, []]
+    assert claimed == [1]
+
+
 @pytest.mark.parametrize("synced", ["slow"], indirect=True)
 def test_slow_sync_does_not_block_other_calls(synced: ServedBench) -> None:
     remote = synced.connect()

@@ -9,11 +9,13 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench, copied_at, small
+from tests.support.inside import inside
 from timerstore import (
     AckResult,
     BusyError,
     CancelResult,
     ConfigError,
+    FailedError,
     MessageError,
     ReadOnlyError,
 )
@@ -103,6 +105,14 @@ def full(tmp_path: Path) -> Iterator[Bench]:
     fill(bench)
     yield bench
     bench.close()
+
+
+def test_deletion_in_a_failed_store_says_that_it_has_failed(bench: Bench) -> None:
+    """Otherwise it asks for a second call when the messages of a level are delivered."""
+    bench.store.put("gone", b"waits", level=3)
+    inside(bench.local).log.fail(FailedError("planted", where=bench.root))
+    with pytest.raises(FailedError, match="planted"):
+        bench.store.delete_topic("gone")
 
 
 def test_delete_topic_removes_all_of_it_and_nothing_else(full: Bench) -> None:

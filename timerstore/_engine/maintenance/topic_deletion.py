@@ -107,6 +107,7 @@ class TopicDeleter(NotCopyable):
                 f"topic: {topic!r} goes with the topic of its messages; wanted that one"
             )
         with self._lock:
+            self._log.check_alive()  # else it may wait for a delivery that does not come
             known = {*self._routes.topics(), *self._routes.deleting}
             if not any(topic in (one, source_of(one)) for one in known):
                 return False

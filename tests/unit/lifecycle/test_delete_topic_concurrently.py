@@ -16,6 +16,7 @@ from tests.support.inside.methods import LEASING_ROW
 from tests.unit.leases.test_message_groups import names_of_queue
 from timerstore import AckResult, BusyError, MessageError
 from timerstore._engine.base import failpoints
+from timerstore._engine.storage.disk import Disk
 
 NAMES = ["begun", "cancelled", "appended", "offsets_removed"]
 
@@ -58,6 +59,51 @@ def check_new(used: Bench) -> None:
     used.turn(120_000)
     assert [one.body for one in used.out("gone")] == [b"new"]
     assert [one.body for one in store.receive("gone", "g", max_count=9)] == [b"new"]
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_reader_that_opens_a_file_meanwhile_leaves_nothing_of_it(
+    used: Bench, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    """Else the new topic would be written to the removed file, and a checkpoint would fail.
+
+    is_slow: the reader notes the file when the deletion is over.
+    """
+    segments = inside(used.local).routes.get("gone", 0).queue._segments
+    remove, open_ = Disk.remove_tree, Disk.open
+    has_opened, may_go_on = threading.Event(), threading.Event()
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(segments.read(0, 20)))
+
+    def opened(disk: Disk, path: Path, **how: Any) -> Any:
+        file = open_(disk, path, **how)
+        if threading.current_thread() is reader:
+            has_opened.set()
+            assert may_go_on.wait(20)
+        return file
+
+    def remove_tree(disk: Disk, path: Path) -> None:
+        if path.name == "gone":
+            reader.start()
+            assert has_opened.wait(20)
+        if path.name == "gone" and not is_slow:
+            may_go_on.set()
+            reader.join()
+        remove(disk, path)
+
+    monkeypatch.setattr(Disk, "open", opened)
+    monkeypatch.setattr(Disk, "remove_tree", remove_tree)
+    assert used.store.delete_topic("gone") is True
+    may_go_on.set()
+    reader.join()
+    assert found[0] != bytes(20)
+    check_new(used)
+    used.store.flush()
+    used.reopen()
+    assert [one.body for one in used.out("gone")] == [b"new"]
 
 
 # --- leases ---

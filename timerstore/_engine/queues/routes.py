@@ -248,11 +248,13 @@ class Routes(NotCopyable):
             gone = {key for key in self._by_name if key[0] == topic}
             for key in gone:
                 self._by_name[key].queue.empty()
-            gone |= {(topic, queue_id) for queue_id in range(self.queue_count(topic))}
             self._disk.remove_tree(self._tree.queues / topic)
             if self._disk.is_directory(self._tree.queues):
                 self._disk.sync_directory(self._tree.queues)
+            for key in gone:  # a reader may have opened a file
+                self._by_name[key].queue.empty()
             self.deleted_below[topic] = below
+            gone |= {(topic, queue_id) for queue_id in range(self.queue_count(topic))}
             self._made_count.pop(topic, None)
             self.gone |= gone
 

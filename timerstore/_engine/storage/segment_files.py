@@ -57,6 +57,7 @@ class SegmentFiles(NotCopyable):
         self._syncing: dict[int, File] = {}  # taken out of `_dirty`, and not durable yet
         self._reserved_end = 0
         self._lock = Lock()
+        self._forgotten = 0  # how often all files were forgotten
         self._sync_lock = Lock()
         disk.add_cache(self)
 
@@ -188,6 +189,7 @@ class SegmentFiles(NotCopyable):
     def _file(self, number: int) -> File:
         file = self._open.get(number) or self._reserved.get(number)
         if file is None:
+            forgotten = self._forgotten
             try:
                 file = self._disk.open(self.path(number))
             except FailedError as error:
@@ -195,9 +197,10 @@ class SegmentFiles(NotCopyable):
                     raise GoneError("it was removed", where=self.path(number)) from error
                 raise
             with self._lock:
-                if len(self._open) >= _OPEN_MAX:
-                    self._open.pop(next(iter(self._open)))
-                self._open[number] = file
+                if forgotten == self._forgotten:  # else another file may get its name
+                    if len(self._open) >= _OPEN_MAX:
+                        self._open.pop(next(iter(self._open)))
+                    self._open[number] = file
         return file
 
     def release_descriptors(self) -> bool:
@@ -349,9 +352,13 @@ class SegmentFiles(NotCopyable):
         self.has_incompatible_files = False
 
     def forget_all(self) -> None:
-        """Close and forget every file, which the caller removes; a read then raises GoneError."""
+        """Close and forget every file; a read of a removed one then raises GoneError.
+
+        Call it before and after the files are removed: in between a reader may open one.
+        """
         with self._sync_lock, self._lock:
-            numbers, self.numbers = self.numbers, []
+            numbers, self.numbers = {*self.numbers, *self._open}, []
+            self._forgotten += 1
             self._reserved_end = 0
             for number in numbers:
                 self._close_file(number)

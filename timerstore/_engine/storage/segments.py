@@ -18,7 +18,7 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.storage.segment_files import SegmentFiles
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, GoneError
 
 # --- epochs ---
 # Count readers by epoch, to know when a retired resource has no reader left.
@@ -186,10 +186,13 @@ class Segments(SegmentFiles):
         self._table, self._table_first, self._table_size = None, 0, 0  # the space may begin at 0
 
     def forget_all(self) -> None:
-        """Close and forget every file, retired ones too, which the caller removes."""
+        """Close and forget every file, as SegmentFiles.forget_all, retired ones too."""
         super().forget_all()
-        self._retired = []
-        self._table, self._table_first, self._table_size = None, 0, 0  # as `remove_all`
+        with self._lock:
+            for number in list(self._maps):
+                self._unmap(number)
+            self._retired = []
+            self._table, self._table_first, self._table_size = None, 0, 0  # as `remove_all`
 
     def _close_file(self, number: int) -> None:
         super()._close_file(number)
@@ -277,11 +280,15 @@ class Segments(SegmentFiles):
             return
         # Without the lock: a lack of descriptors makes it release those of other spaces, and they
         # those of this one.
+        forgotten = self._forgotten
         memory = self._disk.spared(lambda: self._file(number).map_read(self.segment_bytes))
         with self._lock:
             if number in self._maps:
                 memory.close()
                 return
+            if forgotten != self._forgotten:
+                memory.close()
+                raise GoneError("it was removed", where=self.path(number))
             if len(self._maps) >= _MAPS_MAX:
                 self._unmap_unused(1)  # the caller has a view
             if not 0 <= number - self._table_first < self._table_size:

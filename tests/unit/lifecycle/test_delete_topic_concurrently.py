@@ -65,7 +65,7 @@ def check_new(used: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_reader_that_opens_a_file_meanwhile_leaves_nothing_of_it(
+def test_reader_leaves_no_file_of_a_deleted_queue(
     used: Bench, monkeypatch: pytest.MonkeyPatch, is_slow: bool
 ) -> None:
     """Else the new topic would be written to the removed file, and a checkpoint would fail.

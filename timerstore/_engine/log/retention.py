@@ -213,9 +213,7 @@ class Retention(Service):
         # Check again: a guard may have needed less when it was asked above.
         if not self._dependents.is_past(end, self._moved_end) or not self._may_remove(end):
             return False
-        with self._log.lock:
-            log_end = self._log.end
-        self._log.sync_through(log_end)
+        self._log.sync_through(self._moved_end)
         reach("retention_emptied")
         segments.retire(end)
         self._emptied_end, self._moved_end = 0, None

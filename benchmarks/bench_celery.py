@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 from benchmarks import harness
 from benchmarks.harness import Result, need, spread
-from benchmarks.peers.contract import module_missing
+from benchmarks.peers.contract import module_missing, process_ram_bytes
 from benchmarks.rounds import interleaved
 from benchmarks.served.contract import program_missing
+from benchmarks.served.of_redis import server_command
 
 ENDS_S = 120.0
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -76,13 +77,11 @@ class Process:
     def memory_bytes(self) -> int:
         """Return the anonymous memory of all processes."""
         total = 0
-        for status in Path("/proc").glob("[0-9]*/status"):
-            try:
-                if os.getsid(int(status.parent.name)) == self._process.pid:
-                    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-                    total += int(fields["RssAnon"].split()[0]) * 1024
-            except (ProcessLookupError, FileNotFoundError, KeyError):
-                continue  # it has ended
+        for folder in Path("/proc").glob("[0-9]*"):
+            pid = int(folder.name)
+            with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+                if os.getsid(pid) == self._process.pid:
+                    total += process_ram_bytes(pid)
         return total
 
     def close(self) -> None:
@@ -113,9 +112,7 @@ def _timerstore(root: Path) -> Started:
 
 def _redis(fsync: str, root: Path) -> Started:
     place = root / "x.sock"
-    command = ["redis-server", "--port", "0", "--unixsocket", str(place), "--dir", str(root),
-               "--save", "", "--appendonly", "yes", "--appendfsync", fsync]  # fmt: skip
-    server = Process(command, root, "broker", {})
+    server = Process(server_command(fsync, place), root, "broker", {})
     server.wait(place.exists, "no server")
     return Started(server, f"redis+socket://{place}", {})
 

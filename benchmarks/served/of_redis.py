@@ -14,14 +14,18 @@ STREAM, GROUP = "net", "group"
 CONNECTIONS_MAX = 64  # of a client for asyncio: one for each command in flight
 
 
+def server_command(fsync: str, socket: Path) -> list[str]:
+    """Return the command of a server with an append-only file, on a socket in its directory."""
+    return ["redis-server", "--port", "0", "--unixsocket", str(socket), "--dir", str(socket.parent),
+            "--save", "", "--appendonly", "yes", "--appendfsync", fsync]  # fmt: skip
+
+
 class RedisStream:
     """A server of its own, on a socket in its directory."""
 
     def __init__(self, fsync: str, root: Path) -> None:
         self._socket = root / "redis.sock"
-        command = ["redis-server", "--port", "0", "--unixsocket", str(self._socket),
-                   "--dir", str(root), "--save", "", "--appendonly", "yes",
-                   "--appendfsync", fsync]  # fmt: skip
+        command = server_command(fsync, self._socket)
         self._process = start_process(command, self._socket, root / "redis.log")
         self._names = itertools.count()
         caller = self.caller()

@@ -1,6 +1,6 @@
 /* Calls of the operating system, used by storage/disk.py and storage/guarded_map.py only. */
 
-/* os/file_io.c. Each function returns 0 or -errno. */
+/* os/file_io.c. Each function returns 0 or -errno, unless it says otherwise. */
 
 /* Fill a range with zeros without changing the file's size. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
@@ -12,6 +12,10 @@ int32_t ts_write_each(int32_t fd, const uint8_t *data, int32_t size, int32_t cou
                       const int64_t *offsets);
 /* Free the disk blocks of a range. */
 int32_t ts_punch(int32_t fd, int64_t offset, int64_t size);
+/* Return the length of an open file, -ENOENT if it lost its name, or -errno. The times of the file
+ * are not read: from Linux 6.13 on, the write after such a read gets a time of its own, and its
+ * sync takes about a third longer. */
+int64_t ts_length_in_place(int32_t fd);
 
 /* os/map_guard.c: maps whose file another process may truncate. install, add and remove: under one
  * lock of the caller. hits and is_hit: at any time. */

@@ -3,7 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+#ifndef STATX_SIZE
+#include <linux/stat.h> /* a libc that is older than the call */
+#endif
 
 #include "timerstore.h"
 
@@ -46,4 +51,20 @@ int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size)
     if (sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE) == 0)
         return 0;
     return -errno;
+}
+
+int64_t ts_length_in_place(int32_t fd)
+{
+    struct stat old;
+#if defined(STATX_SIZE) && defined(SYS_statx)
+    struct statx found;
+
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_NLINK, &found) == 0)
+        return found.stx_nlink ? (int64_t)found.stx_size : -ENOENT;
+    if (errno != ENOSYS)
+        return -errno;
+#endif
+    if (fstat(fd, &old) < 0)
+        return -errno;
+    return old.st_nlink ? (int64_t)old.st_size : -ENOENT;
 }

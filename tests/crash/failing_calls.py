@@ -38,7 +38,7 @@ BY_DESCRIPTOR = (
     "close", "fstat", "pwrite", "pread", "preadv", "lseek", "fdatasync", "fsync", "ftruncate",
     "posix_fallocate",
 )  # fmt: skip
-FROM_C = ("ts_zero_range", "ts_start_writing", "ts_punch")
+FROM_C = ("ts_zero_range", "ts_start_writing", "ts_punch", "ts_length_in_place")
 OTHERS = ("mmap", "lockf", "flock")
 TAKE_SPACE = {
     "create", "mkdir", "rename", "replace", "link", "pwrite", "fdatasync", "fsync", "ftruncate",

@@ -211,15 +211,17 @@ class File(NotCopyable):
 
         Then it was removed, replaced or truncated while it was open.
         """
-        status = self.status()
-        if not status.st_nlink:
+        found = int(lib.ts_length_in_place(self.fd))
+        if found == -errno.ENOENT:
             raise FailedError("the file was removed or replaced while it was open", where=self.path)
-        if size is not None and status.st_size != size:
+        if found < 0:
+            raise os_error(os_error_of(-found), "stat", self.path)
+        if size is not None and found != size:
             raise FailedError(
                 "the size of the file changed while it was open",
                 where=self.path,
                 wanted=f"{size} bytes",
-                got=status.st_size,
+                got=found,
             )
 
     def resize(self, size: int) -> None:

@@ -193,12 +193,13 @@ class TimerStates(NotCopyable):
         """
         assert self._file is not None
         self._reach(max(dirty.chunks.max(initial=-1), past.max(initial=-1)) + 1)
-        self._set_expired(past)
+        stays = np.ones(len(dirty.chunks), np.bool_)
+        if len(past):
+            self._set_expired(past)
+            stays = np.isin(dirty.chunks, past[self._which[past] == _EXPIRED], invert=True)
         if len(dirty.chunks):
             self._extend(dirty.chunks, log_end)
-        gone = past[self._which[past] == _EXPIRED]
-        stays = np.isin(dirty.chunks, gone, invert=True)
-        self._write_sectors(dirty.chunks[stays], log_end, dirty.payloads[stays])
+        self._write_sectors(dirty.chunks[stays], dirty.payloads[stays], log_end)
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
@@ -231,11 +232,14 @@ class TimerStates(NotCopyable):
 
     def _extend(self, chunks: Int64Array, log_end: int) -> None:
         # Only one sector of a chunk may have this log end. Changed chunks get theirs elsewhere.
-        empty = np.setdiff1d(np.flatnonzero(self._which == _UNWRITTEN), chunks)
-        for part in np.split(empty, range(_EMPTY_AT_ONCE, len(empty), _EMPTY_AT_ONCE)):
-            self._write_sectors(part, log_end, np.zeros((len(part), PAYLOAD_BYTES), np.uint8))
+        unwritten = self._which == _UNWRITTEN
+        unwritten[chunks] = False
+        empty = np.flatnonzero(unwritten)
+        for begin in range(0, len(empty), _EMPTY_AT_ONCE):
+            part = empty[begin : begin + _EMPTY_AT_ONCE]
+            self._write_sectors(part, np.zeros((len(part), PAYLOAD_BYTES), np.uint8), log_end)
 
-    def _write_sectors(self, chunks: Int64Array, log_end: int, payloads: Bytes) -> None:
+    def _write_sectors(self, chunks: Int64Array, payloads: Bytes, log_end: int) -> None:
         assert self._file is not None
         raw, crcs = state_sector.make(chunks, log_end, payloads)
         completed = np.full(len(chunks), _UNWRITTEN, np.int8)
@@ -294,5 +298,7 @@ class TimerStates(NotCopyable):
 
 def _ranges(which: "np.ndarray[tuple[int], np.dtype[np.int8]]") -> tuple[tuple[int, int], ...]:
     """Return the ranges of expired chunks."""
+    if not (which == _EXPIRED).any():
+        return ()
     edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _EXPIRED, [0])).astype(np.int8)))
     return tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

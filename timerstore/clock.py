@@ -24,6 +24,10 @@ class Clock(ABC):
     def monotonic_ns(self) -> int:
         """Nanoseconds since an arbitrary time. It never decreases."""
 
+    def seconds_until(self, time_ms: int) -> float:
+        """Return the time until `now_ms` is `time_ms`, seconds; 0 or less if it is already."""
+        return (time_ms - self.now_ms) / 1000
+
     @property
     def by_hand(self) -> bool:
         """Whether the clock moves only when a program sets it, so that no real wait can wait for
@@ -50,6 +54,12 @@ class SystemClock(Clock):
     def now_ms(self) -> int:
         """Wall clock time, milliseconds since 1970 UTC."""
         return time.time_ns() // 1_000_000
+
+    def seconds_until(self, time_ms: int) -> float:
+        """Return the time until `now_ms` is `time_ms`, seconds, to the nanosecond: a wait that is
+        counted from a whole millisecond ends half a millisecond late on average.
+        """
+        return (time_ms * 1_000_000 - time.time_ns()) / 1e9
 
     @property
     def monotonic_ns(self) -> int:

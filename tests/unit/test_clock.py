@@ -17,6 +17,18 @@ def test_system_clock_returns_machine_time():
     clock.subscribe(lambda: None)()
 
 
+def test_time_until_a_millisecond_has_fractions():
+    clock = SystemClock()
+    at_ms = clock.now_ms + 5000
+    before_ns = time.time_ns()
+    found = clock.seconds_until(at_ms)
+    after_ns = time.time_ns()
+    assert (at_ms * 1_000_000 - after_ns) / 1e9 <= found <= (at_ms * 1_000_000 - before_ns) / 1e9
+    assert clock.seconds_until(at_ms - 60_000) < 0
+    assert ManualClock(1000).seconds_until(1250) == 0.25
+    assert ManualClock(1000).seconds_until(900) == -0.1
+
+
 def test_manual_clock_keeps_monotonic_time_when_set_back():
     clock = ManualClock(1000)
     assert (clock.now_ms, clock.monotonic_ns, clock.by_hand) == (1000, 0, True)

@@ -212,6 +212,29 @@ def test_dequeue_get_sleeps_when_late_message_is_in_read_slot(bench: Bench) -> N
     assert wait_s > 5
 
 
+@pytest.mark.parametrize(
+    ("options", "service"),
+    [
+        ({"delay": 0.5}, "dequeue_put"),
+        ({"delay": 6}, "dequeue_get"),
+        ({"level": 1}, "schedule_deliver"),
+    ],
+)
+def test_services_wait_for_fractions_of_a_millisecond(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, options: dict[str, float], service: str
+) -> None:
+    """A wait that is counted in whole milliseconds would end up to one of them late."""
+    bench.store.put("t", b"m", **options)  # type: ignore[arg-type]
+    bench.turn()
+    whole_s = bench.store.services()[service].idle_s()
+    until = type(bench.clock).seconds_until
+    monkeypatch.setattr(
+        type(bench.clock), "seconds_until", lambda clock, ms: until(clock, ms) - 0.0004
+    )
+    assert whole_s is not None
+    assert bench.store.services()[service].idle_s() == pytest.approx(whole_s - 0.0004)
+
+
 def test_due_entries_are_kept_when_disk_is_full_before_delivery(bench: Bench) -> None:
     # A step takes due entries and then raises while it waits for a checkpoint.
     bench.store.put("t", b"a", delay=1)

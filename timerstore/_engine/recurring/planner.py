@@ -257,7 +257,7 @@ class Planner(Service):
         """Return the time until the next run must be planned."""
         if self._wake_ms is None:
             return None
-        return min(max((self._wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+        return min(max(self._clock.seconds_until(self._wake_ms), 0.0), IDLE_S_MAX)
 
     def _wake_of(self, definition: Definition) -> int:
         """Return when the definition's next run is to be planned.

@@ -274,7 +274,7 @@ class DequeueGet(Service):
         blocked_s = self._blocked_s()
         if earliest == NO_SLOT or is_blocked:
             return blocked_s
-        wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
+        wait_s = self._clock.seconds_until(earliest * self._config.precision_ms)
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)
         wait_s = min(max(wait_s, 0.0), _BURST_CHECK_S if has_burst else self._idle_s_max)
         return wait_s if blocked_s is None else min(wait_s, blocked_s)
@@ -289,4 +289,4 @@ class DequeueGet(Service):
         if wake_ms is None:
             return None
         slot_ms = wake_ms // self._config.precision_ms * self._config.precision_ms
-        return min(max((slot_ms - self._clock.now_ms) / 1000, _BLOCKED_S_MIN), IDLE_S_MAX)
+        return min(max(self._clock.seconds_until(slot_ms), _BLOCKED_S_MIN), IDLE_S_MAX)

@@ -288,7 +288,7 @@ class DequeuePut(Service):
         wake_ms = self._open_slot.next_wake_ms()
         if wake_ms is None:
             return self._sooner_s(None)
-        wait_s = min(max((wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+        wait_s = min(max(self._clock.seconds_until(wake_ms), 0.0), IDLE_S_MAX)
         return self._sooner_s(max(wait_s, _UNLINKED_S) if self._is_blocked else wait_s)
 
     def _sooner_s(self, wait_s: float | None) -> float | None:

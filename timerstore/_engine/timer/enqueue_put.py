@@ -101,4 +101,4 @@ class EnqueuePut(Service):
         due_ms = self._linker.next_move_down_ms()
         if due_ms is None or due_ms <= self._clock.now_ms:  # blocked; a checkpoint wakes it
             return None
-        return min((due_ms - self._clock.now_ms) / 1000, IDLE_S_MAX)
+        return min(max(self._clock.seconds_until(due_ms), 0.0), IDLE_S_MAX)

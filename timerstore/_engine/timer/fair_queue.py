@@ -246,7 +246,7 @@ class FairQueue(NotCopyable):
         return min(waits, default=None)
 
     def _wait_of(self, topic: str, queue: _TopicQueue) -> float:
-        early_s = (int(queue.parts[0]["due_ms"][0]) - self._clock.now_ms) / 1000
+        early_s = self._clock.seconds_until(int(queue.parts[0]["due_ms"][0]))
         rate = self._rates.get(topic)
         if rate is None:
             return max(0.0, early_s)

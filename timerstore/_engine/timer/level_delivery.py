@@ -289,7 +289,7 @@ class ScheduleDeliver(Service):
             return min(held_ns / 1e9, IDLE_S_MAX)
         if self._next_ms is None:
             return None
-        return min(max((self._next_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+        return min(max(self._clock.seconds_until(self._next_ms), 0.0), IDLE_S_MAX)
 
 
 def _first_of(parts: list[Entries], count: int) -> Entries:

@@ -188,12 +188,12 @@ def test_messages_of_a_failed_store_stay_leased(
     bench = waiting_message
     failed = FailedError("the disk failed")
 
-    def settle(leases: Leases, _end: int) -> None:
+    def settle(_leases: Leases) -> None:
         inside(bench.store).log.fail(failed)
         raise failed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Leases, "_settle", settle)
+        patched.setattr(Leases, "_settle_received", settle)
         with pytest.raises(FailedError, match="the disk failed"):
             take(bench)
     assert "not given back" in caplog.text

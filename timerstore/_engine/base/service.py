@@ -103,7 +103,7 @@ class Service(NotCopyable):
 
     def wake(self) -> None:
         """Wake the thread: there is work."""
-        if not self._event.is_set():
+        if self._event.is_unset():
             self._event.set()
 
     def start(self) -> None:

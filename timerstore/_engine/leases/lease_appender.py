@@ -64,16 +64,12 @@ _MADE_ID_BYTES = 32  # length of an id that the store makes; every record has ro
 
 
 class LeaseSource(NamedTuple):
-    """A topic and group, and whether the topic or its retry topic is read."""
+    """A topic and group; the topic that is read, and whether that is the topic of retries."""
 
     topic: str
     group: str
+    read_topic: str
     is_retry: bool
-
-    @property
-    def read_topic(self) -> str:
-        """Return the topic that is read."""
-        return retry_topic(self.topic, self.group) if self.is_retry else self.topic
 
 
 class _Row(NamedTuple):

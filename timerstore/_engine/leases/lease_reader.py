@@ -23,7 +23,7 @@ from weakref import WeakSet
 from timerstore._engine.base.message_fields import rank_of_queue
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
-from timerstore._engine.format.lease import Receipt
+from timerstore._engine.format.lease import Receipt, retry_topic
 from timerstore._engine.leases.lease_appender import LeaseAppender, LeaseSource
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.message_order import MessageOrder
@@ -140,8 +140,8 @@ class LeaseReader(NotCopyable):
         self._ends = ends
         self._order = PriorityOrder()
         self._sides = [
-            LeaseSource(topic, group, is_retry=True),
-            LeaseSource(topic, group, is_retry=False),
+            LeaseSource(topic, group, retry_topic(topic, group), is_retry=True),
+            LeaseSource(topic, group, topic, is_retry=False),
         ]
         self._leasing = leasing
         self._make_consumer = make_consumer
@@ -162,7 +162,8 @@ class LeaseReader(NotCopyable):
         with self._lock:
             if self._routes.deleting:
                 self._routes.refuse_deleting(self.topic)
-            self._read_with(_Mode(terms.filters, terms.ordered))
+            if (mode := _Mode(terms.filters, terms.ordered)) != self._mode:
+                self._read_with(mode)
             if self.topic in self._routes.priority_topics and not terms.ordered:
                 self._take_by_priority(terms, leased)
                 return
@@ -319,7 +320,8 @@ class LeaseReader(NotCopyable):
     ) -> "WaitingReceive":
         """Begin to wait for both topics; `take` leases messages."""
         with self._lock:
-            self._read_with(_Mode(terms.filters, terms.ordered))
+            if (mode := _Mode(terms.filters, terms.ordered)) != self._mode:
+                self._read_with(mode)
             polls = [one.begin_poll(terms.max_count, terms.wait_s) for one in self._consumers]
             waiting = WaitingReceive(polls, take, self._waiting)
             if terms.wait_s > 0:
@@ -327,8 +329,6 @@ class LeaseReader(NotCopyable):
             return waiting
 
     def _read_with(self, mode: "_Mode") -> None:
-        if mode == self._mode:
-            return
         retry, topic = self._sides
         if self._waiting:  # closing their consumers would end their wait, again and again
             raise MessageError(

@@ -138,7 +138,7 @@ class Leases(NotCopyable):
         self._rescheduler = rescheduler
         self._timers = LeaseTimers(core.routes, core.config, self._opening)
         self._shared_receive = SharedReceive(
-            self._prepare, lambda source, terms: self._lease(source, terms, [])
+            self._prepare, lambda source, terms: self._take(source, terms, [], syncs=False)
         )
         self._unclaimed = UnclaimedLeases()
         self._renewals = Renewals(self._opening, core.clock, lookup)
@@ -222,15 +222,15 @@ class Leases(NotCopyable):
     def _prepare(self, request: ReceiveRequest) -> tuple[Source, ReceiveTerms]:
         terms = self._checks.terms(request)
         self._log.check_alive()
-        return self._source(request.topic, request.group, terms.filters), terms
+        try:
+            return self._readers[request.topic, request.group], terms  # type: ignore[index]
+        except (KeyError, TypeError):
+            return self._source(request.topic, request.group, terms.filters), terms
 
     def _source(self, topic: Topics, group: str, filters: Filters) -> Source:
-        """Return the reader of a topic, or the turns of several."""
-        try:
-            return self._readers[topic, group]  # type: ignore[index]
-        except (KeyError, TypeError):
-            topics = check_topics(topic, group)
-            make_filter(self._timer_route, *filters)  # raises before the group leases a topic
+        """Return a new reader of a topic, or the turns of several."""
+        topics = check_topics(topic, group)
+        make_filter(self._timer_route, *filters)  # raises before the group leases a topic
         readers = [self._reader(one, group) for one in topics]
         if len(readers) == 1:
             return readers[0]
@@ -259,18 +259,14 @@ class Leases(NotCopyable):
                 one.end_call()
 
     def _take(
-        self, source: Source, terms: ReceiveTerms, leased: list[LeasedMessage]
+        self,
+        source: Source,
+        terms: ReceiveTerms,
+        leased: list[LeasedMessage],
+        *,
+        syncs: bool = True,
     ) -> list[LeasedMessage]:
-        """Lease messages; they are durable on return. `leased` has each as soon as it is leased."""
-        self._lease(source, terms, leased)
-        if leased:
-            self._settle_received()
-        return leased
-
-    def _lease(
-        self, source: Source, terms: ReceiveTerms, leased: list[LeasedMessage]
-    ) -> list[LeasedMessage]:
-        """Lease messages, as `_take`, without a sync."""
+        """Lease messages, durably if it `syncs`; `leased` has each as soon as it is leased."""
         try:
             source.take(terms, leased)
         except BaseException:
@@ -278,10 +274,13 @@ class Leases(NotCopyable):
             leased.clear()
             self._return_unseen(mine)
             raise
+        if leased and syncs:
+            self._settle_received()
         return leased
 
     def _settle_received(self) -> None:
-        self._settle(self._log.end)
+        if self._config.flush == "sync":
+            self._log.sync_through(self._log.end)
         reach("receive_answered")
 
     def _settle(self, end: int) -> None:

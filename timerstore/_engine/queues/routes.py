@@ -129,7 +129,8 @@ class Routes(NotCopyable):
 
     def full_queue_count(self, topic: str) -> int:
         """Return the topic's queue count, including queues that topics.json omits."""
-        return max(self.queue_count(topic), self._made_count.get(topic, 0))
+        one = self._topics.topics.get(topic)
+        return max(one.queue_count if one is not None else 0, self._made_count.get(topic, 0))
 
     def are_mixed(self) -> bool:
         """Return whether more than one topic has pending timers."""

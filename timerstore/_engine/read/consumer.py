@@ -219,7 +219,8 @@ class Consumer(Closing):
         """Buffer messages, within a call of the store; return the queues to hand them out from.
 
         The list is empty if there are no messages. `order`: sorts the queues; None: in turn.
-        `bytes_max`: as of ReceiveTerms.
+        `bytes_max`: as of ReceiveTerms. No message is handed out here, so an error or a signal
+        loses none.
         """
         with self._group.lock:
             self._group.refresh()
@@ -227,14 +228,7 @@ class Consumer(Closing):
             for queue in queues:
                 if queue.may_expire:
                     self._drop_expired(queue)
-        return queues if self._fetch(queues, max_count, bytes_max or _FETCH_BYTES_MAX) else []
-
-    def _fetch(self, queues: list[AssignedQueue], max_count: int, left_bytes: int) -> bool:
-        """Buffer up to `max_count` messages, and as many bytes; return whether there is any.
-
-        No message is handed out here, so an error or a signal loses none.
-        """
-        ready = 0
+        ready, left_bytes = 0, bytes_max or _FETCH_BYTES_MAX
         try:
             for queue in queues:
                 ready += self._fetch_from(queue, max_count - ready, left_bytes)
@@ -245,7 +239,7 @@ class Consumer(Closing):
             if not ready:
                 raise
             # Otherwise the next call raises it.
-        return ready > 0
+        return queues if ready else []
 
     def _fetch_from(self, queue: AssignedQueue, count: int, bytes_max: int) -> int:
         """Pull from one queue until `count` messages or `bytes_max` bytes are buffered.

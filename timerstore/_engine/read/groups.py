@@ -417,7 +417,7 @@ class Group(NotCopyable):
     def refresh(self) -> None:
         """Divide the queues again if there are new queues, or consumers were collected."""
         for member in self.members.copy():
-            if member.is_gone:
+            if member.owner() is None:  # collected without having been closed
                 self.leave(member)
         if self._count_queues(self.topic) != self.queue_count:
             self.divide()

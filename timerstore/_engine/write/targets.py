@@ -114,7 +114,7 @@ class Targets(NotCopyable):
                     routes,
                     origin,
                     body_bytes_max,
-                    has_priorities=self.has_priorities(topic),
+                    has_priorities=topic in self._routes.priority_topics,
                 )
                 self.by_topic[topic] = target
                 self._set_fastpath(target)
@@ -154,15 +154,11 @@ class Targets(NotCopyable):
                 self._set_fastpath(target)
         return target.routes[number]
 
-    def has_priorities(self, topic: str) -> bool:
-        """Return whether each queue of the topic holds the messages of one priority."""
-        return topic in self._routes.priority_topics
-
     def retry_queue(self, topic: str, queue_id: int, *, is_grouped: bool) -> int:
         """Return the queue of the retries of a message in a queue of the topic."""
         if is_grouped:
             return lease_queue_of(queue_id)
-        return PriorityQueueId(queue_id) if self.has_priorities(topic) else 0
+        return PriorityQueueId(queue_id) if topic in self._routes.priority_topics else 0
 
     def _set_priorities(self, target: TopicTarget) -> None:
         """Make a topic one with priorities. Its messages so far must be in queue 0.

@@ -24,6 +24,7 @@ from timerstore._engine.base.owner import AsyncClosing, Making
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseCall, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest, Topics, lease_s
 from timerstore._engine.leases.shared_receive import BegunReceive
+from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.waiting import Waitable, WaitingPull
 from timerstore._engine.write.reschedule import ChangeCall
 from timerstore.aio.async_consumer import AsyncConsumer
@@ -317,7 +318,7 @@ class AsyncTimerStore(AsyncClosing):
         )
 
         async def join() -> AsyncConsumer:
-            return AsyncConsumer(await self._run(make), self)
+            return AsyncConsumer(await self._run_or(make, Consumer.close), self)
 
         return Making(join)
 

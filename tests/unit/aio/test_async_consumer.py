@@ -95,6 +95,40 @@ def test_fetch_of_cancelled_poll_returns_no_message(
     stepped(test)
 
 
+def test_consumer_of_a_cancelled_caller_leaves_its_group(
+    stepped: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it keeps its queues until it is collected, and nothing wakes the others then."""
+
+    async def test(one: Stepped) -> None:
+        await one.store.put("t", b"x", queue_id=0)
+        one.stepper.settle()
+        make, go = one.store.blocking.consumer, threading.Event()
+        made: list[Any] = []
+
+        def make_slowly(*given: Any, **named: Any) -> Any:
+            made.append(make(*given, **named))
+            go.wait(20)
+            return made[0]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(one.store.blocking, "consumer", make_slowly)
+            making = asyncio.create_task(one.store.consumer("t", "g"))
+            while not made:
+                await asyncio.sleep(0.0005)
+            making.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await making
+        other = await one.store.consumer("t", "g")
+        assert len(await other.poll()) == 1, "the first consumer has the other queue"
+        waiting = asyncio.create_task(other.poll(wait=60.0))
+        await asyncio.sleep(0.01)
+        go.set()
+        assert len(await asyncio.wait_for(waiting, 20)) == 1
+
+    stepped(test)
+
+
 def test_cancelled_close_of_a_consumer_is_completed(tmp_path: Path) -> None:
     """Also if its thread was busy; the other consumer of the group gets the queues."""
 

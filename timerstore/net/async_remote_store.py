@@ -36,7 +36,7 @@ from timerstore.net.attempt_limits import (
     RetryLimit,
     check_without_tls,
 )
-from timerstore.net.call_table import LIST_CALLS, STORE_CALLS
+from timerstore.net.call_table import GIVE_BACK, LIST_CALLS, STORE_CALLS
 from timerstore.net.channel_parts import NotSentError, without_ack
 from timerstore.net.client_options import checked_options
 from timerstore.net.endpoints import Endpoint
@@ -153,7 +153,7 @@ class AsyncRemoteStore(AsyncClosing):
         self, name: str, args: list[Any], options: dict[str, Any]
     ) -> tuple[Any, AsyncChannel]:
         """Make a call; return its result and the connection that it was made on."""
-        spec = STORE_CALLS[name]
+        spec = GIVE_BACK if name == GIVE_BACK.name else STORE_CALLS[name]
         limit = self._limit(options.get("wait") if spec.waits else 0)
         attempt = CallAttempt(spec, args, options, None if limit.is_none else self._ids)
         while True:

@@ -16,6 +16,7 @@ from timerstore._engine.leases import AckResult, LeaseCall
 from timerstore._engine.leases.backoff import delay_ms
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore._engine.leases.shared_receive import BegunReceive
+from timerstore._engine.read.pull_request import whole_or
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.aio.async_store import PAGE_BYTES, PAGE_COUNT, body_bytes
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
@@ -155,13 +156,19 @@ class CallRunner(NotCopyable):
         """Return a call that needs no task; None for other calls."""
         if call.target or call.name not in _LEASE_CALLS:
             return None
+        bytes_max = call.options.pop("bytes_max", 0) if call.name == "receive" else 0
         _check(call, SIGNATURES[call.name])
         if call.name != "receive":
             return LeaseCall(call.name, call.args[0], **call.options)  # type: ignore[arg-type]
         self._check_leases()
         topic, group = call.args
         request = ReceiveRequest.from_options(topic, group, call.options)
-        request.bytes_max = self._limits.frame_bytes_max  # messages that fit into one answer
+        if (asked := whole_or(bytes_max, -1)) < 0:
+            raise MessageError(
+                f"bytes_max: wanted a whole number from 0 on, got {quoted(bytes_max)}"
+            )
+        limit = self._limits.frame_bytes_max  # messages that fit into one answer
+        request.bytes_max = min(asked or limit, limit)
         return request
 
     async def completed(self, call: Call, begun: Any) -> Any:
